@@ -1,0 +1,1 @@
+"""Lexical vision-language retrieval on Lucene."""

@@ -1,0 +1,132 @@
+"""What all commands share: exit codes, logging, progress, and the `lexvl` console script.
+
+Exit codes: 0 done, 1 failure (one readable line; the traceback with --verbose), 2 usage. Logs go to stderr, data to stdout.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Annotated, Any
+
+import typer
+
+from lexvl_anserini.errors import LexvlError
+
+Command = Callable[..., None]
+Progress = Callable[[int], None]
+
+Verbose = Annotated[bool, typer.Option("--verbose", help="Show the traceback of an error and debug log lines.")]
+DataDir = Annotated[
+    str | None, typer.Option("--data-dir", help="Folder of the data sets; default $LEXVL_DATA, else ~/.cache/lexvl.")
+]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a finished output of another making.")]
+
+# Seconds between two progress lines when stderr is not a terminal.
+LOG_EVERY_S = 10.0
+
+COMMANDS = {
+    "encode": "lexvl_anserini.encode",
+    "index": "lexvl_anserini.index",
+    "search": "lexvl_anserini.search",
+}
+
+
+def set_up_logging(verbose: bool = False) -> None:
+    """Plain log lines on stderr for our two packages; other libraries only from warnings on."""
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
+    for package in ("lexvl_anserini", "eval"):
+        logging.getLogger(package).setLevel(logging.DEBUG if verbose else logging.INFO)
+
+
+def quiet_libraries() -> None:
+    """Keeps the model libraries' own bars and advice out of our output; a user's setting wins."""
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+
+
+def make_app(command: Command, name: str | None = None) -> typer.Typer:
+    """A Typer application of one command."""
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+    app.command(name=name, no_args_is_help=False)(command)
+    return app
+
+
+def guarded(app: Callable[[], Any]) -> None:
+    """Calls `app` and leaves the process with the exit code its outcome deserves."""
+    verbose = "--verbose" in sys.argv
+    set_up_logging(verbose)
+    quiet_libraries()
+    try:
+        app()
+    except LexvlError as error:
+        if verbose:
+            logging.getLogger("lexvl_anserini").exception("error")
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except KeyboardInterrupt:
+        print("interrupted; the same command resumes", file=sys.stderr)
+        sys.exit(130)
+    except Exception as error:
+        if verbose:
+            raise
+        print(f"error: {type(error).__name__}: {error} (--verbose shows where)", file=sys.stderr)
+        sys.exit(1)
+
+
+def run(command: Command) -> None:
+    """The `main` of a module that is one command."""
+    guarded(make_app(command))
+
+
+def main() -> None:
+    """The console script `lexvl`: the same commands under one name."""
+    app = typer.Typer(
+        add_completion=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        no_args_is_help=True,
+        help="Lexical vision-language retrieval on Lucene: encode, index, search.",
+    )
+    for name, module in COMMANDS.items():
+        app.command(name=name)(import_module(module).command)
+    app.command(name="eval", help="Measure a run; the same as `python -m eval.score`.")(import_module("eval.score").command)
+    guarded(app)
+
+
+@contextmanager
+def progress_bar(label: str, total: int | None, unit: str = "documents") -> Iterator[Progress]:
+    """Yields `advance(n)`: a bar on a terminal, a log line every ten seconds and at the end otherwise."""
+    if sys.stderr.isatty():
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bar
+
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task(label, total=total)
+            yield lambda n: bar.advance(task, n)
+        return
+
+    log = logging.getLogger("lexvl_anserini")
+    started = last = time.monotonic()
+    done = 0
+
+    def advance(n: int) -> None:
+        nonlocal done, last
+        done += n
+        now = time.monotonic()
+        if now - last >= LOG_EVERY_S:
+            last = now
+            log.info("%s: %d%s %s, %.0f s", label, done, f" of {total}" if total else "", unit, now - started)
+
+    yield advance

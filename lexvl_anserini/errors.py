@@ -1,0 +1,69 @@
+"""Errors a user can cause, each told in one line: where, what was found, what was expected, what to do.
+
+LexvlError                     exit code 1
+├── UsageError                 exit code 2: an unknown name or an option that does not fit
+│   ├── UnknownName            not in a registry; suggests the nearest name
+│   └── MissingExtra           an optional dependency is not installed; names the remedy
+├── DataError                  a data set's file is missing or malformed; names file and line
+├── CheckpointError            a checkpoint is unreadable, incomplete or of another kind than asked for
+├── ArtefactError              an output exists, is unfinished, or does not belong to its input
+└── JavaError                  no usable Java runtime, or the JVM refused to start
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class LexvlError(Exception):
+    """Base of every error that a user can cause; its text is the whole message."""
+
+    exit_code = 1
+
+
+class UsageError(LexvlError):
+    """A command or a call was given a name or an option that does not fit."""
+
+    exit_code = 2
+
+
+class UnknownName(UsageError):
+    """A name is not in its registry.
+
+    >>> str(UnknownName("encoder", "spalde", ["splade", "vdr"]))
+    "unknown encoder 'spalde'; did you mean 'splade'? known: splade, vdr"
+    """
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]):
+        known = sorted(known)
+        near = get_close_matches(name, known, n=1, cutoff=0.5)
+        hint = f"; did you mean {near[0]!r}?" if near else ";"
+        super().__init__(f"unknown {kind} {name!r}{hint} known: {', '.join(known)}")
+
+
+class MissingExtra(UsageError):
+    """An optional dependency is not installed.
+
+    >>> str(MissingExtra("the 'minilm' checkpoint", "minilm"))
+    "the 'minilm' checkpoint needs an extra: pip install 'lexvl-anserini[minilm]'"
+    """
+
+    def __init__(self, what: str, extra: str):
+        super().__init__(f"{what} needs an extra: pip install 'lexvl-anserini[{extra}]'")
+
+
+class DataError(LexvlError):
+    """A data set's file is missing, malformed or inconsistent."""
+
+
+class CheckpointError(LexvlError):
+    """A checkpoint cannot be read, lacks weights, or is of another kind than asked for."""
+
+
+class ArtefactError(LexvlError):
+    """An output exists already, is unfinished, damaged, or does not belong to its input."""
+
+
+class JavaError(LexvlError):
+    """No usable Java runtime was found, or the JVM refused to start."""

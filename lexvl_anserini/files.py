@@ -1,0 +1,100 @@
+"""Files appear whole or not at all, and say what is wrong with them."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import orjson
+
+from lexvl_anserini.errors import ArtefactError, LexvlError
+
+
+@contextmanager
+def told_about_disk(path: Path) -> Iterator[None]:
+    """Turns a full disk or an unwritable folder into one readable line.
+
+    Raises:
+        ArtefactError: the write failed for want of space, quota or permission.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise ArtefactError(f"{path}: the disk is full; free some space and run the same command again") from error
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise ArtefactError(f"{path}: cannot be written ({error.strerror}); choose another output") from error
+        raise
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes a rename in `folder` survive a power cut."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def publish(part: Path, path: Path) -> None:
+    """Gives a finished temporary file its final name."""
+    os.replace(part, path)
+    sync_folder(path.parent)
+
+
+@contextmanager
+def atomic_write(path: Path) -> Iterator[BinaryIO]:
+    """Writes `path` through `path.part`, fsync and rename; an exception leaves neither.
+
+    Raises:
+        ArtefactError: the disk is full or the folder cannot be written.
+    """
+    part = path.with_name(path.name + ".part")
+    with told_about_disk(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with open(part, "wb") as out:
+                yield out
+                out.flush()
+                os.fsync(out.fileno())
+            publish(part, path)
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
+
+
+def write_json(path: Path, data: Mapping[str, Any]) -> None:
+    """Indented JSON, keys in the order given, one line feed at the end."""
+    with atomic_write(path) as out:
+        out.write(orjson.dumps(data, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+
+
+def read_json(path: Path, what: str, error: type[LexvlError] = ArtefactError) -> dict[str, Any]:
+    """Reads one JSON object.
+
+    Raises:
+        error: the file is absent, unreadable, not JSON or not an object.
+    """
+    try:
+        data = orjson.loads(path.read_bytes())
+    except OSError as problem:
+        raise error(f"{path}: no {what} ({problem.strerror or problem})") from problem
+    except ValueError as problem:
+        raise error(f"{path}: the {what} is not valid JSON ({problem})") from problem
+    if not isinstance(data, dict):
+        raise error(f"{path}: the {what} is a JSON {type(data).__name__}, expected an object")
+    return data
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 (hex) of a file's bytes, read in pieces."""
+    digest = sha256()
+    with open(path, "rb") as source:
+        while piece := source.read(1 << 20):
+            digest.update(piece)
+    return digest.hexdigest()

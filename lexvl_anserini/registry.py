@@ -1,0 +1,48 @@
+"""Big things (encoders, datasets, engines) by name: a table of `name -> "module:function"`, resolved on demand.
+
+Adding one is one file, one line here, one test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+from lexvl_anserini.errors import UnknownName
+
+ENCODERS: Mapping[str, str] = {
+    "bag-of-tokens": "lexvl_anserini.encoders.bag:load_bag_of_tokens",
+    "bertlex": "lexvl_anserini.encoders.bertlex:load_bertlex",
+    "bm25": "lexvl_anserini.encoders.bm25:load_bm25",
+    "sentence": "lexvl_anserini.encoders.sentence:load_sentence",
+    "splade": "lexvl_anserini.encoders.splade:load_splade",
+    "svdr": "lexvl_anserini.encoders.svdr:load_svdr",
+    "vdr": "lexvl_anserini.encoders.vdr:load_vdr",
+}
+
+# A dataset's name is `family`, `family/part` or `family:path`; the row is chosen by the family.
+DATASETS: Mapping[str, str] = {
+    "beir": "lexvl_anserini.data.beir:load_beir",
+    "demo": "lexvl_anserini.data.demo:load_demo",
+    "folder": "lexvl_anserini.data.folder:load_folder",
+}
+
+# By the kind of a manifest: what shards of that kind are indexed and searched with.
+ENGINES: Mapping[str, str] = {
+    "impact": "lexvl_anserini.engines.lucene:LuceneEngine",
+    "dense": "lexvl_anserini.engines.faiss:FaissEngine",
+    "text": "lexvl_anserini.engines.bm25:BM25Engine",
+}
+
+
+def resolve(kind: str, name: str, table: Mapping[str, str]) -> Any:
+    """Imports and returns the object that `table` registers under `name`.
+
+    Raises:
+        UnknownName: `name` is not in the table; the message suggests the nearest.
+    """
+    if name not in table:
+        raise UnknownName(kind, name, table)
+    module, _, attribute = table[name].partition(":")
+    return getattr(import_module(module), attribute)
