@@ -1,0 +1,1 @@
+"""Encoders are compositions: backbone, head, activation, pooling and sparsifier, per side."""

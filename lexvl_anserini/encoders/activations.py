@@ -1,0 +1,35 @@
+"""Activations: logit -> activation >= 0, all monotone, so that they commute with a maximum."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+Activation = Callable[[Tensor], Tensor]
+
+
+def log1p_relu(logit: Tensor) -> Tensor:
+    """log(1 + max(0, x)): SPLADE, STAIR, LexLIP, D2S."""
+    return torch.log1p(torch.relu(logit))
+
+
+def log1p_log1p_relu(logit: Tensor) -> Tensor:
+    """log(1 + log(1 + max(0, x))): sentence-transformers' `log1p_relu` pooling option, flatter than SPLADE's."""
+    return torch.log1p(log1p_relu(logit))
+
+
+def elu1p(logit: Tensor) -> Tensor:
+    """x + 1 for x > 0, exp(x) otherwise (VDR, section 3). Positive nearly everywhere: sparsity comes from the mask.
+
+    Computed as ELU(x) + 1, like the reference, so that very negative logits give the same exact zeros.
+    """
+    return torch.nn.functional.elu(logit) + 1.0
+
+
+ACTIVATIONS: Mapping[str, Activation] = {
+    "log1p_relu": log1p_relu,
+    "log1p_log1p_relu": log1p_log1p_relu,
+    "elu1p": elu1p,
+}

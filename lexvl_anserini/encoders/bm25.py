@@ -1,0 +1,23 @@
+"""BM25: the reference row. Nothing is encoded; stock Anserini analyses and scores the text itself."""
+
+from __future__ import annotations
+
+from lexvl_anserini.encoders.base import Encoder, read_document
+from lexvl_anserini.encoders.loading import Source
+from lexvl_anserini.records import Document
+
+
+class TextTower:
+    """Passes texts through to an engine that analyses them itself."""
+
+    kind = "text"
+
+    def read(self, document: Document) -> str:
+        """Title and text of a document joined by one blank."""
+        return read_document(document)
+
+
+def load_bm25(source: Source) -> Encoder:
+    """Needs neither checkpoint nor device."""
+    tower = TextTower()
+    return Encoder("bm25", "text", tower, tower)

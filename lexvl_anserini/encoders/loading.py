@@ -1,0 +1,113 @@
+"""`load_encoder`: a registered name, a checkpoint and options -> an encoder."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lexvl_anserini.encoders.base import Encoder, choose_device
+from lexvl_anserini.encoders.checkpoints import Checkpoint, find_checkpoint
+from lexvl_anserini.errors import UnknownName, UsageError
+from lexvl_anserini.registry import ENCODERS, resolve
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where an encoder's parts come from.
+
+    checkpoint       weights and, unless given below, tokenizer and configuration
+    tokenizer        a folder or hub id to take the tokenizer from instead
+    backbone_config  a folder or hub id to take the backbone's configuration from instead
+    """
+
+    checkpoint: Checkpoint | None
+    device: torch.device
+    tokenizer: str | None = None
+    backbone_config: str | None = None
+
+    def required(self, encoder: str) -> Checkpoint:
+        """The checkpoint.
+
+        Raises:
+            UsageError: none was named.
+        """
+        if self.checkpoint is None:
+            raise UsageError(f"encoder {encoder!r} needs a checkpoint: --checkpoint FOLDER, HUB-ID or minilm")
+        return self.checkpoint
+
+    def tokenizer_folder(self, default: str | None = None) -> Path:
+        """The folder to read the tokenizer from: the one named, else the checkpoint's, else `default`."""
+        if self.tokenizer is not None:
+            return find_checkpoint(self.tokenizer).folder
+        if self.checkpoint is not None:
+            return self.checkpoint.folder
+        assert default is not None, "an encoder without checkpoint names a default tokenizer"
+        return find_checkpoint(default).folder
+
+
+# What an encoder loads when no checkpoint is named.
+DEFAULT_CHECKPOINTS: Mapping[str, str] = {"vdr": "vsearch/svdr-msmarco", "svdr": "vsearch/svdr-msmarco"}
+
+
+def load_encoder(
+    name: str,
+    checkpoint: str | None = None,
+    tokenizer: str | None = None,
+    backbone_config: str | None = None,
+    device: str = "auto",
+    **options: Any,
+) -> Encoder:
+    """Loads a registered encoder.
+
+    Args:
+        name: a row of `registry.ENCODERS`.
+        checkpoint: a folder, a hub id (`owner/name`, `owner/name@revision`) or the packaged `minilm`.
+        tokenizer: a folder or hub id to take the tokenizer from instead of the checkpoint.
+        backbone_config: a folder or hub id to take the backbone's configuration from instead of the checkpoint.
+        device: auto, cpu, cuda, cuda:1, ...
+        options: of the encoder, as its loader's signature says.
+
+    Raises:
+        UnknownName: no such encoder, or it has no such option.
+        UsageError: an option's value does not fit, or a checkpoint is needed and missing.
+        CheckpointError: the checkpoint cannot be had, is incomplete, or is of another kind.
+    """
+    load = resolve("encoder", name, ENCODERS)
+    options = checked_options(name, load, options)
+    reference = checkpoint or DEFAULT_CHECKPOINTS.get(name)
+    found = find_checkpoint(reference) if reference else None
+    encoder: Encoder = load(Source(found, choose_device(device), tokenizer, backbone_config), **options)
+    recorded = {**options, **{k: v for k, v in (("tokenizer", tokenizer), ("backbone_config", backbone_config)) if v}}
+    return replace(
+        encoder,
+        checkpoint=found.reference if found else None,
+        checkpoint_digest=found.digest() if found else None,
+        options=recorded,
+    )
+
+
+def checked_options(name: str, load: Callable[..., Encoder], options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options converted to the types of the loader's signature ("64" becomes 64).
+
+    Raises:
+        UnknownName: the loader has no such option.
+        UsageError: a value does not fit its type.
+    """
+    from pydantic import TypeAdapter, ValidationError
+
+    parameters = inspect.signature(load, eval_str=True).parameters
+    known = [parameter for parameter in parameters if parameter != "source"]
+    checked = {}
+    for key, value in options.items():
+        if key not in known:
+            raise UnknownName(f"option of encoder {name!r}", key, known or ["(none)"])
+        try:
+            checked[key] = TypeAdapter(parameters[key].annotation).validate_python(value)
+        except ValidationError as error:
+            raise UsageError(f"encoder {name!r}: option {key}={value!r}: {error.errors()[0]['msg']}") from error
+    return checked

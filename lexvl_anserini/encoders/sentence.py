@@ -1,0 +1,98 @@
+"""Dense sentence vectors through sentence-transformers: the text baseline beside the lexical encoders."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from lexvl_anserini.encoders.base import Encoder, Progress, read_document, silent
+from lexvl_anserini.encoders.checkpoints import Checkpoint
+from lexvl_anserini.encoders.loading import Source
+from lexvl_anserini.errors import CheckpointError, UsageError
+from lexvl_anserini.files import read_json
+from lexvl_anserini.records import Document
+
+# Texts handed over at once: enough to sort by length, few enough to show progress.
+PIECE = 512
+
+
+class SentenceTower:
+    """One side of a sentence-transformers model."""
+
+    kind = "dense"
+
+    def __init__(self, model: Any, side: str, normalise: bool):
+        self.model, self.side, self.normalise = model, side, normalise
+
+    def read(self, document: Document) -> str:
+        """Title and text of a document joined by one blank."""
+        return read_document(document)
+
+    def vectors(self, inputs: Sequence[str], batch_size: int = 32, progress: Progress = silent) -> np.ndarray:
+        """float32 [n, D]; the inner product of two vectors is the model's own similarity."""
+        encode = self.model.encode_query if self.side == "query" else self.model.encode_document
+        pieces = [np.empty((0, self.model.get_embedding_dimension()), dtype=np.float32)]
+        for start in range(0, len(inputs), PIECE):
+            piece = list(inputs[start : start + PIECE])
+            pieces.append(
+                encode(
+                    piece,
+                    batch_size=batch_size,
+                    normalize_embeddings=self.normalise,
+                    convert_to_numpy=True,
+                    show_progress_bar=False,
+                )
+            )
+            progress(len(piece))
+        return np.concatenate(pieces).astype(np.float32, copy=False)
+
+
+def load_sentence(source: Source, max_length: int | None = None) -> Encoder:
+    """A sentence-transformers folder or hub id.
+
+    Args:
+        source: the folder holds modules.json.
+        max_length: tokens read per text; default the folder's own limit.
+
+    Raises:
+        CheckpointError: the folder is a sparse model, or none of sentence-transformers'.
+    """
+    checkpoint = source.required("sentence")
+    refuse_sparse(checkpoint)
+    from sentence_transformers import SentenceTransformer
+
+    from lexvl_anserini.encoders.backbones import quietly
+
+    try:
+        with quietly():
+            model = SentenceTransformer(str(checkpoint.folder), device=str(source.device), local_files_only=True)
+    except Exception as error:
+        first = str(error).strip().splitlines()[0] if str(error).strip() else ""
+        raise CheckpointError(f"{checkpoint.folder}: cannot be loaded as a dense model ({type(error).__name__}: {first})") from error
+    if max_length is not None:
+        model.max_seq_length = max_length
+    similarity = model.similarity_fn_name or "cosine"
+    if similarity not in ("cosine", "dot"):
+        raise UsageError(f"{checkpoint.folder}: compares by {similarity} distance; only cosine and dot fit an inner product index")
+    towers = (SentenceTower(model, side, normalise=similarity == "cosine") for side in ("query", "document"))
+    return Encoder("sentence", "dense", *towers)
+
+
+def refuse_sparse(checkpoint: Checkpoint) -> None:
+    """Raises CheckpointError unless the folder says that it is a dense sentence-transformers model.
+
+    Without modules.json sentence-transformers would silently add mean pooling, and a sparse model would give
+    plausible wrong vectors.
+    """
+    folder = checkpoint.folder
+    if not (folder / "modules.json").is_file():
+        architectures = checkpoint.config().get("architectures") or ["unknown"]
+        raise CheckpointError(
+            f"{folder}: no modules.json, so not a dense sentence-transformers model (architecture {architectures[0]}); "
+            "sparse checkpoints are loaded with --encoder splade or vdr"
+        )
+    about = folder / "config_sentence_transformers.json"
+    if about.is_file() and read_json(about, "model description", CheckpointError).get("model_type") == "SparseEncoder":
+        raise CheckpointError(f"{folder}: a sparse model (SparseEncoder); load it with --encoder splade")

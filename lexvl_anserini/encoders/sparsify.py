@@ -1,0 +1,72 @@
+"""Sparsifiers: which of the positive weights a vector keeps.
+
+A sparsifier maps weights [B, V] and the own-token mask [B, V] (None unless it asks for it) to a bool mask [B, V];
+weights that are not positive are dropped afterwards in every case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Sparsifier:
+    """A named rule; `needs_own` asks for the mask of the text's own tokens."""
+
+    name: str
+    keep: Callable[[Tensor, Tensor | None], Tensor]
+    needs_own: bool = False
+
+
+def top_mask(weights: Tensor, k: int) -> Tensor:
+    """True at the k largest weights of each row; among equals at the boundary the lowest dimensions win.
+
+    k above V is clamped. torch.topk alone would pick arbitrary ones among equals.
+    """
+    k = min(k, weights.shape[1])
+    if k <= 0:
+        return torch.zeros_like(weights, dtype=torch.bool)
+    boundary = weights.topk(k, dim=1, sorted=True).values[:, -1:]  # [B, 1]
+    above, equal = weights > boundary, weights == boundary
+    room = k - above.sum(dim=1, keepdim=True)  # [B, 1], >= 1
+    if (equal.sum(dim=1, keepdim=True) > room).any():
+        equal &= equal.cumsum(dim=1) <= room
+    return above | equal
+
+
+def _own(own: Tensor | None) -> Tensor:
+    assert own is not None, "the sparsifier declared needs_own"
+    return own
+
+
+def positive() -> Sparsifier:
+    """Every positive weight (SPLADE, STAIR)."""
+    return Sparsifier("positive", lambda weights, own: weights > 0)
+
+
+def top_k(k: int | None) -> Sparsifier:
+    """The k largest weights; None keeps all. VDR without lexical union (`encode_queries`, `encode_corpus`)."""
+    if k is None:
+        return positive()
+    return Sparsifier(f"top_k({k})", lambda weights, own: top_mask(weights, k))
+
+
+def top_k_or_own(k: int | None) -> Sparsifier:
+    """The k largest weights united with the text's own tokens (VDR's `embed`); k = 0 keeps the own tokens only."""
+    if k is None:
+        return positive()
+    return Sparsifier(f"top_k_or_own({k})", lambda weights, own: top_mask(weights, k) | _own(own), needs_own=True)
+
+
+def own_tokens() -> Sparsifier:
+    """The text's own tokens: no expansion (SPLADE-lexical, masked D2S, VDR with k = 0)."""
+    return Sparsifier("own_tokens", lambda weights, own: _own(own).clone(), needs_own=True)
+
+
+def kept(weights: Tensor, own: Tensor | None, sparsifier: Sparsifier) -> Tensor:
+    """Mask [B, V] of the weights that stay: those the sparsifier keeps and that are positive and finite."""
+    return sparsifier.keep(weights, own) & (weights > 0) & torch.isfinite(weights)

@@ -1,0 +1,221 @@
+"""SPLADE: w_j = max_i log(1 + relu(logit_ij)) over the masked-LM head (Formal et al., SIGIR 2021 and 2022).
+
+Reads plain Hugging Face masked-LM folders and sentence-transformers' SparseEncoder folders (5.x and 6.x layouts).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from lexvl_anserini.encoders.activations import Activation, log1p_log1p_relu, log1p_relu
+from lexvl_anserini.encoders.backbones import load_masked_lm, read_config
+from lexvl_anserini.encoders.base import Backbone, BagTower, Composition, Encoder, Head, LexicalTower
+from lexvl_anserini.encoders.checkpoints import find_checkpoint, read_weights
+from lexvl_anserini.encoders.loading import Source
+from lexvl_anserini.encoders.pooling import POOLINGS, Pooling
+from lexvl_anserini.encoders.sparsify import Sparsifier, own_tokens, positive, top_k
+from lexvl_anserini.encoders.tokens import Columns, TextReader, columns_without, load_tokenizer
+from lexvl_anserini.errors import CheckpointError, UsageError
+from lexvl_anserini.files import read_json
+
+# What naver's configurations read per text.
+MAX_LENGTH = 256
+
+Lexical = Literal["none", "query", "document", "both"]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """One side of a SPLADE model. `weight` [V] instead of a backbone means inference-free queries."""
+
+    tokenizer: Any
+    columns: Columns
+    max_length: int
+    backbone: Backbone | None = None
+    head: Head | None = None
+    pooling: Pooling = POOLINGS["max"]
+    activation: Activation = log1p_relu
+    weight: np.ndarray | None = None
+    topk: int | None = None
+    prompt: str = ""
+
+
+def load_splade(
+    source: Source,
+    pooling: Literal["max", "sum"] | None = None,
+    doc_only: bool = False,
+    lexical: Lexical = "none",
+    topk: int | None = None,
+    query_topk: int | None = None,
+    max_length: int | None = None,
+    query_max_length: int | None = None,
+    query_checkpoint: str | None = None,
+) -> Encoder:
+    """A masked-LM folder or a sentence-transformers SparseEncoder folder.
+
+    Args:
+        source: the document (or only) encoder.
+        pooling: max (v2 and later) or sum (v1); default the folder's own, else max.
+        doc_only: queries are binary bags of their own tokens, without a network (SPLADE-doc).
+        lexical: sides that keep only their own tokens (SPLADE-lexical).
+        topk: dimensions kept per document; default all positive ones (or the folder's max_active_dims).
+        query_topk: the same for queries.
+        max_length: tokens per document; default the folder's own, else 256.
+        query_max_length: tokens per query; default as for documents.
+        query_checkpoint: another folder or hub id for queries (efficient SPLADE).
+
+    Raises:
+        CheckpointError: the folder has no masked-LM head or is a dense model.
+        UsageError: options that exclude each other.
+    """
+    if doc_only and (query_checkpoint or query_topk is not None or lexical in ("query", "both")):
+        raise UsageError("encoder 'splade': doc_only leaves no query encoder for query_checkpoint, query_topk or lexical=query")
+    checkpoint = source.required("splade")
+    sides = read_sides(checkpoint.folder, source)
+    query, document = sides["query"], sides["document"]
+    if query_checkpoint is not None:
+        folder = find_checkpoint(query_checkpoint).folder
+        query = read_sides(folder, Source(None, source.device, query_checkpoint))["query"]
+        if query.columns.vocabulary.digest != document.columns.vocabulary.digest:
+            raise CheckpointError(f"{folder}: the query encoder has another vocabulary than {checkpoint.folder}")
+    if doc_only:
+        query_tower: BagTower | LexicalTower = BagTower(
+            TextReader(query.tokenizer, query_max_length or query.max_length), query.columns
+        )
+    else:
+        query_tower = tower(query, source, pooling, lexical in ("query", "both"), query_topk, query_max_length)
+    document_tower = tower(document, source, pooling, lexical in ("document", "both"), topk, max_length)
+    return Encoder("splade", "impact", query=query_tower, document=document_tower)
+
+
+def tower(
+    parts: Parts, source: Source, pooling: str | None, lexical: bool, topk: int | None, max_length: int | None
+) -> BagTower | LexicalTower:
+    """The tower of one side; None keeps what the folder says."""
+    reader = TextReader(parts.tokenizer, max_length or parts.max_length, specials=parts.weight is None)
+    k = parts.topk if topk is None else topk
+    if parts.backbone is None or parts.head is None:
+        return BagTower(reader, parts.columns, parts.weight, topk=k)
+    sparsifier: Sparsifier = own_tokens() if lexical else positive() if k is None else top_k(k)
+    pool = parts.pooling if pooling is None else POOLINGS[pooling]
+    composition = Composition(parts.backbone, parts.head, parts.activation, pool, sparsifier)
+    return LexicalTower(composition, reader, parts.columns, source.device, prompt=parts.prompt)
+
+
+def read_sides(folder: Path, source: Source) -> dict[str, Parts]:
+    """Query and document parts of a folder, whichever layout it has."""
+    if (folder / "modules.json").is_file():
+        return sentence_transformers_sides(folder, source)
+    parts = masked_lm_parts(folder, source, source.tokenizer_folder() if source.checkpoint else folder, MAX_LENGTH)
+    return {"query": parts, "document": parts}
+
+
+def masked_lm_parts(folder: Path, source: Source, tokenizer_folder: Path, max_length: int | None, **rest: Any) -> Parts:
+    """Backbone, head and tokenizer of one masked-LM folder."""
+    backbone, head, size = load_masked_lm(folder, source.device)
+    tokenizer = load_tokenizer(tokenizer_folder, size)
+    limit = getattr(read_config(folder), "max_position_embeddings", None) or tokenizer.model_max_length
+    return Parts(
+        tokenizer, spladed_columns(tokenizer), min(max_length or limit, limit), backbone=backbone, head=head, **rest
+    )
+
+
+def spladed_columns(tokenizer: Any) -> Columns:
+    """All tokens are dimensions; [PAD], [CLS] and [SEP] never count as a text's own."""
+    return columns_without(tokenizer, [tokenizer.pad_token_id, tokenizer.cls_token_id, tokenizer.sep_token_id])
+
+
+def sentence_transformers_sides(folder: Path, source: Source) -> dict[str, Parts]:
+    """The sides of a SparseEncoder folder: one chain of modules, or a Router with one chain per side.
+
+    Raises:
+        CheckpointError: a dense model, or modules this layout does not have.
+    """
+    import orjson
+
+    about_file = folder / "config_sentence_transformers.json"
+    about = read_json(about_file, "model description", CheckpointError) if about_file.is_file() else {}
+    modules = orjson.loads((folder / "modules.json").read_bytes())
+    chain = [(class_name(module["type"]), folder / module["path"]) for module in modules]
+    prompts = about.get("prompts") or {}
+    topk = about.get("max_active_dims")
+    if [name for name, _ in chain] == ["Router"]:
+        router = read_json(chain[0][1] / "router_config.json", "router description", CheckpointError)
+        chains = {
+            side: [(class_name(router["types"][part]), chain[0][1] / part) for part in parts]
+            for side, parts in router["structure"].items()
+        }
+        if missing := {"query", "document"} - set(chains):
+            raise CheckpointError(f"{chain[0][1]}/router_config.json: no route for {', '.join(sorted(missing))}")
+        return {
+            side: chain_parts(chains[side], folder, source, topk, prompts.get(side) or "") for side in ("query", "document")
+        }
+    both = chain_parts(chain, folder, source, topk, prompts.get("document") or "")
+    if prompts.get("query", "") == both.prompt:
+        return {"query": both, "document": both}
+    return {"query": chain_parts(chain, folder, source, topk, prompts["query"] or ""), "document": both}
+
+
+def class_name(path: str) -> str:
+    """The last part of a module's dotted type: all that 5.x and 6.x have in common."""
+    return path.rsplit(".", 1)[-1]
+
+
+def chain_parts(
+    chain: list[tuple[str, Path]], folder: Path, source: Source, topk: int | None, prompt: str
+) -> Parts:
+    """One chain of modules: [Transformer, SpladePooling] or [SparseStaticEmbedding]."""
+    match chain:
+        case [("SparseStaticEmbedding", path)]:
+            return static_parts(path, topk)
+        case [("MLMTransformer" | "Transformer", path), ("SpladePooling", pooling_path)]:
+            limits_file = path / "sentence_bert_config.json"
+            limits = read_json(limits_file, "limits", CheckpointError) if limits_file.is_file() else {}
+            return masked_lm_parts(
+                path,
+                source,
+                path if source.tokenizer is None else source.tokenizer_folder(),
+                limits.get("max_seq_length"),
+                topk=topk,
+                prompt=prompt,
+                **splade_pooling(read_json(pooling_path / "config.json", "pooling", CheckpointError), pooling_path),
+            )
+    names = ", ".join(name for name, _ in chain)
+    raise CheckpointError(
+        f"{folder}: modules {names}; a SPLADE folder has Transformer and SpladePooling or SparseStaticEmbedding "
+        "(dense models are loaded with --encoder sentence)"
+    )
+
+
+def splade_pooling(config: Mapping[str, Any], where: Path) -> dict[str, Any]:
+    """Pooling and activation of `1_SpladePooling/config.json`."""
+    strategy, activation = config.get("pooling_strategy", "max"), config.get("activation_function", "relu")
+    activations = {"relu": log1p_relu, "log1p_relu": log1p_log1p_relu}
+    if strategy not in POOLINGS or activation not in activations:
+        raise CheckpointError(f"{where}: pooling {strategy!r} with {activation!r} is not known (max or sum; relu or log1p_relu)")
+    return {"pooling": POOLINGS[strategy], "activation": activations[activation]}
+
+
+def static_parts(folder: Path, topk: int | None) -> Parts:
+    """Inference-free queries: one stored weight per token, tokenised without special tokens."""
+    config_file = folder / "config.json"
+    config = read_json(config_file, "static embedding", CheckpointError) if config_file.is_file() else {}
+    tokenizer = load_tokenizer(folder)
+    if path := config.get("path"):
+        by_token = read_json(folder / path, "token weights", CheckpointError)
+        weight = np.zeros(len(tokenizer), dtype=np.float32)
+        for token, value in by_token.items():
+            weight[tokenizer.convert_tokens_to_ids(token)] = value
+    else:
+        weight = read_weights(folder)["weight"].float().numpy().reshape(-1)
+    if len(weight) != len(tokenizer):
+        raise CheckpointError(f"{folder}: {len(weight)} weights for {len(tokenizer)} tokens")
+    # Specials count here: the tokenizer adds none, so one in a text stands there on purpose.
+    columns = columns_without(tokenizer, [])
+    limit = tokenizer.model_max_length
+    return Parts(tokenizer, columns, int(min(limit, 1 << 20)), weight=weight, topk=topk)

@@ -1,0 +1,128 @@
+"""Texts to token ids, and the vocabulary columns these ids stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lexvl_anserini.errors import CheckpointError
+from lexvl_anserini.vocabulary import Vocabulary
+
+# In BERT's uncased vocabulary id 999 is "!": everything below is [PAD], [UNK], [CLS], [SEP], [MASK] and [unused].
+FIRST_WORD_ID = 999
+
+TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model")
+
+
+def load_tokenizer(folder: Path, size: int | None = None) -> Any:
+    """Loads a fast tokenizer from a folder and checks that it is the one its model was made with.
+
+    Args:
+        folder: holds tokenizer.json or the vocabulary file of a Hugging Face tokenizer.
+        size: number of rows of the model's embedding matrix.
+
+    Raises:
+        CheckpointError: no tokenizer files (transformers would invent a 5-token one), or another size than the model's.
+    """
+    import transformers
+
+    if not any((folder / name).is_file() for name in TOKENIZER_FILES):
+        raise CheckpointError(
+            f"{folder}: no tokenizer ({', '.join(TOKENIZER_FILES[:3])}); name a folder that has one with --tokenizer"
+        )
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder), use_fast=True, local_files_only=True)
+    except Exception as error:
+        raise CheckpointError(f"{folder}: the tokenizer cannot be read ({type(error).__name__}: {error})") from error
+    if size is not None and len(tokenizer) != size:
+        raise CheckpointError(
+            f"{folder}: the tokenizer has {len(tokenizer)} tokens, the model {size}; name the model's own with --tokenizer"
+        )
+    return tokenizer
+
+
+def token_strings(tokenizer: Any) -> list[str]:
+    """Token strings in the order of their ids."""
+    return tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
+
+
+def first_word_id(tokenizer: Any) -> int:
+    """999 in a vocabulary laid out like BERT's uncased one, else 0."""
+    return FIRST_WORD_ID if tokenizer.convert_tokens_to_ids("[unused993]") == FIRST_WORD_ID - 1 else 0
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which vocabulary dimension a token id stands for.
+
+    vocabulary  the terms, one per dimension
+    of_token    int64 [|T|]: the dimension of a token id, -1 where it has none
+    """
+
+    vocabulary: Vocabulary
+    of_token: np.ndarray
+
+    def own(self, ids: Sequence[Sequence[int]]) -> list[np.ndarray]:
+        """Per text, the ascending distinct dimensions of its own tokens."""
+        return [np.unique(columns[columns >= 0]) for columns in (self.of_token[np.asarray(row, dtype=int)] for row in ids)]
+
+
+def columns_from(tokenizer: Any, shift: int) -> Columns:
+    """Dimension j is token id j + shift (VDR, section 1.1)."""
+    of_token = np.arange(len(tokenizer), dtype=np.int64) - shift
+    of_token[:shift] = -1
+    return Columns(Vocabulary(token_strings(tokenizer)[shift:], "the tokenizer's vocabulary"), of_token)
+
+
+def columns_without(tokenizer: Any, specials: Sequence[int | None]) -> Columns:
+    """Every token id is its own dimension; `specials` never count as a text's own tokens (SPLADE-doc, -lexical)."""
+    of_token = np.arange(len(tokenizer), dtype=np.int64)
+    of_token[[token for token in specials if token is not None]] = -1
+    return Columns(Vocabulary(token_strings(tokenizer), "the tokenizer's vocabulary"), of_token)
+
+
+@dataclass(frozen=True)
+class TextReader:
+    """Tokenises texts.
+
+    max_length  tokens kept, special tokens included
+    padding     "none": padding takes no part anywhere. "max_length": texts are padded to max_length and the padding
+                positions take part in pooling, as when the published VDR checkpoints were trained and evaluated.
+                Padding to the longest text of a batch is not offered: a vector must not depend on its neighbours.
+    specials    add [CLS] and [SEP]
+    """
+
+    tokenizer: Any
+    max_length: int
+    padding: str = "none"
+    specials: bool = True
+
+    def __post_init__(self) -> None:
+        if self.padding not in ("none", "max_length"):
+            raise CheckpointError(f"padding {self.padding!r} is not known; choose none or max_length")
+
+    def __call__(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids per text, unpadded, truncated to `max_length`."""
+        if not len(texts):
+            return []
+        return self.tokenizer(
+            list(texts),
+            truncation=True,
+            max_length=self.max_length,
+            add_special_tokens=self.specials,
+            return_attention_mask=False,
+            return_token_type_ids=False,
+        )["input_ids"]
+
+    @property
+    def pad_id(self) -> int:
+        """Id of the padding token, 0 if the tokenizer has none."""
+        return self.tokenizer.pad_token_id or 0
+
+    def with_max_length(self, max_length: int | None) -> TextReader:
+        """The same reader with another limit; None keeps this one."""
+        return self if max_length is None else replace(self, max_length=max_length)

@@ -1,0 +1,250 @@
+"""VDR text: w_j = max_i elu1p(<ln(h_i), E_{j+999}>), top-k (Zhou et al., ICLR 2024, section 3).
+
+The head is a LayerNorm of its own and the *input* embeddings, without bias. Over a plain BERT folder, whose
+LayerNorm nobody has trained, the same equation gives a usable untrained model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from lexvl_anserini.encoders.activations import elu1p
+from lexvl_anserini.encoders.backbones import bert_from_weights, hidden_states, load_backbone, read_config
+from lexvl_anserini.encoders.base import BagTower, Composition, Encoder, Head, LexicalTower
+from lexvl_anserini.encoders.checkpoints import Checkpoint, find_checkpoint, load_strictly, read_weights
+from lexvl_anserini.encoders.loading import Source
+from lexvl_anserini.encoders.pooling import Pooling, masked_max, mean_of_top
+from lexvl_anserini.encoders.sparsify import Sparsifier, own_tokens, positive, top_k, top_k_or_own
+from lexvl_anserini.encoders.tokens import (
+    TOKENIZER_FILES,
+    Columns,
+    TextReader,
+    columns_from,
+    first_word_id,
+    load_tokenizer,
+)
+from lexvl_anserini.errors import CheckpointError, UsageError
+
+# Paper, appendix A: 768 dimensions kept per text. Untrained models read what the published ones read.
+TOPK = 768
+UNTRAINED_MAX_LENGTH = 256
+# PyTorch's default, which the published heads were trained with; BERT's own LayerNorms use 1e-12.
+HEAD_EPS = 1e-5
+# How title and text are joined in `encode_corpus` of the published models; the token becomes the special one.
+PUBLISHED_JOINER = " [SEP] "
+
+Mode = Literal["full", "alpha", "beta"]
+
+
+def vdr_sparsifier(topk: int, lexical_union: bool) -> Sparsifier:
+    """-1 keeps every dimension, 0 the text's own tokens, k > 0 the k largest (united with the own tokens)."""
+    if topk < -1:
+        raise UsageError(f"topk {topk}: give -1 (all), 0 (own tokens only) or a number above 0")
+    if topk == -1:
+        return positive()
+    if topk == 0:
+        return own_tokens()
+    return top_k_or_own(topk) if lexical_union else top_k(topk)
+
+
+def load_vdr(
+    source: Source,
+    mode: Mode = "full",
+    topk: int | None = None,
+    query_topk: int | None = None,
+    lexical_union: bool = False,
+    max_length: int | None = None,
+    query_max_length: int | None = None,
+    padding: Literal["none", "max_length"] | None = None,
+) -> Encoder:
+    """A checkpoint in the published layout (`encoder_q`, `encoder_p`), or any plain BERT folder, untrained.
+
+    Args:
+        source: published checkpoints name their backbone by `model_id`; `tokenizer` and `backbone_config` override it.
+        mode: full; alpha (queries are binary bags of tokens); beta (documents are).
+        topk: dimensions kept per text; -1 all, 0 the own tokens only; default the checkpoint's (768).
+        query_topk: the same for queries; default `topk`.
+        lexical_union: keep a text's own tokens besides the top k (the reference's `embed`; off as in `encode_corpus`).
+        max_length: tokens per document; default the checkpoint's (untrained: 256).
+        query_max_length: tokens per query; default the checkpoint's (untrained: `max_length`).
+        padding: `max_length` lets padding positions take part in the maximum, as when the published models were
+            trained and evaluated; default so for published checkpoints, `none` for untrained ones.
+
+    Raises:
+        CheckpointError: the folder is neither, or its weights do not fit.
+    """
+    checkpoint = source.required("vdr")
+    if "encoder_q" in checkpoint.config():
+        query, document = published_sides(source, checkpoint)
+    else:
+        query = document = untrained_side(source, checkpoint)
+        query_max_length = query_max_length or max_length
+    document = document.adjusted(topk, lexical_union, max_length, padding)
+    query = query.adjusted(topk if query_topk is None else query_topk, lexical_union, query_max_length, padding)
+    return Encoder(
+        "vdr",
+        "impact",
+        query=query.bag() if mode == "alpha" else query.tower(),
+        document=document.bag() if mode == "beta" else document.tower(),
+    )
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of a VDR text model, before its towers are made."""
+
+    backbone: nn.Module
+    norm: nn.LayerNorm
+    embeddings: Tensor  # [V, D], the input embeddings of the vocabulary's tokens
+    columns: Columns
+    reader: TextReader
+    device: torch.device
+    topk: int = TOPK
+    lexical_union: bool = False
+    pooling: Pooling = masked_max
+    normalise: bool = False
+    joiner: str = " "
+
+    def adjusted(self, topk: int | None, lexical_union: bool, max_length: int | None, padding: str | None) -> Side:
+        """The same side with what the user asked for; None keeps the checkpoint's own."""
+        reader = self.reader.with_max_length(max_length)
+        return replace(
+            self,
+            topk=self.topk if topk is None else topk,
+            lexical_union=lexical_union,
+            reader=reader if padding is None else replace(reader, padding=padding),
+        )
+
+    def tower(self) -> LexicalTower:
+        """The parametric side."""
+        composition = Composition(
+            backbone=hidden_states(self.backbone),
+            head=Head(self.norm, self.embeddings),
+            activation=elu1p,
+            pooling=self.pooling,
+            sparsifier=vdr_sparsifier(self.topk, self.lexical_union),
+            normalise=self.normalise,
+        )
+        return LexicalTower(composition, self.reader, self.columns, self.device, self.joiner)
+
+    def bag(self) -> BagTower:
+        """The non-parametric side: same tokenizer, limit and vocabulary, no network."""
+        return BagTower(replace(self.reader, padding="none"), self.columns, joiner=self.joiner, normalise=self.normalise)
+
+
+def untrained_side(source: Source, checkpoint: Checkpoint) -> Side:
+    """A fresh LayerNorm over any BERT-like backbone, tied to its input embeddings.
+
+    Raises:
+        CheckpointError: the folder holds no such backbone, or a tokenizer of another size.
+    """
+    backbone, size = load_backbone(checkpoint, source.device)
+    tokenizer = load_tokenizer(source.tokenizer_folder(), size)
+    shift = first_word_id(tokenizer)
+    embeddings = backbone.get_input_embeddings().weight.detach()[shift:]
+    return Side(
+        backbone,
+        nn.LayerNorm(embeddings.shape[1], eps=HEAD_EPS).to(source.device),
+        embeddings,
+        columns_from(tokenizer, shift),
+        TextReader(tokenizer, UNTRAINED_MAX_LENGTH),
+        source.device,
+    )
+
+
+def published_sides(source: Source, checkpoint: Checkpoint) -> tuple[Side, Side]:
+    """Query and document sides of a checkpoint in the published layout.
+
+    Raises:
+        CheckpointError: a field of config.json is missing, or the weights do not fit it.
+    """
+    config = checkpoint.config()
+    weights = read_weights(checkpoint.folder)
+    sides = {prefix: published_side(source, checkpoint, config, prefix, weights) for prefix in ("encoder_q", "encoder_p")}
+    query, document = sides["encoder_q"], sides["encoder_p"]
+    if config.get("shared_encoder"):
+        # One encoder with one limit, the larger of the two (reference: both sides are the same object).
+        longest = max(query.reader.max_length, document.reader.max_length)
+        query = replace(query, reader=query.reader.with_max_length(longest))
+        document = replace(query, joiner=document.joiner)
+    return query, document
+
+
+def published_side(
+    source: Source, checkpoint: Checkpoint, config: Mapping[str, Any], prefix: str, weights: Mapping[str, Tensor]
+) -> Side:
+    """One side from the keys `<prefix>.bert_model.*` and `<prefix>.ln.*`."""
+    where = f"{checkpoint.folder}: {prefix}"
+    about = config.get(prefix) or {}
+    if about.get("type") != "vdr":
+        raise CheckpointError(f"{where} is of type {about.get('type')!r}; this encoder loads VDR text models (type 'vdr')")
+    if missing := [key for key in ("model_id", "max_len", "shift_vocab_num") if key not in about]:
+        raise CheckpointError(f"{checkpoint.folder}/config.json: {prefix} lacks {', '.join(missing)}")
+    backbone_config, tokenizer_folder = companions(source, checkpoint, about["model_id"])
+    own = {key.removeprefix(prefix + "."): value for key, value in weights.items() if key.startswith(prefix + ".")}
+    norm = nn.LayerNorm(backbone_config.hidden_size, eps=HEAD_EPS)
+    bert = bert_from_weights(
+        backbone_config,
+        {key.removeprefix("bert_model."): value for key, value in own.items() if key.startswith("bert_model.")},
+        f"{where}.bert_model",
+        source.device,
+    )
+    load_strictly(norm, {k.removeprefix("ln."): v for k, v in own.items() if k.startswith("ln.")}, f"{where}.ln")
+    if stray := [key for key in own if not key.startswith(("bert_model.", "ln."))]:
+        raise CheckpointError(f"{where}: unexpected weights {', '.join(sorted(stray)[:10])}")
+    tokenizer = load_tokenizer(tokenizer_folder, backbone_config.vocab_size)
+    shift = about["shift_vocab_num"]
+    return Side(
+        bert,
+        norm.to(source.device),
+        bert.get_input_embeddings().weight.detach()[shift:],
+        columns_from(tokenizer, shift),
+        TextReader(tokenizer, about["max_len"], padding="max_length"),
+        source.device,
+        topk=TOPK if about.get("topk") is None else about["topk"],
+        pooling=published_pooling(where, about),
+        normalise=bool(about.get("norm")),
+        joiner=PUBLISHED_JOINER,
+    )
+
+
+def published_pooling(where: str, about: Mapping[str, Any]) -> Pooling:
+    """`pooling: max`, or `mean` of the `pooling_topk` largest."""
+    pooling, n = about.get("pooling", "max"), about.get("pooling_topk")
+    if pooling == "max":
+        return masked_max
+    if pooling == "mean" and n:
+        return mean_of_top(n)
+    raise CheckpointError(f"{where}: pooling {pooling!r} with pooling_topk {n!r} is not known; expected max, or mean with a number")
+
+
+def companions(source: Source, checkpoint: Checkpoint, model_id: str) -> tuple[Any, Path]:
+    """The backbone's configuration and the folder of its tokenizer.
+
+    Published checkpoints hold neither: `model_id` names them, relative to the checkpoint or its parent, else a hub id.
+    """
+    import transformers
+
+    near = [checkpoint.folder, checkpoint.folder / model_id, checkpoint.folder.parent / model_id]
+    if source.backbone_config is not None:
+        config = read_config(find_checkpoint(source.backbone_config).folder)
+    elif local := [folder for folder in near[1:] if (folder / "config.json").is_file()]:
+        config = read_config(local[0])
+    elif model_id == "bert-base-uncased":
+        config = transformers.BertConfig()  # its defaults are bert-base-uncased
+    else:
+        config = read_config(find_checkpoint(model_id).folder)
+    if source.tokenizer is not None:
+        return config, find_checkpoint(source.tokenizer).folder
+    if local := [folder for folder in near if any((folder / name).is_file() for name in TOKENIZER_FILES)]:
+        return config, local[0]
+    try:
+        return config, find_checkpoint(model_id).folder
+    except CheckpointError as error:
+        raise CheckpointError(f"{error}; or name a folder that has the tokenizer of {model_id} with --tokenizer") from error
