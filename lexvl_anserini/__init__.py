@@ -1,1 +1,63 @@
-"""Lexical vision-language retrieval on Lucene."""
+"""Lexical vision-language retrieval on Lucene.
+
+    from lexvl_anserini import load_dataset, load_encoder, write_impacts, build_index, search_index
+
+Names are imported when they are first used: `import lexvl_anserini` loads neither torch nor a JVM.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from lexvl_anserini.data.base import Dataset, load_dataset
+    from lexvl_anserini.encoders.base import Encoder
+    from lexvl_anserini.encoders.loading import load_encoder
+    from lexvl_anserini.errors import LexvlError
+    from lexvl_anserini.impacts import write_impacts
+    from lexvl_anserini.index import build_index
+    from lexvl_anserini.quantise import Quantiser
+    from lexvl_anserini.records import Document, Qrel, ScoredDoc, Topic
+    from lexvl_anserini.search import search_index
+
+_HOMES = {
+    "Dataset": "data.base",
+    "Document": "records",
+    "Encoder": "encoders.base",
+    "LexvlError": "errors",
+    "Qrel": "records",
+    "Quantiser": "quantise",
+    "ScoredDoc": "records",
+    "Topic": "records",
+    "build_index": "index",
+    "load_dataset": "data.base",
+    "load_encoder": "encoders.loading",
+    "search_index": "search",
+    "write_impacts": "impacts",
+}
+
+__all__ = [
+    "Dataset",
+    "Document",
+    "Encoder",
+    "LexvlError",
+    "Qrel",
+    "Quantiser",
+    "ScoredDoc",
+    "Topic",
+    "build_index",
+    "load_dataset",
+    "load_encoder",
+    "search_index",
+    "write_impacts",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Imports an exported name from its home."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -1,6 +1,7 @@
 """What all commands share: exit codes, logging, progress, and the `lexvl` console script.
 
-Exit codes: 0 done, 1 failure (one readable line; the traceback with --verbose), 2 usage. Logs go to stderr, data to stdout.
+Exit codes: 0 done, 1 failure (one readable line; the traceback with --verbose), 2 usage. Logs go to stderr, data to
+stdout.
 """
 
 from __future__ import annotations
@@ -99,7 +100,9 @@ def main() -> None:
     )
     for name, module in COMMANDS.items():
         app.command(name=name)(import_module(module).command)
-    app.command(name="eval", help="Measure a run; the same as `python -m eval.score`.")(import_module("eval.score").command)
+    app.command(name="eval", help="Measure a run; the same as `python -m eval.score`.")(
+        import_module("eval.score").command
+    )
     guarded(app)
 
 

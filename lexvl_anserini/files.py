@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -41,9 +42,35 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
+def sync_to(out: BinaryIO) -> None:
+    """Flushes a file to the disk itself."""
+    out.flush()
+    os.fsync(out.fileno())
+
+
+@contextmanager
+def exclusive(folder: Path) -> Iterator[None]:
+    """Holds a folder for this process; the lock goes with the process, even a killed one.
+
+    Raises:
+        ArtefactError: another process holds it.
+    """
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ArtefactError(
+                f"{folder}: another process is writing it; wait for it or name another output"
+            ) from error
+        yield
+    finally:
+        os.close(handle)
+
+
 def publish(part: Path, path: Path) -> None:
     """Gives a finished temporary file its final name."""
-    os.replace(part, path)
+    part.replace(path)
     sync_folder(path.parent)
 
 
@@ -60,8 +87,7 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
         try:
             with open(part, "wb") as out:
                 yield out
-                out.flush()
-                os.fsync(out.fileno())
+                sync_to(out)
             publish(part, path)
         except BaseException:
             part.unlink(missing_ok=True)

@@ -101,7 +101,7 @@ class Quantiser:
     @classmethod
     def named(
         cls,
-        scheme: Literal["calibrated", "fixed", "naver"] = "calibrated",
+        scheme: str = "calibrated",
         bits: int = 8,
         query_bits: int = 8,
         scale: float | None = None,

@@ -121,6 +121,7 @@ class Manifest:
     vocabulary  size and digest; empty unless kind is "impact"
     corpus      name, split, data_dir, digest of ids and contents
     counts      documents, empty (documents without a posting), postings, clipped, dropped
+    layout      format and size of the shards
     shards      per shard: name, documents, empty, postings, clipped, dropped, bytes, sha256
     versions    of what decides the bytes (lexvl_anserini, torch, transformers, ...)
     """
@@ -131,6 +132,7 @@ class Manifest:
     counts: Mapping[str, int]
     quantiser: Mapping[str, Any] = field(default_factory=dict)
     vocabulary: Mapping[str, Any] = field(default_factory=dict)
+    layout: Mapping[str, Any] = field(default_factory=dict)
     shards: tuple[Mapping[str, Any], ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
     format: str = "lexvl/1"

@@ -21,7 +21,7 @@ def log1p_log1p_relu(logit: Tensor) -> Tensor:
 
 
 def elu1p(logit: Tensor) -> Tensor:
-    """x + 1 for x > 0, exp(x) otherwise (VDR, section 3). Positive nearly everywhere: sparsity comes from the mask.
+    """X + 1 for x > 0, exp(x) otherwise (VDR, section 3). Positive nearly everywhere: sparsity comes from the mask.
 
     Computed as ELU(x) + 1, like the reference, so that very negative logits give the same exact zeros.
     """

@@ -16,7 +16,9 @@ from lexvl_anserini.encoders.checkpoints import Checkpoint, complain, load_stric
 from lexvl_anserini.errors import CheckpointError
 
 # Heads that a plain backbone does not use and that a checkpoint may carry.
-UNUSED_HEADS = re.compile(r"(.*\.)?(pooler|cls|lm_head|head|decoder|vocab_transform|vocab_layer_norm|vocab_projector|mlm_head)\..*")
+UNUSED_HEADS = re.compile(
+    r"(.*\.)?(pooler|cls|lm_head|head|decoder|vocab_transform|vocab_layer_norm|vocab_projector|mlm_head)\..*"
+)
 POSITION_IDS = re.compile(r".*position_ids")
 
 
@@ -85,7 +87,7 @@ def hidden_states(model: nn.Module) -> Backbone:
     return lambda input_ids, attention_mask: model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
 
 
-def load_backbone(checkpoint: Checkpoint, device: torch.device) -> tuple[nn.Module, int]:
+def load_backbone(checkpoint: Checkpoint, device: torch.device) -> tuple[Any, int]:
     """A text encoder without its heads, from any folder that holds one; returns it and its number of tokens.
 
     Raises:
@@ -105,7 +107,7 @@ def load_backbone(checkpoint: Checkpoint, device: torch.device) -> tuple[nn.Modu
     return model.to(device), config.vocab_size
 
 
-def bert_from_weights(config: Any, weights: Mapping[str, Tensor], where: str, device: torch.device) -> nn.Module:
+def bert_from_weights(config: Any, weights: Mapping[str, Tensor], where: str, device: torch.device) -> Any:
     """A BertModel without pooler holding exactly `weights` (keys as in BertModel)."""
     import transformers
 
@@ -131,21 +133,25 @@ def load_masked_lm(folder: Path, device: torch.device) -> tuple[Backbone, Head, 
     missing = list(info["missing_keys"])
     if any(not re.search(r"embeddings|encoder|transformer\.layer|layers\.", key) for key in missing):
         raise CheckpointError(
-            f"{folder}: no masked-LM head (missing {', '.join(sorted(missing)[:3])}); a dense or plain backbone is not a "
-            "sparse checkpoint: use --encoder sentence for dense vectors or --encoder vdr for the tied head"
+            f"{folder}: no masked-LM head (missing {', '.join(sorted(missing)[:3])}); a dense or plain backbone "
+            "is not a sparse checkpoint: use --encoder sentence for dense vectors or --encoder vdr for the tied head"
         )
     complain(
         str(folder),
         missing=missing,
-        unexpected=[k for k in info["unexpected_keys"] if not (re.fullmatch(r"(.*\.)?pooler\..*|.*seq_relationship.*", k) or POSITION_IDS.fullmatch(k))],
+        unexpected=[
+            k
+            for k in info["unexpected_keys"]
+            if not (re.fullmatch(r"(.*\.)?pooler\..*|.*seq_relationship.*", k) or POSITION_IDS.fullmatch(k))
+        ],
         misshaped=[str(entry[0]) for entry in info["mismatched_keys"]],
     )
-    model = model.to(device)
-    decoder = model.get_output_embeddings()
+    lm: Any = model.to(device)
+    decoder = lm.get_output_embeddings()
     head = Head(nn.Identity(), decoder.weight.detach(), None if decoder.bias is None else decoder.bias.detach())
-    model.set_output_embeddings(PassThrough())
+    lm.set_output_embeddings(PassThrough())
 
     def backbone(input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        return model(input_ids=input_ids, attention_mask=attention_mask).logits
+        return lm(input_ids=input_ids, attention_mask=attention_mask).logits
 
     return backbone, head, config.vocab_size

@@ -33,7 +33,9 @@ def silent(_: int) -> None:
 class Backbone(Protocol):
     """Maps token ids [B, L] and a 0/1 attention mask [B, L] to hidden states [B, L, D]."""
 
-    def __call__(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor: ...
+    def __call__(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """Hidden states [B, L, D]."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -198,7 +200,13 @@ class LexicalTower:
         joiner: str = " ",
         prompt: str = "",
     ):
-        self.composition, self.reader, self.columns, self.joiner, self.prompt = composition, reader, columns, joiner, prompt
+        self.composition, self.reader, self.columns, self.joiner, self.prompt = (
+            composition,
+            reader,
+            columns,
+            joiner,
+            prompt,
+        )
         self.device = torch.device(device)
         self.project = Projector()
         rows = composition.head.matrix.shape[0]
@@ -227,7 +235,14 @@ class LexicalTower:
             rows = [ids[i] for i in positions]
             length = self.reader.max_length if padded else max(1, *(len(row) for row in rows), 1)
             input_ids, attention = pad(rows, length, self.reader.pad_id, self.device)
-            yield positions, self.pooled(input_ids, attention, attention == 0 if not padded else torch.zeros_like(attention, dtype=torch.bool))
+            yield (
+                positions,
+                self.pooled(
+                    input_ids,
+                    attention,
+                    attention == 0 if not padded else torch.zeros_like(attention, dtype=torch.bool),
+                ),
+            )
 
     def pooled(self, input_ids: Tensor, attention: Tensor, masked: Tensor) -> Tensor:
         """Weights before the sparsifier, float32 [B, V], from ids [B, L], attention [B, L] and pooling mask [B, L]."""
@@ -235,7 +250,12 @@ class LexicalTower:
         hidden = composition.backbone(input_ids, attention)  # [B, L, D]
         features = composition.head.transform(hidden)  # [B, L, D']
         weights = self.project(
-            features, masked, composition.head.matrix, composition.head.bias, composition.pooling, composition.activation
+            features,
+            masked,
+            composition.head.matrix,
+            composition.head.bias,
+            composition.pooling,
+            composition.activation,
         )  # [B, V]
         # The reference divides by the norm clamped at 1e-12, as torch.nn.functional.normalize does.
         return torch.nn.functional.normalize(weights, dim=1) if composition.normalise else weights
@@ -257,7 +277,9 @@ class LexicalTower:
         values: list[np.ndarray] = [np.empty(0, np.float32)] * len(ids)
         for positions, weights in self.batches(ids, batch_size):
             if not torch.isfinite(weights).all():
-                raise LexvlError(f"the model gave a weight that is not finite for input {inputs[positions[0]][:60]!r} or its batch")
+                raise LexvlError(
+                    f"the model gave a weight that is not finite for input {inputs[positions[0]][:60]!r} or its batch"
+                )
             mask = kept(weights, self.own_mask(own, positions), self.composition.sparsifier)
             where = mask.nonzero()  # [nnz, 2], row-major, hence dimensions ascending within a row
             picked = weights[mask].float().cpu().numpy()
@@ -367,5 +389,7 @@ def choose_device(device: str) -> torch.device:
         chosen = torch.device(device)
         torch.empty(1, device=chosen)
     except (RuntimeError, AssertionError) as error:
-        raise UsageError(f"device {device!r} cannot be used here ({str(error).splitlines()[0]}); try --device cpu") from error
+        raise UsageError(
+            f"device {device!r} cannot be used here ({str(error).splitlines()[0]}); try --device cpu"
+        ) from error
     return chosen

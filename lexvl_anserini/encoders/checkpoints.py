@@ -103,9 +103,13 @@ def from_hub(name: str, revision: str | None = None) -> Checkpoint:
         folder = Path(snapshot_download(name, revision=info.sha, allow_patterns=[*HUB_FILES, weights]))
         return Checkpoint(f"{name}@{info.sha}", folder)
     except GatedRepoError as error:
-        raise CheckpointError(f"{where}: gated on the hub; accept its terms there and set HF_TOKEN, or {remedy}") from error
+        raise CheckpointError(
+            f"{where}: gated on the hub; accept its terms there and set HF_TOKEN, or {remedy}"
+        ) from error
     except (RepositoryNotFoundError, RevisionNotFoundError) as error:
-        raise CheckpointError(f"{where}: not on the hub (private models need HF_TOKEN), and no such folder here") from error
+        raise CheckpointError(
+            f"{where}: not on the hub (private models need HF_TOKEN), and no such folder here"
+        ) from error
     except Exception as error:  # whatever the HTTP stack raises when the hub is away or a download breaks
         log.debug("hub: %s", error)
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
@@ -146,7 +150,9 @@ def read_weight_file(path: Path) -> dict[str, Tensor]:
             return load_file(path)
         data = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        raise CheckpointError(f"{path}: refused, the file holds more than tensors and could run code; ask for safetensors") from error
+        raise CheckpointError(
+            f"{path}: refused, the file holds more than tensors and could run code; ask for safetensors"
+        ) from error
     except (SafetensorError, OSError, RuntimeError, EOFError, ValueError, KeyError) as error:
         raise CheckpointError(f"{path}: cannot be read as weights ({type(error).__name__}: {error})") from error
     if not isinstance(data, dict) or not all(isinstance(value, Tensor) for value in data.values()):

@@ -76,7 +76,11 @@ class Projector:
         masked_rows = masked.reshape(-1).nonzero().squeeze(1)  # [P]
         size = matrix.shape[0]
         columns = max(1, min(size, BUFFER_FLOATS // (batch * length)))
-        if self.buffer.numel() < rows.shape[0] * columns or self.buffer.device != rows.device or self.buffer.dtype != rows.dtype:
+        if (
+            self.buffer.numel() < rows.shape[0] * columns
+            or self.buffer.device != rows.device
+            or self.buffer.dtype != rows.dtype
+        ):
             self.buffer = torch.empty(max(BUFFER_FLOATS, rows.shape[0] * columns), dtype=rows.dtype, device=rows.device)
         pooled = torch.empty(batch, size, dtype=torch.float32, device=rows.device)  # [B, V]
         for start in range(0, size, columns):

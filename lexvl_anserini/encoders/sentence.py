@@ -70,14 +70,18 @@ def load_sentence(source: Source, max_length: int | None = None) -> Encoder:
             model = SentenceTransformer(str(checkpoint.folder), device=str(source.device), local_files_only=True)
     except Exception as error:
         first = str(error).strip().splitlines()[0] if str(error).strip() else ""
-        raise CheckpointError(f"{checkpoint.folder}: cannot be loaded as a dense model ({type(error).__name__}: {first})") from error
+        raise CheckpointError(
+            f"{checkpoint.folder}: cannot be loaded as a dense model ({type(error).__name__}: {first})"
+        ) from error
     if max_length is not None:
         model.max_seq_length = max_length
     similarity = model.similarity_fn_name or "cosine"
     if similarity not in ("cosine", "dot"):
-        raise UsageError(f"{checkpoint.folder}: compares by {similarity} distance; only cosine and dot fit an inner product index")
-    towers = (SentenceTower(model, side, normalise=similarity == "cosine") for side in ("query", "document"))
-    return Encoder("sentence", "dense", *towers)
+        raise UsageError(
+            f"{checkpoint.folder}: compares by {similarity} distance; only cosine and dot fit an inner product index"
+        )
+    query, document = (SentenceTower(model, side, similarity == "cosine") for side in ("query", "document"))
+    return Encoder("sentence", "dense", query, document)
 
 
 def refuse_sparse(checkpoint: Checkpoint) -> None:

@@ -74,7 +74,9 @@ def load_splade(
         UsageError: options that exclude each other.
     """
     if doc_only and (query_checkpoint or query_topk is not None or lexical in ("query", "both")):
-        raise UsageError("encoder 'splade': doc_only leaves no query encoder for query_checkpoint, query_topk or lexical=query")
+        raise UsageError(
+            "encoder 'splade': doc_only leaves no query encoder for query_checkpoint, query_topk or lexical=query"
+        )
     checkpoint = source.required("splade")
     sides = read_sides(checkpoint.folder, source)
     query, document = sides["query"], sides["document"]
@@ -153,7 +155,8 @@ def sentence_transformers_sides(folder: Path, source: Source) -> dict[str, Parts
         if missing := {"query", "document"} - set(chains):
             raise CheckpointError(f"{chain[0][1]}/router_config.json: no route for {', '.join(sorted(missing))}")
         return {
-            side: chain_parts(chains[side], folder, source, topk, prompts.get(side) or "") for side in ("query", "document")
+            side: chain_parts(chains[side], folder, source, topk, prompts.get(side) or "")
+            for side in ("query", "document")
         }
     both = chain_parts(chain, folder, source, topk, prompts.get("document") or "")
     if prompts.get("query", "") == both.prompt:
@@ -166,9 +169,7 @@ def class_name(path: str) -> str:
     return path.rsplit(".", 1)[-1]
 
 
-def chain_parts(
-    chain: list[tuple[str, Path]], folder: Path, source: Source, topk: int | None, prompt: str
-) -> Parts:
+def chain_parts(chain: list[tuple[str, Path]], folder: Path, source: Source, topk: int | None, prompt: str) -> Parts:
     """One chain of modules: [Transformer, SpladePooling] or [SparseStaticEmbedding]."""
     match chain:
         case [("SparseStaticEmbedding", path)]:
@@ -197,7 +198,9 @@ def splade_pooling(config: Mapping[str, Any], where: Path) -> dict[str, Any]:
     strategy, activation = config.get("pooling_strategy", "max"), config.get("activation_function", "relu")
     activations = {"relu": log1p_relu, "log1p_relu": log1p_log1p_relu}
     if strategy not in POOLINGS or activation not in activations:
-        raise CheckpointError(f"{where}: pooling {strategy!r} with {activation!r} is not known (max or sum; relu or log1p_relu)")
+        raise CheckpointError(
+            f"{where}: pooling {strategy!r} with {activation!r} is not known (max or sum; relu or log1p_relu)"
+        )
     return {"pooling": POOLINGS[strategy], "activation": activations[activation]}
 
 

@@ -40,7 +40,8 @@ def load_tokenizer(folder: Path, size: int | None = None) -> Any:
         raise CheckpointError(f"{folder}: the tokenizer cannot be read ({type(error).__name__}: {error})") from error
     if size is not None and len(tokenizer) != size:
         raise CheckpointError(
-            f"{folder}: the tokenizer has {len(tokenizer)} tokens, the model {size}; name the model's own with --tokenizer"
+            f"{folder}: the tokenizer has {len(tokenizer)} tokens, the model {size}; "
+            "name the model's own with --tokenizer"
         )
     return tokenizer
 
@@ -68,7 +69,9 @@ class Columns:
 
     def own(self, ids: Sequence[Sequence[int]]) -> list[np.ndarray]:
         """Per text, the ascending distinct dimensions of its own tokens."""
-        return [np.unique(columns[columns >= 0]) for columns in (self.of_token[np.asarray(row, dtype=int)] for row in ids)]
+        return [
+            np.unique(columns[columns >= 0]) for columns in (self.of_token[np.asarray(row, dtype=int)] for row in ids)
+        ]
 
 
 def columns_from(tokenizer: Any, shift: int) -> Columns:

@@ -99,7 +99,7 @@ def load_vdr(
 class Side:
     """One side of a VDR text model, before its towers are made."""
 
-    backbone: nn.Module
+    backbone: Any
     norm: nn.LayerNorm
     embeddings: Tensor  # [V, D], the input embeddings of the vocabulary's tokens
     columns: Columns
@@ -135,7 +135,9 @@ class Side:
 
     def bag(self) -> BagTower:
         """The non-parametric side: same tokenizer, limit and vocabulary, no network."""
-        return BagTower(replace(self.reader, padding="none"), self.columns, joiner=self.joiner, normalise=self.normalise)
+        return BagTower(
+            replace(self.reader, padding="none"), self.columns, joiner=self.joiner, normalise=self.normalise
+        )
 
 
 def untrained_side(source: Source, checkpoint: Checkpoint) -> Side:
@@ -166,7 +168,9 @@ def published_sides(source: Source, checkpoint: Checkpoint) -> tuple[Side, Side]
     """
     config = checkpoint.config()
     weights = read_weights(checkpoint.folder)
-    sides = {prefix: published_side(source, checkpoint, config, prefix, weights) for prefix in ("encoder_q", "encoder_p")}
+    sides = {
+        prefix: published_side(source, checkpoint, config, prefix, weights) for prefix in ("encoder_q", "encoder_p")
+    }
     query, document = sides["encoder_q"], sides["encoder_p"]
     if config.get("shared_encoder"):
         # One encoder with one limit, the larger of the two (reference: both sides are the same object).
@@ -183,7 +187,9 @@ def published_side(
     where = f"{checkpoint.folder}: {prefix}"
     about = config.get(prefix) or {}
     if about.get("type") != "vdr":
-        raise CheckpointError(f"{where} is of type {about.get('type')!r}; this encoder loads VDR text models (type 'vdr')")
+        raise CheckpointError(
+            f"{where} is of type {about.get('type')!r}; this encoder loads VDR text models (type 'vdr')"
+        )
     if missing := [key for key in ("model_id", "max_len", "shift_vocab_num") if key not in about]:
         raise CheckpointError(f"{checkpoint.folder}/config.json: {prefix} lacks {', '.join(missing)}")
     backbone_config, tokenizer_folder = companions(source, checkpoint, about["model_id"])
@@ -221,7 +227,9 @@ def published_pooling(where: str, about: Mapping[str, Any]) -> Pooling:
         return masked_max
     if pooling == "mean" and n:
         return mean_of_top(n)
-    raise CheckpointError(f"{where}: pooling {pooling!r} with pooling_topk {n!r} is not known; expected max, or mean with a number")
+    raise CheckpointError(
+        f"{where}: pooling {pooling!r} with pooling_topk {n!r} is not known; expected max, or mean with a number"
+    )
 
 
 def companions(source: Source, checkpoint: Checkpoint, model_id: str) -> tuple[Any, Path]:
@@ -247,4 +255,6 @@ def companions(source: Source, checkpoint: Checkpoint, model_id: str) -> tuple[A
     try:
         return config, find_checkpoint(model_id).folder
     except CheckpointError as error:
-        raise CheckpointError(f"{error}; or name a folder that has the tokenizer of {model_id} with --tokenizer") from error
+        raise CheckpointError(
+            f"{error}; or name a folder that has the tokenizer of {model_id} with --tokenizer"
+        ) from error

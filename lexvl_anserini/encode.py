@@ -1,0 +1,320 @@
+"""Corpus -> shards of vectors, topics -> query vectors.
+
+python -m lexvl_anserini.encode --corpus beir/scifact --encoder vdr --checkpoint minilm --output impacts/scifact
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import orjson
+import typer
+
+from lexvl_anserini.cli import DataDir, Overwrite, Verbose, progress_bar, run
+from lexvl_anserini.errors import ArtefactError, UnknownName, UsageError
+from lexvl_anserini.records import DenseQuery, ImpactQuery, Manifest, Topic
+from lexvl_anserini.registry import ENCODERS
+
+if TYPE_CHECKING:
+    from lexvl_anserini.data.base import Dataset
+    from lexvl_anserini.encoders.base import Encoder
+    from lexvl_anserini.quantise import Quantiser
+
+log = logging.getLogger(__name__)
+
+Query = ImpactQuery | DenseQuery | Topic
+
+# Topics encoded at once: enough to sort by length, few enough for flat memory.
+PIECE = 1024
+# Documents that a dry run times.
+DRY_RUN_SAMPLE = 64
+
+# The encoder of a corpus when none is named: (encoder, checkpoint).
+DEFAULT_ENCODERS: Mapping[str, tuple[str, str | None]] = {"demo": ("vdr", "minilm")}
+DEFAULT_ENCODER: tuple[str, str | None] = ("vdr", None)
+
+
+def load_encoder_of(
+    manifest: Manifest, checkpoint: str | None = None, tokenizer: str | None = None, device: str = "auto"
+) -> Encoder:
+    """Loads the encoder that made an artefact.
+
+    Args:
+        manifest: of shards or of an index.
+        checkpoint: where the same checkpoint lies now, if it moved.
+        tokenizer: the same for its tokenizer.
+        device: auto, cpu, cuda, ...
+
+    Raises:
+        ArtefactError: the checkpoint or its vocabulary is not the one that made the artefact.
+    """
+    from lexvl_anserini.encoders.loading import load_encoder
+
+    about = manifest.encoder
+    options = dict(about.get("options") or {})
+    tokenizer = tokenizer or options.pop("tokenizer", None)
+    options.pop("tokenizer", None)
+    backbone_config = options.pop("backbone_config", None)
+    model = load_encoder(
+        about["name"], checkpoint or about.get("checkpoint"), tokenizer, backbone_config, device, **options
+    )
+    if model.checkpoint_digest != about.get("checkpoint_digest"):
+        raise ArtefactError(
+            f"checkpoint {model.checkpoint} has digest {str(model.checkpoint_digest)[:16]}, the index was made with "
+            f"{str(about.get('checkpoint_digest'))[:16]}; name that checkpoint with --checkpoint or encode again"
+        )
+    if model.kind == "impact" and model.query.vocabulary.digest != manifest.vocabulary["digest"]:
+        raise ArtefactError(
+            f"encoder {model.name!r} has vocabulary {model.query.vocabulary.digest[:16]}, the index was made with "
+            f"{manifest.vocabulary['digest'][:16]}; encode again or name the right checkpoint and tokenizer"
+        )
+    return model
+
+
+def encode_queries(
+    model: Encoder, topics: Iterable[Topic], manifest: Manifest, batch_size: int = 32
+) -> Iterator[Query]:
+    """Topics -> what the engine of the model's kind is asked, in order, with flat memory.
+
+    Lexical queries are quantised by the manifest's own quantiser, bounded by the largest impact it counted.
+
+    Raises:
+        UsageError: a topic has no text.
+        LexvlError: a query's score could reach 2^24 whatever its bits.
+    """
+    from lexvl_anserini.quantise import Quantiser
+
+    quantiser = Quantiser.from_json(manifest.quantiser) if manifest.quantiser else Quantiser()
+    return quantised_queries(model, topics, quantiser, manifest.counts.get("max_impact"), batch_size)
+
+
+def quantised_queries(
+    model: Encoder, topics: Iterable[Topic], quantiser: Quantiser, max_impact: int | None, batch_size: int = 32
+) -> Iterator[Query]:
+    """As `encode_queries`, with the quantiser given."""
+    from lexvl_anserini.encoders.base import read_topic
+
+    stream = iter(topics)
+    while piece := list(islice(stream, PIECE)):
+        texts = [read_topic(topic) for topic in piece]
+        if model.kind == "text":
+            yield from piece
+        elif model.kind == "dense":
+            for topic, vector in zip(piece, model.query.vectors(texts, batch_size), strict=True):
+                yield DenseQuery(topic.query_id, vector)
+        else:
+            impacts = quantiser.queries(model.query.weights(texts, batch_size), max_impact).impacts
+            terms = model.query.vocabulary.terms
+            for row, topic in enumerate(piece):
+                span = slice(impacts.indptr[row], impacts.indptr[row + 1])
+                dims, weights = impacts.indices[span].tolist(), impacts.data[span].tolist()
+                yield ImpactQuery(topic.query_id, {terms[d]: w for d, w in zip(dims, weights, strict=True)})
+
+
+def parse_settings(settings: Iterable[str]) -> dict[str, Any]:
+    """`["topk=64", "mode=alpha"]` -> `{"topk": "64", "mode": "alpha"}`; the loader's signature gives the types.
+
+    Raises:
+        UsageError: an entry is not KEY=VALUE.
+    """
+    parsed: dict[str, Any] = {}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals or not key:
+            raise UsageError(f"--set {setting!r}: expected KEY=VALUE, for example --set topk=64")
+        parsed[key.strip().replace("-", "_")] = value
+    return parsed
+
+
+def list_encoders() -> str:
+    """One line per registered encoder: its name and the first line of its module's docstring."""
+    from importlib import import_module
+
+    lines = []
+    for name, where in ENCODERS.items():
+        module = import_module(where.partition(":")[0])
+        lines.append(f"{name:15} {(module.__doc__ or '').strip().splitlines()[0]}")
+    return "\n".join(lines)
+
+
+def report(manifest: Manifest, output: Path, seconds: float) -> dict[str, Any]:
+    """What the command prints: counts, clipped and dropped shares, size and time."""
+    counts = dict(manifest.counts)
+    rows: dict[str, Any] = {"output": str(output), "encoder": manifest.encoder["name"], **counts}
+    if postings := counts.get("postings"):
+        rows["postings_per_document"] = round(postings / counts["documents"], 1)
+        rows["clipped_share"] = round(counts["clipped"] / postings, 6)
+        rows["dropped_share"] = round(counts["dropped"] / (postings + counts["dropped"]), 6)
+    if manifest.quantiser:
+        rows["scale"] = manifest.quantiser["document"]["scale"]
+    rows["bytes"] = sum(shard["bytes"] for shard in manifest.shards)
+    rows["shards"] = len(manifest.shards)
+    rows["seconds"] = round(seconds, 2)
+    return rows
+
+
+def estimate(dataset: Dataset, model: Encoder, batch_size: int) -> dict[str, Any]:
+    """What a dry run tells: the corpus, and the time its encoding will take, from a sample of documents."""
+    from lexvl_anserini.data.checks import check_corpus
+    from lexvl_anserini.impacts import calibration_sample, encode_shard
+    from lexvl_anserini.quantise import Quantiser, SideQuantiser
+
+    summary = check_corpus(dataset.documents, dataset.name)
+    sample = calibration_sample(dataset.documents(), summary.documents)[:DRY_RUN_SAMPLE]
+    plain = Quantiser(document=SideQuantiser("peak", 8))
+    started = time.perf_counter()
+    shard = encode_shard(sample, model, plain, batch_size, lambda n: None)
+    seconds = (time.perf_counter() - started) / len(sample) * summary.documents
+    rows: dict[str, Any] = {
+        "corpus": dataset.name,
+        "documents": summary.documents,
+        "estimated_seconds": round(seconds, 1),
+    }
+    if "postings" in (counts := shard.counts()):
+        rows["estimated_postings"] = round(counts["postings"] / len(sample) * summary.documents)
+    return rows
+
+
+def print_rows(rows: Mapping[str, Any], style: str) -> None:
+    """A mapping as aligned text or as one JSON object, on stdout."""
+    if style == "json":
+        sys.stdout.write(orjson.dumps(rows).decode() + "\n")
+        return
+    width = max(map(len, rows))
+    for key, value in rows.items():
+        typer.echo(f"{key:{width}}  {value}")
+
+
+def default_encoder(corpus: str) -> tuple[str, str | None]:
+    """Encoder and checkpoint of a corpus when the user names none."""
+    return DEFAULT_ENCODERS.get(corpus.split("/")[0], DEFAULT_ENCODER)
+
+
+def file_name(corpus: str) -> str:
+    """A corpus name as part of a file name: `beir/scifact` -> `beir-scifact`, `beir:/data/mine` -> `beir-mine`."""
+    family, colon, path = corpus.partition(":")
+    return f"{family}-{Path(path).name}" if colon else corpus.replace("/", "-")
+
+
+def load_topics(topics: str, data_dir: str | None, escape_ids: bool) -> Iterator[Topic]:
+    """The topics of a data set's split, or of a file if there is one of that name."""
+    from lexvl_anserini.data.base import load_dataset
+    from lexvl_anserini.data.topics import read_topics
+
+    if Path(topics).is_file():
+        return read_topics(Path(topics))
+    return load_dataset(topics, data_dir=data_dir, escape_ids=escape_ids).topics()
+
+
+def encode_topics(
+    model: Encoder, topics: Iterable[Topic], quantiser: Quantiser, output: Path, batch_size: int, overwrite: bool
+) -> dict[str, Any]:
+    """Writes encoded topics to one file.
+
+    Raises:
+        UsageError: the model is not lexical.
+        ArtefactError: the file exists and is not to be overwritten.
+    """
+    from lexvl_anserini.impacts import write_queries
+
+    if model.kind != "impact":
+        raise UsageError(f"encoder {model.name!r} is {model.kind}; only lexical queries are written as terms")
+    if output.exists() and not overwrite:
+        raise ArtefactError(f"{output}: exists; --overwrite replaces it")
+    quantiser = quantiser.for_towers(model.query.binary, model.document.binary)
+    queries = quantised_queries(model, topics, quantiser, None, batch_size)
+    count = write_queries(cast(Iterator[ImpactQuery], queries), output)
+    return {"output": str(output), "encoder": model.name, "topics": count}
+
+
+def check_style(style: str) -> None:
+    """Raises UsageError unless numbers can be printed that way."""
+    if style not in ("text", "json"):
+        raise UsageError(f"--format {style!r}: expected text or json")
+
+
+def command(
+    corpus: Annotated[str, typer.Option(help="demo, beir/<name>, beir:<path>, folder:<path>.")] = "demo",
+    encoder: Annotated[str | None, typer.Option(help="A row of --list-encoders; default vdr.")] = None,
+    checkpoint: Annotated[str | None, typer.Option(help="Folder, hub id (owner/name[@revision]) or minilm.")] = None,
+    output: Annotated[
+        str | None, typer.Option(help="Folder of the shards; default impacts/<corpus>.<encoder>.")
+    ] = None,
+    topics: Annotated[
+        str | None,
+        typer.Option(help="Encode topics instead: dataset/split or a topics file; --output names Q.jsonl.gz."),
+    ] = None,
+    split: Annotated[str | None, typer.Option(help="Of corpora that are split themselves; default test.")] = None,
+    data_dir: DataDir = None,
+    escape_ids: Annotated[bool, typer.Option("--escape-ids", help="Percent-encode ids that have white space.")] = False,
+    tokenizer: Annotated[str | None, typer.Option(help="Take the tokenizer from this folder or hub id.")] = None,
+    backbone_config: Annotated[str | None, typer.Option(help="Take the backbone's configuration from here.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1.")] = "auto",
+    batch_size: Annotated[int, typer.Option(min=1, help="Texts per forward pass.")] = 32,
+    max_length: Annotated[int | None, typer.Option(min=1, help="Tokens read per document.")] = None,
+    query_max_length: Annotated[int | None, typer.Option(min=1, help="Tokens read per query.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="An encoder's option, KEY=VALUE; repeatable.")
+    ] = None,
+    quantiser: Annotated[str, typer.Option(help="calibrated, fixed (with --scale) or naver.")] = "calibrated",
+    bits: Annotated[int, typer.Option(help="Of document impacts.")] = 8,
+    query_bits: Annotated[int, typer.Option(help="Of query weights, lowered where a score could reach 2^24.")] = 8,
+    scale: Annotated[float | None, typer.Option(help="Impacts per unit of weight, for fixed.")] = None,
+    percentile: Annotated[float, typer.Option(help="Of the sample's maxima that becomes the largest impact.")] = 100.0,
+    shard_format: Annotated[str, typer.Option(help="jsonl or parquet.")] = "jsonl",
+    shard_size: Annotated[int, typer.Option(min=1, help="Documents per shard.")] = 4096,
+    compress: Annotated[bool, typer.Option("--compress", help="Gzip the jsonl shards.")] = False,
+    store_contents: Annotated[bool, typer.Option("--store-contents", help="Keep each text beside its vector.")] = False,
+    overwrite: Overwrite = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done and how long it takes.")] = False,
+    list_all: Annotated[bool, typer.Option("--list-encoders", help="List the encoders and stop.")] = False,
+    style: Annotated[str, typer.Option("--format", help="Of printed numbers: text or json.")] = "text",
+    verbose: Verbose = False,
+) -> None:
+    """Encode a corpus (or topics) into vectors on disk.
+
+    Example: python -m lexvl_anserini.encode --corpus demo --encoder bag-of-tokens --output impacts/demo
+    """
+    if list_all:
+        typer.echo(list_encoders())
+        return
+    check_style(style)
+    name, default_checkpoint = default_encoder(corpus) if encoder is None else (encoder, None)
+    if name not in ENCODERS:
+        raise UnknownName("encoder", name, ENCODERS)
+    if topics and not output:
+        raise UsageError("--topics needs --output, for example --output queries.jsonl.gz")
+    from lexvl_anserini.data.base import load_dataset
+
+    stream = load_topics(topics, data_dir, escape_ids) if topics else None
+    dataset = load_dataset(corpus, split, data_dir, escape_ids)
+    from lexvl_anserini.encoders.loading import load_encoder
+    from lexvl_anserini.impacts import Layout, write_impacts
+    from lexvl_anserini.quantise import Quantiser
+
+    wanted = Quantiser.named(quantiser, bits, query_bits, scale, percentile)
+    layout = Layout(shard_format, shard_size, compress, store_contents)
+    options = parse_settings(settings or ())
+    options |= {k: v for k, v in (("max_length", max_length), ("query_max_length", query_max_length)) if v is not None}
+    model = load_encoder(name, checkpoint or default_checkpoint, tokenizer, backbone_config, device, **options)
+    started = time.perf_counter()
+    if stream is not None:
+        rows = encode_topics(model, stream, wanted, Path(str(output)), batch_size, overwrite)
+    elif dry_run:
+        rows = estimate(dataset, model, batch_size)
+    else:
+        folder = Path(output) if output else Path("impacts") / f"{file_name(corpus)}.{name}"
+        with progress_bar(f"encode {corpus} with {name}", None) as progress:
+            manifest = write_impacts(dataset, model, folder, wanted, layout, batch_size, overwrite, progress)
+        rows = report(manifest, folder, time.perf_counter() - started)
+    print_rows(rows, style)
+
+
+if __name__ == "__main__":
+    run(command)

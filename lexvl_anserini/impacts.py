@@ -1,0 +1,501 @@
+"""Vectors on disk: deterministic shards, resumed where they stopped, with a manifest beside them.
+
+    OUT/docs/shard-00000.jsonl   what stock Anserini indexes (it reads every file of its folder, hence `docs/`)
+    OUT/vocab.txt                one term a line, in the order of dimensions (impact shards only)
+    OUT/manifest.json            appears when everything is there; until then OUT/unfinished.json keeps the plan
+
+A shard is written under a temporary name, recorded in the plan, then renamed: killed at any byte and started again,
+the same command leaves the same bytes and encodes no finished shard twice.
+"""
+
+from __future__ import annotations
+
+import gzip
+import logging
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
+from itertools import islice
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
+
+import numpy as np
+import orjson
+
+from lexvl_anserini.data.base import Dataset
+from lexvl_anserini.data.checks import CorpusSummary, check_corpus
+from lexvl_anserini.errors import ArtefactError, UsageError
+from lexvl_anserini.files import exclusive, file_sha256, publish, read_json, sync_to, told_about_disk, write_json
+from lexvl_anserini.quantise import Quantiser
+from lexvl_anserini.records import Document, ImpactQuery, Manifest
+from lexvl_anserini.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from lexvl_anserini.encoders.base import Encoder
+
+log = logging.getLogger(__name__)
+
+Progress = Callable[[int], None]
+
+# Documents per shard: what is encoded again, at most, after a kill, and what is held in memory at once.
+SHARD_SIZE = 4096
+# Documents that calibrate the quantiser: encoded once more than the rest, hence few.
+CALIBRATION_SAMPLE = 256
+CALIBRATION_SEED = 20240307
+
+# What decides the bytes of a shard besides our own code.
+VERSIONED = ("lexvl-anserini", "numpy", "sentence-transformers", "tokenizers", "torch", "transformers")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How shards lie on disk.
+
+    shard_format  jsonl (Anserini's JsonVectorCollection) or parquet (4 to 5 times smaller); dense shards are parquet
+    compress      gzip the jsonl
+    contents      store each document's text beside its vector
+    """
+
+    shard_format: str = "jsonl"
+    shard_size: int = SHARD_SIZE
+    compress: bool = False
+    contents: bool = False
+
+    def __post_init__(self) -> None:
+        if self.shard_format not in ("jsonl", "parquet"):
+            raise UsageError(f"shard format {self.shard_format!r}: expected jsonl or parquet")
+        if self.shard_size < 1:
+            raise UsageError(f"shard size {self.shard_size}: expected at least 1")
+
+    def to_json(self) -> dict[str, Any]:
+        """For the manifest."""
+        return {
+            "shard_format": self.shard_format,
+            "shard_size": self.shard_size,
+            "compress": self.compress,
+            "contents": self.contents,
+        }
+
+    def name(self, number: int) -> str:
+        """Path of a shard inside its folder."""
+        return f"docs/shard-{number:05d}.{self.shard_format}{'.gz' if self.compress else ''}"
+
+
+class Shard(NamedTuple):
+    """Encoded documents on their way to disk.
+
+    vectors   CSR [n, V] int64 (impact), float32 [n, D] (dense), None (text)
+    clipped   postings that quantising cut; dropped: those it rounded to 0
+    """
+
+    ids: Sequence[str]
+    contents: Sequence[str]
+    vectors: Any
+    clipped: int = 0
+    dropped: int = 0
+
+    def counts(self) -> dict[str, int]:
+        """Documents, empty ones, postings and what quantising did."""
+        postings = np.diff(self.vectors.indptr) if hasattr(self.vectors, "indptr") else None
+        if postings is None:
+            return {"documents": len(self.ids), "empty": sum(not text.strip() for text in self.contents)}
+        return {
+            "documents": len(self.ids),
+            "empty": int((postings == 0).sum()),
+            "postings": int(postings.sum()),
+            "clipped": self.clipped,
+            "dropped": self.dropped,
+            "max_impact": int(self.vectors.data.max()) if self.vectors.nnz else 0,
+        }
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# one shard to bytes
+
+
+def write_impact_jsonl(out: IO[bytes], shard: Shard, vocabulary: Vocabulary, contents: bool) -> None:
+    """`{"id","contents","vector":{term:impact}}` per line, terms in the order of dimensions."""
+    terms = np.array(vocabulary.terms, dtype=object)
+    vectors = shard.vectors
+    for row, doc_id in enumerate(shard.ids):
+        span = slice(vectors.indptr[row], vectors.indptr[row + 1])
+        vector = dict(zip(terms[vectors.indices[span]].tolist(), vectors.data[span].tolist(), strict=True))
+        out.write(orjson.dumps({"id": doc_id, "contents": shard.contents[row] if contents else "", "vector": vector}))
+        out.write(b"\n")
+
+
+def write_impact_parquet(out: IO[bytes], shard: Shard, vocabulary: Vocabulary, contents: bool) -> None:
+    """Columns id, term list<uint32> (dimensions of vocab.txt), impact list<uint32>, and contents if wanted; zstd."""
+    import pyarrow as pa
+
+    offsets = pa.array(shard.vectors.indptr, pa.int32())
+    columns = {
+        "id": pa.array(shard.ids, pa.string()),
+        "term": pa.ListArray.from_arrays(offsets, pa.array(shard.vectors.indices, pa.uint32())),
+        "impact": pa.ListArray.from_arrays(offsets, pa.array(shard.vectors.data, pa.uint32())),
+    }
+    write_parquet(out, columns, shard, contents)
+
+
+def write_dense_parquet(out: IO[bytes], shard: Shard, vocabulary: Vocabulary | None, contents: bool) -> None:
+    """Columns id, emb list<float32>, and contents if wanted; zstd."""
+    import pyarrow as pa
+
+    rows, width = shard.vectors.shape
+    offsets = pa.array(np.arange(rows + 1, dtype=np.int32) * width, pa.int32())
+    emb = pa.ListArray.from_arrays(offsets, pa.array(shard.vectors.reshape(-1), pa.float32()))
+    write_parquet(out, {"id": pa.array(shard.ids, pa.string()), "emb": emb}, shard, contents)
+
+
+def write_parquet(out: IO[bytes], columns: dict[str, Any], shard: Shard, contents: bool) -> None:
+    """One row group of `columns`, zstd."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    if contents:
+        columns["contents"] = pa.array(shard.contents, pa.string())
+    parquet.write_table(pa.table(columns), out, compression="zstd", row_group_size=len(shard.ids) or 1)
+
+
+def write_text_jsonl(out: IO[bytes], shard: Shard, vocabulary: Vocabulary | None, contents: bool) -> None:
+    """`{"id","contents"}` per line: Anserini's JsonCollection."""
+    for doc_id, text in zip(shard.ids, shard.contents, strict=True):
+        out.write(orjson.dumps({"id": doc_id, "contents": text}))
+        out.write(b"\n")
+
+
+SHARD_WRITERS: Mapping[tuple[str, str], Callable[[IO[bytes], Shard, Any, bool], None]] = {
+    ("impact", "jsonl"): write_impact_jsonl,
+    ("impact", "parquet"): write_impact_parquet,
+    ("dense", "parquet"): write_dense_parquet,
+    ("text", "jsonl"): write_text_jsonl,
+}
+
+
+@contextmanager
+def shard_stream(path: Path, compress: bool) -> Iterator[IO[bytes]]:
+    """A file that is on disk when the block ends; gzip without time stamp or name, so that bytes repeat."""
+    with open(path, "wb") as raw:
+        if compress:
+            with gzip.GzipFile(fileobj=raw, mode="wb", mtime=0, filename="") as packed:
+                yield cast(IO[bytes], packed)
+        else:
+            yield raw
+        sync_to(raw)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# documents to vectors
+
+
+def encode_shard(
+    documents: Sequence[Document], model: Encoder, quantiser: Quantiser, batch_size: int, progress: Progress
+) -> Shard:
+    """Encodes and quantises one shard's documents."""
+    ids, texts = [d.doc_id for d in documents], [model.document.read(d) for d in documents]
+    if model.kind == "text":
+        progress(len(ids))
+        return Shard(ids, texts, None)
+    if model.kind == "dense":
+        return Shard(ids, texts, model.document.vectors(texts, batch_size, progress))
+    impacts, clipped, dropped = quantiser.documents(model.document.weights(texts, batch_size, progress))
+    return Shard(ids, texts, impacts, clipped, dropped)
+
+
+def calibration_sample(documents: Iterable[Document], count: int) -> list[Document]:
+    """At most `CALIBRATION_SAMPLE` documents drawn without replacement from all `count`, the same every time."""
+    size = min(count, CALIBRATION_SAMPLE)
+    chosen = np.sort(np.random.default_rng(CALIBRATION_SEED).choice(count, size, replace=False)).tolist()
+    wanted = set(chosen)
+    return [d for i, d in enumerate(islice(documents, chosen[-1] + 1)) if i in wanted]
+
+
+def calibrated(quantiser: Quantiser, dataset: Dataset, count: int, model: Encoder, batch_size: int) -> Quantiser:
+    """The quantiser with its document scale set from a sample of the corpus, if its scheme needs one."""
+    if model.kind != "impact":
+        return quantiser
+    quantiser = quantiser.for_towers(model.query.binary, model.document.binary)
+    if quantiser.document.scheme != "calibrated":
+        return quantiser
+    texts = [model.document.read(d) for d in calibration_sample(dataset.documents(), count)]
+    return quantiser.calibrate(model.document.weights(texts, batch_size))
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# the plan
+
+
+def versions() -> dict[str, str]:
+    """Installed versions of what decides the bytes."""
+    found = {}
+    for package in VERSIONED:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def making(manifest: Manifest) -> dict[str, Any]:
+    """What was asked for: equal makings give equal shards (on one machine with equal versions)."""
+    quantiser = Quantiser.from_json(manifest.quantiser) if manifest.quantiser else None
+    # Where a checkpoint or a data set lies does not matter; what is in them does.
+    encoder = {key: value for key, value in manifest.encoder.items() if key != "checkpoint"}
+    corpus = {key: value for key, value in manifest.corpus.items() if key != "data_dir"}
+    return {
+        "kind": manifest.kind,
+        "encoder": encoder,
+        "corpus": corpus,
+        "layout": dict(manifest.layout),
+        "vocabulary": dict(manifest.vocabulary),
+        "quantiser": quantiser and {"document": quantiser.document.requested(), "query": quantiser.query.requested()},
+    }
+
+
+def difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
+    """The entries in which two makings differ, for an error."""
+    return "; ".join(
+        f"{key}: {_short(theirs.get(key))} there, {_short(ours.get(key))} asked for"
+        for key in ours
+        if ours[key] != theirs.get(key)
+    )
+
+
+def _short(value: Any) -> str:
+    text = orjson.dumps(value).decode()
+    return text if len(text) <= 160 else text[:157] + "..."
+
+
+def planned(dataset: Dataset, summary: CorpusSummary, model: Encoder, quantiser: Quantiser, layout: Layout) -> Manifest:
+    """The manifest as far as it is known before anything is encoded."""
+    lexical = model.kind == "impact"
+    vocabulary: Vocabulary | None = model.document.vocabulary if lexical else None
+    if vocabulary is not None and model.query.vocabulary.digest != vocabulary.digest:
+        raise ArtefactError(f"encoder {model.name!r}: query and document towers have different vocabularies")
+    return Manifest(
+        kind=model.kind,
+        encoder=model.identity(),
+        quantiser=quantiser.for_towers(model.query.binary, model.document.binary).to_json() if lexical else {},
+        vocabulary={"size": len(vocabulary), "digest": vocabulary.digest} if vocabulary is not None else {},
+        corpus={
+            "name": dataset.name,
+            "split": dataset.split,
+            "data_dir": dataset.data_dir,
+            "escape_ids": dataset.escape_ids,
+            "documents": summary.documents,
+            "digest": summary.digest,
+        },
+        counts={},
+        layout=layout.to_json(),
+        versions=versions(),
+    )
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of finished shards or of an index.
+
+    Raises:
+        ArtefactError: no such folder, unfinished, or not ours.
+    """
+    if not folder.is_dir():
+        raise ArtefactError(f"{folder}: no such folder; encode a corpus first")
+    path = folder / "manifest.json"
+    if not path.is_file():
+        if (folder / "unfinished.json").is_file():
+            raise ArtefactError(f"{folder}: unfinished; run the same encode command again, it resumes")
+        raise ArtefactError(f"{folder}: no manifest.json; expected a folder written by encode or index")
+    return Manifest.from_json(read_json(path, "manifest"), str(path))
+
+
+def write_impacts(
+    dataset: Dataset,
+    model: Encoder,
+    output: Path,
+    quantiser: Quantiser | None = None,
+    layout: Layout | None = None,
+    batch_size: int = 32,
+    overwrite: bool = False,
+    progress: Progress = lambda n: None,
+) -> Manifest:
+    """Encodes a corpus into shards of the model's kind (impact, dense or text).
+
+    Args:
+        dataset: its documents are read three times: to check them, to calibrate, to encode.
+        output: a new folder, an unfinished one of the same making (resumed), or a finished one (left as it is).
+        quantiser: of lexical models; default documents calibrated to 8 bits, queries up to 8 bits.
+        batch_size: texts per forward pass; never crosses a shard.
+        overwrite: replace shards of another making.
+        progress: called with the number of documents just done.
+
+    Returns:
+        The manifest; its counts are of documents in = documents out.
+
+    Raises:
+        DataError: the corpus is malformed, empty, or an id comes twice.
+        ArtefactError: the output holds something else, the disk is full, or the corpus changed meanwhile.
+    """
+    layout = layout or Layout()
+    if model.kind == "dense":
+        layout = replace(layout, shard_format="parquet", compress=False)
+    elif model.kind == "text":
+        layout = replace(layout, shard_format="jsonl")
+    elif layout.shard_format == "parquet":
+        layout = replace(layout, compress=False)
+    summary = check_corpus(dataset.documents, dataset.name)
+    plan = planned(dataset, summary, model, quantiser or Quantiser(), layout)
+    with told_about_disk(output):
+        output.mkdir(parents=True, exist_ok=True)
+    with exclusive(output):
+        found = previous(output, plan, overwrite)
+        if found is not None and (output / "manifest.json").is_file():
+            log.info("%s: finished already, nothing to do", output)
+            (output / "unfinished.json").unlink(missing_ok=True)
+            progress(summary.documents)
+            return found
+        if found is not None:
+            plan = found
+            log.info("%s: resuming after %d finished shards", output, len(plan.shards))
+        else:
+            ready = calibrated(quantiser or Quantiser(), dataset, summary.documents, model, batch_size)
+            plan = replace(plan, quantiser=ready.to_json() if model.kind == "impact" else {})
+            with told_about_disk(output):
+                (output / "docs").mkdir(exist_ok=True)
+            if model.kind == "impact":
+                model.document.vocabulary.write(output / "vocab.txt")
+            write_json(output / "unfinished.json", plan.to_json())
+        plan = fill(output, plan, dataset, model, layout, batch_size, progress)
+        return finish(output, plan)
+
+
+def previous(output: Path, plan: Manifest, overwrite: bool) -> Manifest | None:
+    """What an earlier call left in `output`: None if nothing (or it was cleared), else its manifest or plan.
+
+    Raises:
+        ArtefactError: something of another making, and not told to overwrite; or a folder that is not ours.
+    """
+    names = {path.name for path in output.iterdir()}
+    state = next((name for name in ("manifest.json", "unfinished.json") if name in names), None)
+    if state is None:
+        if names - {"docs", "vocab.txt", "vocab.txt.part", "unfinished.json.part"}:
+            raise ArtefactError(f"{output}: not empty and not written by encode; name another --output")
+        clear(output)
+        return None
+    found = Manifest.from_json(read_json(output / state, "manifest"), str(output / state))
+    told = difference(making(plan), making(found))
+    if not told and state == "unfinished.json" and found.versions != plan.versions:
+        told = difference({"versions": plan.versions}, {"versions": found.versions})
+    if not told:
+        return found
+    if not overwrite:
+        what = "shards" if state == "manifest.json" else "unfinished shards"
+        raise ArtefactError(f"{output}: holds {what} of another making ({told}); --overwrite replaces them")
+    clear(output)
+    return None
+
+
+def clear(output: Path) -> None:
+    """Removes what encode writes, the manifest first: half a clearing never looks finished."""
+    for name in (
+        "manifest.json",
+        "unfinished.json",
+        "unfinished.json.part",
+        "manifest.json.part",
+        "vocab.txt",
+        "vocab.txt.part",
+    ):
+        (output / name).unlink(missing_ok=True)
+    for part in output.glob("shard-*.part"):
+        part.unlink()
+    if (output / "docs").is_dir():
+        shutil.rmtree(output / "docs")
+
+
+def fill(
+    output: Path, plan: Manifest, dataset: Dataset, model: Encoder, layout: Layout, batch_size: int, progress: Progress
+) -> Manifest:
+    """Encodes the shards that the plan does not record as done."""
+    quantiser = Quantiser.from_json(plan.quantiser) if plan.quantiser else Quantiser()
+    vocabulary = model.document.vocabulary if model.kind == "impact" else None
+    done = {shard["name"]: shard for shard in plan.shards if stands(output, shard)}
+    plan = replace(plan, shards=tuple(done.values()))
+    write = SHARD_WRITERS[model.kind, layout.shard_format]
+    documents = dataset.documents()
+    number = 0
+    while batch := list(islice(documents, layout.shard_size)):
+        name = layout.name(number)
+        number += 1
+        if name in done:
+            progress(len(batch))
+            continue
+        shard = encode_shard(batch, model, quantiser, batch_size, progress)
+        part = output / (Path(name).name + ".part")
+        with told_about_disk(part):
+            try:
+                with shard_stream(part, layout.compress) as out:
+                    write(out, shard, vocabulary, layout.contents)
+            except BaseException:
+                part.unlink(missing_ok=True)
+                raise
+        record = {"name": name, **shard.counts(), "bytes": part.stat().st_size, "sha256": file_sha256(part)}
+        plan = replace(plan, shards=tuple(sorted((*plan.shards, record), key=lambda shard: shard["name"])))
+        write_json(output / "unfinished.json", plan.to_json())
+        publish(part, output / name)
+    return plan
+
+
+def stands(output: Path, shard: Mapping[str, Any]) -> bool:
+    """True if a recorded shard is on disk as recorded; one that was only lacking its rename gets it."""
+    path = output / shard["name"]
+    part = output / (path.name + ".part")
+    if not path.is_file() and part.is_file() and file_sha256(part) == shard["sha256"]:
+        publish(part, path)
+    if path.is_file() and file_sha256(path) == shard["sha256"]:
+        return True
+    log.warning("%s: not as recorded; encoding it again", path)
+    return False
+
+
+def finish(output: Path, plan: Manifest) -> Manifest:
+    """Sums the counts, checks them against the corpus, and gives the folder its manifest.
+
+    Raises:
+        ArtefactError: documents in and out differ: the corpus changed while it was read.
+    """
+    keys = [
+        key for key in ("documents", "empty", "postings", "clipped", "dropped") if any(key in s for s in plan.shards)
+    ]
+    counts = {key: sum(shard[key] for shard in plan.shards) for key in keys}
+    if any("max_impact" in shard for shard in plan.shards):
+        counts["max_impact"] = max(shard["max_impact"] for shard in plan.shards)
+    if counts["documents"] != plan.corpus["documents"]:
+        raise ArtefactError(
+            f"{output}: {counts['documents']} documents out, {plan.corpus['documents']} in; the corpus "
+            "changed while it was read, run again with --overwrite"
+        )
+    manifest = replace(plan, counts=counts)
+    write_json(output / "manifest.json", manifest.to_json())
+    (output / "unfinished.json").unlink()
+    return manifest
+
+
+def write_queries(queries: Iterable[ImpactQuery], output: Path, texts: Mapping[str, str] | None = None) -> int:
+    """Encoded queries as JSON lines `{"id","contents","vector"}`, gzipped if the name ends in .gz; their number."""
+    part = output.with_name(output.name + ".part")
+    count = 0
+    with told_about_disk(output):
+        output.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with shard_stream(part, output.suffix == ".gz") as out:
+                for query in queries:
+                    contents = (texts or {}).get(query.query_id, "")
+                    out.write(
+                        orjson.dumps({"id": query.query_id, "contents": contents, "vector": query.vector}) + b"\n"
+                    )
+                    count += 1
+            publish(part, output)
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
+    return count

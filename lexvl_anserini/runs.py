@@ -1,0 +1,238 @@
+"""Runs on disk: one system's ranked lists in TREC format, and the manifest that tells how they were made."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, fields, replace
+from math import isfinite
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from lexvl_anserini.errors import ArtefactError, DataError, UsageError
+from lexvl_anserini.files import atomic_write, read_json, write_json
+from lexvl_anserini.records import ScoredDoc
+
+OUTPUT_FORMATS = ("trec", "msmarco")
+
+# Between two equal scores a strict run keeps at least the spacing of float32 at this magnitude, so that scores
+# around zero do not end in denormal numbers.
+SMALLEST_MAGNITUDE = 1e-3
+
+
+@dataclass(frozen=True)
+class RunManifest:
+    """What stands beside a run (`<run>.manifest.json`).
+
+    topics               what was asked for: `beir/scifact`, or the name of a topics file
+    topics_sha256        of a topics or queries file; empty for a data set
+    dataset, split       where the qrels are; empty if the topics came from a file of no known data set
+    data_dir             the folder the data set was looked up in, None for the default
+    encoder, quantiser   of the index, with what the command overrode
+    corpus, index        what was searched: the corpus of the index, the name of its folder
+    count                topics, topics_without_hits, lines
+    """
+
+    topics: str
+    dataset: str
+    split: str
+    data_dir: str | None
+    corpus: Mapping[str, Any]
+    encoder: Mapping[str, Any]
+    quantiser: Mapping[str, Any]
+    index: str
+    hits: int
+    remove_query: bool
+    strict_scores: bool = False
+    output_format: str = "trec"
+    topics_sha256: str = ""
+    counts: Mapping[str, int] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+    format: str = "lexvl-run/1"
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain dictionary for `files.write_json`."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any], where: str) -> RunManifest:
+        """Checks the fields and the format.
+
+        Raises:
+            ArtefactError: not the manifest of a run, or one of another version.
+        """
+        known = {f.name for f in fields(cls)}
+        if set(data) != known or data["format"] != "lexvl-run/1":
+            raise ArtefactError(
+                f"{where}: not a run's manifest of this version (missing {sorted(known - set(data))}, unknown "
+                f"{sorted(set(data) - known)}, format {data.get('format')!r}, expected 'lexvl-run/1'); search again"
+            )
+        return cls(**data)
+
+    def making(self) -> dict[str, Any]:
+        """What decides the content of the run: everything but what was counted and the versions."""
+        return {name: value for name, value in self.to_json().items() if name not in ("counts", "versions")}
+
+
+def manifest_path(run: Path) -> Path:
+    """`runs/x.trec` -> `runs/x.trec.manifest.json`."""
+    return run.with_name(run.name + ".manifest.json")
+
+
+def read_run_manifest(run: Path) -> RunManifest | None:
+    """The manifest beside a run; None for a run that was made elsewhere.
+
+    Raises:
+        ArtefactError: there is one and it is damaged.
+    """
+    path = manifest_path(run)
+    return RunManifest.from_json(read_json(path, "run's manifest"), str(path)) if path.exists() else None
+
+
+def read_run(path: Path) -> Iterator[ScoredDoc]:
+    """Reads a TREC run (query-id Q0 doc-id rank score tag), `.gz` or not, in the order of the file.
+
+    Raises:
+        DataError: the file is absent, or a line is malformed or names a document twice for one topic;
+            the message names file and line.
+    """
+    seen: dict[str, set[str]] = {}
+    for number, line in enumerate(_lines(path), start=1):
+        if line.strip():
+            scored = _parse(line, f"{path} line {number}")
+            documents = seen.setdefault(scored.query_id, set())
+            if scored.doc_id in documents:
+                raise DataError(
+                    f"{path} line {number}: document {scored.doc_id!r} a second time for topic {scored.query_id!r}, "
+                    "expected once; keep its best line"
+                )
+            documents.add(scored.doc_id)
+            yield scored
+
+
+def in_rank_order(documents: Iterable[ScoredDoc]) -> list[ScoredDoc]:
+    """One topic's list in the order its system meant, ranks again from 1.
+
+    That is the order of the ranks where ranks are distinct and no score rises along them; otherwise (runs whose
+    ranks are all 0, or which were rescored) score descending, then doc_id ascending.
+    """
+    by_rank = sorted(documents, key=lambda d: d.rank)
+    if any(a.rank == b.rank or a.score < b.score for a, b in zip(by_rank, by_rank[1:], strict=False)):
+        by_rank.sort(key=lambda d: d.doc_id)
+        by_rank.sort(key=lambda d: d.score, reverse=True)
+    return [d._replace(rank=rank) for rank, d in enumerate(by_rank, start=1)]
+
+
+def strict_scores(scores: Sequence[float]) -> list[float]:
+    """Scores in rank order, lowered by as little as it takes to fall strictly also when read as float32.
+
+    >>> strict_scores([3.0, 3.0, 2.0])
+    [3.0, 2.9999998, 2.0]
+    """
+    import numpy as np
+
+    strict: list[float] = []
+    ceiling = np.float32(np.inf)
+    for score in scores:
+        value = np.float32(score)
+        if value >= ceiling:
+            value = ceiling - np.spacing(np.float32(max(abs(float(ceiling)), SMALLEST_MAGNITUDE)))
+        strict.append(float(str(value)))
+        ceiling = value
+    return strict
+
+
+def write_run(
+    path: Path, lists: Iterable[Sequence[ScoredDoc]], manifest: RunManifest, tag: str = "lexvl"
+) -> RunManifest:
+    """Writes ranked lists, one per topic and in rank order, and the manifest beside them; both or neither.
+
+    The score is the exact integer, or the shortest decimal that reads as the same float; with
+    `manifest.strict_scores` see `strict_scores`. Format `msmarco` is query-id, doc-id, rank. A name in `.gz` is
+    compressed.
+
+    Returns:
+        The manifest as written, with the counts.
+
+    Raises:
+        ArtefactError: an id or the tag holds white space, a score is not finite, or the file cannot be written.
+        UsageError: an unknown output format.
+    """
+    if manifest.output_format not in OUTPUT_FORMATS:
+        raise UsageError(f"unknown output format {manifest.output_format!r}; known: {', '.join(OUTPUT_FORMATS)}")
+    render = _msmarco_line if manifest.output_format == "msmarco" else _trec_line
+    columns = 3 if manifest.output_format == "msmarco" else 6
+    topics = without = lines = 0
+    with atomic_write(path) as out:
+        with _compressed(out, path) as text:
+            for documents in lists:
+                topics += 1
+                without += not documents
+                lines += len(documents)
+                scores: Sequence[float] = [d.score for d in documents]
+                if not all(map(isfinite, scores)):
+                    raise ArtefactError(f"{path}: topic {documents[0].query_id!r} has a score that is not finite")
+                for document, score in zip(
+                    documents, strict_scores(scores) if manifest.strict_scores else scores, strict=True
+                ):
+                    line = render(document, score, tag).encode()
+                    if len(line.split()) != columns:
+                        raise ArtefactError(
+                            f"{path}: white space in query id {document.query_id!r}, doc id {document.doc_id!r} "
+                            f"or tag {tag!r}; a run cannot hold it"
+                        )
+                    text.write(line)
+        counted = replace(manifest, counts={"topics": topics, "topics_without_hits": without, "lines": lines})
+        # A finished run is the run and its manifest; the rename of the run comes last and makes it finished.
+        path.unlink(missing_ok=True)
+        write_json(manifest_path(path), counted.to_json())
+    return counted
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    """The lines of a plain or gzipped file."""
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as source:
+            yield from source
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path}: cannot be read as a run ({getattr(error, 'strerror', None) or error})") from error
+
+
+def _parse(line: bytes, where: str) -> ScoredDoc:
+    """One line of a TREC run; columns are parted by ASCII white space, as trec_eval parts them."""
+    columns = line.split()
+    if len(columns) != 6:
+        hint = "; an MS MARCO run holds no scores, write it with --output-format trec" if len(columns) == 3 else ""
+        raise DataError(f"{where}: {len(columns)} columns, expected 6 (query-id Q0 doc-id rank score tag){hint}")
+    try:
+        query_id, _, doc_id, rank, score, _ = (column.decode() for column in columns)
+    except UnicodeDecodeError as error:
+        raise DataError(f"{where}: not UTF-8 ({error.reason})") from error
+    try:
+        parsed = ScoredDoc(query_id, doc_id, int(rank), float(score))
+    except ValueError as error:
+        raise DataError(f"{where}: rank {rank!r} and score {score!r}, expected a whole number and a number") from error
+    if not isfinite(parsed.score):
+        raise DataError(f"{where}: score {score!r} is not finite")
+    return parsed
+
+
+def _trec_line(document: ScoredDoc, score: float, tag: str) -> str:
+    value = str(int(score)) if score == int(score) else repr(float(score))
+    return f"{document.query_id} Q0 {document.doc_id} {document.rank} {value} {tag}\n"
+
+
+def _msmarco_line(document: ScoredDoc, score: float, tag: str) -> str:
+    return f"{document.query_id}\t{document.doc_id}\t{document.rank}\n"
+
+
+@contextmanager
+def _compressed(out: BinaryIO, path: Path) -> Iterator[BinaryIO]:
+    """`out` itself, or a gzip stream into it that bears no time and no name: equal runs are equal bytes."""
+    if path.suffix == ".gz":
+        with gzip.GzipFile(filename="", mode="wb", fileobj=out, mtime=0) as packed:
+            yield cast(BinaryIO, packed)
+    else:
+        yield out
