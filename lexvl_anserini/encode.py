@@ -41,7 +41,11 @@ DEFAULT_ENCODER: tuple[str, str | None] = ("vdr", None)
 
 
 def load_encoder_of(
-    manifest: Manifest, checkpoint: str | None = None, tokenizer: str | None = None, device: str = "auto"
+    manifest: Manifest,
+    checkpoint: str | None = None,
+    tokenizer: str | None = None,
+    device: str = "auto",
+    settings: Mapping[str, Any] | None = None,
 ) -> Encoder:
     """Loads the encoder that made an artefact.
 
@@ -50,6 +54,7 @@ def load_encoder_of(
         checkpoint: where the same checkpoint lies now, if it moved.
         tokenizer: the same for its tokenizer.
         device: auto, cpu, cuda, ...
+        settings: options of the query side that replace those of the making, for example `query_topk`.
 
     Raises:
         ArtefactError: the checkpoint or its vocabulary is not the one that made the artefact.
@@ -57,7 +62,7 @@ def load_encoder_of(
     from lexvl_anserini.encoders.loading import load_encoder
 
     about = manifest.encoder
-    options = dict(about.get("options") or {})
+    options = {**(about.get("options") or {}), **(settings or {})}
     tokenizer = tokenizer or options.pop("tokenizer", None)
     options.pop("tokenizer", None)
     backbone_config = options.pop("backbone_config", None)
