@@ -1,0 +1,1 @@
+"""Data sets: where documents, topics and judgements come from."""

@@ -1,0 +1,201 @@
+"""BEIR's folder layout: `corpus.jsonl`, `queries.jsonl`, `qrels/<split>.tsv`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from lexvl_anserini.data.base import Dataset, data_root
+from lexvl_anserini.data.fetch import BEIR_ARCHIVES, fetch_beir
+from lexvl_anserini.data.ids import checked_id
+from lexvl_anserini.data.lines import Line, parse_object, read_lines, string_field
+from lexvl_anserini.data.topics import read_qrels, read_topics
+from lexvl_anserini.errors import DataError, UnknownName, UsageError
+from lexvl_anserini.records import NO_METADATA, Document, Qrel, Topic
+
+DEFAULT_SPLIT = "test"
+# BEIR reports MS MARCO on its dev queries; its `test` holds the 43 topics of TREC DL 2019.
+DEFAULT_SPLITS = {"msmarco": "dev"}
+
+# Missing topics named in an error.
+NAMED = 5
+
+_OWN_KEYS = frozenset({"_id", "title", "text", "image", "metadata"})
+
+
+def load_beir(name: str, split: str | None = None, data_dir: str | None = None, escape_ids: bool = False) -> Dataset:
+    """Loads `beir/<name>` or `beir/<name>/<split>` from the data folder (fetched if absent), or `beir:<path>`.
+
+    Args:
+        name: as above; `<name>` is any folder of `<data folder>/beir` or `<data folder>`, or a BEIR data set.
+        split: default `test` (`dev` for msmarco).
+        data_dir: folder of the data sets; default $LEXVL_DATA, else ~/.cache/lexvl.
+        escape_ids: percent-encode white space and control characters in ids instead of refusing them.
+
+    Raises:
+        UnknownName: neither a folder nor a BEIR data set.
+        UsageError: two different splits, or no name.
+        DataError: files are missing and cannot be fetched, or the split is not there.
+    """
+    if name.startswith("beir:"):
+        path = Path(name.removeprefix("beir:")).expanduser()
+        return load_beir_folder(path, name, split, data_dir, escape_ids=escape_ids)
+    part, split_in_name = _name_and_split(name.removeprefix("beir").removeprefix("/"), data_dir)
+    if split and split_in_name and split != split_in_name:
+        raise UsageError(f"{name}: the name says split {split_in_name!r}, the split option {split!r}; give one of them")
+    folder = _find(part, data_dir) or fetch_beir(part, data_root(data_dir))
+    return load_beir_folder(folder, f"beir/{part}", split or split_in_name, data_dir, escape_ids=escape_ids)
+
+
+def load_beir_folder(
+    folder: Path,
+    name: str,
+    split: str | None = None,
+    data_dir: str | None = None,
+    remove_query: bool = True,
+    escape_ids: bool = False,
+) -> Dataset:
+    """A data set in BEIR's layout under a name of the caller's choice.
+
+    Only the corpus has to be there; topics and qrels are looked for when they are read, so that a bare corpus can be
+    encoded. A split asked for by name is looked for at once.
+
+    Raises:
+        DataError: no folder, no corpus, or a named split that is not there.
+    """
+    corpus = corpus_file(folder)
+    if corpus is None:
+        raise DataError(f"{folder}: {_absent(folder)}; expected corpus.jsonl, queries.jsonl, qrels/<split>.tsv")
+    if split is not None:
+        qrels_file(folder, split)
+    split = split or DEFAULT_SPLITS.get(name.removeprefix("beir/"), DEFAULT_SPLIT)
+    return Dataset(
+        name=name,
+        split=split,
+        documents=partial(read_corpus, corpus, escape_ids),
+        topics=partial(_topics_of_split, folder, split, escape_ids),
+        qrels=partial(_qrels_of_split, folder, split, escape_ids),
+        data_dir=data_dir,
+        remove_query=remove_query,
+        escape_ids=escape_ids,
+    )
+
+
+def read_corpus(path: Path, escape_ids: bool = False) -> Iterator[Document]:
+    """Streams the documents of a `corpus.jsonl` (or `.jsonl.gz`) in file order; duplicates are `check_corpus`'s.
+
+    Keys besides `_id`, `title`, `text`, `image` go to the metadata. Empty texts are documents like any other.
+
+    Raises:
+        DataError: a malformed line, or no document at all.
+    """
+    empty = True
+    for line in read_lines(path):
+        empty = False
+        yield _document(line, escape_ids)
+    if empty:
+        raise DataError(f"{path}: no document in it")
+
+
+def corpus_file(folder: Path) -> Path | None:
+    """The corpus of a BEIR folder, plain or gzip; None if there is none."""
+    candidates = (folder / "corpus.jsonl", folder / "corpus.jsonl.gz")
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def qrels_file(folder: Path, split: str) -> Path:
+    """The judgements of a split.
+
+    Raises:
+        DataError: no such split; the message names those that are there.
+    """
+    path = folder / "qrels" / f"{split}.tsv"
+    if path.is_file():
+        return path
+    splits = sorted(found.stem for found in (folder / "qrels").glob("*.tsv"))
+    known = f"splits there: {', '.join(splits)}" if splits else "no split is there"
+    raise DataError(f"{path}: no judgements of split {split!r}; {known}")
+
+
+def _document(line: Line, escape_ids: bool) -> Document:
+    record = parse_object(line)
+    if "_id" not in record:
+        raise DataError(f"{line.where}: no '_id'; keys found: {', '.join(record) or 'none'}")
+    title, text, image = (string_field(record, key, line.where) for key in ("title", "text", "image"))
+    if text is None and image is None:
+        raise DataError(f"{line.where}: no 'text'; keys found: {', '.join(record)}")
+    return Document(
+        doc_id=checked_id(record["_id"], line.where, escape_ids),
+        title=title,
+        text=text,
+        image=None if image is None else str(line.path.parent / image),
+        metadata=_metadata(record),
+    )
+
+
+def _metadata(record: dict[str, Any]) -> Any:
+    others = {key: value for key, value in record.items() if key not in _OWN_KEYS}
+    told = record.get("metadata")
+    if isinstance(told, dict):
+        others.update(told)
+    elif told is not None:
+        others["metadata"] = told
+    return others or NO_METADATA
+
+
+def _topics_of_split(folder: Path, split: str, escape_ids: bool) -> Iterator[Topic]:
+    """The queries that occur in the split's judgements, in the order of `queries.jsonl`."""
+    judgements = qrels_file(folder, split)
+    queries = _queries_file(folder)
+    missing = {qrel.query_id for qrel in read_qrels(judgements, escape_ids)}
+    for topic in read_topics(queries, escape_ids):
+        if topic.query_id in missing:
+            missing.remove(topic.query_id)
+            yield topic
+    if missing:
+        some = ", ".join(map(repr, sorted(missing)[:NAMED]))
+        raise DataError(f"{queries}: no text for {len(missing)} of the queries judged in {judgements}: {some}")
+
+
+def _qrels_of_split(folder: Path, split: str, escape_ids: bool) -> Iterator[Qrel]:
+    return read_qrels(qrels_file(folder, split), escape_ids)
+
+
+def _queries_file(folder: Path) -> Path:
+    candidates = (folder / "queries.jsonl", folder / "queries.jsonl.gz")
+    for path in candidates:
+        if path.is_file():
+            return path
+    raise DataError(f'{candidates[0]}: no queries; a line is {{"_id": ..., "text": ...}}')
+
+
+def _name_and_split(rest: str, data_dir: str | None) -> tuple[str, str | None]:
+    """Splits `scifact/train`; names may have a part of their own (`cqadupstack/android`)."""
+    if not rest or any(part in ("", ".", "..") for part in rest.split("/")):
+        raise UsageError(f"'beir/{rest}' names no data set; expected beir/<name>, such as beir/scifact, or beir:<path>")
+    if rest in BEIR_ARCHIVES or _find(rest, data_dir) is not None:
+        return rest, None
+    name, slash, split = rest.rpartition("/")
+    name, chosen = (name, split) if slash else (rest, None)
+    if name not in BEIR_ARCHIVES and _find(name, data_dir) is None:
+        raise UnknownName("BEIR data set", name, {*BEIR_ARCHIVES, *_local_names(data_dir)})
+    return name, chosen
+
+
+def _find(name: str, data_dir: str | None) -> Path | None:
+    """The folder of that name that has a corpus in it."""
+    root = data_root(data_dir)
+    return next((folder for folder in (root / "beir" / name, root / name) if corpus_file(folder)), None)
+
+
+def _local_names(data_dir: str | None) -> Iterator[str]:
+    root = data_root(data_dir)
+    for parent in (root / "beir", root):
+        if parent.is_dir():
+            yield from (folder.name for folder in parent.iterdir() if corpus_file(folder))
+
+
+def _absent(folder: Path) -> str:
+    return "no corpus.jsonl in it" if folder.is_dir() else "no such folder"

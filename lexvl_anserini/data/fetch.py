@@ -1,0 +1,162 @@
+"""BEIR's archives from the network: verified, unpacked beside their place, then renamed into it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from hashlib import md5
+from pathlib import Path
+
+from lexvl_anserini.errors import DataError
+from lexvl_anserini.files import publish, told_about_disk
+
+log = logging.getLogger(__name__)
+
+# Data set -> its row in ir_datasets' list of downloads, which keeps address and MD5. Touché is v2, as in BEIR's own
+# archive and in Pyserini. BioASQ, Robust04, Signal-1M and TREC-NEWS have no public archive.
+BEIR_ARCHIVES: Mapping[str, str] = {
+    "arguana": "arguana",
+    "climate-fever": "climate-fever",
+    "cqadupstack/android": "cqadupstack",
+    "cqadupstack/english": "cqadupstack",
+    "cqadupstack/gaming": "cqadupstack",
+    "cqadupstack/gis": "cqadupstack",
+    "cqadupstack/mathematica": "cqadupstack",
+    "cqadupstack/physics": "cqadupstack",
+    "cqadupstack/programmers": "cqadupstack",
+    "cqadupstack/stats": "cqadupstack",
+    "cqadupstack/tex": "cqadupstack",
+    "cqadupstack/unix": "cqadupstack",
+    "cqadupstack/webmasters": "cqadupstack",
+    "cqadupstack/wordpress": "cqadupstack",
+    "dbpedia-entity": "dbpedia-entity",
+    "fever": "fever",
+    "fiqa": "fiqa",
+    "hotpotqa": "hotpotqa",
+    "msmarco": "msmarco",
+    "nfcorpus": "nfcorpus",
+    "nq": "nq",
+    "quora": "quora",
+    "scidocs": "scidocs",
+    "scifact": "scifact",
+    "trec-covid": "trec-covid",
+    "webis-touche2020": "webis-touche2020/v2",
+}
+
+# Attempts and seconds without data before giving up: a machine without network learns so in seconds.
+TRIES = 2
+TIMEOUT_S = 10
+
+
+def fetch_beir(name: str, root: Path) -> Path:
+    """Fetches a BEIR data set into `root/beir` and returns its folder `root/beir/<name>`.
+
+    The folder gets its name only when the archive's checksum was right and every file is unpacked.
+
+    Raises:
+        DataError: the network refuses or the archive is damaged; says what to put where by hand.
+        ArtefactError: the disk is full or the data folder cannot be written.
+    """
+    target = root / "beir" / name.split("/")[0]
+    if target.is_dir() and any(target.iterdir()):
+        raise DataError(f"{target}: no corpus.jsonl in it; complete the folder, or move it away to fetch it again")
+    url, checksum = archive_of(name)
+    log.info("fetching %s into %s", url, target)
+    with told_about_disk(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        part = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent))
+        try:
+            archive = part / "archive.zip"
+            _download(url, archive, checksum)
+            _unpack(archive, part)
+            _put_in_place(part / target.name, target)
+        except _NotFetchedError as problem:
+            raise DataError(_by_hand(name, url, target, root / "beir" / name, problem)) from problem
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+    return root / "beir" / name
+
+
+def archive_of(name: str) -> tuple[str, str]:
+    """Address and MD5 of a BEIR data set's archive, as ir_datasets lists them."""
+    from ir_datasets.util import DownloadConfig
+
+    row = DownloadConfig.context("beir").contents()[BEIR_ARCHIVES[name]]
+    return row["url"], row["expected_md5"]
+
+
+class _NotFetchedError(Exception):
+    """Why the archive is not here."""
+
+
+def _download(url: str, path: Path, checksum: str) -> None:
+    digest = md5(usedforsecurity=False)
+    with open(path, "wb") as out:
+        for piece in _pieces(url):
+            digest.update(piece)
+            out.write(piece)
+    if digest.hexdigest() != checksum:
+        raise _NotFetchedError(
+            f"what the server sent ({path.stat().st_size} bytes) has MD5 {digest.hexdigest()}, expected {checksum}"
+        )
+
+
+def _pieces(url: str) -> Iterator[bytes]:
+    """The bytes behind the address; ir_datasets' download goes on where a connection broke."""
+    import requests
+    from ir_datasets.util import RequestsDownload
+
+    with _quiet_download():
+        try:
+            yield from RequestsDownload(url, tries=TRIES)
+        except requests.exceptions.RequestException as problem:
+            raise _NotFetchedError(f"{type(problem).__name__}: the network or the server refused") from problem
+
+
+@contextmanager
+def _quiet_download() -> Iterator[None]:
+    """Our time limit, no log lines, and a progress bar only on a terminal; a user's settings win."""
+    ours = {"IR_DATASETS_DL_TIMEOUT": str(TIMEOUT_S)}
+    if not sys.stderr.isatty():
+        ours["IR_DATASETS_DL_DISABLE_PBAR"] = "true"
+    added = {key: value for key, value in ours.items() if key not in os.environ}
+    os.environ.update(added)
+    chatter = logging.getLogger("ir_datasets")
+    disabled, chatter.disabled = chatter.disabled, True
+    try:
+        yield
+    finally:
+        chatter.disabled = disabled
+        for key in added:
+            os.environ.pop(key, None)
+
+
+def _unpack(archive: Path, folder: Path) -> None:
+    try:
+        with zipfile.ZipFile(archive) as source:
+            source.extractall(folder)
+    except (zipfile.BadZipFile, EOFError) as problem:
+        raise _NotFetchedError(f"not a zip archive ({problem})") from problem
+
+
+def _put_in_place(unpacked: Path, target: Path) -> None:
+    if not unpacked.is_dir():
+        raise _NotFetchedError(f"no folder {unpacked.name!r} in the archive")
+    # The files must be on the disk before the name that calls them finished.
+    os.sync()
+    publish(unpacked, target)
+
+
+def _by_hand(name: str, url: str, target: Path, folder: Path, problem: Exception) -> str:
+    return (
+        f"beir/{name} is not in the data folder and could not be fetched ({problem}); "
+        f"missing: {folder}/corpus.jsonl, queries.jsonl, qrels/<split>.tsv; "
+        f"fetch {url} elsewhere and unpack it as {target}, "
+        "or name the folder that holds it with --data-dir or $LEXVL_DATA"
+    )

@@ -1,0 +1,58 @@
+"""Ids of documents and topics: what a run file can hold, and how any other string becomes that.
+
+A TREC run and qrels separate their columns by white space, so an id must not contain any; control characters break
+the tools around them. `escape_ids` percent-encodes both (and the per cent sign, so that it can be undone) in documents,
+topics and qrels alike.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from urllib.parse import quote, unquote
+
+from lexvl_anserini.errors import DataError
+
+_REFUSED = re.compile(r"[\s\x00-\x1f\x7f-\x9f]")
+_ESCAPED = re.compile(r"[\s%\x00-\x1f\x7f-\x9f]")
+
+
+def escape_id(raw: str) -> str:
+    """Percent-encodes white space, control characters and `%`; other characters stay readable.
+
+    >>> escape_id("Geneva Durben")
+    'Geneva%20Durben'
+    """
+    return _ESCAPED.sub(lambda match: quote(match[0], safe=""), raw)
+
+
+def unescape_id(escaped: str) -> str:
+    """Undoes `escape_id`.
+
+    >>> unescape_id("Geneva%20Durben")
+    'Geneva Durben'
+    """
+    return unquote(escaped, errors="strict")
+
+
+def checked_id(raw: Any, where: str, escape: bool = False) -> str:
+    """An id that a run file can hold.
+
+    JSON integers are taken as their decimal digits, because tools that write ids from a table often leave them
+    unquoted and qrels name them by those digits; fractions and booleans have no such spelling and are refused.
+
+    Raises:
+        DataError: empty, not a string or an integer, or (unless `escape`) with white space or control characters.
+    """
+    if isinstance(raw, int) and not isinstance(raw, bool):
+        raw = str(raw)
+    if not isinstance(raw, str):
+        raise DataError(f"{where}: id {raw!r} is not a string")
+    if not raw.strip():
+        raise DataError(f"{where}: empty id")
+    if escape:
+        return escape_id(raw)
+    if refused := _REFUSED.search(raw):
+        what = "white space" if refused[0].isspace() else f"control character U+{ord(refused[0]):04X}"
+        raise DataError(f"{where}: {what} in id {raw!r}, which a run file cannot hold; --escape-ids percent-encodes it")
+    return raw

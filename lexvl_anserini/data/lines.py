@@ -1,0 +1,138 @@
+"""Lines of a text file with their numbers: plain or gzip, UTF-8, one at a time."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, cast
+
+import orjson
+
+from lexvl_anserini.errors import DataError
+
+BOM = b"\xef\xbb\xbf"
+REPLACEMENT = "\ufffd"
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+class Line(NamedTuple):
+    """One line without its end; `where` is what an error about it begins with."""
+
+    path: Path
+    number: int
+    data: bytes
+
+    @property
+    def where(self) -> str:
+        """`PATH line N`."""
+        return f"{self.path} line {self.number}"
+
+
+def plain_suffix(path: Path) -> str:
+    """The suffix that tells the format: `.jsonl` of `queries.jsonl.gz`."""
+    return Path(path.name.removesuffix(".gz")).suffix.lower()
+
+
+def _open(path: Path) -> BinaryIO:
+    return cast(BinaryIO, gzip.open(path, "rb")) if path.suffix == ".gz" else open(path, "rb")
+
+
+def read_lines(path: Path) -> Iterator[Line]:
+    """Lines that are not blank, numbered from 1; a byte order mark and carriage returns are dropped.
+
+    Only a line feed ends a line: U+2028 and its like are part of texts.
+
+    Raises:
+        DataError: the file cannot be opened, or is a damaged gzip file.
+    """
+    number = 0
+    try:
+        with _open(path) as source:
+            for number, data in enumerate(source, start=1):
+                if number == 1:
+                    data = data.removeprefix(BOM)
+                data = data.rstrip(b"\r\n")
+                if data.strip():
+                    yield Line(path, number, data)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as problem:
+        raise DataError(
+            f"{path} after line {number}: damaged gzip file ({problem}); fetch or compress it again"
+        ) from problem
+    except OSError as problem:
+        raise DataError(f"{path}: cannot be read ({problem.strerror or problem})") from problem
+
+
+def decode(line: Line) -> str:
+    """The line as text.
+
+    Raises:
+        DataError: the bytes are not UTF-8.
+    """
+    try:
+        return line.data.decode("utf-8")
+    except UnicodeDecodeError as problem:
+        byte = line.data[problem.start]
+        raise DataError(
+            f"{line.where}: not valid UTF-8 (0x{byte:02x} at byte {problem.start + 1} of the line); convert the file"
+        ) from problem
+
+
+def parse_object(line: Line) -> dict[str, Any]:
+    r"""The line as one JSON object.
+
+    A lone surrogate (`"\ud83d"`, half of a character outside the basic plane, left by tools that cut texts by
+    UTF-16 units) becomes U+FFFD: no tokenizer, index or UTF-8 file could hold it, and refusing a whole corpus for one
+    broken emoji would help nobody.
+
+    Raises:
+        DataError: not UTF-8, not JSON, or not an object.
+    """
+    try:
+        record = orjson.loads(line.data)
+    except orjson.JSONDecodeError:
+        # orjson refuses lone surrogates; the standard library keeps them and tells better what is malformed.
+        try:
+            record = _whole_characters(json.loads(decode(line)))
+        except (ValueError, RecursionError) as problem:
+            raise DataError(f"{line.where}: malformed JSON ({problem})") from problem
+    if not isinstance(record, dict):
+        raise DataError(
+            f'{line.where}: a JSON {_json_type(record)}, expected an object such as {{"_id": ..., "text": ...}}'
+        )
+    return record
+
+
+def string_field(record: dict[str, Any], key: str, where: str) -> str | None:
+    """A string of the record; None where the key is absent.
+
+    Raises:
+        DataError: the value is null or not a string.
+    """
+    if key not in record:
+        return None
+    value = record[key]
+    if not isinstance(value, str):
+        raise DataError(f"{where}: {key!r} is {_json_type(value)}, expected a string (an empty one is allowed)")
+    return value
+
+
+def _whole_characters(value: Any) -> Any:
+    if isinstance(value, str):
+        return _SURROGATE.sub(REPLACEMENT, value)
+    if isinstance(value, list):
+        return [_whole_characters(item) for item in value]
+    if isinstance(value, dict):
+        return {_whole_characters(key): _whole_characters(item) for key, item in value.items()}
+    return value
+
+
+def _json_type(value: Any) -> str:
+    if value is None:
+        return "null"
+    names = {bool: "boolean", int: "number", float: "number", str: "string", list: "array", dict: "object"}
+    return names[type(value)]

@@ -1,0 +1,118 @@
+import os
+
+import pytest
+
+from lexvl_anserini.data.base import load_dataset
+from lexvl_anserini.data.checks import check_corpus
+from lexvl_anserini.errors import DataError, UsageError
+from lexvl_anserini.records import Document, Topic
+
+
+def folder_of(tmp_path, **files):
+    for name, content in files.items():
+        path = tmp_path / name.replace("__", "/").replace("_DOT_", ".")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    return tmp_path
+
+
+def documents(folder, **options):
+    return list(load_dataset(f"folder:{folder}", **options).documents())
+
+
+def test_texts_in_the_order_of_their_paths(tmp_path):
+    folder_of(
+        tmp_path,
+        b_DOT_txt=b"\xef\xbb\xbfsecond\n",
+        a__z_DOT_txt=b"first",
+        c_DOT_TXT=b"",
+        notes_DOT_md=b"not read",
+        _DOT_hidden_DOT_txt=b"not read",
+    )
+    (tmp_path / "a-b.txt").write_text("before a/z")
+    assert documents(tmp_path) == [
+        Document("a-b", text="before a/z"),
+        Document("a/z", text="first"),
+        Document("b", text="second"),
+        Document("c", text=""),
+    ]
+    assert check_corpus(load_dataset(f"folder:{tmp_path}").documents, "here").documents == 4
+
+
+def test_images_with_and_without_captions(tmp_path):
+    folder_of(
+        tmp_path, x_DOT_jpg=b"-", x_DOT_txt=b"a dog\n", y_DOT_PNG=b"-", z_DOT_webp=b"-", z_DOT_webp_DOT_txt=b"a cat"
+    )
+    assert documents(tmp_path) == [
+        Document("x.jpg", text="a dog", image=str(tmp_path / "x.jpg")),
+        Document("y.PNG", image=str(tmp_path / "y.PNG")),
+        Document("z.webp", text="a cat", image=str(tmp_path / "z.webp")),
+    ]
+
+
+def test_images_and_texts_together(tmp_path):
+    folder_of(tmp_path, pictures__a_DOT_jpg=b"-", texts__a_DOT_txt=b"not its caption")
+    assert [doc.doc_id for doc in documents(tmp_path)] == ["pictures/a.jpg", "texts/a"]
+
+
+def test_a_folder_in_beir_layout(tmp_path):
+    folder_of(
+        tmp_path,
+        corpus_DOT_jsonl=b'{"_id": "d", "text": "t"}',
+        queries_DOT_jsonl=b'{"_id": "q", "text": "x"}',
+        qrels__test_DOT_tsv=b"q\td\t1",
+    )
+    data = load_dataset(f"folder:{tmp_path}")
+    assert (data.name, data.split, data.remove_query) == (f"folder:{tmp_path}", "test", False)
+    assert list(data.topics()) == [Topic("q", "x")]
+
+
+def test_a_plain_folder_has_documents_only(tmp_path):
+    data = load_dataset(f"folder:{folder_of(tmp_path, a_DOT_txt=b'x')}")
+    with pytest.raises(DataError, match="a plain folder has no topics; give them as a file"):
+        data.topics()
+    with pytest.raises(DataError, match="a plain folder has no judgements"):
+        data.qrels()
+    with pytest.raises(DataError, match="split 'test' of a plain folder"):
+        load_dataset(f"folder:{tmp_path}", "test")
+
+
+def test_nothing_to_read(tmp_path):
+    with pytest.raises(UsageError, match="names no folder; expected folder:<path>"):
+        load_dataset("folder")
+    with pytest.raises(DataError, match="absent: no such folder"):
+        load_dataset(f"folder:{tmp_path / 'absent'}")
+    folder_of(tmp_path, sub__notes_DOT_md=b"x")
+    with pytest.raises(DataError, match="no corpus.jsonl and no file to read in it; expected .*jpg.*txt"):
+        load_dataset(f"folder:{tmp_path}")
+
+
+def test_names_with_white_space(tmp_path):
+    (tmp_path / "my dog.jpg").write_bytes(b"-")
+    with pytest.raises(DataError, match=r"my dog\.jpg: white space in id 'my dog\.jpg'.*--escape-ids"):
+        documents(tmp_path)
+    assert documents(tmp_path, escape_ids=True)[0].doc_id == "my%20dog.jpg"
+
+
+def test_files_that_are_not_utf8(tmp_path):
+    folder_of(tmp_path, a_DOT_txt=b"fine", b_DOT_txt=b"caf\xe9")
+    stream = load_dataset(f"folder:{tmp_path}").documents()
+    assert next(stream).text == "fine"
+    with pytest.raises(DataError, match=r"b\.txt: not valid UTF-8 \(byte 4\)"):
+        next(stream)
+
+
+def test_file_names_that_are_not_utf8(tmp_path):
+    try:
+        with open(os.fsencode(tmp_path) + b"/caf\xe9.txt", "wb") as out:
+            out.write(b"x")
+    except OSError:
+        pytest.skip("this file system refuses such names")
+    with pytest.raises(DataError, match="the file's name is not valid UTF-8; rename it"):
+        documents(tmp_path)
+
+
+def test_links_to_folders_are_not_followed(tmp_path):
+    folder_of(tmp_path, a_DOT_txt=b"x")
+    (tmp_path / "loop").symlink_to(tmp_path)
+    assert [doc.doc_id for doc in documents(tmp_path)] == ["a"]
