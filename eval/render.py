@@ -1,0 +1,159 @@
+"""A grid of texts, printed as text, Markdown, LaTeX or CSV; records, printed as JSON or CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import orjson
+
+from lexvl_anserini.errors import UnknownName
+
+# What stands in a cell without a value.
+MISSING = "–"
+
+# Between two columns of text.
+GAP = "  "
+
+
+class Column(NamedTuple):
+    """A heading, and above it the group it belongs to (a data set); `number` cells are aligned right."""
+
+    heading: str
+    group: str = ""
+    number: bool = True
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns, rows of as many cells, and the (row, column) of the cells to stand out."""
+
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[str, ...], ...]
+    best: frozenset[tuple[int, int]] = frozenset()
+
+
+def to_text(table: Table) -> str:
+    """Aligned columns; groups stand in a line of their own, centred above their columns."""
+    widths = [
+        max(map(len, [column.heading, *(row[c] for row in table.rows)])) for c, column in enumerate(table.columns)
+    ]
+    spans = _spans(table.columns)
+    for group, start, stop in spans:
+        widths[stop - 1] += max(0, len(group) - _room(widths[start:stop]))
+
+    def line(cells: Sequence[str]) -> str:
+        aligned = (
+            cell.rjust(width) if column.number else cell.ljust(width)
+            for cell, width, column in zip(cells, widths, table.columns, strict=True)
+        )
+        return GAP.join(aligned).rstrip()
+
+    groups = GAP.join(group.center(_room(widths[start:stop])) for group, start, stop in spans).rstrip()
+    lines = [line([column.heading for column in table.columns]), *map(line, table.rows)]
+    return "\n".join([groups, *lines] if groups else lines) + "\n"
+
+
+def to_markdown(table: Table) -> str:
+    """A GitHub table; the best of each measure is bold."""
+
+    def line(cells: Iterable[str]) -> str:
+        return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+    head = line(f"{column.group} {column.heading}".strip() for column in table.columns)
+    rule = "|" + "|".join("--:" if column.number else "---" for column in table.columns) + "|"
+    body = [line(_marked(table, r, "**{}**")) for r in range(len(table.rows))]
+    return "\n".join([head, rule, *body]) + "\n"
+
+
+def to_latex(table: Table) -> str:
+    r"""A `tabular` for booktabs; the best of each measure is bold."""
+    spec = "".join("r" if column.number else "l" for column in table.columns)
+    lines = [rf"\begin{{tabular}}{{{spec}}}", r"\toprule"]
+    spans = _spans(table.columns)
+    if any(group for group, _, _ in spans):
+        groups = [rf"\multicolumn{{{stop - start}}}{{c}}{{{_escaped(group)}}}" for group, start, stop in spans]
+        lines.append(" & ".join(groups) + r" \\")
+        lines += [rf"\cmidrule(lr){{{start + 1}-{stop}}}" for group, start, stop in spans if group]
+    lines += [" & ".join(_escaped(column.heading) for column in table.columns) + r" \\", r"\midrule"]
+    escaped = Table(table.columns, tuple(tuple(map(_escaped, row)) for row in table.rows), table.best)
+    lines += [" & ".join(_marked(escaped, r, r"\textbf{{{}}}")) + r" \\" for r in range(len(table.rows))]
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
+
+
+def to_csv(table: Table) -> str:
+    """Comma-separated values with one line of headings."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow([f"{column.group} {column.heading}".strip() for column in table.columns])
+    writer.writerows(table.rows)
+    return out.getvalue()
+
+
+FORMATS: dict[str, Callable[[Table], str]] = {
+    "text": to_text,
+    "markdown": to_markdown,
+    "latex": to_latex,
+    "csv": to_csv,
+}
+
+_LATEX = str.maketrans(
+    {
+        **{c: f"\\{c}" for c in "&%$#_{}"},
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        MISSING: "--",
+    }
+)
+
+
+def json_rows(rows: Iterable[NamedTuple]) -> str:
+    """Records as a JSON list of objects."""
+    return orjson.dumps([row._asdict() for row in rows], option=orjson.OPT_INDENT_2).decode() + "\n"
+
+
+def csv_rows(rows: Sequence[NamedTuple]) -> str:
+    """Records as comma-separated values, headed by the names of their fields."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(rows[0]._fields)
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+def check_format(name: str, known: Iterable[str]) -> None:
+    """Refuses an unknown format before anything is computed.
+
+    Raises:
+        UnknownName: `name` is not among the known.
+    """
+    if name not in (known := list(known)):
+        raise UnknownName("format", name, known)
+
+
+def _spans(columns: Sequence[Column]) -> list[tuple[str, int, int]]:
+    """Runs of columns of one group: (group, first, one past the last)."""
+    spans: list[tuple[str, int, int]] = []
+    for c, column in enumerate(columns):
+        if spans and spans[-1][0] == column.group:
+            spans[-1] = (column.group, spans[-1][1], c + 1)
+        else:
+            spans.append((column.group, c, c + 1))
+    return spans
+
+
+def _room(widths: Sequence[int]) -> int:
+    """What columns and the gaps between them take."""
+    return sum(widths) + len(GAP) * (len(widths) - 1)
+
+
+def _marked(table: Table, r: int, mark: str) -> Iterable[str]:
+    return (mark.format(cell) if (r, c) in table.best else cell for c, cell in enumerate(table.rows[r]))
+
+
+def _escaped(text: str) -> str:
+    return text.translate(_LATEX)

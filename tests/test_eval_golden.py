@@ -1,0 +1,125 @@
+"""Published protocols and runs: the same figures as the tools that made them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from eval.metrics import evaluate, means
+from eval.order import strict_order
+from lexvl_anserini.data.topics import read_qrels
+from lexvl_anserini.records import Qrel, ScoredDoc
+from lexvl_anserini.runs import in_rank_order, read_run
+
+GOLDEN = Path(__file__).parent / "golden" / "eval_protocol"
+TREC_RUNS = Path(__file__).parents[2] / "shared" / "data" / "trec-runs"
+IMAGES, CAPTIONS = 7, 5
+
+needs_runs = pytest.mark.skipif(not TREC_RUNS.exists(), reason=f"no published runs in {TREC_RUNS}")
+
+
+@pytest.fixture(scope="module")
+def expected() -> dict:
+    return json.loads((GOLDEN / "metrics.json").read_text())
+
+
+def image_and_caption_pairs() -> list[tuple[str, str]]:
+    return [(str(caption // CAPTIONS), str(caption)) for caption in range(IMAGES * CAPTIONS)]
+
+
+def ranked(scores: np.ndarray) -> list[ScoredDoc]:
+    """Every pair of one score matrix [topics, documents]; no ranks, so the scores decide."""
+    return [
+        ScoredDoc(str(topic), str(document), 0, float(score))
+        for topic, row in enumerate(scores)
+        for document, score in enumerate(row)
+    ]
+
+
+def measured(direction: str, measures: list[str]) -> dict[str, float]:
+    scores = np.load(GOLDEN / "scores.npz")["scores_image_x_caption"]
+    pairs = image_and_caption_pairs()
+    if direction == "image-to-text":
+        return means(evaluate(ranked(scores), [Qrel(image, caption, 1) for image, caption in pairs], measures))
+    return means(evaluate(ranked(scores.T), [Qrel(caption, image, 1) for image, caption in pairs], measures))
+
+
+@pytest.mark.parametrize(
+    ("direction", "lexlip", "lavis"), [("image-to-text", "tr_r{}", "txt_r{}"), ("text-to-image", "ir_r{}", "img_r{}")]
+)
+def test_hit_rate_is_r_at_k_of_the_caption_papers(direction: str, lexlip: str, lavis: str, expected: dict):
+    found = measured(direction, ["HitRate@1", "HitRate@5", "HitRate@10"])
+    for k in (1, 5, 10):
+        # LexLIP divides in float32.
+        assert found[f"HitRate@{k}"] == pytest.approx(expected["lexlip_fraction"][lexlip.format(k)], abs=1e-6)
+        assert 100 * found[f"HitRate@{k}"] == pytest.approx(expected["lavis_percent"][lavis.format(k)], abs=1e-9)
+
+
+@pytest.mark.parametrize(("direction", "key"), [("image-to-text", "i2t"), ("text-to-image", "t2i")])
+def test_recall_and_reciprocal_rank_are_those_of_ir_measures(direction: str, key: str, expected: dict):
+    found = measured(direction, ["Recall@1", "Recall@5", "Recall@10", "RR@10"])
+    renamed = {name.replace("Recall", "R"): value for name, value in found.items()}
+    assert renamed == pytest.approx(expected["ir_measures"][key], abs=1e-9)
+
+
+def test_a_tie_under_both_orders():
+    """ir_measures computes RR@10 with doc_id ascending and R@1 with doc_id descending; each has its `ties`."""
+    tie = json.loads((GOLDEN / "ir_measures_tie.json").read_text())
+    run = [ScoredDoc("q", doc_id, 0, score) for doc_id, score in tie["run"]["q"].items()]
+    for document in ("a", "b"):
+        qrels = [Qrel("q", document, 1)]
+        assert means(evaluate(run, qrels, ["RR@10"], ties="rank"))["RR@10"] == tie[f"qrels {document}"]["RR@10"]
+        assert (
+            means(evaluate(run, qrels, ["Recall@1"], ties="trec_eval"))["Recall@1"] == tie[f"qrels {document}"]["R@1"]
+        )
+
+
+# Beside each published value: our measure and the least relevance it takes as relevant.
+PUBLISHED = {
+    "ndcg_cut_10": ("nDCG@10", 1),
+    "map_cut_100": ("AP@100", None),
+    "recall_20": ("Recall@20", 1),
+    "recall_100": ("Recall@100", 1),
+    "recall_100_l2": ("Recall@100", 2),
+    "recip_rank": ("RR", None),
+}
+QRELS = {"dl19": "qrels.dl19-passage.txt", "covid": "qrels.beir-v1.0.0-trec-covid.test.txt"}
+# map and recip_rank were computed at the collection's customary level (the table's None).
+CUSTOMARY_LEVEL = {"dl19": 2, "covid": 1}
+
+
+def published() -> list[dict]:
+    path = TREC_RUNS / "first-stage" / "scores.json"
+    return json.loads(path.read_text()) if path.exists() else []
+
+
+@pytest.mark.shared
+@needs_runs
+@pytest.mark.parametrize("row", published(), ids=lambda row: f"{row['dataset']}-{row['system']}")
+def test_published_runs_score_as_published(row: dict):
+    qrels = list(read_qrels(TREC_RUNS / "qrels" / QRELS[row["dataset"]]))
+    [path] = (TREC_RUNS / "first-stage" / row["dataset"]).glob(f"{row['system']}.top*.txt")
+    run = list(read_run(path))
+    scores = row["scores_pytrec_eval"]
+    found = {}
+    for name, (measure, level) in PUBLISHED.items():
+        if name in scores:
+            level = level or CUSTOMARY_LEVEL[row["dataset"]]
+            rows = evaluate(run, qrels, [measure], relevance_level=level, ties="trec_eval")
+            found[name] = means(rows)[measure]
+    assert found == pytest.approx({name: scores[name] for name in found}, abs=1e-9)
+
+
+@pytest.mark.shared
+@needs_runs
+def test_our_order_of_a_published_run_is_the_one_that_search_would_write():
+    path = TREC_RUNS / "first-stage" / "dl19" / "REP_LLAMA.top100.txt"
+    by_topic: dict[str, list[ScoredDoc]] = {}
+    for hit in read_run(path):
+        by_topic.setdefault(hit.query_id, []).append(hit)
+    assert strict_order(read_run(path)) == {
+        query_id: [hit.doc_id for hit in in_rank_order(hits)] for query_id, hits in by_topic.items()
+    }

@@ -1,0 +1,80 @@
+"""Paired tests: small cases by enumeration, the rest against the statistics library."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import ttest_rel
+
+from eval.significance import compare, holm, randomisation, student_t
+from lexvl_anserini.errors import DataError, UnknownName
+
+
+def enumerated(differences: list[float]) -> float:
+    """Share of all 2^n ways to sign whose mean is as far from 0 as the one observed."""
+    observed = abs(sum(differences))
+    ways = list(itertools.product((-1, 1), repeat=len(differences)))
+    extreme = sum(abs(sum(s * d for s, d in zip(way, differences, strict=True))) >= observed - 1e-12 for way in ways)
+    return extreme / len(ways)
+
+
+@pytest.mark.parametrize("differences", [[1, 1, 1], [1, -1, 1, 2], [0.5, 0, 0.25, -0.125, 1]])
+def test_randomisation_of_few_topics_is_exact(differences: list[float]):
+    assert randomisation(np.array(differences, dtype=float)) == pytest.approx(enumerated(differences), abs=1e-12)
+
+
+def test_randomisation_by_hand():
+    # Three topics, all better by 1: only +++ and --- are as extreme, 2 of 8.
+    assert randomisation(np.ones(3)) == 2 / 8
+
+
+def test_randomisation_of_many_topics_is_the_same_each_time_and_near_the_t_test():
+    differences = np.random.default_rng(1).normal(0.02, 0.1, 100)
+    assert randomisation(differences) == randomisation(differences)
+    assert randomisation(differences) == pytest.approx(student_t(differences), abs=0.02)
+
+
+def test_student_is_scipys_paired_test():
+    a, b = np.random.default_rng(2).random((2, 40))
+    assert student_t(a - b) == pytest.approx(ttest_rel(a, b).pvalue, abs=1e-12)
+
+
+@pytest.mark.parametrize("differences", [[0.0, 0.0, 0.0], [0.0]])
+def test_no_difference_is_no_evidence(differences: list[float]):
+    assert student_t(np.array(differences)) == randomisation(np.array(differences)) == 1
+
+
+def test_holm_by_hand():
+    # Ascending .01 .03 .04 times 3 2 1; a corrected value never falls below the one before.
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([0.9, 0.8]) == [1, 1]
+    assert holm([]) == []
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
+def test_holm_lies_between_no_correction_and_bonferroni(p_values: list[float]):
+    corrected = holm(p_values)
+    assert all(p <= c <= min(1, p * len(p_values)) for p, c in zip(p_values, corrected, strict=True))
+    order = np.argsort(p_values, kind="stable")
+    assert (np.diff(np.array(corrected)[order]) >= 0).all()
+
+
+def test_compare():
+    baseline = {"1": 0.0, "2": 0.5, "3": 0.5}
+    better, same = compare(baseline, {"a": {"1": 1.0, "2": 1.0, "3": 0.5}, "b": dict(baseline)}, "AP", "student")
+    assert (better.baseline, better.value, better.difference) == pytest.approx((1 / 3, 2.5 / 3, 0.5))
+    assert (better.better, better.equal, better.worse) == (2, 1, 0)
+    assert better.p_corrected == pytest.approx(2 * better.p)
+    assert (same.difference, same.p, same.p_corrected, same.equal) == (0, 1, 1, 3)
+
+
+def test_other_topics_and_unknown_tests_are_refused():
+    with pytest.raises(DataError, match="a: measured on other topics"):
+        compare({"1": 0.0}, {"a": {"2": 0.0}}, "AP")
+    with pytest.raises(UnknownName, match="did you mean 'student'"):
+        compare({"1": 0.0}, {}, "AP", "students")
