@@ -17,7 +17,8 @@ from lexvl_anserini.errors import ArtefactError
 from lexvl_anserini.records import Index, Manifest
 from lexvl_anserini.registry import ENGINES, resolve
 
-log = logging.getLogger(__name__)
+# Not __name__, which is "__main__" when the module runs as the command.
+log = logging.getLogger("lexvl_anserini.index")
 
 # For --dry-run: our Lucene writer on one core of a shared machine, 120 terms a document.
 POSTINGS_PER_S = 700_000

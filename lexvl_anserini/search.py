@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from lexvl_anserini.encoders.base import Encoder
     from lexvl_anserini.engines.base import Engine
 
-log = logging.getLogger(__name__)
+# Not __name__, which is "__main__" when the module runs as the command.
+log = logging.getLogger("lexvl_anserini.search")
 
 Query = ImpactQuery | DenseQuery | Topic
 

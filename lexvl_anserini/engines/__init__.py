@@ -1,0 +1,1 @@
+"""Engines: what builds an index from shards and answers queries with ranked lists."""

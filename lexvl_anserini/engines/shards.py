@@ -1,0 +1,283 @@
+"""What engines read: the shards of an encoded corpus, checked against their manifest on the way in.
+
+Stock Anserini drops what it cannot read and returns 0; here every document, posting and byte is accounted for.
+"""
+
+from __future__ import annotations
+
+import gzip
+from array import array
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import orjson
+
+from lexvl_anserini.errors import ArtefactError
+from lexvl_anserini.files import file_sha256
+from lexvl_anserini.records import ImpactDocument, Manifest
+from lexvl_anserini.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    import numpy as np
+
+# Lucene keeps a term frequency, which is what holds an impact, in a signed 32-bit integer.
+MAX_IMPACT = 2**31 - 1
+
+PARQUET_BATCH = 4096
+
+
+class TextDocument(NamedTuple):
+    """What BM25 indexes."""
+
+    doc_id: str
+    contents: str
+
+
+class DenseBatch(NamedTuple):
+    """Ids and their vectors, float32 [B, D]."""
+
+    doc_ids: list[str]
+    vectors: np.ndarray
+
+
+class SeenIds:
+    """Finds ids that occur twice, at eight bytes a document.
+
+    Hashes are compared, and only if two are equal the ids themselves, by reading them again.
+    """
+
+    def __init__(self) -> None:
+        self.hashes = array("q")
+
+    def add(self, doc_id: str) -> None:
+        """Notes an id."""
+        self.hashes.append(hash(doc_id))
+
+    def refuse_twice(self, again: Callable[[], Iterator[str]]) -> None:
+        """Looks for an id that was added twice; `again` streams all ids once more.
+
+        Raises:
+            ArtefactError: there is one.
+        """
+        import numpy as np
+
+        hashes = np.sort(np.frombuffer(self.hashes, dtype=np.int64))
+        suspects = set(hashes[1:][hashes[1:] == hashes[:-1]].tolist())
+        seen: set[str] = set()
+        for doc_id in again() if suspects else ():
+            if hash(doc_id) in suspects:
+                if doc_id in seen:
+                    raise ArtefactError(f"document id {doc_id!r} occurs twice in the shards; ids must be distinct")
+                seen.add(doc_id)
+
+
+def checked_shards(shards: Path, manifest: Manifest) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+    """Yields each shard's file and its entry in the manifest, after comparing its checksum.
+
+    Raises:
+        ArtefactError: a shard is missing or differs from the manifest, or `docs/` holds a file that is no shard.
+    """
+    listed = {shards / entry["name"] for entry in manifest.shards}
+    for stray in sorted(set((shards / "docs").glob("*")) - listed):
+        raise ArtefactError(f"{stray}: not a shard of {shards / 'manifest.json'}; remove it or encode again")
+    for entry in manifest.shards:
+        path = shards / entry["name"]
+        if not path.is_file():
+            raise ArtefactError(f"{path}: shard is missing; run the encode command again")
+        found = file_sha256(path)
+        if found != entry["sha256"]:
+            raise ArtefactError(
+                f"{path}: damaged or changed since it was encoded (sha256 {found[:12]}, expected "
+                f"{entry['sha256'][:12]}); remove it and run the encode command again"
+            )
+        yield path, entry
+
+
+def expect_counts(where: str, found: Mapping[str, int], expected: Mapping[str, Any]) -> None:
+    """Compares counts by name.
+
+    Raises:
+        ArtefactError: one differs.
+    """
+    wrong = [f"{n} {name}, expected {expected[name]}" for name, n in found.items() if expected.get(name, n) != n]
+    if wrong:
+        raise ArtefactError(f"{where}: {'; '.join(wrong)}; encode and index again")
+
+
+def read_vocabulary(folder: Path, manifest: Manifest) -> Vocabulary:
+    """The terms of the manifest's dimensions, from `vocab.txt` in `folder`.
+
+    Raises:
+        ArtefactError: the file is missing or is another vocabulary than the manifest's.
+    """
+    path = folder / "vocab.txt"
+    if not path.is_file():
+        raise ArtefactError(f"{path}: missing; it names the terms of the dimensions, run the encode command again")
+    vocabulary = Vocabulary.read(path)
+    expected = manifest.vocabulary.get("digest")
+    if vocabulary.digest != expected:
+        raise ArtefactError(
+            f"{path}: vocabulary digest {vocabulary.digest[:12]} ({len(vocabulary)} terms), the manifest says "
+            f"{str(expected)[:12]} ({manifest.vocabulary.get('size')} terms); it belongs to another encoder"
+        )
+    return vocabulary
+
+
+def read_impacts(shards: Path, manifest: Manifest, vocabulary: Vocabulary) -> Iterator[ImpactDocument]:
+    """Streams all documents of impact shards, JSON lines or parquet; an empty document has an empty vector.
+
+    Raises:
+        ArtefactError: a shard is damaged, a document malformed, or the counts differ from the manifest's.
+    """
+    for path, entry in checked_shards(shards, manifest):
+        counts = {"documents": 0, "empty": 0, "postings": 0}
+        rows = _impacts_from_parquet if path.suffix == ".parquet" else _impacts_from_json
+        for document in rows(path, vocabulary):
+            counts["documents"] += 1
+            counts["empty"] += not document.vector
+            counts["postings"] += len(document.vector)
+            yield document
+        expect_counts(str(path), counts, entry)
+
+
+def read_texts(shards: Path, manifest: Manifest) -> Iterator[TextDocument]:
+    """Streams all documents of text shards.
+
+    Raises:
+        ArtefactError: a shard is damaged, a document malformed, or the counts differ from the manifest's.
+    """
+    for path, entry in checked_shards(shards, manifest):
+        documents = 0
+        for row, where in _json_rows(path):
+            documents += 1
+            contents = row.get("contents")
+            if not isinstance(contents, str):
+                raise ArtefactError(f"{where}: contents is {_kind(contents)}, expected a text")
+            yield TextDocument(_checked_id(row.get("id"), where), contents)
+        expect_counts(str(path), {"documents": documents}, entry)
+
+
+def read_vectors(shards: Path, manifest: Manifest) -> Iterator[DenseBatch]:
+    """Streams all documents of dense shards in batches.
+
+    Raises:
+        ArtefactError: a shard is damaged, vectors differ in length or are not finite, or the counts differ.
+    """
+    import numpy as np
+
+    width: int | None = None
+    for path, entry in checked_shards(shards, manifest):
+        documents = 0
+        for batch in _parquet_batches(path, ["id", "emb"]):
+            where = f"{path} rows from {documents}"
+            lists = batch.column("emb")
+            lengths = set(np.unique(lists.value_lengths().to_numpy(zero_copy_only=False)).tolist())
+            width = min(lengths) if width is None else width
+            if lengths != {width}:
+                raise ArtefactError(f"{where}: vectors of {sorted(lengths)} dimensions, expected {width}; encode again")
+            vectors = lists.flatten().to_numpy(zero_copy_only=False).astype(np.float32).reshape(-1, width)
+            if not np.isfinite(vectors).all():
+                raise ArtefactError(f"{where}: a vector is not finite; the model or its checkpoint is broken")
+            documents += len(vectors)
+            yield DenseBatch([_checked_id(doc_id, where) for doc_id in batch.column("id").to_pylist()], vectors)
+        expect_counts(str(path), {"documents": documents}, entry)
+
+
+def read_ids(shards: Path, manifest: Manifest) -> Iterator[str]:
+    """Streams the ids only, whatever the shards hold."""
+    for entry in manifest.shards:
+        path = shards / entry["name"]
+        if path.suffix == ".parquet":
+            for batch in _parquet_batches(path, ["id"]):
+                yield from batch.column("id").to_pylist()
+        else:
+            for row, _ in _json_rows(path):
+                yield row["id"]
+
+
+def _kind(value: Any) -> str:
+    return "missing" if value is None else f"a {type(value).__name__}"
+
+
+def _checked_id(doc_id: Any, where: str) -> str:
+    """The id of a document.
+
+    Raises:
+        ArtefactError: it is no text, empty, or holds white space, which a run cannot hold.
+    """
+    if not isinstance(doc_id, str) or not doc_id or doc_id.split() != [doc_id]:
+        raise ArtefactError(f"{where}: document id {doc_id!r}, expected a text without white space")
+    return doc_id
+
+
+def _json_rows(path: Path) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yields each JSON object of a shard and where it stands."""
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as lines:
+            for number, line in enumerate(lines, start=1):
+                where = f"{path} line {number}"
+                row = orjson.loads(line)
+                if not isinstance(row, dict):
+                    raise ArtefactError(f"{where}: {_kind(row)}, expected an object")
+                yield row, where
+    except orjson.JSONDecodeError as error:
+        raise ArtefactError(f"{where}: not valid JSON ({error}); encode again") from error
+
+
+def _parquet_batches(path: Path, columns: list[str]) -> Iterator[Any]:
+    """Record batches of the named columns."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path) as file:
+            missing = set(columns) - set(file.schema_arrow.names)
+            if missing:
+                raise ArtefactError(f"{path}: no column {', '.join(sorted(missing))}; encode again")
+            yield from file.iter_batches(batch_size=PARQUET_BATCH, columns=columns)
+    except pa.ArrowInvalid as error:
+        raise ArtefactError(f"{path}: not readable as parquet ({error}); encode again") from error
+
+
+def _impacts_from_json(path: Path, vocabulary: Vocabulary) -> Iterator[ImpactDocument]:
+    known = vocabulary.dimension.keys()
+    for row, where in _json_rows(path):
+        vector = row.get("vector")
+        if not isinstance(vector, dict):
+            raise ArtefactError(f"{where}: vector is {_kind(vector)}, expected an object of term and impact")
+        if not vector.keys() <= known:
+            strange = next(term for term in vector if term not in known)
+            raise ArtefactError(f"{where}: term {strange!r} is not in the vocabulary of {len(vocabulary)} terms")
+        impacts = vector.values()
+        if vector and (set(map(type, impacts)) != {int} or min(impacts) < 1 or max(impacts) > MAX_IMPACT):
+            wrong = next((t, i) for t, i in vector.items() if type(i) is not int or not 1 <= i <= MAX_IMPACT)
+            raise ArtefactError(f"{where}: impact {wrong[1]!r} of term {wrong[0]!r}, expected an integer >= 1")
+        yield ImpactDocument(_checked_id(row.get("id"), where), vector)
+
+
+def _impacts_from_parquet(path: Path, vocabulary: Vocabulary) -> Iterator[ImpactDocument]:
+    import numpy as np
+
+    documents = 0
+    for batch in _parquet_batches(path, ["id", "term", "impact"]):
+        where = f"{path} rows from {documents}"
+        lengths = batch.column("term").value_lengths().to_numpy(zero_copy_only=False)
+        if not np.array_equal(lengths, batch.column("impact").value_lengths().to_numpy(zero_copy_only=False)):
+            raise ArtefactError(f"{where}: term and impact lists differ in length, or are missing; encode again")
+        dims = batch.column("term").flatten().to_numpy(zero_copy_only=False)
+        impacts = batch.column("impact").flatten().to_numpy(zero_copy_only=False)
+        if len(dims) and dims.max() >= len(vocabulary):
+            raise ArtefactError(f"{where}: dimension {dims.max()}, the vocabulary has {len(vocabulary)} terms")
+        if len(impacts) and not 1 <= impacts.min() <= impacts.max() <= MAX_IMPACT:
+            raise ArtefactError(f"{where}: impacts from {impacts.min()} to {impacts.max()}, expected integers >= 1")
+        terms = [vocabulary.terms[dim] for dim in dims.tolist()]
+        values = impacts.tolist()
+        end = 0
+        for doc_id, length in zip(batch.column("id").to_pylist(), lengths.tolist(), strict=True):
+            start, end = end, end + length
+            vector = dict(zip(terms[start:end], values[start:end], strict=True))
+            if len(vector) != length:
+                raise ArtefactError(f"{where}: document {doc_id!r} names a dimension twice; encode again")
+            yield ImpactDocument(_checked_id(doc_id, where), vector)
+        documents += len(lengths)

@@ -1,0 +1,294 @@
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from test_engines_shards import Documents, jsonl, publish_shards, write_shards
+
+from lexvl_anserini.engines import jvm
+from lexvl_anserini.engines.folder import read_report
+from lexvl_anserini.engines.lucene import LuceneEngine
+from lexvl_anserini.engines.memory import MemoryIndex
+from lexvl_anserini.errors import ArtefactError, UsageError
+from lexvl_anserini.records import ImpactQuery, Manifest, ScoredDoc
+from lexvl_anserini.vocabulary import Vocabulary
+
+# d1..d3 hold "a"; "the" is in every document that has terms at all.
+DOCUMENTS: Documents = [
+    ("d1", {"a": 3, "the": 1}),
+    ("d2", {"a": 1, "b": 5, "the": 1}),
+    ("d10", {"a": 3, "the": 1}),
+    ("empty", {}),
+    ("é😀", {"日本": 7, "😀": 2, "the": 1}),
+]
+
+
+def built(folder: Path, *shards: Documents, **options: Any) -> tuple[LuceneEngine, Manifest]:
+    manifest = write_shards(folder / "shards", *shards, **options)
+    LuceneEngine.build(folder / "shards", folder / "index", manifest)
+    return LuceneEngine(folder / "index", manifest), manifest
+
+
+def ranked(engine: Any, vector: dict[str, int], hits: int = 10) -> list[tuple[str, float]]:
+    [documents] = engine.search([ImpactQuery("q", vector)], hits)
+    assert [d.rank for d in documents] == list(range(1, len(documents) + 1))
+    return [(d.doc_id, d.score) for d in documents]
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    engine, _ = built(tmp_path_factory.mktemp("lucene"), DOCUMENTS[:2], DOCUMENTS[2:], terms=None)
+    yield engine
+    engine.close()
+
+
+def test_scores_are_dot_products(engine: LuceneEngine) -> None:
+    # d2: 2*1 + 3*5 = 17; d1 and d10: 2*3 = 6, the tie in the order of ids.
+    assert ranked(engine, {"a": 2, "b": 3}) == [("d2", 17), ("d1", 6), ("d10", 6)]
+
+
+def test_the_cut_inside_a_tie_keeps_the_smaller_id(engine: LuceneEngine) -> None:
+    assert ranked(engine, {"a": 2, "b": 3}, hits=2) == [("d2", 17), ("d1", 6)]
+
+
+def test_a_term_of_every_document_counts(engine: LuceneEngine) -> None:
+    assert ranked(engine, {"the": 4}) == [("d1", 4), ("d10", 4), ("d2", 4), ("é😀", 4)]
+
+
+def test_terms_of_other_scripts_and_beyond_16_bits(engine: LuceneEngine) -> None:
+    assert ranked(engine, {"日本": 2, "😀": 1}) == [("é😀", 16)]
+
+
+def test_empty_and_unmatched_queries_have_empty_lists(engine: LuceneEngine) -> None:
+    queries = [ImpactQuery("q1", {}), ImpactQuery("q2", {"nowhere": 3}), ImpactQuery("q3", {"b": 1})]
+    assert list(engine.search(queries, 5)) == [[], [], [ScoredDoc("q3", "d2", 1, 5.0)]]
+
+
+def test_numpy_weights_are_integers_too(engine: LuceneEngine) -> None:
+    assert ranked(engine, {"b": np.int64(3)}) == [("d2", 15)]  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize("weight", [0, -1, 1.5])
+def test_weights_that_lucene_would_bend(engine: LuceneEngine, weight: Any) -> None:
+    with pytest.raises(UsageError, match="topic 'q': weights must be integers >= 1"):
+        ranked(engine, {"b": weight})
+
+
+def test_hits_below_one(engine: LuceneEngine) -> None:
+    with pytest.raises(UsageError, match="hits is 0"):
+        ranked(engine, {"b": 1}, hits=0)
+
+
+def test_an_empty_document_is_a_document_of_the_index(engine: LuceneEngine) -> None:
+    assert engine.documents == len(DOCUMENTS)
+
+
+def test_the_index_knows_what_it_holds(tmp_path: Path) -> None:
+    engine, manifest = built(tmp_path, DOCUMENTS)
+    engine.close()
+    report = read_report(tmp_path / "index")
+    assert report.pop("bytes") > 0
+    assert report == {"engine": "lucene", "documents": 5, "empty": 1, "postings": 10, "impacts": 25, "max_impact": 7}
+    names = {path.name for path in (tmp_path / "index").iterdir()}
+    assert {"manifest.json", "vocab.txt", "index.json"} <= names
+    assert not {name for name in names if name.endswith((".part", ".lock"))} - {"write.lock"}
+
+
+def test_more_terms_than_lucenes_default_limit(tmp_path: Path) -> None:
+    vector = {f"t{i:05d}": i % 7 + 1 for i in range(5000)}
+    engine, _ = built(tmp_path, [("d1", vector), ("d2", {"t00000": 1})])
+    assert ranked(engine, dict.fromkeys(vector, 3)) == [("d1", 3 * sum(vector.values())), ("d2", 3)]
+
+
+def test_terms_longer_than_lucenes_default_token(tmp_path: Path) -> None:
+    long = "x" * 32_766
+    engine, _ = built(tmp_path, [("d1", {long: 9}), ("d2", {long[:255]: 5, "|": 2})])
+    assert ranked(engine, {long: 2}) == [("d1", 18)]
+    assert ranked(engine, {long[:255]: 2, "|": 1}) == [("d2", 12)]
+
+
+def test_scores_are_exact_up_to_the_limit_and_refused_above(tmp_path: Path) -> None:
+    top = 2**12 - 1
+    engine, _ = built(tmp_path, [("d1", {"a": top, "b": 1}), ("d2", {"a": top - 1}), ("d3", {"b": 2})])
+    assert ranked(engine, {"a": 2**12, "b": 3}) == [("d1", top * 2**12 + 3), ("d2", (top - 1) * 2**12), ("d3", 6)]
+    # 4096 * (4095 + 2) would pass; the greatest impact of "b" is 2, so this does not.
+    assert engine.bound({"a": 2**12, "b": 2**11}) == 2**12 * top + 2**11 * 2
+    with pytest.raises(ArtefactError, match=r"topic 'q': its score could reach 33,546,240, .* with 1 bit less"):
+        ranked(engine, {"a": 2**13})
+    with pytest.raises(ArtefactError, match=r"could reach 33,554,432, .* with 2 bits less"):
+        ranked(engine, {"a": 2**13, "b": 2**12})
+
+
+def test_large_impacts(tmp_path: Path) -> None:
+    engine, _ = built(tmp_path, [("d1", {"a": 2**24 - 1}), ("d2", {"a": 2**24 - 2})])
+    assert ranked(engine, {"a": 1}) == [("d1", 2**24 - 1), ("d2", 2**24 - 2)]
+
+
+def test_greatest_impacts_are_read_from_the_index(tmp_path: Path) -> None:
+    documents = [(f"d{i}", {"a": 1 + (i == 200) * 40, "b": 2}) for i in range(300)]
+    engine, _ = built(tmp_path, documents, terms=["a", "b", "c"])
+    assert [engine.max_impact_of(term) for term in ("a", "b", "c")] == [41, 2, 0]
+
+
+def test_an_id_in_two_shards_is_refused_and_nothing_is_left(tmp_path: Path) -> None:
+    manifest = write_shards(tmp_path / "shards", [("d1", {"a": 1})], [("d2", {}), ("d1", {"a": 2})])
+    with pytest.raises(ArtefactError, match="document id 'd1' occurs twice"):
+        LuceneEngine.build(tmp_path / "shards", tmp_path / "index", manifest)
+    assert [path.name for path in tmp_path.iterdir()] == ["shards"]
+
+
+def test_a_failure_in_the_middle_leaves_no_lock(tmp_path: Path) -> None:
+    manifest = write_shards(tmp_path / "shards", [("d1", {"a": 1})], [("d2", {"a": 1})])
+    second = tmp_path / "shards/docs/shard-00001.jsonl"
+    whole = second.read_bytes()
+    second.write_bytes(whole.replace(b"d2", b"d3"))
+    with pytest.raises(ArtefactError, match="shard-00001.jsonl: damaged or changed"):
+        LuceneEngine.build(tmp_path / "shards", tmp_path / "index", manifest)
+    assert [path.name for path in tmp_path.iterdir()] == ["shards"]
+    second.write_bytes(whole)
+    assert LuceneEngine.build(tmp_path / "shards", tmp_path / "index", manifest).documents == 2
+
+
+def test_an_id_too_long_for_lucene(tmp_path: Path) -> None:
+    manifest = write_shards(tmp_path / "shards", [("d" * 40_000, {"a": 1})])
+    with pytest.raises(ArtefactError, match="cannot be written: IllegalArgumentException: .*immense term"):
+        LuceneEngine.build(tmp_path / "shards", tmp_path / "index", manifest)
+
+
+def test_no_document(tmp_path: Path) -> None:
+    manifest = write_shards(tmp_path / "shards", [], terms=["a"])
+    with pytest.raises(ArtefactError, match="no document; nothing to index"):
+        LuceneEngine.build(tmp_path / "shards", tmp_path / "index", manifest)
+
+
+def test_only_empty_documents(tmp_path: Path) -> None:
+    engine, _ = built(tmp_path, [("d1", {}), ("d2", {})], terms=["a"])
+    assert engine.documents == 2
+    assert ranked(engine, {"a": 1}) == []
+
+
+def test_an_index_of_other_documents(tmp_path: Path) -> None:
+    built(tmp_path, DOCUMENTS)[0].close()
+    other = write_shards(tmp_path / "other", [("d1", {"a": 1})])
+    with pytest.raises(ArtefactError, match="5 documents, the manifest says 1 of which 0 empty"):
+        LuceneEngine(tmp_path / "index", other)
+    (tmp_path / "none").mkdir()
+    with pytest.raises(ArtefactError, match="none: cannot be opened as a Lucene index: IndexNotFoundException"):
+        LuceneEngine(tmp_path / "none", other)
+
+
+TERMS = ["a", "b", "##c", "|", "日本", "😀", "a^2", "AND", '"', "t(e\\rm)"]
+VECTORS = st.dictionaries(st.sampled_from(TERMS), st.integers(1, 2**20) | st.integers(1, 3), max_size=5)
+IDS = st.text(st.characters(codec="utf-8", exclude_categories=["Z", "C"]), min_size=1, max_size=3)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    documents=st.dictionaries(IDS, VECTORS, min_size=1, max_size=12),
+    queries=st.lists(st.dictionaries(st.sampled_from(TERMS), st.integers(1, 3), max_size=5), min_size=1, max_size=4),
+    hits=st.integers(1, 6),
+)
+def test_lucene_and_the_exact_oracle_agree(documents: dict[str, Any], queries: list[Any], hits: int) -> None:
+    rows = list(documents.items())
+    asked = [ImpactQuery(f"q{number}", vector) for number, vector in enumerate(queries)]
+    with TemporaryDirectory() as folder:
+        half = len(rows) // 2
+        engine, manifest = built(Path(folder), rows[:half], rows[half:], terms=TERMS)
+        oracle = MemoryIndex.from_shards(Path(folder) / "shards", manifest)
+        try:
+            assert list(engine.search(asked, hits)) == list(oracle.search(asked, hits))
+        finally:
+            engine.close()
+
+
+def random_documents(count: int, terms: int, seed: int = 0) -> Documents:
+    rng = np.random.default_rng(seed)
+    documents = []
+    for number in range(count):
+        dims = rng.choice(terms, size=rng.integers(0, 12), replace=False)
+        # Small impacts make many ties.
+        documents.append((f"d{number}", {f"t{dim}": int(rng.integers(1, 4)) for dim in dims} | {"all": 1}))
+    return documents
+
+
+# Stock Pyserini in a process of its own: its import needs a key it never uses, and loads everything.
+STOCK_SEARCH = """
+import json, sys
+from lexvl_anserini.engines import jvm
+jvm.start()
+from pyserini.search.lucene import LuceneImpactSearcher
+class Cached:
+    def encode(self, query):
+        return json.loads(query)
+searcher = LuceneImpactSearcher(sys.argv[1], query_encoder=Cached(), min_idf=-1)
+queries = json.load(open(sys.argv[2]))
+lists = [[(h.docid, h.score) for h in searcher.search(json.dumps(q), 50)] for q in queries]
+print("LISTS" + json.dumps(lists))
+"""
+
+
+def test_stock_pyserini_reads_our_index_and_ranks_the_same(tmp_path: Path) -> None:
+    import json
+    import sys
+
+    engine, _ = built(tmp_path, random_documents(300, 30), random_documents(0, 30), terms=None)
+    rng = np.random.default_rng(1)
+    queries = [{f"t{dim}": int(rng.integers(1, 3)) for dim in rng.choice(30, 6)} | {"all": 2} for _ in range(20)]
+    (tmp_path / "queries.json").write_text(json.dumps(queries))
+    child = subprocess.run(
+        [sys.executable, "-c", STOCK_SEARCH, str(tmp_path / "index"), str(tmp_path / "queries.json")],
+        env={**os.environ, "OPENAI_API_KEY": "unused"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert child.returncode == 0, child.stderr[-2000:]
+    stock = json.loads(child.stdout.rpartition("LISTS")[2])
+    ours = [ranked(engine, query, hits=50) for query in queries]
+    assert [[doc_id for doc_id, _ in documents] for documents in ours] == [[d for d, _ in hits] for hits in stock]
+    # Anserini lowers tied scores by 1e-6 each, which integers of this size do not show.
+    for mine, theirs in zip(ours, stock, strict=True):
+        assert [score for _, score in mine] == pytest.approx([score for _, score in theirs], abs=1e-3)
+
+
+def stock_index(shards: Path, index: Path) -> None:
+    jvm.start()
+    arguments = ["-collection", "JsonVectorCollection", "-input", str(shards / "docs"), "-index", str(index)]
+    arguments += ["-generator", "DefaultLuceneDocumentGenerator", "-threads", "1", "-impact", "-pretokenized"]
+    with jvm.captured_stdout():
+        jvm.java_class("io.anserini.index.IndexCollection").main([*arguments, "-memoryBuffer", "64"])
+
+
+def test_our_searcher_reads_a_stock_index_and_ranks_the_same(tmp_path: Path) -> None:
+    documents = [*random_documents(200, 20), ("empty", {}), ("dé", {"😀": 3, "日本": 2})]
+    engine, manifest = built(tmp_path, documents)
+    stock_index(tmp_path / "shards", tmp_path / "stock")
+    stock = LuceneEngine(tmp_path / "stock", manifest)
+    # Stock Anserini leaves the empty document out, ours keeps it.
+    assert (engine.documents, stock.documents) == (202, 201)
+    rng = np.random.default_rng(2)
+    queries = [{f"t{dim}": int(rng.integers(1, 3)) for dim in rng.choice(20, 4)} | {"all": 1} for _ in range(20)]
+    asked = [ImpactQuery(f"q{n}", query) for n, query in enumerate([*queries, {"😀": 1}])]
+    assert list(stock.search(asked, 30)) == list(engine.search(asked, 30))
+    assert stock.max_impact_of("😀") == 3
+
+
+def test_stock_index_that_lost_documents_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "shards/docs").mkdir(parents=True)
+    name = "docs/shard-00000.jsonl"
+    # A zero impact: the term is dropped, and with it the document.
+    (tmp_path / "shards" / name).write_bytes(
+        jsonl([{"id": "d1", "contents": "", "vector": {"a": 1}}, {"id": "d2", "contents": "", "vector": {"a": 0}}])
+    )
+    entry = {"name": name, "documents": 2, "empty": 0, "postings": 2}
+    manifest = publish_shards(tmp_path / "shards", "impact", [entry], Vocabulary(["a"]))
+    stock_index(tmp_path / "shards", tmp_path / "stock")
+    with pytest.raises(ArtefactError, match="stock: 1 documents, the manifest says 2"):
+        LuceneEngine(tmp_path / "stock", manifest)

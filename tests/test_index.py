@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_engines_shards import DOCUMENTS, write_dense_shards, write_shards, write_text_shards
+from typer.testing import CliRunner
+
+from lexvl_anserini.cli import make_app
+from lexvl_anserini.errors import ArtefactError, LexvlError, UnknownName
+from lexvl_anserini.files import write_json
+from lexvl_anserini.index import build_index, command, default_index
+from lexvl_anserini.records import Manifest
+
+
+def invoke(*arguments: Any) -> str:
+    result = CliRunner().invoke(make_app(command), [str(a) for a in arguments])
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == 0
+    return result.stdout
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("write", "documents", "engine"),
+    [
+        (write_shards, DOCUMENTS, "lucene"),
+        (write_dense_shards, [("d1", [1.0, 2.0]), ("d2", [0.0, 1.0]), ("d3", [1.0, 1.0])], "faiss"),
+        (write_text_shards, [("d1", "a dog"), ("d2", "a cat"), ("d3", "")], "bm25"),
+    ],
+)
+def test_the_manifest_chooses_the_engine(tmp_path: Path, write: Any, documents: Any, engine: str) -> None:
+    write(tmp_path / "shards", documents)
+    seen: list[int] = []
+    index = build_index(tmp_path / "shards", tmp_path / "new/index", progress=seen.append)
+    assert (index.path, index.documents, sum(seen)) == (tmp_path / "new/index", 3, 3)
+    report = json.loads((index.path / "index.json").read_bytes())
+    assert (report["engine"], report["documents"]) == (engine, 3)
+    assert Manifest.from_json(json.loads((index.path / "manifest.json").read_bytes())) == index.manifest
+
+
+def test_default_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_shards(tmp_path / "impacts/demo.vdr", DOCUMENTS)
+    monkeypatch.chdir(tmp_path)
+    assert default_index(Path("impacts/demo.vdr/")) == Path("indexes/demo.vdr")
+    assert build_index("impacts/demo.vdr").path == Path("indexes/demo.vdr")
+    assert Path("indexes/demo.vdr/index.json").is_file()
+
+
+def test_finished_from_the_same_shards_is_left_alone(tmp_path: Path) -> None:
+    write_shards(tmp_path / "shards", DOCUMENTS)
+    build_index(tmp_path / "shards", tmp_path / "index")
+    before = files(tmp_path / "index")
+    assert build_index(tmp_path / "shards", tmp_path / "index").documents == 3
+    assert files(tmp_path / "index") == before
+
+
+def test_other_shards_need_overwrite(tmp_path: Path) -> None:
+    write_shards(tmp_path / "a", DOCUMENTS)
+    write_shards(tmp_path / "b", [*DOCUMENTS, ("d4", {"c": 1})])
+    build_index(tmp_path / "a", tmp_path / "index")
+    before = files(tmp_path / "index")
+    with pytest.raises(ArtefactError, match=r"of other shards than .*b \(they differ in counts, .*\); --overwrite"):
+        build_index(tmp_path / "b", tmp_path / "index")
+    assert files(tmp_path / "index") == before
+    assert build_index(tmp_path / "b", tmp_path / "index", overwrite=True).documents == 4
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "index"]
+
+
+def test_a_failed_overwrite_keeps_the_older_index(tmp_path: Path) -> None:
+    write_shards(tmp_path / "a", DOCUMENTS)
+    write_shards(tmp_path / "b", [("d1", {"a": 1}), ("d1", {"a": 2})])
+    build_index(tmp_path / "a", tmp_path / "index")
+    before = files(tmp_path / "index")
+    with pytest.raises(ArtefactError, match="'d1' occurs twice"):
+        build_index(tmp_path / "b", tmp_path / "index", overwrite=True)
+    assert files(tmp_path / "index") == before
+
+
+def test_a_place_that_is_no_index_is_never_replaced(tmp_path: Path) -> None:
+    write_shards(tmp_path / "shards", DOCUMENTS)
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos/a.jpg").touch()
+    for place in (tmp_path / "photos", tmp_path / "shards"):
+        with pytest.raises(ArtefactError, match="exists and is no index of ours; name another --index"):
+            build_index(tmp_path / "shards", place, overwrite=True)
+    (tmp_path / "empty").mkdir()
+    assert build_index(tmp_path / "shards", tmp_path / "empty").documents == 3
+
+
+def test_what_a_killed_build_left_is_cleared(tmp_path: Path) -> None:
+    write_shards(tmp_path / "shards", DOCUMENTS)
+    (tmp_path / "index.part/sub").mkdir(parents=True)
+    (tmp_path / "index.part/segments_1").write_bytes(b"half")
+    (tmp_path / "index.part/write.lock").touch()
+    assert build_index(tmp_path / "shards", tmp_path / "index").documents == 3
+    assert not (tmp_path / "index.part").exists()
+    assert not (tmp_path / "index/sub").exists()
+
+
+def test_unfinished_and_foreign_shards(tmp_path: Path) -> None:
+    manifest = write_shards(tmp_path / "shards", DOCUMENTS)
+    (tmp_path / "shards/manifest.json").rename(tmp_path / "shards/unfinished.json")
+    with pytest.raises(ArtefactError, match="unfinished; run the same encode command again"):
+        build_index(tmp_path / "shards", tmp_path / "index")
+    with pytest.raises(ArtefactError, match="nothing: no such folder"):
+        build_index(tmp_path / "nothing", tmp_path / "index")
+    write_json(tmp_path / "shards/manifest.json", {**manifest.to_json(), "kind": "impacts"})
+    with pytest.raises(UnknownName, match="unknown engine 'impacts'; did you mean 'impact'?"):
+        build_index(tmp_path / "shards", tmp_path / "index")
+    write_json(tmp_path / "shards/manifest.json", {"kind": "impact"})
+    with pytest.raises(ArtefactError, match="not a manifest of this version"):
+        build_index(tmp_path / "shards", tmp_path / "index")
+
+
+def test_command_prints_what_it_counted(tmp_path: Path) -> None:
+    write_shards(tmp_path / "shards", DOCUMENTS)
+    arguments = (tmp_path / "shards", "--index", tmp_path / "index", "--format", "json")
+    planned = json.loads(invoke(*arguments, "--dry-run"))
+    assert (planned["documents"], planned["postings"], planned["finished"]) == (3, 5, False)
+    assert not (tmp_path / "index").exists()
+    told = json.loads(invoke(*arguments))
+    assert (told["documents"], told["empty"], told["postings"]) == (3, 1, 5)
+    assert told["bytes"] > 0 and told["bytes_per_posting"] > 0 and told["seconds"] >= 0
+    again = json.loads(invoke(*arguments))
+    assert again == {name: value for name, value in told.items() if name != "seconds"}
+    with pytest.raises(LexvlError, match="expected text or json"):
+        invoke(*arguments, "--format", "xml")
+
+
+def test_data_on_stdout_and_one_line_of_error(tmp_path: Path) -> None:
+    write_text_shards(tmp_path / "shards", [("d1", "a dog"), ("d2", "a cat")])
+    module = [
+        sys.executable,
+        "-m",
+        "lexvl_anserini.index",
+        str(tmp_path / "shards"),
+        "--index",
+        str(tmp_path / "index"),
+    ]
+    done = subprocess.run([*module, "--format", "json"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["documents"] == 2
+    (tmp_path / "shards/docs/shard-00000.jsonl").write_text("")
+    (tmp_path / "index/index.json").unlink()
+    failed = subprocess.run(module, capture_output=True, text=True, check=False)
+    assert (failed.returncode, failed.stdout) == (1, "")
+    assert failed.stderr.count("\n") == 1 and failed.stderr.startswith("error: ")
+
+
+def test_import_loads_nothing_heavy() -> None:
+    code = (
+        "import sys, lexvl_anserini.index, lexvl_anserini.search\n"
+        "print([name for name in ('torch', 'faiss', 'pandas', 'jnius', 'pyserini', 'scipy') if name in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

