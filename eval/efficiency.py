@@ -21,8 +21,7 @@ from typing import Annotated, Any
 import orjson
 import typer
 
-from lexvl_anserini.cli import Verbose, run
-from lexvl_anserini.encode import check_style, print_rows
+from lexvl_anserini.cli import Verbose, check_style, print_rows, run
 from lexvl_anserini.errors import LexvlError, UnknownName
 
 REPEATS = 5

@@ -76,7 +76,7 @@ def describe_run(path: Path) -> RunCard:
             escape_ids=bool(manifest.corpus.get("escape_ids")),
         ),
         remove_query=manifest.remove_query,
-        efficiency=getattr(manifest, "efficiency", {}),
+        efficiency=manifest.efficiency,
     )
 
 

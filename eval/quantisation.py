@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from lexvl_anserini.quantise import Quantiser
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("eval.quantisation")
 
 # Cells of one dense block of scores: 2^23 float64 are 64 MB.
 BLOCK_CELLS = 1 << 23

@@ -40,6 +40,9 @@ def command(
     ties: options.Ties = "rank",
     remove_query: options.RemoveQuery = None,
     escape_ids: options.EscapeIds = False,
+    efficiency: Annotated[
+        bool, typer.Option("--efficiency/--no-efficiency", help="Also the figures of the searches: terms, MB, ms.")
+    ] = True,
     output_format: Format = "text",
     verbose: Verbose = False,
 ) -> None:
@@ -61,6 +64,8 @@ def command(
         ties=ties,
         remove_query=remove_query,
     )
+    if not efficiency:
+        cards = [replace(card, efficiency={}) for card in cards]
     rows = [system_row(*pair) for pair in zip(cards, measured, strict=True)]
     render = TABLE_FORMATS.get(output_format)
     sys.stdout.write(render(system_table(rows)) if render else json_rows(rows))

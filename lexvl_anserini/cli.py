@@ -10,14 +10,16 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any
 
+import orjson
 import typer
 
-from lexvl_anserini.errors import LexvlError
+from lexvl_anserini.errors import LexvlError, UsageError
 
 Command = Callable[..., None]
 Progress = Callable[[int], None]
@@ -104,6 +106,28 @@ def main() -> None:
         import_module("eval.score").command
     )
     guarded(app)
+
+
+def check_style(style: str) -> None:
+    """Raises UsageError unless numbers can be printed that way."""
+    if style not in ("text", "json"):
+        raise UsageError(f"--format {style!r}: expected text or json")
+
+
+def print_rows(rows: Mapping[str, Any], style: str) -> None:
+    """A mapping as aligned text or as one JSON object, on stdout."""
+    if style == "json":
+        sys.stdout.write(orjson.dumps(rows).decode() + "\n")
+        return
+    width = max(map(len, rows))
+    for key, value in rows.items():
+        typer.echo(f"{key:{width}}  {value}")
+
+
+def file_name(corpus: str) -> str:
+    """A corpus name as part of a file name: `beir/scifact` -> `beir-scifact`, `beir:/data/mine` -> `beir-mine`."""
+    family, colon, path = corpus.partition(":")
+    return f"{family}-{Path(path).name}" if colon else corpus.replace("/", "-")
 
 
 @contextmanager

@@ -6,18 +6,17 @@ python -m lexvl_anserini.encode --corpus beir/scifact --encoder vdr --checkpoint
 from __future__ import annotations
 
 import logging
-import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
-import orjson
 import typer
 
-from lexvl_anserini.cli import DataDir, Overwrite, Verbose, progress_bar, run
+from lexvl_anserini.cli import DataDir, Overwrite, Verbose, check_style, file_name, print_rows, progress_bar, run
 from lexvl_anserini.errors import ArtefactError, UnknownName, UsageError
+from lexvl_anserini.files import write_json
 from lexvl_anserini.records import DenseQuery, ImpactQuery, Manifest, Topic
 from lexvl_anserini.registry import ENCODERS
 
@@ -26,7 +25,8 @@ if TYPE_CHECKING:
     from lexvl_anserini.encoders.base import Encoder
     from lexvl_anserini.quantise import Quantiser
 
-log = logging.getLogger(__name__)
+# Not __name__, which is "__main__" when the module runs as the command.
+log = logging.getLogger("lexvl_anserini.encode")
 
 Query = ImpactQuery | DenseQuery | Topic
 
@@ -165,7 +165,7 @@ def report(manifest: Manifest, output: Path, seconds: float) -> dict[str, Any]:
 
 
 def estimate(dataset: Dataset, model: Encoder, batch_size: int) -> dict[str, Any]:
-    """What a dry run tells: the corpus, and the time its encoding will take, from a sample of documents."""
+    """The documents of a corpus, and the time their encoding will take, from a sample of them."""
     from lexvl_anserini.data.checks import check_corpus
     from lexvl_anserini.impacts import calibration_sample, encode_shard
     from lexvl_anserini.quantise import Quantiser, SideQuantiser
@@ -176,35 +176,15 @@ def estimate(dataset: Dataset, model: Encoder, batch_size: int) -> dict[str, Any
     started = time.perf_counter()
     shard = encode_shard(sample, model, plain, batch_size, lambda n: None)
     seconds = (time.perf_counter() - started) / len(sample) * summary.documents
-    rows: dict[str, Any] = {
-        "corpus": dataset.name,
-        "documents": summary.documents,
-        "estimated_seconds": round(seconds, 1),
-    }
+    rows: dict[str, Any] = {"documents": summary.documents, "estimated_seconds": round(seconds, 1)}
     if "postings" in (counts := shard.counts()):
         rows["estimated_postings"] = round(counts["postings"] / len(sample) * summary.documents)
     return rows
 
 
-def print_rows(rows: Mapping[str, Any], style: str) -> None:
-    """A mapping as aligned text or as one JSON object, on stdout."""
-    if style == "json":
-        sys.stdout.write(orjson.dumps(rows).decode() + "\n")
-        return
-    width = max(map(len, rows))
-    for key, value in rows.items():
-        typer.echo(f"{key:{width}}  {value}")
-
-
 def default_encoder(corpus: str) -> tuple[str, str | None]:
     """Encoder and checkpoint of a corpus when the user names none."""
     return DEFAULT_ENCODERS.get(corpus.split("/")[0], DEFAULT_ENCODER)
-
-
-def file_name(corpus: str) -> str:
-    """A corpus name as part of a file name: `beir/scifact` -> `beir-scifact`, `beir:/data/mine` -> `beir-mine`."""
-    family, colon, path = corpus.partition(":")
-    return f"{family}-{Path(path).name}" if colon else corpus.replace("/", "-")
 
 
 def load_topics(topics: str, data_dir: str | None, escape_ids: bool) -> Iterator[Topic]:
@@ -235,13 +215,15 @@ def encode_topics(
     quantiser = quantiser.for_towers(model.query.binary, model.document.binary)
     queries = quantised_queries(model, topics, quantiser, None, batch_size)
     count = write_queries(cast(Iterator[ImpactQuery], queries), output)
+    vocabulary = model.query.vocabulary
+    about = {
+        "encoder": model.identity(),
+        "quantiser": quantiser.to_json(),
+        "vocabulary": {"size": len(vocabulary), "digest": vocabulary.digest},
+        "counts": {"topics": count},
+    }
+    write_json(output.with_name(output.name + ".manifest.json"), about)
     return {"output": str(output), "encoder": model.name, "topics": count}
-
-
-def check_style(style: str) -> None:
-    """Raises UsageError unless numbers can be printed that way."""
-    if style not in ("text", "json"):
-        raise UsageError(f"--format {style!r}: expected text or json")
 
 
 def command(
@@ -284,7 +266,10 @@ def command(
 ) -> None:
     """Encode a corpus (or topics) into vectors on disk.
 
-    Example: python -m lexvl_anserini.encode --corpus demo --encoder bag-of-tokens --output impacts/demo
+    For example:
+
+    \b
+    python -m lexvl_anserini.encode --corpus demo --encoder bag-of-tokens --output impacts/demo
     """
     if list_all:
         typer.echo(list_encoders())
@@ -308,16 +293,18 @@ def command(
     options = parse_settings(settings or ())
     options |= {k: v for k, v in (("max_length", max_length), ("query_max_length", query_max_length)) if v is not None}
     model = load_encoder(name, checkpoint or default_checkpoint, tokenizer, backbone_config, device, **options)
+    target = Path(output) if output else Path("impacts") / f"{file_name(corpus)}.{name}"
     started = time.perf_counter()
-    if stream is not None:
-        rows = encode_topics(model, stream, wanted, Path(str(output)), batch_size, overwrite)
-    elif dry_run:
-        rows = estimate(dataset, model, batch_size)
+    if dry_run:
+        about = {"output": str(target), "encoder": name, "checkpoint": model.checkpoint, "corpus": topics or corpus}
+        counted = {"topics": sum(1 for _ in stream)} if stream is not None else estimate(dataset, model, batch_size)
+        rows = about | counted
+    elif stream is not None:
+        rows = encode_topics(model, stream, wanted, target, batch_size, overwrite)
     else:
-        folder = Path(output) if output else Path("impacts") / f"{file_name(corpus)}.{name}"
         with progress_bar(f"encode {corpus} with {name}", None) as progress:
-            manifest = write_impacts(dataset, model, folder, wanted, layout, batch_size, overwrite, progress)
-        rows = report(manifest, folder, time.perf_counter() - started)
+            manifest = write_impacts(dataset, model, target, wanted, layout, batch_size, overwrite, progress)
+        rows = report(manifest, target, time.perf_counter() - started)
     print_rows(rows, style)
 
 

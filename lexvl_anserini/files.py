@@ -15,20 +15,27 @@ import orjson
 
 from lexvl_anserini.errors import ArtefactError, LexvlError
 
+# What stands in the way of an output besides space: rights, or something else of that name.
+UNWRITABLE = frozenset(
+    {errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG}
+)
+
 
 @contextmanager
 def told_about_disk(path: Path) -> Iterator[None]:
-    """Turns a full disk or an unwritable folder into one readable line.
+    """Turns a full disk or an unwritable path into one readable line.
 
     Raises:
-        ArtefactError: the write failed for want of space, quota or permission.
+        ArtefactError: the write failed for want of space, quota, permission, or because of what lies there.
     """
     try:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise ArtefactError(f"{path}: the disk is full; free some space and run the same command again") from error
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        if error.errno == errno.EFBIG:
+            raise ArtefactError(f"{path}: larger than this disk or `ulimit -f` lets a file be") from error
+        if error.errno in UNWRITABLE:
             raise ArtefactError(f"{path}: cannot be written ({error.strerror}); choose another output") from error
         raise
 

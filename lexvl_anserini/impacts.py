@@ -4,8 +4,9 @@
     OUT/vocab.txt                one term a line, in the order of dimensions (impact shards only)
     OUT/manifest.json            appears when everything is there; until then OUT/unfinished.json keeps the plan
 
-A shard is written under a temporary name, recorded in the plan, then renamed: killed at any byte and started again,
-the same command leaves the same bytes and encodes no finished shard twice.
+The plan is written first and removed last: a folder with neither plan nor manifest is not ours. A shard is written
+under a temporary name, recorded in the plan, then renamed: killed at any byte and started again, the same command
+leaves the same bytes and encodes no finished shard twice.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from pathlib import Path
@@ -25,7 +27,8 @@ import numpy as np
 import orjson
 
 from lexvl_anserini.data.base import Dataset
-from lexvl_anserini.data.checks import CorpusSummary, check_corpus
+from lexvl_anserini.data.checks import CorpusSummary, check_corpus, document_bytes
+from lexvl_anserini.encoders import PLACES
 from lexvl_anserini.errors import ArtefactError, UsageError
 from lexvl_anserini.files import exclusive, file_sha256, publish, read_json, sync_to, told_about_disk, write_json
 from lexvl_anserini.quantise import Quantiser
@@ -38,6 +41,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 Progress = Callable[[int], None]
+
+MANIFEST = "manifest.json"
+UNFINISHED = "unfinished.json"
 
 # Documents per shard: what is encoded again, at most, after a kill, and what is held in memory at once.
 SHARD_SIZE = 4096
@@ -243,6 +249,7 @@ def making(manifest: Manifest) -> dict[str, Any]:
     quantiser = Quantiser.from_json(manifest.quantiser) if manifest.quantiser else None
     # Where a checkpoint or a data set lies does not matter; what is in them does.
     encoder = {key: value for key, value in manifest.encoder.items() if key != "checkpoint"}
+    encoder["options"] = {key: value for key, value in encoder.get("options", {}).items() if key not in PLACES}
     corpus = {key: value for key, value in manifest.corpus.items() if key != "data_dir"}
     return {
         "kind": manifest.kind,
@@ -301,9 +308,9 @@ def read_manifest(folder: Path) -> Manifest:
     """
     if not folder.is_dir():
         raise ArtefactError(f"{folder}: no such folder; encode a corpus first")
-    path = folder / "manifest.json"
+    path = folder / MANIFEST
     if not path.is_file():
-        if (folder / "unfinished.json").is_file():
+        if (folder / UNFINISHED).is_file():
             raise ArtefactError(f"{folder}: unfinished; run the same encode command again, it resumes")
         raise ArtefactError(f"{folder}: no manifest.json; expected a folder written by encode or index")
     return Manifest.from_json(read_json(path, "manifest"), str(path))
@@ -323,7 +330,8 @@ def write_impacts(
 
     Args:
         dataset: its documents are read three times: to check them, to calibrate, to encode.
-        output: a new folder, an unfinished one of the same making (resumed), or a finished one (left as it is).
+        output: a new folder, an unfinished one of the same making (resumed), or a finished one (left as it is, unless
+            a shard is missing or cut: then that one is encoded again).
         quantiser: of lexical models; default documents calibrated to 8 bits, queries up to 8 bits.
         batch_size: texts per forward pass; never crosses a shard.
         overwrite: replace shards of another making.
@@ -349,9 +357,9 @@ def write_impacts(
         output.mkdir(parents=True, exist_ok=True)
     with exclusive(output):
         found = previous(output, plan, overwrite)
-        if found is not None and (output / "manifest.json").is_file():
+        if found is not None and (output / MANIFEST).is_file():
             log.info("%s: finished already, nothing to do", output)
-            (output / "unfinished.json").unlink(missing_ok=True)
+            (output / UNFINISHED).unlink(missing_ok=True)
             progress(summary.documents)
             return found
         if found is not None:
@@ -360,11 +368,11 @@ def write_impacts(
         else:
             ready = calibrated(quantiser or Quantiser(), dataset, summary.documents, model, batch_size)
             plan = replace(plan, quantiser=ready.to_json() if model.kind == "impact" else {})
-            with told_about_disk(output):
-                (output / "docs").mkdir(exist_ok=True)
-            if model.kind == "impact":
-                model.document.vocabulary.write(output / "vocab.txt")
-            write_json(output / "unfinished.json", plan.to_json())
+            write_json(output / UNFINISHED, plan.to_json())
+        with told_about_disk(output):
+            (output / "docs").mkdir(exist_ok=True)
+        if model.kind == "impact":
+            model.document.vocabulary.write(output / "vocab.txt")
         plan = fill(output, plan, dataset, model, layout, batch_size, progress)
         return finish(output, plan)
 
@@ -376,54 +384,57 @@ def previous(output: Path, plan: Manifest, overwrite: bool) -> Manifest | None:
         ArtefactError: something of another making, and not told to overwrite; or a folder that is not ours.
     """
     names = {path.name for path in output.iterdir()}
-    state = next((name for name in ("manifest.json", "unfinished.json") if name in names), None)
+    state = next((name for name in (MANIFEST, UNFINISHED) if name in names), None)
     if state is None:
-        if names - {"docs", "vocab.txt", "vocab.txt.part", "unfinished.json.part"}:
+        if names - {f"{UNFINISHED}.part"}:
             raise ArtefactError(f"{output}: not empty and not written by encode; name another --output")
-        clear(output)
         return None
     found = Manifest.from_json(read_json(output / state, "manifest"), str(output / state))
+    if state == MANIFEST and not all(sized(output, shard) for shard in found.shards):
+        publish(output / MANIFEST, output / UNFINISHED)
+        state = UNFINISHED
     told = difference(making(plan), making(found))
-    if not told and state == "unfinished.json" and found.versions != plan.versions:
+    if not told and state == UNFINISHED and found.versions != plan.versions:
         told = difference({"versions": plan.versions}, {"versions": found.versions})
     if not told:
         return found
     if not overwrite:
-        what = "shards" if state == "manifest.json" else "unfinished shards"
+        what = "shards" if state == MANIFEST else "unfinished shards"
         raise ArtefactError(f"{output}: holds {what} of another making ({told}); --overwrite replaces them")
     clear(output)
     return None
 
 
 def clear(output: Path) -> None:
-    """Removes what encode writes, the manifest first: half a clearing never looks finished."""
-    for name in (
-        "manifest.json",
-        "unfinished.json",
-        "unfinished.json.part",
-        "manifest.json.part",
-        "vocab.txt",
-        "vocab.txt.part",
-    ):
-        (output / name).unlink(missing_ok=True)
-    for part in output.glob("shard-*.part"):
-        part.unlink()
+    """Removes what encode writes; what is left of half a clearing looks unfinished, neither finished nor foreign."""
+    if (output / MANIFEST).is_file():
+        publish(output / MANIFEST, output / UNFINISHED)
     if (output / "docs").is_dir():
         shutil.rmtree(output / "docs")
+    for part in output.glob("*.part"):
+        part.unlink()
+    for name in ("vocab.txt", UNFINISHED):
+        (output / name).unlink(missing_ok=True)
 
 
 def fill(
     output: Path, plan: Manifest, dataset: Dataset, model: Encoder, layout: Layout, batch_size: int, progress: Progress
 ) -> Manifest:
-    """Encodes the shards that the plan does not record as done."""
+    """Encodes the shards that the plan does not record as done.
+
+    Raises:
+        ArtefactError: the documents are not those that were checked; nothing of them is kept.
+    """
     quantiser = Quantiser.from_json(plan.quantiser) if plan.quantiser else Quantiser()
     vocabulary = model.document.vocabulary if model.kind == "impact" else None
     done = {shard["name"]: shard for shard in plan.shards if stands(output, shard)}
     plan = replace(plan, shards=tuple(done.values()))
     write = SHARD_WRITERS[model.kind, layout.shard_format]
     documents = dataset.documents()
+    read = sha256()
     number = 0
     while batch := list(islice(documents, layout.shard_size)):
+        read.update(b"".join(map(document_bytes, batch)))
         name = layout.name(number)
         number += 1
         if name in done:
@@ -440,9 +451,18 @@ def fill(
                 raise
         record = {"name": name, **shard.counts(), "bytes": part.stat().st_size, "sha256": file_sha256(part)}
         plan = replace(plan, shards=tuple(sorted((*plan.shards, record), key=lambda shard: shard["name"])))
-        write_json(output / "unfinished.json", plan.to_json())
+        write_json(output / UNFINISHED, plan.to_json())
         publish(part, output / name)
+    if read.hexdigest() != plan.corpus["digest"]:
+        clear(output)
+        raise ArtefactError(f"{output}: the corpus changed while it was read; nothing was kept, encode it again")
     return plan
+
+
+def sized(output: Path, shard: Mapping[str, Any]) -> bool:
+    """True if a recorded shard is on disk with its number of bytes."""
+    path = output / shard["name"]
+    return path.is_file() and path.stat().st_size == shard["bytes"]
 
 
 def stands(output: Path, shard: Mapping[str, Any]) -> bool:
@@ -451,36 +471,28 @@ def stands(output: Path, shard: Mapping[str, Any]) -> bool:
     part = output / (path.name + ".part")
     if not path.is_file() and part.is_file() and file_sha256(part) == shard["sha256"]:
         publish(part, path)
-    if path.is_file() and file_sha256(path) == shard["sha256"]:
+    if sized(output, shard) and file_sha256(path) == shard["sha256"]:
         return True
     log.warning("%s: not as recorded; encoding it again", path)
     return False
 
 
 def finish(output: Path, plan: Manifest) -> Manifest:
-    """Sums the counts, checks them against the corpus, and gives the folder its manifest.
-
-    Raises:
-        ArtefactError: documents in and out differ: the corpus changed while it was read.
-    """
+    """Sums the counts and gives the folder its manifest."""
     keys = [
         key for key in ("documents", "empty", "postings", "clipped", "dropped") if any(key in s for s in plan.shards)
     ]
     counts = {key: sum(shard[key] for shard in plan.shards) for key in keys}
     if any("max_impact" in shard for shard in plan.shards):
         counts["max_impact"] = max(shard["max_impact"] for shard in plan.shards)
-    if counts["documents"] != plan.corpus["documents"]:
-        raise ArtefactError(
-            f"{output}: {counts['documents']} documents out, {plan.corpus['documents']} in; the corpus "
-            "changed while it was read, run again with --overwrite"
-        )
+    assert counts["documents"] == plan.corpus["documents"], "documents out are not documents in"
     manifest = replace(plan, counts=counts)
-    write_json(output / "manifest.json", manifest.to_json())
-    (output / "unfinished.json").unlink()
+    write_json(output / MANIFEST, manifest.to_json())
+    (output / UNFINISHED).unlink()
     return manifest
 
 
-def write_queries(queries: Iterable[ImpactQuery], output: Path, texts: Mapping[str, str] | None = None) -> int:
+def write_queries(queries: Iterable[ImpactQuery], output: Path) -> int:
     """Encoded queries as JSON lines `{"id","contents","vector"}`, gzipped if the name ends in .gz; their number."""
     part = output.with_name(output.name + ".part")
     count = 0
@@ -489,10 +501,7 @@ def write_queries(queries: Iterable[ImpactQuery], output: Path, texts: Mapping[s
         try:
             with shard_stream(part, output.suffix == ".gz") as out:
                 for query in queries:
-                    contents = (texts or {}).get(query.query_id, "")
-                    out.write(
-                        orjson.dumps({"id": query.query_id, "contents": contents, "vector": query.vector}) + b"\n"
-                    )
+                    out.write(orjson.dumps({"id": query.query_id, "contents": "", "vector": query.vector}) + b"\n")
                     count += 1
             publish(part, output)
         except BaseException:

@@ -10,8 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lexvl_anserini.cli import Overwrite, Verbose, progress_bar, run
-from lexvl_anserini.encode import check_style, print_rows
+from lexvl_anserini.cli import Overwrite, Verbose, check_style, print_rows, progress_bar, run
 from lexvl_anserini.engines.folder import MANIFEST, REPORT, read_report
 from lexvl_anserini.errors import ArtefactError
 from lexvl_anserini.records import Index, Manifest

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from scipy import sparse
@@ -41,10 +41,15 @@ class SideQuantiser:
     percentile: float = 100.0
 
     def __post_init__(self) -> None:
+        if self.scheme not in get_args(Scheme):
+            raise UsageError(f"unknown quantiser scheme {self.scheme!r}; known: {', '.join(get_args(Scheme))}")
         if self.bits is not None and not 1 <= self.bits <= 16:
             raise UsageError(f"{self.bits} bits: expected 1 to 16")
-        if self.scheme == "fixed" and not (self.scale and self.scale > 0):
-            raise UsageError(f"quantiser 'fixed' needs a scale above 0, found {self.scale}")
+        if self.scale is None:
+            if self.scheme == "fixed":
+                raise UsageError("quantiser 'fixed' needs a scale, for example 100")
+        elif not 0 < self.scale < np.inf:
+            raise UsageError(f"scale {self.scale}: expected a number above 0")
         if self.scheme in ("calibrated", "peak") and self.bits is None:
             raise UsageError(f"quantiser {self.scheme!r} needs bits")
         if not 0 < self.percentile <= 100:
@@ -120,6 +125,8 @@ class Quantiser:
         Raises:
             UsageError: the values do not fit.
         """
+        if scale is not None and scheme != "fixed":
+            raise UsageError(f"a scale is for the quantiser 'fixed'; {scheme!r} has its own")
         if scheme == "naver":
             return cls(SideQuantiser("fixed", None, 100.0), SideQuantiser("fixed", None, 100.0))
         query = SideQuantiser("peak", query_bits)
@@ -157,10 +164,10 @@ class Quantiser:
         """CSR [n, V] float weights -> integer query weights.
 
         With `peak`, bits are lowered for each query whose score could reach 2^24 against documents of `max_impact`
-        (default: the largest the document side can give), and given back where none can.
+        (default: the largest the document side can give; 1 where that is unbounded). Other queries keep theirs.
 
         Raises:
-            LexvlError: a score could reach 2^24 whatever the query's bits, or the scheme leaves no choice.
+            LexvlError: a score could reach 2^24 even with 1 bit, or the scheme does not let bits be lowered.
         """
         side = self.query
         most = max_impact or self.document.largest or 1
@@ -192,7 +199,7 @@ class Quantiser:
         """
         try:
             return cls(SideQuantiser(**data["document"]), SideQuantiser(**data["query"]))
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, UsageError) as error:
             raise ArtefactError(f"manifest: not a quantiser of this version ({error}); encode again") from error
 
 
@@ -231,12 +238,13 @@ def quantised(weights: sparse.csr_matrix, scale: Any, largest: int | None) -> Qu
         LexvlError: an impact would reach 2^24.
     """
     rounded = np.rint(weights.data.astype(np.float64) * scale)
+    clipped = 0
+    if largest is not None:
+        clipped = int((rounded > largest).sum())
+        np.minimum(rounded, largest, out=rounded)
     if len(rounded) and rounded.max() >= SCORE_LIMIT:
         raise LexvlError(f"an impact of {rounded.max():.0f} reaches 2^24; lower the scale or give bits to clip")
     values = rounded.astype(np.int64)
-    clipped = 0 if largest is None else int((values > largest).sum())
-    if largest is not None:
-        np.minimum(values, largest, out=values)
     impacts = sparse.csr_matrix((values, weights.indices.copy(), weights.indptr.copy()), shape=weights.shape)
     before = impacts.nnz
     impacts.eliminate_zeros()

@@ -32,7 +32,8 @@ class RunManifest:
     data_dir             the folder the data set was looked up in, None for the default
     encoder, quantiser   of the index, with what the command overrode
     corpus, index        what was searched: the corpus of the index, the name of its folder
-    count                topics, topics_without_hits, lines
+    counts               topics, topics_without_hits, lines
+    efficiency           figures of the search that made it, for tables (ms_per_query, index_bytes, ...)
     """
 
     topics: str
@@ -49,6 +50,7 @@ class RunManifest:
     output_format: str = "trec"
     topics_sha256: str = ""
     counts: Mapping[str, int] = field(default_factory=dict)
+    efficiency: Mapping[str, float] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     format: str = "lexvl-run/1"
 
@@ -72,8 +74,9 @@ class RunManifest:
         return cls(**data)
 
     def making(self) -> dict[str, Any]:
-        """What decides the content of the run: everything but what was counted and the versions."""
-        return {name: value for name, value in self.to_json().items() if name not in ("counts", "versions")}
+        """What decides the content of the run: everything but what was counted or timed, and the versions."""
+        measured = ("counts", "efficiency", "versions")
+        return {name: value for name, value in self.to_json().items() if name not in measured}
 
 
 def manifest_path(run: Path) -> Path:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from functools import partial
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import orjson
 import typer
 
-from lexvl_anserini.cli import DataDir, Overwrite, Verbose, progress_bar, run
-from lexvl_anserini.encode import check_style, encode_queries, file_name, load_encoder_of, print_rows
-from lexvl_anserini.engines.folder import MANIFEST, VOCABULARY
+from lexvl_anserini.cli import DataDir, Overwrite, Verbose, check_style, file_name, print_rows, progress_bar, run
+from lexvl_anserini.encode import encode_queries, load_encoder_of, parse_settings
+from lexvl_anserini.engines.folder import MANIFEST, read_report
 from lexvl_anserini.errors import ArtefactError, DataError, UsageError
-from lexvl_anserini.files import file_sha256, read_json
+from lexvl_anserini.files import read_json, write_json
+from lexvl_anserini.queries import Query, topic_source, vocabulary_file
 from lexvl_anserini.records import DenseQuery, ImpactQuery, Index, Manifest, ScoredDoc, Topic
 from lexvl_anserini.registry import ENGINES, resolve
 from lexvl_anserini.runs import OUTPUT_FORMATS, RunManifest, manifest_path, read_run_manifest, write_run
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
 # Not __name__, which is "__main__" when the module runs as the command.
 log = logging.getLogger("lexvl_anserini.search")
 
-Query = ImpactQuery | DenseQuery | Topic
-
 DEFAULT_HITS = 1000
 DEFAULT_HITS_SHOWN = 10
 
@@ -40,24 +39,48 @@ DEFAULT_HITS_SHOWN = 10
 VERSIONED = ("lexvl-anserini", "pyserini", "faiss-cpu", "torch", "transformers")
 
 
-@dataclass(frozen=True)
-class TopicSource:
-    """Where topics come from.
+@dataclass
+class Tally:
+    """What a search cost, counted while its streams run."""
 
-    stream        starts reading them: topics still to be encoded, or encoded queries
-    label         as the user named them
-    dataset, split, data_dir   where their judgements are; empty for a file
-    remove_query  the data set's own rule
-    sha256        of a file
-    """
+    queries: int = 0
+    terms: int = 0
+    encode_s: float = 0.0
+    all_s: float = 0.0
 
-    stream: Callable[[], Iterator[Query]]
-    label: str
-    dataset: str = ""
-    split: str = ""
-    data_dir: str | None = None
-    remove_query: bool = False
-    sha256: str = ""
+    def encoded(self, queries: Iterator[Query]) -> Iterator[Query]:
+        """Passes queries on; counts them, their terms, and the seconds spent making them."""
+        while True:
+            started = time.perf_counter()
+            query = next(queries, None)
+            self.encode_s += time.perf_counter() - started
+            if query is None:
+                return
+            self.queries += 1
+            self.terms += len(query.vector) if isinstance(query, ImpactQuery) else 0
+            yield query
+
+    def found(self, lists: Iterator[list[ScoredDoc]]) -> Iterator[list[ScoredDoc]]:
+        """Passes lists on; counts the seconds spent making them, encoding included."""
+        while True:
+            started = time.perf_counter()
+            documents = next(lists, None)
+            self.all_s += time.perf_counter() - started
+            if documents is None:
+                return
+            yield documents
+
+    def efficiency(self, manifest: Manifest, index: Path) -> dict[str, float]:
+        """Figures for tables; milliseconds are the engine's alone, queries already encoded."""
+        figures: dict[str, float] = {"index_documents": manifest.counts["documents"]}
+        if "bytes" in (report := read_report(index)):
+            figures["index_bytes"] = report["bytes"]
+        if self.queries:
+            figures["ms_per_query"] = round((self.all_s - self.encode_s) * 1000 / self.queries, 3)
+        if manifest.kind == "impact" and self.queries:
+            figures["mean_query_terms"] = round(self.terms / self.queries, 2)
+            figures["mean_document_terms"] = round(manifest.counts["postings"] / manifest.counts["documents"], 2)
+        return figures
 
 
 def index_manifest(index: Path, manifest: Path | None = None) -> Manifest:
@@ -89,6 +112,7 @@ def search_index(
     manifest: Path | str | None = None,
     device: str = "auto",
     batch_size: int = 32,
+    tally: Tally | None = None,
 ) -> Iterator[list[ScoredDoc]]:
     """Searches an index; one ranked list per topic, in their order, empty where nothing matches.
 
@@ -102,6 +126,7 @@ def search_index(
         manifest: of the shards, for an index that stock Pyserini built.
         device: of the default model.
         batch_size: topics per forward pass.
+        tally: counts what it costs.
 
     Raises:
         ArtefactError: not an index, or one of another vocabulary than the model's.
@@ -122,9 +147,11 @@ def search_index(
             model = load_encoder_of(about, device=device)
         _refuse_other_vocabulary(model, about, path)
         queries = encode_queries(model, queries, about, batch_size)
+    tally = tally or Tally()
     engine: Engine = resolve("engine", about.kind, ENGINES)(path, about)
     try:
-        for documents in engine.search(_of_kind(queries, about.kind), hits + remove_query, threads):
+        asked = tally.encoded(_of_kind(queries, about.kind))
+        for documents in tally.found(engine.search(asked, hits + remove_query, threads)):
             yield without_query(documents, hits) if remove_query else documents
     finally:
         engine.close()
@@ -134,66 +161,6 @@ def without_query(documents: list[ScoredDoc], hits: int) -> list[ScoredDoc]:
     """The list without the document that is the topic itself, cut at `hits`, ranks again from 1."""
     kept = [d for d in documents if d.doc_id != d.query_id][:hits]
     return [d._replace(rank=rank) for rank, d in enumerate(kept, start=1)]
-
-
-def read_queries(path: Path, index: Path, manifest: Manifest, vocabulary: Path | None = None) -> Iterator[ImpactQuery]:
-    """Streams encoded queries `{"id", "contents", "vector": {term: weight}}`, as `encode --topics` writes them.
-
-    Args:
-        path: JSON lines, gzipped if the name ends in .gz; a `<path>.manifest.json` beside it is compared.
-        index: what they are for, named in errors.
-        manifest: of the index.
-        vocabulary: `vocab.txt` of the index; without one, unknown terms cannot be told from terms without postings.
-
-    Raises:
-        DataError: a line is malformed, an id comes twice, or there is no query.
-        ArtefactError: another vocabulary or quantiser than the index's.
-    """
-    if manifest.kind != "impact":
-        raise UsageError(f"{path}: encoded lexical queries, but {index} is {manifest.kind}")
-    _compare_manifest(path, index, manifest)
-    known = set(vocabulary.read_text(encoding="utf-8").split("\n")) if vocabulary else None
-    seen: set[str] = set()
-    for where, row in _json_rows(path):
-        query = _query(row, where)
-        if query.query_id in seen:
-            raise DataError(f"{where}: query id {query.query_id!r} a second time; ids must be distinct")
-        seen.add(query.query_id)
-        if known is not None and not query.vector.keys() <= known:
-            strange = next(term for term in query.vector if term not in known)
-            raise ArtefactError(
-                f"{where}: term {strange!r} is not in the vocabulary of {index}; another encoder's query?"
-            )
-        yield query
-    if not seen:
-        raise DataError(f"{path}: no query in it")
-
-
-def topic_source(
-    topics: str | None, index: Path, manifest: Manifest, data_dir: str | None, vocabulary: Path | None
-) -> TopicSource:
-    """Finds the topics: a file of topics or of encoded queries, a data set's split, or the corpus's own.
-
-    Raises:
-        LexvlError: as `load_dataset`, `read_topics` and `read_queries`.
-    """
-    from lexvl_anserini.data.base import load_dataset
-    from lexvl_anserini.data.topics import read_topics
-
-    if topics and Path(topics).is_file():
-        path = Path(topics)
-        escape_ids = bool(manifest.corpus.get("escape_ids"))
-        stream: Callable[[], Iterator[Query]] = partial(read_topics, path, escape_ids)
-        if _holds_vectors(path):
-            stream = partial(read_queries, path, index, manifest, vocabulary)
-        return TopicSource(stream, path.name, sha256=file_sha256(path))
-    corpus = manifest.corpus
-    name, split = (topics, None) if topics else (corpus["name"], corpus.get("split"))
-    where = data_dir or corpus.get("data_dir")
-    dataset = load_dataset(name, split, where, bool(corpus.get("escape_ids")))
-    return TopicSource(
-        dataset.topics, f"{dataset.name}/{dataset.split}", dataset.name, dataset.split, where, dataset.remove_query
-    )
 
 
 def is_finished(output: Path, wanted: RunManifest, overwrite: bool) -> bool:
@@ -215,16 +182,50 @@ def is_finished(output: Path, wanted: RunManifest, overwrite: bool) -> bool:
     return True
 
 
-def show(documents: list[ScoredDoc], style: str) -> None:
-    """Prints one ranked list."""
+def asked_encoder(
+    manifest: Manifest, checkpoint: str | None, tokenizer: str | None, options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The index's encoder as this search uses it: what the user overrode is noted in the run's manifest."""
+    moved = {key: value for key, value in (("checkpoint", checkpoint), ("tokenizer", tokenizer)) if value}
+    return {**manifest.encoder, **moved, "options": {**(manifest.encoder.get("options") or {}), **options}}
+
+
+def note_efficiency(output: Path, written: RunManifest, efficiency: Mapping[str, float]) -> RunManifest:
+    """Adds the figures of a finished search to its run's manifest."""
+    noted = replace(written, efficiency=efficiency)
+    write_json(manifest_path(output), noted.to_json())
+    return noted
+
+
+def texts_of(documents: list[ScoredDoc], manifest: Manifest, data_dir: str | None) -> dict[str, str]:
+    """The contents of some documents, found by reading their corpus once.
+
+    Raises:
+        LexvlError: the corpus is not where it was.
+    """
+    from lexvl_anserini.data.base import load_dataset
+
+    about = manifest.corpus
+    where = data_dir or about.get("data_dir")
+    dataset = load_dataset(about["name"], about.get("split") or None, where, bool(about.get("escape_ids")))
+    wanted = {document.doc_id for document in documents}
+    return {d.doc_id: d.contents for d in dataset.documents() if d.doc_id in wanted}
+
+
+def show(documents: list[ScoredDoc], texts: Mapping[str, str], style: str) -> None:
+    """Prints one ranked list, with the documents' texts if they are given."""
     if style == "json":
-        rows = [{"rank": d.rank, "score": d.score, "doc_id": d.doc_id} for d in documents]
+        rows = [
+            {"rank": d.rank, "score": d.score, "doc_id": d.doc_id, **({"text": texts[d.doc_id]} if texts else {})}
+            for d in documents
+        ]
         sys.stdout.write(orjson.dumps(rows).decode() + "\n")
         return
     if not documents:
         log.info("no document has a term of the query")
     for document in documents:
-        typer.echo(f"{document.rank:4}  {document.score:12.6g}  {document.doc_id}")
+        text = f"  {texts[document.doc_id]}" if texts else ""
+        typer.echo(f"{document.rank:4}  {document.score:12.6g}  {document.doc_id}{text}")
 
 
 def command(
@@ -248,6 +249,13 @@ def command(
         bool,
         typer.Option("--strict-scores", help="Lower tied scores by an ulp, for evaluators that order ties themselves."),
     ] = False,
+    texts: Annotated[
+        bool, typer.Option("--texts", help="With --query: print each hit's text, from its corpus.")
+    ] = False,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="An option of the query side, KEY=VALUE (query_topk=64); repeatable."),
+    ] = None,
     data_dir: DataDir = None,
     manifest: Annotated[
         str | None, typer.Option(help="manifest.json of the shards, for an index that stock Pyserini built.")
@@ -270,19 +278,20 @@ def command(
         raise UsageError(f"--output-format {output_format!r}: expected {' or '.join(OUTPUT_FORMATS)}")
     if query is not None and topics is not None:
         raise UsageError("--query and --topics exclude each other; give one of them")
+    options = parse_settings(settings or ())
     path, manifest_file = Path(index), Path(manifest) if manifest else None
     about = index_manifest(path, manifest_file)
     opened = Index(path, about, about.counts["documents"])
 
     def load() -> Encoder:
-        return load_encoder_of(about, checkpoint, tokenizer, device)
+        return load_encoder_of(about, checkpoint, tokenizer, device, options)
 
     if query is not None:
-        asked = [Topic("query", query)]
-        [documents] = search_index(opened, asked, hits or DEFAULT_HITS_SHOWN, model=load(), batch_size=batch_size)
-        show(documents, style)
+        one = [Topic("query", query)]
+        [documents] = search_index(opened, one, hits or DEFAULT_HITS_SHOWN, model=load(), batch_size=batch_size)
+        show(documents, texts_of(documents, about, data_dir) if texts else {}, style)
         return
-    source = topic_source(topics, path, about, data_dir, _vocabulary_file(path, manifest_file))
+    source = topic_source(topics, path, about, data_dir, vocabulary_file(path, manifest_file))
     wanted = RunManifest(
         topics=source.label,
         topics_sha256=source.sha256,
@@ -290,7 +299,7 @@ def command(
         split=source.split,
         data_dir=source.data_dir,
         corpus=about.corpus,
-        encoder={**about.encoder, **{k: v for k, v in (("checkpoint", checkpoint), ("tokenizer", tokenizer)) if v}},
+        encoder=asked_encoder(about, checkpoint, tokenizer, options),
         quantiser=about.quantiser,
         index=path.name,
         hits=hits or DEFAULT_HITS,
@@ -311,11 +320,13 @@ def command(
         if first is None:
             raise DataError(f"{source.label}: no topic; nothing to search")
         model = load() if isinstance(first, Topic) else None
+        asked, tally = chain([first], stream), Tally()
         lists = search_index(
-            opened, chain([first], stream), wanted.hits, wanted.remove_query, threads, model, batch_size=batch_size
+            opened, asked, wanted.hits, wanted.remove_query, threads, model, batch_size=batch_size, tally=tally
         )
         with progress_bar(f"search {path}", None, "topics") as progress:
             written = write_run(target, _watched(lists, progress), wanted, tag=about.encoder["name"])
+        written = note_efficiency(target, written, tally.efficiency(about, path))
     assert written is not None
     if without := written.counts["topics_without_hits"]:
         log.warning("%d of %d topics have no hit: no line in the run", without, written.counts["topics"])
@@ -326,13 +337,6 @@ def _watched(lists: Iterable[list[ScoredDoc]], progress: Callable[[int], None]) 
     for documents in lists:
         yield documents
         progress(1)
-
-
-def _vocabulary_file(index: Path, manifest: Path | None) -> Path | None:
-    """`vocab.txt` of the index, or of the shards beside whose manifest it lies."""
-    folder = index if manifest is None else manifest if manifest.is_dir() else manifest.parent
-    path = folder / VOCABULARY
-    return path if path.is_file() else None
 
 
 def _refuse_other_vocabulary(model: Encoder, manifest: Manifest, index: Path) -> None:
@@ -363,60 +367,6 @@ def _of_kind(queries: Iterable[Query], kind: str) -> Iterator[Query]:
                 f"topic {query.query_id!r}: a {type(query).__name__}, but a {kind} index is asked {expected.__name__}"
             )
         yield query
-
-
-def _json_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each JSON object of a plain or gzipped file, and where it stands."""
-    from lexvl_anserini.data.lines import parse_object, read_lines
-
-    for line in read_lines(path):
-        yield line.where, parse_object(line)
-
-
-def _holds_vectors(path: Path) -> bool:
-    """True if the first line is an encoded query."""
-    if not path.name.endswith((".jsonl", ".jsonl.gz")):
-        return False
-    first = next(_json_rows(path), None)
-    return first is not None and "vector" in first[1]
-
-
-def _query(row: dict[str, Any], where: str) -> ImpactQuery:
-    """One encoded query.
-
-    Raises:
-        DataError: no id or vector, or weights that are no integers >= 1.
-    """
-    query_id, vector = row.get("id"), row.get("vector")
-    if not isinstance(query_id, str) or query_id.split() != [query_id]:
-        raise DataError(f"{where}: id {query_id!r}, expected a text without white space")
-    if not isinstance(vector, dict):
-        raise DataError(f"{where}: vector {str(vector)[:40]!r}, expected an object of term and weight")
-    for term, weight in vector.items():
-        if type(weight) is not int or weight < 1:
-            raise DataError(f"{where}: weight {weight!r} of term {term!r}, expected an integer >= 1")
-    return ImpactQuery(query_id, vector)
-
-
-def _compare_manifest(path: Path, index: Path, manifest: Manifest) -> None:
-    """Compares the manifest beside encoded queries, if there is one, with the index's.
-
-    Raises:
-        ArtefactError: another vocabulary or quantiser.
-    """
-    beside = path.with_name(path.name + ".manifest.json")
-    if not beside.is_file():
-        return
-    theirs = read_json(beside, "manifest of the queries")
-    for part, key in (("vocabulary", "digest"), ("quantiser", None)):
-        found, expected = theirs.get(part, {}), getattr(manifest, part)
-        if key is not None:
-            found, expected = found.get(key), expected.get(key)
-        if found and found != expected:
-            raise ArtefactError(
-                f"{path}: encoded with {part} {str(found)[:60]}, {index} was built with {str(expected)[:60]}; encode "
-                "the topics again"
-            )
 
 
 if __name__ == "__main__":

@@ -8,22 +8,28 @@ source runs/setup.sh minilm
 data=()
 if [ "${1:-}" = "--data-dir" ]; then data=(--data-dir "$2"); fi
 
-line() { # DATASET NAME ENCODER [options of encode]
+encode() { # DATASET NAME ENCODER [options of encode]: shards and index
   local dataset=$1 name=$1.$2 encoder=$3
   shift 3
   python -m lexvl_anserini.encode --corpus "beir/$dataset" --encoder "$encoder" "$@" "${data[@]}" --output "impacts/$name"
   python -m lexvl_anserini.index "impacts/$name" --index "indexes/$name"
-  python -m lexvl_anserini.search --index "indexes/$name" --topics "beir/$dataset/test" "${data[@]}" --hits 1000 --output "runs/$name.trec"
+}
+
+search() { # DATASET INDEX-NAME RUN-NAME [options of search]
+  local dataset=$1 index=indexes/$1.$2 run=runs/$1.$3.trec
+  shift 3
+  python -m lexvl_anserini.search --index "$index" --topics "beir/$dataset/test" "$@" "${data[@]}" --output "$run"
 }
 
 runs=()
 for dataset in scifact nfcorpus; do
-  line $dataset bm25 bm25
-  line $dataset bag bag-of-tokens
-  line $dataset vdr vdr --checkpoint minilm
-  line $dataset vdr-q64 vdr --checkpoint minilm --set query_topk=64
-  line $dataset sentence sentence --checkpoint minilm
-  for name in bm25 bag vdr vdr-q64 sentence; do runs+=(--run "runs/$dataset.$name.trec"); done
+  encode $dataset bm25 bm25
+  encode $dataset bag bag-of-tokens
+  encode $dataset vdr vdr --checkpoint minilm
+  encode $dataset sentence sentence --checkpoint minilm
+  for system in bm25 bag vdr sentence; do search $dataset $system $system; done
+  search $dataset vdr vdr-q64 --set query_topk=64
+  for system in bm25 bag vdr vdr-q64 sentence; do runs+=(--run "runs/$dataset.$system.trec"); done
 done
 
-python -m eval.table "${runs[@]}" --measure nDCG@10 --measure Recall@100 --measure RR@10 "${data[@]}" --format markdown
+python -m eval.table "${runs[@]}" --measure nDCG@10 --measure Recall@100 --measure RR@10 --no-efficiency --format markdown

@@ -27,5 +27,5 @@ python -m eval.table --run "$out/runs/bm25.trec" --run "$out/runs/bag.trec" --ru
   --run "$out/runs/sentence.trec" --measure HitRate@1 --measure HitRate@10 --measure RR@10 --measure nDCG@10
 echo
 echo "what an untrained VDR over MiniLM finds for a sentence of yours:"
-python -m lexvl_anserini.search --index "$out/indexes/vdr" --query "a ship on the sea in the moonlight" --hits 3
+python -m lexvl_anserini.search --index "$out/indexes/vdr" --query "a ship on the sea in the moonlight" --hits 3 --texts
 echo "done in $SECONDS s; everything is in $out/"

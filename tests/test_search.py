@@ -220,7 +220,7 @@ def test_malformed_encoded_queries(index: Path, tmp_path: Path, row: Any, messag
 def test_encoded_queries_of_another_index(index: Path, tmp_path: Path, part: str) -> None:
     queries = tmp_path / "q.jsonl"
     queries.write_bytes(jsonl([{"id": "a", "vector": {"dog": 2}}]))
-    write_json(tmp_path / "q.jsonl.manifest.json", {part: {"digest": "0123", "bits": 4}})
+    write_json(tmp_path / "q.jsonl.manifest.json", {part: {"digest": "0123", "query": {"scheme": "0123"}}})
     with pytest.raises(ArtefactError, match=f"q.jsonl: encoded with {part} .*0123.*; encode the topics again"):
         invoke("--index", index, "--topics", queries, "--output", tmp_path / "x.trec")
 

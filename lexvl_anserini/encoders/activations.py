@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -26,10 +26,3 @@ def elu1p(logit: Tensor) -> Tensor:
     Computed as ELU(x) + 1, like the reference, so that very negative logits give the same exact zeros.
     """
     return torch.nn.functional.elu(logit) + 1.0
-
-
-ACTIVATIONS: Mapping[str, Activation] = {
-    "log1p_relu": log1p_relu,
-    "log1p_log1p_relu": log1p_log1p_relu,
-    "elu1p": elu1p,
-}

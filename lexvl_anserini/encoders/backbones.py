@@ -17,9 +17,15 @@ from lexvl_anserini.errors import CheckpointError
 
 # Heads that a plain backbone does not use and that a checkpoint may carry.
 UNUSED_HEADS = re.compile(
-    r"(.*\.)?(pooler|cls|lm_head|head|decoder|vocab_transform|vocab_layer_norm|vocab_projector|mlm_head)\..*"
+    r"(.*\.)?(pooler|cls|lm_head|head|decoder|vocab_transform|vocab_layer_norm|vocab_projector|mlm_head|predictions"
+    r"|generator_predictions|generator_lm_head|discriminator_predictions)\..*"
 )
 POSITION_IDS = re.compile(r".*position_ids")
+
+# Architectures whose positions are counted from the padding id on, as fairseq's were: that many fewer tokens fit.
+OFFSET_POSITIONS = frozenset(
+    {"camembert", "data2vec-text", "longformer", "mpnet", "roberta", "roberta-prelayernorm", "xlm-roberta"}
+)
 
 
 class PassThrough(nn.Identity):
@@ -44,6 +50,14 @@ def read_config(folder: Path) -> Any:
         raise CheckpointError(f"{folder}/config.json: {str(error).splitlines()[0]}") from error
 
 
+def position_limit(config: Any) -> int | None:
+    """The most tokens a text may have, special ones included; None if the configuration does not say."""
+    positions = getattr(config, "max_position_embeddings", None)
+    if not positions or positions < 0:
+        return None
+    return positions - (config.pad_token_id or 0) - 1 if config.model_type in OFFSET_POSITIONS else positions
+
+
 @contextmanager
 def quietly() -> Iterator[None]:
     """Keeps transformers' bars and load reports out of the user's way; what they would say is raised as an error."""
@@ -60,7 +74,7 @@ def quietly() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def from_pretrained(auto: Any, folder: Path, **options: Any) -> tuple[nn.Module, Mapping[str, Any]]:
+def from_pretrained(auto: Any, folder: Path) -> tuple[nn.Module, Mapping[str, Any]]:
     """Loads through transformers in float32 and eval mode; returns the model and what did not fit.
 
     Raises:
@@ -74,12 +88,17 @@ def from_pretrained(auto: Any, folder: Path, **options: Any) -> tuple[nn.Module,
                 trust_remote_code=False,
                 output_loading_info=True,
                 dtype=torch.float32,
-                **options,
+                ignore_mismatched_sizes=True,  # reported in the loading info, and refused by `complain`
             )
     except Exception as error:
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise CheckpointError(f"{folder}: the weights cannot be read ({type(error).__name__}: {first})") from error
     return model.eval(), info
+
+
+def misshapen(info: Mapping[str, Any]) -> list[str]:
+    """The weights of another shape than the configuration's, as `complain` names them."""
+    return [f"{key} {list(found)}, expected {list(wanted)}" for key, found, wanted in info["mismatched_keys"]]
 
 
 def hidden_states(model: nn.Module) -> Backbone:
@@ -96,13 +115,12 @@ def load_backbone(checkpoint: Checkpoint, device: torch.device) -> tuple[Any, in
     import transformers
 
     config = read_config(checkpoint.folder)
-    options = {"add_pooling_layer": False} if config.model_type in ("bert", "roberta", "xlm-roberta") else {}
-    model, info = from_pretrained(transformers.AutoModel, checkpoint.folder, **options)
+    model, info = from_pretrained(transformers.AutoModel, checkpoint.folder)
     complain(
         str(checkpoint.folder),
-        missing=info["missing_keys"],
+        missing=[k for k in info["missing_keys"] if not re.fullmatch(r"(.*\.)?pooler\..*", k)],
         unexpected=[k for k in info["unexpected_keys"] if not (UNUSED_HEADS.fullmatch(k) or POSITION_IDS.fullmatch(k))],
-        misshaped=[str(entry[0]) for entry in info["mismatched_keys"]],
+        misshaped=misshapen(info),
     )
     return model.to(device), config.vocab_size
 
@@ -144,7 +162,7 @@ def load_masked_lm(folder: Path, device: torch.device) -> tuple[Backbone, Head, 
             for k in info["unexpected_keys"]
             if not (re.fullmatch(r"(.*\.)?pooler\..*|.*seq_relationship.*", k) or POSITION_IDS.fullmatch(k))
         ],
-        misshaped=[str(entry[0]) for entry in info["mismatched_keys"]],
+        misshaped=misshapen(info),
     )
     lm: Any = model.to(device)
     decoder = lm.get_output_embeddings()

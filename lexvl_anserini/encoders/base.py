@@ -117,7 +117,7 @@ class BagTower:
     @property
     def binary(self) -> bool:
         """True if all weights are 1, so that quantising must not scale them."""
-        return self.weight is None and not self.normalise
+        return not self.normalise and (self.weight is None or bool((self.weight == 1).all()))
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -198,15 +198,8 @@ class LexicalTower:
         columns: Columns,
         device: torch.device | str = "cpu",
         joiner: str = " ",
-        prompt: str = "",
     ):
-        self.composition, self.reader, self.columns, self.joiner, self.prompt = (
-            composition,
-            reader,
-            columns,
-            joiner,
-            prompt,
-        )
+        self.composition, self.reader, self.columns, self.joiner = composition, reader, columns, joiner
         self.device = torch.device(device)
         self.project = Projector()
         rows = composition.head.matrix.shape[0]
@@ -233,7 +226,7 @@ class LexicalTower:
         for start in range(0, len(order), batch_size):
             positions = order[start : start + batch_size]
             rows = [ids[i] for i in positions]
-            length = self.reader.max_length if padded else max(1, *(len(row) for row in rows), 1)
+            length = self.reader.max_length if padded else max(1, *map(len, rows))
             input_ids, attention = pad(rows, length, self.reader.pad_id, self.device)
             yield (
                 positions,
@@ -260,10 +253,6 @@ class LexicalTower:
         # The reference divides by the norm clamped at 1e-12, as torch.nn.functional.normalize does.
         return torch.nn.functional.normalize(weights, dim=1) if composition.normalise else weights
 
-    def tokens(self, inputs: Sequence[str]) -> list[list[int]]:
-        """Token ids of each input, the tower's prompt before it."""
-        return self.reader([self.prompt + text for text in inputs] if self.prompt else inputs)
-
     @torch.inference_mode()
     def weights(self, inputs: Sequence[str], batch_size: int = 32, progress: Progress = silent) -> sparse.csr_matrix:
         """CSR [n, V] float32 after the sparsifier: weights > 0, dimensions ascending.
@@ -271,7 +260,7 @@ class LexicalTower:
         Raises:
             LexvlError: the model gave a weight that is not a finite number.
         """
-        ids = self.tokens(inputs)
+        ids = self.reader(inputs)
         own = self.columns.own(ids) if self.composition.sparsifier.needs_own else None
         dims: list[np.ndarray] = [np.empty(0, np.int32)] * len(ids)
         values: list[np.ndarray] = [np.empty(0, np.float32)] * len(ids)
@@ -310,7 +299,7 @@ class LexicalTower:
     def dense_weights(self, inputs: Sequence[str], batch_size: int = 32) -> np.ndarray:
         """float32 [n, V] before the sparsifier."""
         result = np.empty((len(inputs), len(self.vocabulary)), dtype=np.float32)
-        for positions, weights in self.batches(self.tokens(inputs), batch_size):
+        for positions, weights in self.batches(self.reader(inputs), batch_size):
             result[positions] = weights.cpu().numpy()
         return result
 
@@ -387,7 +376,7 @@ def choose_device(device: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         chosen = torch.device(device)
-        torch.empty(1, device=chosen)
+        torch.zeros(1, device=chosen).cpu()  # also refuses `meta`, which computes nothing
     except (RuntimeError, AssertionError) as error:
         raise UsageError(
             f"device {device!r} cannot be used here ({str(error).splitlines()[0]}); try --device cpu"

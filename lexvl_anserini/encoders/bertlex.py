@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Literal
 
 from lexvl_anserini.encoders.activations import log1p_relu
-from lexvl_anserini.encoders.backbones import load_masked_lm
+from lexvl_anserini.encoders.backbones import load_masked_lm, position_limit, read_config
 from lexvl_anserini.encoders.base import Composition, Encoder, LexicalTower
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.pooling import masked_max
@@ -19,7 +19,7 @@ def load_bertlex(
     head: Literal["vdr", "mlm"] = "vdr",
     topk: int = TOPK,
     query_topk: int | None = None,
-    max_length: int = UNTRAINED_MAX_LENGTH,
+    max_length: int | None = None,
 ) -> Encoder:
     """A plain BERT with VDR's head, or with its own masked-LM head.
 
@@ -27,17 +27,20 @@ def load_bertlex(
         head: vdr (LayerNorm and tied input embeddings, elu1p); mlm (the pretrained MLM head, log1p_relu).
         topk: dimensions kept per text; -1 all, 0 the own tokens only.
         query_topk: the same for queries; default `topk`.
-        max_length: tokens read per text.
+        max_length: tokens read per text; default 256, or what the model has positions for.
     """
+    checkpoint = source.required("bertlex")
     if head == "vdr":
         return replace(load_vdr(source, topk=topk, query_topk=query_topk, max_length=max_length), name="bertlex")
-    checkpoint = source.required("bertlex")
     backbone, mlm_head, size = load_masked_lm(checkpoint.folder, source.device)
     tokenizer = load_tokenizer(source.tokenizer_folder(), size)
     columns = columns_without(tokenizer, [tokenizer.pad_token_id, tokenizer.cls_token_id, tokenizer.sep_token_id])
 
+    limit = position_limit(read_config(checkpoint.folder))
+    reader = TextReader(tokenizer, max_length or min(UNTRAINED_MAX_LENGTH, limit or UNTRAINED_MAX_LENGTH), limit=limit)
+
     def tower(k: int) -> LexicalTower:
         composition = Composition(backbone, mlm_head, log1p_relu, masked_max, vdr_sparsifier(k, lexical_union=False))
-        return LexicalTower(composition, TextReader(tokenizer, max_length), columns, source.device)
+        return LexicalTower(composition, reader, columns, source.device)
 
     return Encoder("bertlex", "impact", query=tower(topk if query_topk is None else query_topk), document=tower(topk))

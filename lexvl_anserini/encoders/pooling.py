@@ -41,7 +41,7 @@ def top_mean(logits: Tensor, masked: Tensor, activation: Activation, n: int) -> 
     logits.view(-1, logits.shape[-1]).index_fill_(0, masked, -torch.inf)
     top = logits.topk(min(n, logits.shape[1]), dim=1).values  # [B, n, C]
     present = torch.isfinite(top)
-    return (activation(top) * present).sum(dim=1) / present.sum(dim=1)
+    return (activation(top) * present).sum(dim=1) / present.sum(dim=1).clamp(min=1)
 
 
 POOLINGS: Mapping[str, Pooling] = {"max": masked_max, "sum": masked_sum}

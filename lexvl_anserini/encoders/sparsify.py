@@ -48,17 +48,13 @@ def positive() -> Sparsifier:
     return Sparsifier("positive", lambda weights, own: weights > 0)
 
 
-def top_k(k: int | None) -> Sparsifier:
-    """The k largest weights; None keeps all. VDR without lexical union (`encode_queries`, `encode_corpus`)."""
-    if k is None:
-        return positive()
+def top_k(k: int) -> Sparsifier:
+    """The k largest weights. VDR without lexical union (`encode_queries`, `encode_corpus`)."""
     return Sparsifier(f"top_k({k})", lambda weights, own: top_mask(weights, k))
 
 
-def top_k_or_own(k: int | None) -> Sparsifier:
-    """The k largest weights united with the text's own tokens (VDR's `embed`); k = 0 keeps the own tokens only."""
-    if k is None:
-        return positive()
+def top_k_or_own(k: int) -> Sparsifier:
+    """The k largest weights united with the text's own tokens (VDR's `embed`)."""
     return Sparsifier(f"top_k_or_own({k})", lambda weights, own: top_mask(weights, k) | _own(own), needs_own=True)
 
 

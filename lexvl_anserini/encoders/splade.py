@@ -6,20 +6,20 @@ Reads plain Hugging Face masked-LM folders and sentence-transformers' SparseEnco
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from lexvl_anserini.encoders.activations import Activation, log1p_log1p_relu, log1p_relu
-from lexvl_anserini.encoders.backbones import load_masked_lm, read_config
+from lexvl_anserini.encoders.backbones import load_masked_lm, position_limit, read_config
 from lexvl_anserini.encoders.base import Backbone, BagTower, Composition, Encoder, Head, LexicalTower
-from lexvl_anserini.encoders.checkpoints import find_checkpoint, read_weights
+from lexvl_anserini.encoders.checkpoints import Checkpoint, find_checkpoint, read_weights
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.pooling import POOLINGS, Pooling
 from lexvl_anserini.encoders.sparsify import Sparsifier, own_tokens, positive, top_k
-from lexvl_anserini.encoders.tokens import Columns, TextReader, columns_without, load_tokenizer
+from lexvl_anserini.encoders.tokens import Columns, TextReader, columns_without, has_tokenizer, load_tokenizer
 from lexvl_anserini.errors import CheckpointError, UsageError
 from lexvl_anserini.files import read_json
 
@@ -36,6 +36,7 @@ class Parts:
     tokenizer: Any
     columns: Columns
     max_length: int
+    limit: int | None = None
     backbone: Backbone | None = None
     head: Head | None = None
     pooling: Pooling = POOLINGS["max"]
@@ -82,12 +83,12 @@ def load_splade(
     query, document = sides["query"], sides["document"]
     if query_checkpoint is not None:
         folder = find_checkpoint(query_checkpoint).folder
-        query = read_sides(folder, Source(None, source.device, query_checkpoint))["query"]
+        query = read_sides(folder, query_source(folder, source))["query"]
         if query.columns.vocabulary.digest != document.columns.vocabulary.digest:
             raise CheckpointError(f"{folder}: the query encoder has another vocabulary than {checkpoint.folder}")
     if doc_only:
         query_tower: BagTower | LexicalTower = BagTower(
-            TextReader(query.tokenizer, query_max_length or query.max_length), query.columns
+            TextReader(query.tokenizer, query_max_length or query.max_length), spladed_columns(query.tokenizer)
         )
     else:
         query_tower = tower(query, source, pooling, lexical in ("query", "both"), query_topk, query_max_length)
@@ -95,35 +96,54 @@ def load_splade(
     return Encoder("splade", "impact", query=query_tower, document=document_tower)
 
 
+def query_source(folder: Path, source: Source) -> Source:
+    """Where a separate query encoder's parts come from: a folder without tokenizer shares the documents' one."""
+    alone = has_tokenizer(folder) or (folder / "modules.json").is_file()
+    return Source(Checkpoint(str(folder), folder), source.device, None if alone else str(source.tokenizer_folder()))
+
+
 def tower(
     parts: Parts, source: Source, pooling: str | None, lexical: bool, topk: int | None, max_length: int | None
 ) -> BagTower | LexicalTower:
-    """The tower of one side; None keeps what the folder says."""
-    reader = TextReader(parts.tokenizer, max_length or parts.max_length, specials=parts.weight is None)
+    """The tower of one side; None keeps what the folder says.
+
+    Raises:
+        UsageError: topk is below 1.
+    """
+    reader = TextReader(
+        parts.tokenizer,
+        parts.max_length if max_length is None else max_length,
+        specials=parts.weight is None,
+        limit=parts.limit,
+        prompt=parts.prompt,
+    )
     k = parts.topk if topk is None else topk
+    if k is not None and k < 1:
+        raise UsageError(f"encoder 'splade': topk {k}: expected at least 1")
     if parts.backbone is None or parts.head is None:
         return BagTower(reader, parts.columns, parts.weight, topk=k)
     sparsifier: Sparsifier = own_tokens() if lexical else positive() if k is None else top_k(k)
     pool = parts.pooling if pooling is None else POOLINGS[pooling]
     composition = Composition(parts.backbone, parts.head, parts.activation, pool, sparsifier)
-    return LexicalTower(composition, reader, parts.columns, source.device, prompt=parts.prompt)
+    return LexicalTower(composition, reader, parts.columns, source.device)
 
 
 def read_sides(folder: Path, source: Source) -> dict[str, Parts]:
     """Query and document parts of a folder, whichever layout it has."""
     if (folder / "modules.json").is_file():
         return sentence_transformers_sides(folder, source)
-    parts = masked_lm_parts(folder, source, source.tokenizer_folder() if source.checkpoint else folder, MAX_LENGTH)
+    parts = masked_lm_parts(folder, source, source.tokenizer_folder(), MAX_LENGTH)
     return {"query": parts, "document": parts}
 
 
 def masked_lm_parts(folder: Path, source: Source, tokenizer_folder: Path, max_length: int | None, **rest: Any) -> Parts:
-    """Backbone, head and tokenizer of one masked-LM folder."""
+    """Backbone, head and tokenizer of one masked-LM folder; without `max_length` the tokenizer's own limit holds."""
     backbone, head, size = load_masked_lm(folder, source.device)
     tokenizer = load_tokenizer(tokenizer_folder, size)
-    limit = getattr(read_config(folder), "max_position_embeddings", None) or tokenizer.model_max_length
+    limit = position_limit(read_config(folder))
+    wanted = max_length or tokenizer.model_max_length
     return Parts(
-        tokenizer, spladed_columns(tokenizer), min(max_length or limit, limit), backbone=backbone, head=head, **rest
+        tokenizer, spladed_columns(tokenizer), min(wanted, limit or wanted), limit, backbone=backbone, head=head, **rest
     )
 
 
@@ -138,12 +158,9 @@ def sentence_transformers_sides(folder: Path, source: Source) -> dict[str, Parts
     Raises:
         CheckpointError: a dense model, or modules this layout does not have.
     """
-    import orjson
-
     about_file = folder / "config_sentence_transformers.json"
     about = read_json(about_file, "model description", CheckpointError) if about_file.is_file() else {}
-    modules = orjson.loads((folder / "modules.json").read_bytes())
-    chain = [(class_name(module["type"]), folder / module["path"]) for module in modules]
+    chain = read_modules(folder)
     prompts = about.get("prompts") or {}
     topk = about.get("max_active_dims")
     if [name for name, _ in chain] == ["Router"]:
@@ -158,10 +175,23 @@ def sentence_transformers_sides(folder: Path, source: Source) -> dict[str, Parts
             side: chain_parts(chains[side], folder, source, topk, prompts.get(side) or "")
             for side in ("query", "document")
         }
-    both = chain_parts(chain, folder, source, topk, prompts.get("document") or "")
-    if prompts.get("query", "") == both.prompt:
-        return {"query": both, "document": both}
-    return {"query": chain_parts(chain, folder, source, topk, prompts["query"] or ""), "document": both}
+    both = chain_parts(chain, folder, source, topk, "")
+    return {side: replace(both, prompt=prompts.get(side) or "") for side in ("query", "document")}
+
+
+def read_modules(folder: Path) -> list[tuple[str, Path]]:
+    """Class names and folders of `modules.json`.
+
+    Raises:
+        CheckpointError: the file is not a list of modules.
+    """
+    import orjson
+
+    path = folder / "modules.json"
+    try:
+        return [(class_name(module["type"]), folder / module["path"]) for module in orjson.loads(path.read_bytes())]
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise CheckpointError(f"{path}: not a list of modules with type and path ({error})") from error
 
 
 def class_name(path: str) -> str:
@@ -173,7 +203,7 @@ def chain_parts(chain: list[tuple[str, Path]], folder: Path, source: Source, top
     """One chain of modules: [Transformer, SpladePooling] or [SparseStaticEmbedding]."""
     match chain:
         case [("SparseStaticEmbedding", path)]:
-            return static_parts(path, topk)
+            return static_parts(path, topk, prompt)
         case [("MLMTransformer" | "Transformer", path), ("SpladePooling", pooling_path)]:
             limits_file = path / "sentence_bert_config.json"
             limits = read_json(limits_file, "limits", CheckpointError) if limits_file.is_file() else {}
@@ -204,7 +234,7 @@ def splade_pooling(config: Mapping[str, Any], where: Path) -> dict[str, Any]:
     return {"pooling": POOLINGS[strategy], "activation": activations[activation]}
 
 
-def static_parts(folder: Path, topk: int | None) -> Parts:
+def static_parts(folder: Path, topk: int | None, prompt: str) -> Parts:
     """Inference-free queries: one stored weight per token, tokenised without special tokens."""
     config_file = folder / "config.json"
     config = read_json(config_file, "static embedding", CheckpointError) if config_file.is_file() else {}
@@ -215,10 +245,13 @@ def static_parts(folder: Path, topk: int | None) -> Parts:
         for token, value in by_token.items():
             weight[tokenizer.convert_tokens_to_ids(token)] = value
     else:
-        weight = read_weights(folder)["weight"].float().numpy().reshape(-1)
+        stored = read_weights(folder)
+        if "weight" not in stored:
+            raise CheckpointError(f"{folder}: no tensor 'weight', found {', '.join(sorted(stored)[:10])}")
+        weight = stored["weight"].float().numpy().reshape(-1)
     if len(weight) != len(tokenizer):
         raise CheckpointError(f"{folder}: {len(weight)} weights for {len(tokenizer)} tokens")
     # Specials count here: the tokenizer adds none, so one in a text stands there on purpose.
     columns = columns_without(tokenizer, [])
     limit = tokenizer.model_max_length
-    return Parts(tokenizer, columns, int(min(limit, 1 << 20)), weight=weight, topk=topk)
+    return Parts(tokenizer, columns, int(min(limit, 1 << 20)), weight=weight, topk=topk, prompt=prompt)

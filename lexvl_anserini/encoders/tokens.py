@@ -9,13 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from lexvl_anserini.errors import CheckpointError
+from lexvl_anserini.errors import CheckpointError, UsageError
 from lexvl_anserini.vocabulary import Vocabulary
 
 # In BERT's uncased vocabulary id 999 is "!": everything below is [PAD], [UNK], [CLS], [SEP], [MASK] and [unused].
 FIRST_WORD_ID = 999
 
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model")
+
+
+def has_tokenizer(folder: Path) -> bool:
+    """True if a folder holds the files of a tokenizer."""
+    return any((folder / name).is_file() for name in TOKENIZER_FILES)
 
 
 def load_tokenizer(folder: Path, size: int | None = None) -> Any:
@@ -30,7 +35,7 @@ def load_tokenizer(folder: Path, size: int | None = None) -> Any:
     """
     import transformers
 
-    if not any((folder / name).is_file() for name in TOKENIZER_FILES):
+    if not has_tokenizer(folder):
         raise CheckpointError(
             f"{folder}: no tokenizer ({', '.join(TOKENIZER_FILES[:3])}); name a folder that has one with --tokenizer"
         )
@@ -75,7 +80,13 @@ class Columns:
 
 
 def columns_from(tokenizer: Any, shift: int) -> Columns:
-    """Dimension j is token id j + shift (VDR, section 1.1)."""
+    """Dimension j is token id j + shift (VDR, section 1.1).
+
+    Raises:
+        UsageError: the shift leaves no dimension, or is negative.
+    """
+    if not 0 <= shift < len(tokenizer):
+        raise UsageError(f"shift {shift}: expected 0 to {len(tokenizer) - 1} for {len(tokenizer)} tokens")
     of_token = np.arange(len(tokenizer), dtype=np.int64) - shift
     of_token[:shift] = -1
     return Columns(Vocabulary(token_strings(tokenizer)[shift:], "the tokenizer's vocabulary"), of_token)
@@ -97,23 +108,34 @@ class TextReader:
                 positions take part in pooling, as when the published VDR checkpoints were trained and evaluated.
                 Padding to the longest text of a batch is not offered: a vector must not depend on its neighbours.
     specials    add [CLS] and [SEP]
+    limit       the most tokens the model has positions for; None where nothing limits
+    prompt      stands before every text
+
+    Raises:
+        UsageError: a max_length that leaves no room for a token, or that the model has no positions for.
     """
 
     tokenizer: Any
     max_length: int
     padding: str = "none"
     specials: bool = True
+    limit: int | None = None
+    prompt: str = ""
 
     def __post_init__(self) -> None:
         if self.padding not in ("none", "max_length"):
-            raise CheckpointError(f"padding {self.padding!r} is not known; choose none or max_length")
+            raise UsageError(f"padding {self.padding!r} is not known; choose none or max_length")
+        least = 1 + (self.tokenizer.num_special_tokens_to_add() if self.specials else 0)
+        if not least <= self.max_length <= (self.limit or self.max_length):
+            most = f" and at most {self.limit}" if self.limit else ""
+            raise UsageError(f"max_length {self.max_length}: this model reads at least {least}{most} tokens")
 
     def __call__(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids per text, unpadded, truncated to `max_length`."""
         if not len(texts):
             return []
         return self.tokenizer(
-            list(texts),
+            [self.prompt + text for text in texts],
             truncation=True,
             max_length=self.max_length,
             add_special_tokens=self.specials,

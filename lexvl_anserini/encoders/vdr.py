@@ -15,18 +15,24 @@ import torch
 from torch import Tensor, nn
 
 from lexvl_anserini.encoders.activations import elu1p
-from lexvl_anserini.encoders.backbones import bert_from_weights, hidden_states, load_backbone, read_config
+from lexvl_anserini.encoders.backbones import (
+    bert_from_weights,
+    hidden_states,
+    load_backbone,
+    position_limit,
+    read_config,
+)
 from lexvl_anserini.encoders.base import BagTower, Composition, Encoder, Head, LexicalTower
 from lexvl_anserini.encoders.checkpoints import Checkpoint, find_checkpoint, load_strictly, read_weights
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.pooling import Pooling, masked_max, mean_of_top
 from lexvl_anserini.encoders.sparsify import Sparsifier, own_tokens, positive, top_k, top_k_or_own
 from lexvl_anserini.encoders.tokens import (
-    TOKENIZER_FILES,
     Columns,
     TextReader,
     columns_from,
     first_word_id,
+    has_tokenizer,
     load_tokenizer,
 )
 from lexvl_anserini.errors import CheckpointError, UsageError
@@ -149,13 +155,19 @@ def untrained_side(source: Source, checkpoint: Checkpoint) -> Side:
     backbone, size = load_backbone(checkpoint, source.device)
     tokenizer = load_tokenizer(source.tokenizer_folder(), size)
     shift = first_word_id(tokenizer)
+    limit = position_limit(backbone.config)
     embeddings = backbone.get_input_embeddings().weight.detach()[shift:]
+    if embeddings.shape[1] != backbone.config.hidden_size:
+        raise CheckpointError(
+            f"{checkpoint.folder}: input embeddings have {embeddings.shape[1]} columns, hidden states "
+            f"{backbone.config.hidden_size}; the tied head needs one width"
+        )
     return Side(
         backbone,
         nn.LayerNorm(embeddings.shape[1], eps=HEAD_EPS).to(source.device),
         embeddings,
         columns_from(tokenizer, shift),
-        TextReader(tokenizer, UNTRAINED_MAX_LENGTH),
+        TextReader(tokenizer, min(UNTRAINED_MAX_LENGTH, limit or UNTRAINED_MAX_LENGTH), limit=limit),
         source.device,
     )
 
@@ -168,16 +180,13 @@ def published_sides(source: Source, checkpoint: Checkpoint) -> tuple[Side, Side]
     """
     config = checkpoint.config()
     weights = read_weights(checkpoint.folder)
-    sides = {
-        prefix: published_side(source, checkpoint, config, prefix, weights) for prefix in ("encoder_q", "encoder_p")
-    }
-    query, document = sides["encoder_q"], sides["encoder_p"]
-    if config.get("shared_encoder"):
-        # One encoder with one limit, the larger of the two (reference: both sides are the same object).
-        longest = max(query.reader.max_length, document.reader.max_length)
-        query = replace(query, reader=query.reader.with_max_length(longest))
-        document = replace(query, joiner=document.joiner)
-    return query, document
+    query = published_side(source, checkpoint, config, "encoder_q", weights)
+    if not config.get("shared_encoder"):
+        return query, published_side(source, checkpoint, config, "encoder_p", weights)
+    # Reference: both sides are one object, which reads as many tokens as the longer of the two.
+    other = (config.get("encoder_p") or {}).get("max_len") or 0
+    shared = replace(query, reader=query.reader.with_max_length(max(query.reader.max_length, other)))
+    return shared, shared
 
 
 def published_side(
@@ -211,7 +220,7 @@ def published_side(
         norm.to(source.device),
         bert.get_input_embeddings().weight.detach()[shift:],
         columns_from(tokenizer, shift),
-        TextReader(tokenizer, about["max_len"], padding="max_length"),
+        TextReader(tokenizer, about["max_len"], padding="max_length", limit=position_limit(backbone_config)),
         source.device,
         topk=TOPK if about.get("topk") is None else about["topk"],
         pooling=published_pooling(where, about),
@@ -222,7 +231,7 @@ def published_side(
 
 def published_pooling(where: str, about: Mapping[str, Any]) -> Pooling:
     """`pooling: max`, or `mean` of the `pooling_topk` largest."""
-    pooling, n = about.get("pooling", "max"), about.get("pooling_topk")
+    pooling, n = about.get("pooling") or "max", about.get("pooling_topk")
     if pooling == "max":
         return masked_max
     if pooling == "mean" and n:
@@ -241,19 +250,19 @@ def companions(source: Source, checkpoint: Checkpoint, model_id: str) -> tuple[A
 
     near = [checkpoint.folder, checkpoint.folder / model_id, checkpoint.folder.parent / model_id]
     if source.backbone_config is not None:
-        config = read_config(find_checkpoint(source.backbone_config).folder)
+        config = read_config(find_checkpoint(source.backbone_config, weights=False).folder)
     elif local := [folder for folder in near[1:] if (folder / "config.json").is_file()]:
         config = read_config(local[0])
     elif model_id == "bert-base-uncased":
         config = transformers.BertConfig()  # its defaults are bert-base-uncased
     else:
-        config = read_config(find_checkpoint(model_id).folder)
+        config = read_config(find_checkpoint(model_id, weights=False).folder)
     if source.tokenizer is not None:
-        return config, find_checkpoint(source.tokenizer).folder
-    if local := [folder for folder in near if any((folder / name).is_file() for name in TOKENIZER_FILES)]:
+        return config, find_checkpoint(source.tokenizer, weights=False).folder
+    if local := [folder for folder in near if has_tokenizer(folder)]:
         return config, local[0]
     try:
-        return config, find_checkpoint(model_id).folder
+        return config, find_checkpoint(model_id, weights=False).folder
     except CheckpointError as error:
         raise CheckpointError(
             f"{error}; or name a folder that has the tokenizer of {model_id} with --tokenizer"

@@ -1,0 +1,66 @@
+"""What all tests share: an environment without network or keys, the shared data's folder, the tiny checkpoints."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+# Before any test imports a model library.
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ.pop("OPENAI_API_KEY", None)
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+GOLDEN = Path(__file__).parent / "golden"
+SHARED = Path(__file__).parents[2] / "shared"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skips tests of the shared data where it does not lie beside the checkout."""
+    if SHARED.is_dir():
+        return
+    skip = pytest.mark.skip(reason="the shared evaluation data does not lie beside the checkout (../shared)")
+    for item in items:
+        if "shared" in item.keywords:
+            item.add_marker(skip)
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The evaluation data beside the checkout."""
+    return SHARED
+
+
+@pytest.fixture(scope="session")
+def golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of tests/golden in which files that are stored once appear everywhere they belong."""
+    folder = tmp_path_factory.mktemp("golden")
+    for part in ("common", "splade", "sentence_transformers_sparse", "vdr"):
+        shutil.copytree(GOLDEN / part, folder / part)
+    for path, source in json.loads((GOLDEN / "common" / "same_files.json").read_text()).items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(folder / source, folder / path)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def load(golden: Path) -> Callable[..., Any]:
+    """`load(name, checkpoint below golden, **options)`: an encoder on the CPU, loaded once per session."""
+    from lexvl_anserini.encoders.loading import load_encoder
+
+    loaded: dict[Any, Any] = {}
+
+    def load(name: str, checkpoint: str, **options: Any) -> Any:
+        key = (name, checkpoint, *sorted(options.items()))
+        if key not in loaded:
+            loaded[key] = load_encoder(name, str(golden / checkpoint), device="cpu", **options)
+        return loaded[key]
+
+    return load

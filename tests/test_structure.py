@@ -1,0 +1,146 @@
+"""The shape of the packages: what they export, what importing them loads, and that registries hold what they say."""
+
+from __future__ import annotations
+
+import configparser
+import importlib
+import pkgutil
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import lexvl_anserini
+from lexvl_anserini.cli import COMMANDS
+from lexvl_anserini.registry import DATASETS, ENCODERS, ENGINES, resolve
+
+ROOT = Path(__file__).parents[1]
+HEAVY = ("torch", "transformers", "sentence_transformers", "jnius", "pyserini", "pandas", "faiss", "scipy", "pyarrow")
+# What importing a command's module must not load: the model, the JVM and the table libraries.
+MODELS = ("torch", "transformers", "sentence_transformers", "jnius", "pyserini", "pandas", "faiss", "ranx", "beir")
+TEXT_SUFFIXES = {".py", ".md", ".sh", ".cfg", ".toml", ".yaml", ".yml", ".txt", ".cff", ".ini"}
+
+
+def modules(package):
+    return [m.name for m in pkgutil.walk_packages(package.__path__, package.__name__ + ".")]
+
+
+def test_exports_resolve():
+    assert set(lexvl_anserini.__all__) == set(lexvl_anserini._HOMES)
+    assert sorted(lexvl_anserini.__all__) == lexvl_anserini.__all__
+    for name in lexvl_anserini.__all__:
+        assert getattr(lexvl_anserini, name) is not None
+
+
+def test_exports_are_what_type_checkers_see():
+    """Names imported under TYPE_CHECKING are those that are imported on demand, from the same homes."""
+    text = (ROOT / "lexvl_anserini/__init__.py").read_text()
+    block = text[text.index("if TYPE_CHECKING") : text.index("_HOMES")]
+    homes = {
+        name.strip(): home
+        for home, names in re.findall(r"from lexvl_anserini\.([\w.]+) import (.+)", block)
+        for name in names.split(",")
+    }
+    assert homes == lexvl_anserini._HOMES
+
+
+def test_no_export_hides_a_submodule():
+    submodules = {name.rsplit(".", 1)[-1] for name in modules(lexvl_anserini)}
+    assert not submodules & set(lexvl_anserini.__all__)
+
+
+def test_unknown_names_are_attribute_errors():
+    with pytest.raises(AttributeError, match="no attribute 'encode_all'"):
+        lexvl_anserini.encode_all  # noqa: B018
+
+
+def loaded_by(module, names):
+    code = f"import sys, {module}; print(*sorted(set({names!r}) & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    return done.stdout.split()
+
+
+def test_importing_the_package_loads_no_heavy_library():
+    assert loaded_by("lexvl_anserini", (*HEAVY, "numpy")) == []
+
+
+@pytest.mark.parametrize("module", [*COMMANDS.values(), "lexvl_anserini.cli", "lexvl_anserini.impacts"])
+def test_importing_a_command_loads_no_model_library(module):
+    assert loaded_by(module, MODELS) == []
+
+
+def test_every_module_can_be_imported():
+    import eval as evaluation
+
+    for package in (lexvl_anserini, evaluation):
+        for name in modules(package):
+            importlib.import_module(name)
+
+
+@pytest.mark.parametrize(
+    "kind,table,name",
+    [
+        (kind, table, name)
+        for kind, table in (("encoder", ENCODERS), ("corpus", DATASETS), ("engine", ENGINES))
+        for name in table
+    ],
+)
+def test_registry_rows_resolve(kind, table, name):
+    assert callable(resolve(kind, name, table))
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_encoders_are_documented(name):
+    """`--list-encoders` prints the first line of a module; option names come from the loader's signature."""
+    module = importlib.import_module(ENCODERS[name].partition(":")[0])
+    assert len(module.__doc__.splitlines()[0]) > 20
+    assert resolve("encoder", name, ENCODERS).__doc__
+
+
+def test_commands_are_modules_with_a_command():
+    for module in COMMANDS.values():
+        assert callable(importlib.import_module(module).command)
+
+
+def test_packaging():
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    assert setup["metadata"]["version"] == lexvl_anserini.__version__
+    included = setup["options.packages.find"]["include"].split()
+    assert included == ["lexvl_anserini", "lexvl_anserini.*", "eval", "eval.*"]
+    for package in ("lexvl_anserini", "eval"):
+        folders = {path.parent for path in (ROOT / package).rglob("*.py")}
+        assert all((folder / "__init__.py").is_file() for folder in folders), "a folder of modules is no package"
+    assert (ROOT / "lexvl_anserini/py.typed").is_file()
+    assert "lexvl = lexvl_anserini.cli:main" in setup["options.entry_points"]["console_scripts"]
+
+
+def repository_files():
+    """Text files of the repository: those git tracks or would, or all that are no build product."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    names = (
+        listed.stdout.splitlines() if listed.returncode == 0 else [str(p.relative_to(ROOT)) for p in ROOT.rglob("*")]
+    )
+    paths = [ROOT / name for name in names if Path(name).suffix in TEXT_SUFFIXES]
+    return [path for path in paths if path.is_file() and "golden" not in path.parts]
+
+
+def test_no_file_names_a_place_on_a_machine():
+    places = re.compile(r"(?<![\w.])/(home|root|Users|work|mnt|data\d*)/\w")
+    allowed = re.compile(r"/data/(mine|x)\b")
+    for path in repository_files():
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            found = places.search(allowed.sub("", line))
+            assert not found, f"{path.relative_to(ROOT)} line {number}: {line.strip()}"
+
+
+def test_golden_files_stay_small():
+    assert sum(path.stat().st_size for path in (ROOT / "tests/golden").rglob("*") if path.is_file()) <= 10 << 20
