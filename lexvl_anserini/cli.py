@@ -6,6 +6,7 @@ stdout.
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 import sys
@@ -37,6 +38,9 @@ COMMANDS = {
     "encode": "lexvl_anserini.encode",
     "index": "lexvl_anserini.index",
     "search": "lexvl_anserini.search",
+    "score": "eval.score",
+    "table": "eval.table",
+    "compare": "eval.compare",
 }
 
 
@@ -57,8 +61,15 @@ def quiet_libraries() -> None:
 def make_app(command: Command, name: str | None = None) -> typer.Typer:
     """A Typer application of one command."""
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-    app.command(name=name, no_args_is_help=False)(command)
+    register(app, command, name)
     return app
+
+
+def register(app: typer.Typer, command: Command, name: str | None = None) -> None:
+    """Adds a command to an application; the `Example:` line that closes its docstring closes its help."""
+    text, _, example = (inspect.getdoc(command) or "").partition("\n\nExample: ")
+    # The \b keeps the example on its line: wrapped at a hyphen it would not run.
+    app.command(name=name, help=text, epilog=f"\b\nExample: {example}" if example else None)(command)
 
 
 def guarded(app: Callable[[], Any]) -> None:
@@ -76,9 +87,6 @@ def guarded(app: Callable[[], Any]) -> None:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
-    except KeyboardInterrupt:
-        print("interrupted; the same command resumes", file=sys.stderr)
-        sys.exit(130)
     except Exception as error:
         if verbose:
             raise
@@ -98,13 +106,10 @@ def main() -> None:
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
         no_args_is_help=True,
-        help="Lexical vision-language retrieval on Lucene: encode, index, search.",
+        help="Lexical vision-language retrieval on Lucene: encode, index, search, measure.",
     )
     for name, module in COMMANDS.items():
-        app.command(name=name)(import_module(module).command)
-    app.command(name="eval", help="Measure a run; the same as `python -m eval.score`.")(
-        import_module("eval.score").command
-    )
+        register(app, import_module(module).command, name)
     guarded(app)
 
 

@@ -266,10 +266,7 @@ def command(
 ) -> None:
     """Encode a corpus (or topics) into vectors on disk.
 
-    For example:
-
-    \b
-    python -m lexvl_anserini.encode --corpus demo --encoder bag-of-tokens --output impacts/demo
+    Example: python -m lexvl_anserini.encode --corpus demo --encoder bag-of-tokens --output impacts/demo
     """
     if list_all:
         typer.echo(list_encoders())

