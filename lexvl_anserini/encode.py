@@ -282,8 +282,9 @@ def command(
     stream = load_topics(topics, data_dir, escape_ids) if topics else None
     dataset = load_dataset(corpus, split, data_dir, escape_ids)
     from lexvl_anserini.encoders.loading import load_encoder
-    from lexvl_anserini.impacts import Layout, write_impacts
+    from lexvl_anserini.impacts import write_impacts
     from lexvl_anserini.quantise import Quantiser
+    from lexvl_anserini.shards import Layout
 
     wanted = Quantiser.named(quantiser, bits, query_bits, scale, percentile)
     layout = Layout(shard_format, shard_size, compress, store_contents)

@@ -11,17 +11,15 @@ leaves the same bytes and encodes no finished shard twice.
 
 from __future__ import annotations
 
-import gzip
 import logging
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import orjson
@@ -29,10 +27,11 @@ import orjson
 from lexvl_anserini.data.base import Dataset
 from lexvl_anserini.data.checks import CorpusSummary, check_corpus, document_bytes
 from lexvl_anserini.encoders import PLACES
-from lexvl_anserini.errors import ArtefactError, UsageError
-from lexvl_anserini.files import exclusive, file_sha256, publish, read_json, sync_to, told_about_disk, write_json
+from lexvl_anserini.errors import ArtefactError
+from lexvl_anserini.files import exclusive, file_sha256, publish, read_json, told_about_disk, write_json
 from lexvl_anserini.quantise import Quantiser
 from lexvl_anserini.records import Document, ImpactQuery, Manifest
+from lexvl_anserini.shards import SHARD_WRITERS, Layout, Shard, shard_stream
 from lexvl_anserini.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -45,155 +44,12 @@ Progress = Callable[[int], None]
 MANIFEST = "manifest.json"
 UNFINISHED = "unfinished.json"
 
-# Documents per shard: what is encoded again, at most, after a kill, and what is held in memory at once.
-SHARD_SIZE = 4096
 # Documents that calibrate the quantiser: encoded once more than the rest, hence few.
 CALIBRATION_SAMPLE = 256
 CALIBRATION_SEED = 20240307
 
 # What decides the bytes of a shard besides our own code.
 VERSIONED = ("lexvl-anserini", "numpy", "sentence-transformers", "tokenizers", "torch", "transformers")
-
-
-@dataclass(frozen=True)
-class Layout:
-    """How shards lie on disk.
-
-    shard_format  jsonl (Anserini's JsonVectorCollection) or parquet (4 to 5 times smaller); dense shards are parquet
-    compress      gzip the jsonl
-    contents      store each document's text beside its vector
-    """
-
-    shard_format: str = "jsonl"
-    shard_size: int = SHARD_SIZE
-    compress: bool = False
-    contents: bool = False
-
-    def __post_init__(self) -> None:
-        if self.shard_format not in ("jsonl", "parquet"):
-            raise UsageError(f"shard format {self.shard_format!r}: expected jsonl or parquet")
-        if self.shard_size < 1:
-            raise UsageError(f"shard size {self.shard_size}: expected at least 1")
-
-    def to_json(self) -> dict[str, Any]:
-        """For the manifest."""
-        return {
-            "shard_format": self.shard_format,
-            "shard_size": self.shard_size,
-            "compress": self.compress,
-            "contents": self.contents,
-        }
-
-    def name(self, number: int) -> str:
-        """Path of a shard inside its folder."""
-        return f"docs/shard-{number:05d}.{self.shard_format}{'.gz' if self.compress else ''}"
-
-
-class Shard(NamedTuple):
-    """Encoded documents on their way to disk.
-
-    vectors   CSR [n, V] int64 (impact), float32 [n, D] (dense), None (text)
-    clipped   postings that quantising cut; dropped: those it rounded to 0
-    """
-
-    ids: Sequence[str]
-    contents: Sequence[str]
-    vectors: Any
-    clipped: int = 0
-    dropped: int = 0
-
-    def counts(self) -> dict[str, int]:
-        """Documents, empty ones, postings and what quantising did."""
-        postings = np.diff(self.vectors.indptr) if hasattr(self.vectors, "indptr") else None
-        if postings is None:
-            return {"documents": len(self.ids), "empty": sum(not text.strip() for text in self.contents)}
-        return {
-            "documents": len(self.ids),
-            "empty": int((postings == 0).sum()),
-            "postings": int(postings.sum()),
-            "clipped": self.clipped,
-            "dropped": self.dropped,
-            "max_impact": int(self.vectors.data.max()) if self.vectors.nnz else 0,
-        }
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# one shard to bytes
-
-
-def write_impact_jsonl(out: IO[bytes], shard: Shard, vocabulary: Vocabulary, contents: bool) -> None:
-    """`{"id","contents","vector":{term:impact}}` per line, terms in the order of dimensions."""
-    terms = np.array(vocabulary.terms, dtype=object)
-    vectors = shard.vectors
-    for row, doc_id in enumerate(shard.ids):
-        span = slice(vectors.indptr[row], vectors.indptr[row + 1])
-        vector = dict(zip(terms[vectors.indices[span]].tolist(), vectors.data[span].tolist(), strict=True))
-        out.write(orjson.dumps({"id": doc_id, "contents": shard.contents[row] if contents else "", "vector": vector}))
-        out.write(b"\n")
-
-
-def write_impact_parquet(out: IO[bytes], shard: Shard, vocabulary: Vocabulary, contents: bool) -> None:
-    """Columns id, term list<uint32> (dimensions of vocab.txt), impact list<uint32>, and contents if wanted; zstd."""
-    import pyarrow as pa
-
-    offsets = pa.array(shard.vectors.indptr, pa.int32())
-    columns = {
-        "id": pa.array(shard.ids, pa.string()),
-        "term": pa.ListArray.from_arrays(offsets, pa.array(shard.vectors.indices, pa.uint32())),
-        "impact": pa.ListArray.from_arrays(offsets, pa.array(shard.vectors.data, pa.uint32())),
-    }
-    write_parquet(out, columns, shard, contents)
-
-
-def write_dense_parquet(out: IO[bytes], shard: Shard, vocabulary: Vocabulary | None, contents: bool) -> None:
-    """Columns id, emb list<float32>, and contents if wanted; zstd."""
-    import pyarrow as pa
-
-    rows, width = shard.vectors.shape
-    offsets = pa.array(np.arange(rows + 1, dtype=np.int32) * width, pa.int32())
-    emb = pa.ListArray.from_arrays(offsets, pa.array(shard.vectors.reshape(-1), pa.float32()))
-    write_parquet(out, {"id": pa.array(shard.ids, pa.string()), "emb": emb}, shard, contents)
-
-
-def write_parquet(out: IO[bytes], columns: dict[str, Any], shard: Shard, contents: bool) -> None:
-    """One row group of `columns`, zstd."""
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    if contents:
-        columns["contents"] = pa.array(shard.contents, pa.string())
-    parquet.write_table(pa.table(columns), out, compression="zstd", row_group_size=len(shard.ids) or 1)
-
-
-def write_text_jsonl(out: IO[bytes], shard: Shard, vocabulary: Vocabulary | None, contents: bool) -> None:
-    """`{"id","contents"}` per line: Anserini's JsonCollection."""
-    for doc_id, text in zip(shard.ids, shard.contents, strict=True):
-        out.write(orjson.dumps({"id": doc_id, "contents": text}))
-        out.write(b"\n")
-
-
-SHARD_WRITERS: Mapping[tuple[str, str], Callable[[IO[bytes], Shard, Any, bool], None]] = {
-    ("impact", "jsonl"): write_impact_jsonl,
-    ("impact", "parquet"): write_impact_parquet,
-    ("dense", "parquet"): write_dense_parquet,
-    ("text", "jsonl"): write_text_jsonl,
-}
-
-
-@contextmanager
-def shard_stream(path: Path, compress: bool) -> Iterator[IO[bytes]]:
-    """A file that is on disk when the block ends; gzip without time stamp or name, so that bytes repeat."""
-    with open(path, "wb") as raw:
-        if compress:
-            with gzip.GzipFile(fileobj=raw, mode="wb", mtime=0, filename="") as packed:
-                yield cast(IO[bytes], packed)
-        else:
-            yield raw
-        sync_to(raw)
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# documents to vectors
 
 
 def encode_shard(
@@ -227,10 +83,6 @@ def calibrated(quantiser: Quantiser, dataset: Dataset, count: int, model: Encode
         return quantiser
     texts = [model.document.read(d) for d in calibration_sample(dataset.documents(), count)]
     return quantiser.calibrate(model.document.weights(texts, batch_size))
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# the plan
 
 
 def versions() -> dict[str, str]:
@@ -344,13 +196,7 @@ def write_impacts(
         DataError: the corpus is malformed, empty, or an id comes twice.
         ArtefactError: the output holds something else, the disk is full, or the corpus changed meanwhile.
     """
-    layout = layout or Layout()
-    if model.kind == "dense":
-        layout = replace(layout, shard_format="parquet", compress=False)
-    elif model.kind == "text":
-        layout = replace(layout, shard_format="jsonl")
-    elif layout.shard_format == "parquet":
-        layout = replace(layout, compress=False)
+    layout = (layout or Layout()).of_kind(model.kind)
     summary = check_corpus(dataset.documents, dataset.name)
     plan = planned(dataset, summary, model, quantiser or Quantiser(), layout)
     with told_about_disk(output):

@@ -21,9 +21,10 @@ from lexvl_anserini.data.base import load_dataset
 from lexvl_anserini.encode import command, encode_queries, load_encoder_of, parse_settings
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.errors import ArtefactError, UsageError
-from lexvl_anserini.impacts import Layout, read_manifest, write_impacts
+from lexvl_anserini.impacts import read_manifest, write_impacts
 from lexvl_anserini.records import Topic
 from lexvl_anserini.registry import ENCODERS
+from lexvl_anserini.shards import Layout
 
 MODULE = [sys.executable, "-m", "lexvl_anserini.encode"]
 ROOT = Path(__file__).parents[1]

@@ -15,11 +15,12 @@ from hypothesis.extra import numpy as arrays
 
 from lexvl_anserini.encoders import pooling
 from lexvl_anserini.encoders.activations import elu1p, log1p_log1p_relu, log1p_relu
-from lexvl_anserini.encoders.base import Composition, Encoder, Head, LexicalTower, choose_device
+from lexvl_anserini.encoders.base import Encoder, choose_device
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.pooling import Projector, masked_max, masked_sum, mean_of_top
 from lexvl_anserini.encoders.sparsify import kept, own_tokens, positive, top_k, top_k_or_own, top_mask
 from lexvl_anserini.encoders.tokens import TextReader, columns_from, columns_without, first_word_id, load_tokenizer
+from lexvl_anserini.encoders.towers import Composition, Head, TextTower
 from lexvl_anserini.errors import CheckpointError, LexvlError, UsageError
 
 quickly = settings(max_examples=60, deadline=None, derandomize=True)
@@ -149,7 +150,7 @@ def toy_tower(tokenizer, weight=1.0):
     matrix = torch.zeros(len(tokenizer), 2)
     matrix[:, 0] = weight
     composition = Composition(backbone, Head(torch.nn.Identity(), matrix), log1p_relu, masked_max, top_k(3))
-    return LexicalTower(composition, TextReader(tokenizer, 8), columns_without(tokenizer, []))
+    return TextTower(composition, TextReader(tokenizer, 8), columns_without(tokenizer, []))
 
 
 @pytest.fixture(scope="module")
@@ -169,7 +170,7 @@ def test_weights_that_are_not_finite_are_told(tokenizer):
 def test_vocabulary_must_fit_the_head(tokenizer):
     tower = toy_tower(tokenizer)
     with pytest.raises(CheckpointError, match="2000 dimensions, the vocabulary 1999"):
-        LexicalTower(tower.composition, tower.reader, columns_from(tokenizer, 1))
+        TextTower(tower.composition, tower.reader, columns_from(tokenizer, 1))
 
 
 def test_a_text_encoder_has_no_vectors():

@@ -24,13 +24,14 @@ import orjson
 import pytest
 from scipy import sparse
 
-from lexvl_anserini import files, impacts
+from lexvl_anserini import files, impacts, shards
 from lexvl_anserini.data.base import Dataset
 from lexvl_anserini.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.files import exclusive
-from lexvl_anserini.impacts import Layout, calibration_sample, read_manifest, write_impacts, write_queries
+from lexvl_anserini.impacts import calibration_sample, read_manifest, write_impacts, write_queries
 from lexvl_anserini.quantise import Quantiser
 from lexvl_anserini.records import Document, ImpactQuery, Manifest
+from lexvl_anserini.shards import Layout
 from lexvl_anserini.vocabulary import Vocabulary
 
 TERMS = ("ash", "bay", "cat", "dog", "elm", "fox", "gnu", "été")
@@ -501,7 +502,7 @@ def test_no_space_at_any_write(tmp_path, monkeypatch, number, call):
 
     with monkeypatch.context() as patch, pytest.raises(ArtefactError, match="the disk is full|larger than this disk"):
         patch.setattr(files, "sync_to", full)
-        patch.setattr(impacts, "sync_to", full)
+        patch.setattr(shards, "sync_to", full)
         encode(tmp_path / "out")
     assert not (tmp_path / "out/manifest.json").exists()
     assert not list((tmp_path / "out/docs").glob("*.part"))
@@ -568,7 +569,8 @@ def events(kill_at):
 
     for module, names in (
         (files, ("sync_to", "publish")),
-        (impacts, ("sync_to", "publish", "write_json", "encode_shard", "clear")),
+        (impacts, ("publish", "write_json", "encode_shard", "clear")),
+        (shards, ("sync_to",)),
     ):
         for name in names:
             setattr(module, name, around(getattr(module, name)))

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lexvl_anserini.encoders.base import Backbone, Head
 from lexvl_anserini.encoders.checkpoints import Checkpoint, complain, load_strictly
+from lexvl_anserini.encoders.towers import Backbone, Head
 from lexvl_anserini.errors import CheckpointError
 
 # Heads that a plain backbone does not use and that a checkpoint may carry.

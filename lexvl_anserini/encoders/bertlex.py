@@ -7,10 +7,11 @@ from typing import Literal
 
 from lexvl_anserini.encoders.activations import log1p_relu
 from lexvl_anserini.encoders.backbones import load_masked_lm, position_limit, read_config
-from lexvl_anserini.encoders.base import Composition, Encoder, LexicalTower
+from lexvl_anserini.encoders.base import Encoder
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.pooling import masked_max
 from lexvl_anserini.encoders.tokens import TextReader, columns_without, load_tokenizer
+from lexvl_anserini.encoders.towers import Composition, TextTower
 from lexvl_anserini.encoders.vdr import TOPK, UNTRAINED_MAX_LENGTH, load_vdr, vdr_sparsifier
 
 
@@ -39,8 +40,8 @@ def load_bertlex(
     limit = position_limit(read_config(checkpoint.folder))
     reader = TextReader(tokenizer, max_length or min(UNTRAINED_MAX_LENGTH, limit or UNTRAINED_MAX_LENGTH), limit=limit)
 
-    def tower(k: int) -> LexicalTower:
+    def tower(k: int) -> TextTower:
         composition = Composition(backbone, mlm_head, log1p_relu, masked_max, vdr_sparsifier(k, lexical_union=False))
-        return LexicalTower(composition, reader, columns, source.device)
+        return TextTower(composition, reader, columns, source.device)
 
     return Encoder("bertlex", "impact", query=tower(topk if query_topk is None else query_topk), document=tower(topk))

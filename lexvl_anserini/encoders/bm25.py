@@ -7,7 +7,7 @@ from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.records import Document
 
 
-class TextTower:
+class PlainTextTower:
     """Passes texts through to an engine that analyses them itself."""
 
     kind = "text"
@@ -19,5 +19,5 @@ class TextTower:
 
 def load_bm25(source: Source) -> Encoder:
     """Needs neither checkpoint nor device."""
-    tower = TextTower()
+    tower = PlainTextTower()
     return Encoder("bm25", "text", tower, tower)

@@ -64,7 +64,7 @@ class Projector:
     def __call__(
         self,
         features: Tensor,  # [B, L, D]
-        masked: Tensor,  # bool [B, L], True where a position takes no part
+        masked: Tensor | None,  # bool [B, L], True where a position takes no part
         matrix: Tensor,  # [V, D]
         bias: Tensor | None,  # [V]
         pooling: Pooling,
@@ -73,7 +73,8 @@ class Projector:
         """activation(pooling over positions of <features, matrix_v> + bias_v)."""
         batch, length, width = features.shape
         rows = features.reshape(batch * length, width)
-        masked_rows = masked.reshape(-1).nonzero().squeeze(1)  # [P]
+        nowhere = torch.empty(0, dtype=torch.long, device=rows.device)
+        masked_rows = nowhere if masked is None else masked.reshape(-1).nonzero().squeeze(1)  # [P]
         size = matrix.shape[0]
         columns = max(1, min(size, BUFFER_FLOATS // (batch * length)))
         if (

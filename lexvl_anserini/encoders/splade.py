@@ -14,12 +14,13 @@ import numpy as np
 
 from lexvl_anserini.encoders.activations import Activation, log1p_log1p_relu, log1p_relu
 from lexvl_anserini.encoders.backbones import load_masked_lm, position_limit, read_config
-from lexvl_anserini.encoders.base import Backbone, BagTower, Composition, Encoder, Head, LexicalTower
+from lexvl_anserini.encoders.base import Encoder
 from lexvl_anserini.encoders.checkpoints import Checkpoint, find_checkpoint, read_weights
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.pooling import POOLINGS, Pooling
 from lexvl_anserini.encoders.sparsify import Sparsifier, own_tokens, positive, top_k
 from lexvl_anserini.encoders.tokens import Columns, TextReader, columns_without, has_tokenizer, load_tokenizer
+from lexvl_anserini.encoders.towers import Backbone, BagTower, Composition, Head, TextTower
 from lexvl_anserini.errors import CheckpointError, UsageError
 from lexvl_anserini.files import read_json
 
@@ -87,7 +88,7 @@ def load_splade(
         if query.columns.vocabulary.digest != document.columns.vocabulary.digest:
             raise CheckpointError(f"{folder}: the query encoder has another vocabulary than {checkpoint.folder}")
     if doc_only:
-        query_tower: BagTower | LexicalTower = BagTower(
+        query_tower: BagTower | TextTower = BagTower(
             TextReader(query.tokenizer, query_max_length or query.max_length), spladed_columns(query.tokenizer)
         )
     else:
@@ -104,7 +105,7 @@ def query_source(folder: Path, source: Source) -> Source:
 
 def tower(
     parts: Parts, source: Source, pooling: str | None, lexical: bool, topk: int | None, max_length: int | None
-) -> BagTower | LexicalTower:
+) -> BagTower | TextTower:
     """The tower of one side; None keeps what the folder says.
 
     Raises:
@@ -125,7 +126,7 @@ def tower(
     sparsifier: Sparsifier = own_tokens() if lexical else positive() if k is None else top_k(k)
     pool = parts.pooling if pooling is None else POOLINGS[pooling]
     composition = Composition(parts.backbone, parts.head, parts.activation, pool, sparsifier)
-    return LexicalTower(composition, reader, parts.columns, source.device)
+    return TextTower(composition, reader, parts.columns, source.device)
 
 
 def read_sides(folder: Path, source: Source) -> dict[str, Parts]:

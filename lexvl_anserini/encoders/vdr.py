@@ -22,7 +22,7 @@ from lexvl_anserini.encoders.backbones import (
     position_limit,
     read_config,
 )
-from lexvl_anserini.encoders.base import BagTower, Composition, Encoder, Head, LexicalTower
+from lexvl_anserini.encoders.base import Encoder
 from lexvl_anserini.encoders.checkpoints import Checkpoint, find_checkpoint, load_strictly, read_weights
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.pooling import Pooling, masked_max, mean_of_top
@@ -35,6 +35,7 @@ from lexvl_anserini.encoders.tokens import (
     has_tokenizer,
     load_tokenizer,
 )
+from lexvl_anserini.encoders.towers import BagTower, Composition, Head, TextTower
 from lexvl_anserini.errors import CheckpointError, UsageError
 
 # Paper, appendix A: 768 dimensions kept per text. Untrained models read what the published ones read.
@@ -127,7 +128,7 @@ class Side:
             reader=reader if padding is None else replace(reader, padding=padding),
         )
 
-    def tower(self) -> LexicalTower:
+    def tower(self) -> TextTower:
         """The parametric side."""
         composition = Composition(
             backbone=hidden_states(self.backbone),
@@ -137,7 +138,7 @@ class Side:
             sparsifier=vdr_sparsifier(self.topk, self.lexical_union),
             normalise=self.normalise,
         )
-        return LexicalTower(composition, self.reader, self.columns, self.device, self.joiner)
+        return TextTower(composition, self.reader, self.columns, self.device, self.joiner)
 
     def bag(self) -> BagTower:
         """The non-parametric side: same tokenizer, limit and vocabulary, no network."""
