@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lexvl_anserini.errors import UsageError
+from lexvl_anserini.errors import DataError, UsageError
 from lexvl_anserini.records import Qrel
 from lexvl_anserini.runs import read_run_manifest
 
@@ -61,8 +61,11 @@ def describe_run(path: Path) -> RunCard:
     """What is known of a run without reading it.
 
     Raises:
+        DataError: there is no such run.
         ArtefactError: its manifest is damaged.
     """
+    if not path.is_file():
+        raise DataError(f"{path}: no such run; write one with python -m lexvl_anserini.search")
     manifest = read_run_manifest(path)
     if manifest is None:
         return RunCard(path, system=path.name.removesuffix(".gz").removesuffix(".trec"))

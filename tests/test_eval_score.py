@@ -182,7 +182,7 @@ def test_table_puts_data_sets_side_by_side(toy: Path, call: Callable):
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["--run", "none.trec", "--qrels", "qrels.tsv"], 1, "none.trec: cannot be read as a run"),
+        (["--run", "none.trec", "--qrels", "qrels.tsv"], 1, "none.trec: no such run"),
         (["--run", "a.trec", "--qrels", "none.tsv"], 1, "none.tsv: cannot be read"),
         (
             ["--run", "a.trec"],
