@@ -20,6 +20,7 @@ class Source(NamedTuple):
     split: str | None = None
     data_dir: str | None = None
     escape_ids: bool = False
+    direction: str | None = None
 
 
 class Judgements(NamedTuple):
@@ -47,13 +48,15 @@ class RunCard:
 
 
 def system_name(encoder: Mapping[str, Any]) -> str:
-    """An encoder's name, with its options in brackets.
+    """An encoder's name, with its options in brackets; the direction is told with the data set.
 
     >>> system_name({"name": "vdr", "options": {"pooling": "max", "top_k": 64}})
     'vdr (pooling=max, top_k=64)'
     """
     name, settings = str(encoder.get("name", "?")), encoder.get("options") or {}
-    options = ", ".join(f"{option}={value}" for option, value in settings.items() if value is not None)
+    options = ", ".join(
+        f"{option}={value}" for option, value in settings.items() if value is not None and option != "direction"
+    )
     return f"{name} ({options})" if options else name
 
 
@@ -77,6 +80,7 @@ def describe_run(path: Path) -> RunCard:
             split=manifest.split or None,
             data_dir=manifest.data_dir,
             escape_ids=bool(manifest.corpus.get("escape_ids")),
+            direction=manifest.corpus.get("direction"),
         ),
         remove_query=manifest.remove_query,
         efficiency=manifest.efficiency,
@@ -97,6 +101,7 @@ def choose_source(card: RunCard, asked: Source) -> Source:
         split=asked.split or known.split,
         data_dir=asked.data_dir or known.data_dir,
         escape_ids=asked.escape_ids or known.escape_ids,
+        direction=asked.direction or known.direction,
     )
     if source.dataset is None:
         raise UsageError(
@@ -119,5 +124,8 @@ def read_judgements(source: Source) -> Judgements:
     from lexvl_anserini.data.base import load_dataset
 
     assert source.dataset is not None
-    dataset = load_dataset(source.dataset, source.split, source.data_dir, source.escape_ids)
-    return Judgements(f"{dataset.name}/{dataset.split}", tuple(dataset.qrels()), dataset.remove_query)
+    dataset = load_dataset(source.dataset, source.split, source.data_dir, source.escape_ids, source.direction)
+    label = f"{dataset.name}/{dataset.split}"
+    if dataset.direction != "text-to-text":
+        label += f" {dataset.direction}"
+    return Judgements(label, tuple(dataset.qrels()), dataset.remove_query)

@@ -18,7 +18,7 @@ from lexvl_anserini.cli import DataDir, Overwrite, Verbose, check_style, file_na
 from lexvl_anserini.errors import ArtefactError, UnknownName, UsageError
 from lexvl_anserini.files import write_json
 from lexvl_anserini.records import DenseQuery, ImpactQuery, Manifest, Topic
-from lexvl_anserini.registry import ENCODERS
+from lexvl_anserini.registry import ENCODERS, resolve
 
 if TYPE_CHECKING:
     from lexvl_anserini.data.base import Dataset
@@ -38,6 +38,7 @@ DRY_RUN_SAMPLE = 64
 # The encoder of a corpus when none is named: (encoder, checkpoint).
 DEFAULT_ENCODERS: Mapping[str, tuple[str, str | None]] = {"demo": ("vdr", "minilm")}
 DEFAULT_ENCODER: tuple[str, str | None] = ("vdr", None)
+DEFAULT_IMAGE_ENCODER: tuple[str, str | None] = ("vdr-crossmodal", None)
 
 
 def load_encoder_of(
@@ -103,18 +104,16 @@ def quantised_queries(
     model: Encoder, topics: Iterable[Topic], quantiser: Quantiser, max_impact: int | None, batch_size: int = 32
 ) -> Iterator[Query]:
     """As `encode_queries`, with the quantiser given."""
-    from lexvl_anserini.encoders.base import read_topic
-
     stream = iter(topics)
     while piece := list(islice(stream, PIECE)):
-        texts = [read_topic(topic) for topic in piece]
+        inputs = [model.query.read_topic(topic) for topic in piece]
         if model.kind == "text":
             yield from piece
         elif model.kind == "dense":
-            for topic, vector in zip(piece, model.query.vectors(texts, batch_size), strict=True):
+            for topic, vector in zip(piece, model.query.vectors(inputs, batch_size), strict=True):
                 yield DenseQuery(topic.query_id, vector)
         else:
-            impacts = quantiser.queries(model.query.weights(texts, batch_size), max_impact).impacts
+            impacts = quantiser.queries(model.query.weights(inputs, batch_size), max_impact).impacts
             terms = model.query.vocabulary.terms
             for row, topic in enumerate(piece):
                 span = slice(impacts.indptr[row], impacts.indptr[row + 1])
@@ -182,19 +181,29 @@ def estimate(dataset: Dataset, model: Encoder, batch_size: int) -> dict[str, Any
     return rows
 
 
-def default_encoder(corpus: str) -> tuple[str, str | None]:
+def default_encoder(corpus: str, direction: str = "text-to-text") -> tuple[str, str | None]:
     """Encoder and checkpoint of a corpus when the user names none."""
+    if direction != "text-to-text":
+        return DEFAULT_IMAGE_ENCODER
     return DEFAULT_ENCODERS.get(corpus.split("/")[0], DEFAULT_ENCODER)
 
 
-def load_topics(topics: str, data_dir: str | None, escape_ids: bool) -> Iterator[Topic]:
+def direction_option(encoder: str, direction: str) -> dict[str, str]:
+    """`{"direction": ...}` for encoders that have that option (one side reads images), else nothing."""
+    import inspect
+
+    takes = "direction" in inspect.signature(resolve("encoder", encoder, ENCODERS)).parameters
+    return {"direction": direction} if takes else {}
+
+
+def load_topics(topics: str, data_dir: str | None, escape_ids: bool, direction: str | None = None) -> Iterator[Topic]:
     """The topics of a data set's split, or of a file if there is one of that name."""
     from lexvl_anserini.data.base import load_dataset
     from lexvl_anserini.data.topics import read_topics
 
     if Path(topics).is_file():
         return read_topics(Path(topics))
-    return load_dataset(topics, data_dir=data_dir, escape_ids=escape_ids).topics()
+    return load_dataset(topics, None, data_dir, escape_ids, direction).topics()
 
 
 def encode_topics(
@@ -227,7 +236,10 @@ def encode_topics(
 
 
 def command(
-    corpus: Annotated[str, typer.Option(help="demo, beir/<name>, beir:<path>, folder:<path>.")] = "demo",
+    corpus: Annotated[
+        str,
+        typer.Option(help="demo, beir/<name>, coco, flickr30k, flickr8k, or a path: see the README."),
+    ] = "demo",
     encoder: Annotated[str | None, typer.Option(help="A row of --list-encoders; default vdr.")] = None,
     checkpoint: Annotated[str | None, typer.Option(help="Folder, hub id (owner/name[@revision]) or minilm.")] = None,
     output: Annotated[
@@ -238,6 +250,10 @@ def command(
         typer.Option(help="Encode topics instead: dataset/split or a topics file; --output names Q.jsonl.gz."),
     ] = None,
     split: Annotated[str | None, typer.Option(help="Of corpora that are split themselves; default test.")] = None,
+    direction: Annotated[
+        str | None,
+        typer.Option(help="Of captioned images: text-to-image, image-to-text, text-to-text; default the corpus's own."),
+    ] = None,
     data_dir: DataDir = None,
     escape_ids: Annotated[bool, typer.Option("--escape-ids", help="Percent-encode ids that have white space.")] = False,
     tokenizer: Annotated[str | None, typer.Option(help="Take the tokenizer from this folder or hub id.")] = None,
@@ -272,15 +288,17 @@ def command(
         typer.echo(list_encoders())
         return
     check_style(style)
-    name, default_checkpoint = default_encoder(corpus) if encoder is None else (encoder, None)
-    if name not in ENCODERS:
-        raise UnknownName("encoder", name, ENCODERS)
+    if encoder is not None and encoder not in ENCODERS:
+        raise UnknownName("encoder", encoder, ENCODERS)
     if topics and not output:
         raise UsageError("--topics needs --output, for example --output queries.jsonl.gz")
     from lexvl_anserini.data.base import load_dataset
 
-    stream = load_topics(topics, data_dir, escape_ids) if topics else None
-    dataset = load_dataset(corpus, split, data_dir, escape_ids)
+    stream = load_topics(topics, data_dir, escape_ids, direction) if topics else None
+    dataset = load_dataset(corpus, split, data_dir, escape_ids, direction)
+    if not topics:
+        next(dataset.documents(), None)  # a corpus that cannot be read is told before a model is loaded
+    name, default_checkpoint = (encoder, None) if encoder else default_encoder(corpus, dataset.direction)
     from lexvl_anserini.encoders.loading import load_encoder
     from lexvl_anserini.impacts import write_impacts
     from lexvl_anserini.quantise import Quantiser
@@ -290,6 +308,7 @@ def command(
     layout = Layout(shard_format, shard_size, compress, store_contents)
     options = parse_settings(settings or ())
     options |= {k: v for k, v in (("max_length", max_length), ("query_max_length", query_max_length)) if v is not None}
+    options = {**direction_option(name, dataset.direction), **options}
     model = load_encoder(name, checkpoint or default_checkpoint, tokenizer, backbone_config, device, **options)
     target = Path(output) if output else Path("impacts") / f"{file_name(corpus)}.{name}"
     started = time.perf_counter()

@@ -143,6 +143,7 @@ def planned(dataset: Dataset, summary: CorpusSummary, model: Encoder, quantiser:
             "split": dataset.split,
             "data_dir": dataset.data_dir,
             "escape_ids": dataset.escape_ids,
+            "direction": dataset.direction,
             "documents": summary.documents,
             "digest": summary.digest,
         },

@@ -90,7 +90,7 @@ def topic_source(
     corpus = manifest.corpus
     name, split = (topics, None) if topics else (corpus["name"], corpus.get("split"))
     where = data_dir or corpus.get("data_dir")
-    dataset = load_dataset(name, split, where, bool(corpus.get("escape_ids")))
+    dataset = load_dataset(name, split, where, bool(corpus.get("escape_ids")), corpus.get("direction"))
     return TopicSource(
         dataset.topics, f"{dataset.name}/{dataset.split}", dataset.name, dataset.split, where, dataset.remove_query
     )

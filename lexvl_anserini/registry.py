@@ -19,13 +19,18 @@ ENCODERS: Mapping[str, str] = {
     "splade": "lexvl_anserini.encoders.splade:load_splade",
     "svdr": "lexvl_anserini.encoders.svdr:load_svdr",
     "vdr": "lexvl_anserini.encoders.vdr:load_vdr",
+    "vdr-crossmodal": "lexvl_anserini.encoders.vdr_crossmodal:load_vdr_crossmodal",
 }
 
 # A dataset's name is `family`, `family/part` or `family:path`; the row is chosen by the family.
 DATASETS: Mapping[str, str] = {
     "beir": "lexvl_anserini.data.beir:load_beir",
+    "coco": "lexvl_anserini.data.captions:load_captions",
     "demo": "lexvl_anserini.data.demo:load_demo",
+    "flickr30k": "lexvl_anserini.data.captions:load_captions",
+    "flickr8k": "lexvl_anserini.data.captions:load_captions",
     "folder": "lexvl_anserini.data.folder:load_folder",
+    "karpathy": "lexvl_anserini.data.captions:load_karpathy",
 }
 
 # By the kind of a manifest: what shards of that kind are indexed and searched with.

@@ -207,9 +207,10 @@ def texts_of(documents: list[ScoredDoc], manifest: Manifest, data_dir: str | Non
 
     about = manifest.corpus
     where = data_dir or about.get("data_dir")
-    dataset = load_dataset(about["name"], about.get("split") or None, where, bool(about.get("escape_ids")))
+    split, escape_ids, direction = about.get("split") or None, bool(about.get("escape_ids")), about.get("direction")
+    dataset = load_dataset(about["name"], split, where, escape_ids, direction)
     wanted = {document.doc_id for document in documents}
-    return {d.doc_id: d.contents for d in dataset.documents() if d.doc_id in wanted}
+    return {d.doc_id: d.contents or str(d.image or "") for d in dataset.documents() if d.doc_id in wanted}
 
 
 def show(documents: list[ScoredDoc], texts: Mapping[str, str], style: str) -> None:

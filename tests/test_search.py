@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 import lexvl_anserini.search
 from lexvl_anserini.cli import make_app
+from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.errors import ArtefactError, DataError, LexvlError, UsageError
 from lexvl_anserini.files import read_json, write_json
 from lexvl_anserini.index import build_index
@@ -245,7 +246,7 @@ def test_lexical_queries_for_a_dense_index(tmp_path: Path) -> None:
 def test_texts_are_searched_as_they_are(tmp_path: Path) -> None:
     write_text_shards(tmp_path / "shards", [("d1", "a dog"), ("d2", "two cats"), ("d3", "")])
     build_index(tmp_path / "shards", tmp_path / "index")
-    model: Any = SimpleNamespace(kind="text", name="bm25")
+    model = load_encoder("bm25")
     lists = list(search_index(tmp_path / "index", [Topic("q", "cat"), Topic("r", "the")], model=model))
     assert [[d.doc_id for d in documents] for documents in lists] == [["d2"], []]
     with pytest.raises(ArtefactError, match="encoder 'toy' is impact, .* is text"):

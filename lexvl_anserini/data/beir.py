@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lexvl_anserini.data.base import Dataset, data_root
+from lexvl_anserini.data.base import Dataset, checked_direction, data_root
 from lexvl_anserini.data.fetch import BEIR_ARCHIVES, fetch_beir
 from lexvl_anserini.data.ids import checked_id
 from lexvl_anserini.data.lines import Line, parse_object, read_lines, string_field
@@ -25,7 +25,13 @@ NAMED = 5
 _OWN_KEYS = frozenset({"_id", "title", "text", "image", "metadata"})
 
 
-def load_beir(name: str, split: str | None = None, data_dir: str | None = None, escape_ids: bool = False) -> Dataset:
+def load_beir(
+    name: str,
+    split: str | None = None,
+    data_dir: str | None = None,
+    escape_ids: bool = False,
+    direction: str | None = None,
+) -> Dataset:
     """Loads `beir/<name>` or `beir/<name>/<split>` from the data folder (fetched if absent), or `beir:<path>`.
 
     Args:
@@ -33,12 +39,14 @@ def load_beir(name: str, split: str | None = None, data_dir: str | None = None, 
         split: default `test` (`dev` for msmarco).
         data_dir: folder of the data sets; default $LEXVL_DATA, else ~/.cache/lexvl.
         escape_ids: percent-encode white space and control characters in ids instead of refusing them.
+        direction: text-to-text is the only one.
 
     Raises:
         UnknownName: neither a folder nor a BEIR data set.
-        UsageError: two different splits, or no name.
+        UsageError: two different splits, no name, or another direction.
         DataError: files are missing and cannot be fetched, or the split is not there.
     """
+    checked_direction(name, direction, ("text-to-text",), "text-to-text")
     if name.startswith("beir:"):
         path = Path(name.removeprefix("beir:")).expanduser()
         return load_beir_folder(path, name, split, data_dir, escape_ids=escape_ids)

@@ -1,31 +1,37 @@
 """The embedded demo data set: nothing to download, generated from fixed seeds.
 
-A document is the first four captions of a scene, a topic the fifth; the scene's own document is the one relevant
-answer. Exact words often miss it, because annotators differ.
+Five captions and a picture for each scene, in the directions of `views`. The default is text to text: a document is the
+first four captions of a scene, a topic the fifth, and the scene's own document is the one relevant answer; exact words
+often miss it, because annotators differ. Pictures are drawn when they are first asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
-from lexvl_anserini.data.base import Dataset
+from lexvl_anserini.data.base import DIRECTIONS, Dataset, checked_direction
 from lexvl_anserini.data.grammar import captions
+from lexvl_anserini.data.karpathy import Caption, CaptionedImage
 from lexvl_anserini.data.staging import make_scene
+from lexvl_anserini.data.views import VIEWS
 from lexvl_anserini.data.world import SPLITS, Scene
 from lexvl_anserini.errors import UnknownName, UsageError
-from lexvl_anserini.records import Document, Qrel, Topic
 
-__all__ = ["captions", "load_demo", "scenes"]
+__all__ = ["captioned_images", "captions", "load_demo", "scenes"]
 
 
 def load_demo(
-    name: str = "demo", split: str | None = None, data_dir: str | None = None, escape_ids: bool = False
+    name: str = "demo",
+    split: str | None = None,
+    data_dir: str | None = None,
+    escape_ids: bool = False,
+    direction: str | None = None,
 ) -> Dataset:
     """Loads `demo` or `demo/<split>`: train (10,000 scenes), val (1,000) or test (1,000, the default).
 
     Raises:
-        UnknownName: no such split.
+        UnknownName: no such split or direction.
         UsageError: two different splits.
     """
     split_in_name = name.removeprefix("demo").removeprefix("/") or None
@@ -34,14 +40,17 @@ def load_demo(
     chosen = split or split_in_name or "test"
     if chosen not in SPLITS:
         raise UnknownName("split of demo", chosen, SPLITS)
+    direction = checked_direction(name, direction, DIRECTIONS, "text-to-text")
+    view, images, opened = VIEWS[direction], partial(captioned_images, chosen), partial(_opened, chosen, data_dir)
     return Dataset(
         name="demo",
         split=chosen,
-        documents=partial(_documents, chosen),
-        topics=partial(_topics, chosen),
-        qrels=partial(_qrels, chosen),
+        documents=partial(view.documents, images, opened),
+        topics=partial(view.topics, images, opened),
+        qrels=partial(view.qrels, images),
         data_dir=data_dir,
         escape_ids=escape_ids,
+        direction=direction,
     )
 
 
@@ -56,20 +65,18 @@ def scenes(split: str) -> Iterator[Scene]:
     return (make_scene(split, number) for number in range(SPLITS[split]))
 
 
-def _documents(split: str) -> Iterator[Document]:
+def captioned_images(split: str) -> Iterator[CaptionedImage]:
+    """Scenes as captioned images: `test-00012`, its picture's file, its captions `test-00012-1` to `-5`.
+
+    Raises:
+        UnknownName: no such split.
+    """
     for scene in scenes(split):
-        yield Document(scene.scene_id, text=" ".join(captions(scene)[:4]))
+        told = (Caption(f"{scene.scene_id}-{number}", text) for number, text in enumerate(captions(scene), start=1))
+        yield CaptionedImage(scene.scene_id, split, f"{scene.scene_id}.png", tuple(told))
 
 
-def _topics(split: str) -> Iterator[Topic]:
-    for scene in scenes(split):
-        yield Topic(_query_id(scene), captions(scene)[4])
+def _opened(split: str, data_dir: str | None) -> Callable[[str], str]:
+    from lexvl_anserini.data.demo_images import demo_images
 
-
-def _qrels(split: str) -> Iterator[Qrel]:
-    for scene in scenes(split):
-        yield Qrel(_query_id(scene), scene.scene_id, 1)
-
-
-def _query_id(scene: Scene) -> str:
-    return f"{scene.scene_id}-5"
+    return f"{demo_images(split, data_dir)}::{{}}".format

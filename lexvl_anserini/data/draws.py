@@ -34,6 +34,10 @@ class Draws:
         """An integer in [0, n); the bias of the multiplication is below n / 2^64."""
         return (self.bits() * n) >> 64
 
+    def between(self, low: int, high: int) -> int:
+        """An integer in [low, high]."""
+        return low + self.below(high - low + 1)
+
     def chance(self, percent: int) -> bool:
         """True in `percent` of a hundred cases."""
         return self.below(100) < percent

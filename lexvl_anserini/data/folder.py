@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
-from lexvl_anserini.data.base import Dataset
+from lexvl_anserini.data.base import DIRECTIONS, Dataset, checked_direction
 from lexvl_anserini.data.beir import corpus_file, load_beir_folder
 from lexvl_anserini.data.ids import checked_id
 from lexvl_anserini.errors import DataError, UsageError
@@ -18,15 +18,24 @@ TEXT_SUFFIX = ".txt"
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff"})
 
 
-def load_folder(name: str, split: str | None = None, data_dir: str | None = None, escape_ids: bool = False) -> Dataset:
+def load_folder(
+    name: str,
+    split: str | None = None,
+    data_dir: str | None = None,
+    escape_ids: bool = False,
+    direction: str | None = None,
+) -> Dataset:
     """Loads `folder:<path>`.
 
     A folder with a `corpus.jsonl` is read in BEIR's layout. Otherwise every image and every `.txt` file below it is a
     document, in the order of their paths: an image is named by its path, with the text of `<same name>.txt` as its
     caption if there is one; a text is named by its path without the suffix. Hidden files are left out.
 
+    The default direction is text-to-image if the first of its files is an image, else text-to-text. A folder in BEIR's
+    layout has text-to-text only.
+
     Raises:
-        UsageError: no path.
+        UsageError: no path, or a direction it does not have.
         DataError: no such folder, nothing to read in it, or a split of a folder that has none.
     """
     path = name.partition(":")[2]
@@ -36,12 +45,15 @@ def load_folder(name: str, split: str | None = None, data_dir: str | None = None
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder")
     if corpus_file(folder):
+        checked_direction(name, direction, ("text-to-text",), "text-to-text")
         return load_beir_folder(folder, name, split, data_dir, remove_query=False, escape_ids=escape_ids)
-    if next(_files(folder), None) is None:
+    first = next(_files(folder), None)
+    if first is None:
         kinds = ", ".join(sorted(IMAGE_SUFFIXES | {TEXT_SUFFIX}))
         raise DataError(f"{folder}: no corpus.jsonl and no file to read in it; expected {kinds}")
     if split is not None:
         raise DataError(f"{folder}: split {split!r} of a plain folder; only BEIR's layout has splits")
+    default = "text-to-image" if first.suffix.lower() in IMAGE_SUFFIXES else "text-to-text"
     return Dataset(
         name=name,
         split="",
@@ -50,6 +62,7 @@ def load_folder(name: str, split: str | None = None, data_dir: str | None = None
         qrels=partial(_nothing, folder, "judgements"),
         data_dir=data_dir,
         escape_ids=escape_ids,
+        direction=checked_direction(name, direction, DIRECTIONS, default),
     )
 
 

@@ -97,7 +97,7 @@ def parse_object(line: Line) -> dict[str, Any]:
     except orjson.JSONDecodeError:
         # orjson refuses lone surrogates; the standard library keeps them and tells better what is malformed.
         try:
-            record = _whole_characters(json.loads(decode(line)))
+            record = whole_characters(json.loads(decode(line)))
         except (ValueError, RecursionError) as problem:
             raise DataError(f"{line.where}: malformed JSON ({problem})") from problem
     if not isinstance(record, dict):
@@ -121,13 +121,14 @@ def string_field(record: dict[str, Any], key: str, where: str) -> str | None:
     return value
 
 
-def _whole_characters(value: Any) -> Any:
+def whole_characters(value: Any) -> Any:
+    """A JSON value with U+FFFD for lone surrogates in its strings and keys."""
     if isinstance(value, str):
         return _SURROGATE.sub(REPLACEMENT, value)
     if isinstance(value, list):
-        return [_whole_characters(item) for item in value]
+        return [whole_characters(item) for item in value]
     if isinstance(value, dict):
-        return {_whole_characters(key): _whole_characters(item) for key, item in value.items()}
+        return {whole_characters(key): whole_characters(item) for key, item in value.items()}
     return value
 
 

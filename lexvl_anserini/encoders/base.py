@@ -42,8 +42,20 @@ def read_topic(topic: Topic) -> str:
         UsageError: the topic has none (it may be an image).
     """
     if topic.text is None:
-        raise UsageError(f"topic {topic.query_id!r} has no text; this encoder reads texts only")
+        raise UsageError(f"topic {topic.query_id!r} has no text; this side of the encoder reads texts only")
     return topic.text
+
+
+def read_image_of(item: Document | Topic) -> str:
+    """The image reference of a document or topic.
+
+    Raises:
+        UsageError: it has none.
+    """
+    if item.image is None:
+        what, name = ("document", item.doc_id) if isinstance(item, Document) else ("topic", item.query_id)
+        raise UsageError(f"{what} {name!r} has no image; this side of the encoder reads images only")
+    return item.image
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from lexvl_anserini.encoders.base import Encoder, read_document
+from lexvl_anserini.encoders.base import Encoder, read_document, read_topic
 from lexvl_anserini.encoders.loading import Source
-from lexvl_anserini.records import Document
+from lexvl_anserini.records import Document, Topic
 
 
 class PlainTextTower:
@@ -15,6 +15,10 @@ class PlainTextTower:
     def read(self, document: Document) -> str:
         """Title and text of a document joined by one blank."""
         return read_document(document)
+
+    def read_topic(self, topic: Topic) -> str:
+        """The text of a topic."""
+        return read_topic(topic)
 
 
 def load_bm25(source: Source) -> Encoder:

@@ -53,7 +53,11 @@ class Source:
 
 
 # What an encoder loads when no checkpoint is named.
-DEFAULT_CHECKPOINTS: Mapping[str, str] = {"vdr": "vsearch/svdr-msmarco", "svdr": "vsearch/svdr-msmarco"}
+DEFAULT_CHECKPOINTS: Mapping[str, str] = {
+    "vdr": "vsearch/svdr-msmarco",
+    "svdr": "vsearch/svdr-msmarco",
+    "vdr-crossmodal": "vsearch/vdr-cross-modal",
+}
 
 
 def load_encoder(

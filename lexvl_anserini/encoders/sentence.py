@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from lexvl_anserini.encoders.base import Encoder, Progress, read_document, silent
+from lexvl_anserini.encoders.base import Encoder, Progress, read_document, read_topic, silent
 from lexvl_anserini.encoders.checkpoints import Checkpoint
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.errors import CheckpointError, UsageError
 from lexvl_anserini.files import read_json
-from lexvl_anserini.records import Document
+from lexvl_anserini.records import Document, Topic
 
 # Texts handed over at once: enough to sort by length, few enough to show progress.
 PIECE = 512
@@ -29,6 +29,10 @@ class SentenceTower:
     def read(self, document: Document) -> str:
         """Title and text of a document joined by one blank."""
         return read_document(document)
+
+    def read_topic(self, topic: Topic) -> str:
+        """The text of a topic."""
+        return read_topic(topic)
 
     def vectors(self, inputs: Sequence[str], batch_size: int = 32, progress: Progress = silent) -> np.ndarray:
         """float32 [n, D]; the inner product of two vectors is the model's own similarity."""

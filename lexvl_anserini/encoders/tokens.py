@@ -72,6 +72,12 @@ class Columns:
     vocabulary: Vocabulary
     of_token: np.ndarray
 
+    @property
+    def tokens(self) -> np.ndarray:
+        """The token id of each dimension, int64 [V]."""
+        ids = np.flatnonzero(self.of_token >= 0)
+        return ids[np.argsort(self.of_token[ids])]
+
     def own(self, ids: Sequence[Sequence[int]]) -> list[np.ndarray]:
         """Per text, the ascending distinct dimensions of its own tokens."""
         return [
@@ -90,6 +96,15 @@ def columns_from(tokenizer: Any, shift: int) -> Columns:
     of_token = np.arange(len(tokenizer), dtype=np.int64) - shift
     of_token[:shift] = -1
     return Columns(Vocabulary(token_strings(tokenizer)[shift:], "the tokenizer's vocabulary"), of_token)
+
+
+def columns_ascii(tokenizer: Any, shift: int = FIRST_WORD_ID) -> Columns:
+    """Dimensions are the tokens from `shift` on that are pure ASCII, in order (VDR cross-modal, section 1.2)."""
+    strings = token_strings(tokenizer)
+    tokens = [token for token in range(shift, len(strings)) if strings[token].isascii()]
+    of_token = np.full(len(strings), -1, dtype=np.int64)
+    of_token[tokens] = np.arange(len(tokens))
+    return Columns(Vocabulary([strings[token] for token in tokens], "the tokenizer's vocabulary"), of_token)
 
 
 def columns_without(tokenizer: Any, specials: Sequence[int | None]) -> Columns:

@@ -12,12 +12,12 @@ from scipy import sparse
 from torch import Tensor
 
 from lexvl_anserini.encoders.activations import Activation
-from lexvl_anserini.encoders.base import Progress, read_document, silent
+from lexvl_anserini.encoders.base import Progress, read_document, read_topic, silent
 from lexvl_anserini.encoders.pooling import Pooling, Projector
 from lexvl_anserini.encoders.sparsify import Sparsifier, kept
 from lexvl_anserini.encoders.tokens import Columns, TextReader
 from lexvl_anserini.errors import CheckpointError, LexvlError
-from lexvl_anserini.records import Document
+from lexvl_anserini.records import Document, Topic
 from lexvl_anserini.vocabulary import Vocabulary
 
 # Maps its inputs (token ids and attention mask, both [B, L]; or pixels [B, 3, R, R]) to hidden states [B, L, D].
@@ -89,6 +89,10 @@ class LexicalTower:
     def vocabulary(self) -> Vocabulary:
         """Maps a column of `weights` to its term."""
         return self.columns.vocabulary
+
+    def read_topic(self, topic: Topic) -> str:
+        """What a topic gives this tower to encode."""
+        return read_topic(topic)
 
     def batches(self, inputs: Sequence[Any], batch_size: int) -> Iterator[Batch]:
         """The forward passes of `inputs`, each item in exactly one."""
@@ -246,6 +250,10 @@ class BagTower:
     def read(self, document: Document) -> str:
         """The text of a document, as this tower reads it."""
         return read_document(document, self.joiner)
+
+    def read_topic(self, topic: Topic) -> str:
+        """The text of a topic."""
+        return read_topic(topic)
 
     def weights(self, inputs: Sequence[str], batch_size: int = 32, progress: Progress = silent) -> sparse.csr_matrix:
         """CSR [n, V] float32, > 0, dimensions ascending."""

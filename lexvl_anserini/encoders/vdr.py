@@ -6,8 +6,9 @@ LayerNorm nobody has trained, the same equation gives a usable untrained model.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -200,7 +201,27 @@ def published_side(
         raise CheckpointError(
             f"{where} is of type {about.get('type')!r}; this encoder loads VDR text models (type 'vdr')"
         )
-    if missing := [key for key in ("model_id", "max_len", "shift_vocab_num") if key not in about]:
+    if "shift_vocab_num" not in about:
+        raise CheckpointError(f"{checkpoint.folder}/config.json: {prefix} lacks shift_vocab_num")
+    side = bert_side(source, checkpoint, about, prefix, weights, partial(columns_from, shift=about["shift_vocab_num"]))
+    return replace(side, pooling=published_pooling(where, about), normalise=bool(about.get("norm")))
+
+
+def bert_side(
+    source: Source,
+    checkpoint: Checkpoint,
+    about: Mapping[str, Any],
+    prefix: str,
+    weights: Mapping[str, Tensor],
+    columns_of: Callable[[Any], Columns],
+) -> Side:
+    """A BERT with VDR's head; `columns_of` chooses the tokens that are dimensions.
+
+    Raises:
+        CheckpointError: config.json lacks a field, or the weights do not fit.
+    """
+    where = f"{checkpoint.folder}: {prefix}"
+    if missing := [key for key in ("model_id", "max_len") if key not in about]:
         raise CheckpointError(f"{checkpoint.folder}/config.json: {prefix} lacks {', '.join(missing)}")
     backbone_config, tokenizer_folder = companions(source, checkpoint, about["model_id"])
     own = {key.removeprefix(prefix + "."): value for key, value in weights.items() if key.startswith(prefix + ".")}
@@ -214,18 +235,15 @@ def published_side(
     load_strictly(norm, {k.removeprefix("ln."): v for k, v in own.items() if k.startswith("ln.")}, f"{where}.ln")
     if stray := [key for key in own if not key.startswith(("bert_model.", "ln."))]:
         raise CheckpointError(f"{where}: unexpected weights {', '.join(sorted(stray)[:10])}")
-    tokenizer = load_tokenizer(tokenizer_folder, backbone_config.vocab_size)
-    shift = about["shift_vocab_num"]
+    columns = columns_of(tokenizer := load_tokenizer(tokenizer_folder, backbone_config.vocab_size))
     return Side(
         bert,
         norm.to(source.device),
-        bert.get_input_embeddings().weight.detach()[shift:],
-        columns_from(tokenizer, shift),
+        bert.get_input_embeddings().weight.detach()[columns.tokens],
+        columns,
         TextReader(tokenizer, about["max_len"], padding="max_length", limit=position_limit(backbone_config)),
         source.device,
         topk=TOPK if about.get("topk") is None else about["topk"],
-        pooling=published_pooling(where, about),
-        normalise=bool(about.get("norm")),
         joiner=PUBLISHED_JOINER,
     )
 

@@ -1,0 +1,97 @@
+"""The pictures of the demo data set: one tar of PNG per split, drawn on first use."""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import logging
+import os
+import struct
+import tarfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lexvl_anserini.data.base import data_root
+from lexvl_anserini.data.drawing import VERSION, draw
+from lexvl_anserini.data.staging import make_scene
+from lexvl_anserini.data.world import SPLITS
+from lexvl_anserini.errors import UnknownName, UsageError
+from lexvl_anserini.files import atomic_write, told_about_disk
+
+log = logging.getLogger(__name__)
+
+SIZE = 64
+SIZES = (16, 512)
+
+# Filtering makes flat drawings larger, not smaller, and level 3 is where more effort stops to pay.
+ZLIB_LEVEL = 3
+
+
+def demo_images(split: str = "test", data_dir: str | None = None, size: int = SIZE) -> Path:
+    """The tar of a split's pictures, `<scene_id>.png` each; drawn first if it is not there (some 2 ms a picture).
+
+    It stands in the data folder as `demo/images-v<version>-<size>px-<split>.tar`, whole or not at all; of several
+    processes that want it one draws, the others wait.
+
+    Args:
+        split: train (10,000), val (1,000) or test (1,000).
+        data_dir: folder of the data sets; default $LEXVL_DATA, else ~/.cache/lexvl.
+        size: of a picture's side in pixels.
+
+    Raises:
+        UnknownName: no such split.
+        UsageError: a size out of bounds.
+        ArtefactError: the disk is full or the data folder cannot be written.
+    """
+    if split not in SPLITS:
+        raise UnknownName("split of demo", split, SPLITS)
+    if not SIZES[0] <= size <= SIZES[1]:
+        raise UsageError(f"demo pictures of {size} pixels; expected {SIZES[0]} to {SIZES[1]}")
+    path = data_root(data_dir) / "demo" / f"images-v{VERSION}-{size}px-{split}.tar"
+    if path.is_file():
+        return path
+    with told_about_disk(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with _alone(path.parent):
+        if not path.is_file():
+            log.info("drawing %d pictures into %s", SPLITS[split], path)
+            _write(path, split, size)
+    return path
+
+
+def png(picture: NDArray[np.uint8]) -> bytes:
+    """A picture, uint8 [H, W, 3], as a PNG file without row filters."""
+    height, width, _ = picture.shape
+    rows = np.zeros((height, 1 + 3 * width), np.uint8)
+    rows[:, 1:] = picture.reshape(height, 3 * width)
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    parts = ((b"IHDR", header), (b"IDAT", zlib.compress(rows.tobytes(), ZLIB_LEVEL)), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in parts
+    )
+
+
+def _write(path: Path, split: str, size: int) -> None:
+    with atomic_write(path) as out, tarfile.open(fileobj=out, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+        for number in range(SPLITS[split]):
+            scene = make_scene(split, number)
+            data = png(draw(scene, size))
+            member = tarfile.TarInfo(f"{scene.scene_id}.png")
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Waits until no other process holds the folder; the lock goes with the process, even a killed one."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)

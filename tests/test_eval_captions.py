@@ -1,0 +1,95 @@
+"""R@k of captioned images is a hit rate in percent; rsum adds both directions; recall keeps its own name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import orjson
+import pytest
+from typer.testing import CliRunner
+
+import eval.coco
+from eval.captions import HEADINGS, caption_table, rsum
+from eval.inputs import RunCard
+from lexvl_anserini.cli import make_app
+from lexvl_anserini.records import Measurement
+
+
+@pytest.fixture
+def coco(tmp_path: Path) -> Path:
+    """Two test images with five captions each, in Karpathy's layout; image and caption ids collide on purpose."""
+    images = [
+        {
+            "imgid": number,
+            "filename": f"{number}.jpg",
+            "split": "test",
+            "sentences": [{"raw": f"caption {5 * number + k}", "sentid": 5 * number + k} for k in range(5)],
+        }
+        for number in range(2)
+    ]
+    (tmp_path / "coco").mkdir()
+    (tmp_path / "coco" / "dataset_coco.json").write_bytes(orjson.dumps({"dataset": "coco", "images": images}))
+    return tmp_path
+
+
+def write(path: Path, lists: dict[str, list[str]]) -> Path:
+    path.write_text(
+        "".join(
+            f"{topic} Q0 {doc_id} {rank} {10 - rank} t\n"
+            for topic, documents in lists.items()
+            for rank, doc_id in enumerate(documents, 1)
+        )
+    )
+    return path
+
+
+def measured(coco: Path, run: Path, direction: str) -> dict[str, float]:
+    arguments = ["--run", str(run), "--data-dir", str(coco), "--direction", direction, "--format", "json"]
+    result = CliRunner().invoke(make_app(eval.coco.command), arguments)
+    assert result.exit_code == 0, result.output
+    return {row["measure"]: row["value"] for row in json.loads(result.stdout)}
+
+
+def test_text_to_image(coco, tmp_path):
+    # Ten captions; eight find their image first, two second.
+    lists = {str(c): [str(c // 5), str(1 - c // 5)] if c < 8 else ["0", "1"] for c in range(10)}
+    values = measured(coco, write(tmp_path / "a.trec", lists), "text-to-image")
+    assert values["HitRate@1"] == pytest.approx(8 / 10) and values["HitRate@5"] == 1
+    assert values["RR@10"] == pytest.approx((8 * 1 + 2 * 1 / 2) / 10)
+    assert values["rsum"] == pytest.approx(80 + 100 + 100)
+
+
+def test_image_to_text_counts_any_caption(coco, tmp_path):
+    # Image 0 has one of its captions first and no other; image 1 has none. The id "0" is an image's and a caption's.
+    lists = {"0": ["0", "5", "6"], "1": ["1", "2", "3"]}
+    values = measured(coco, write(tmp_path / "b.trec", lists), "image-to-text")
+    assert values["HitRate@1"] == pytest.approx(1 / 2) and values["HitRate@10"] == pytest.approx(1 / 2)
+    assert values["Recall@10"] == pytest.approx((1 / 5 + 0) / 2)
+
+
+def test_the_table_has_the_papers_headings(coco, tmp_path):
+    run = write(tmp_path / "a.trec", {str(c): [str(c // 5)] for c in range(10)})
+    arguments = ["--run", str(run), "--data-dir", str(coco), "--direction", "text-to-image"]
+    shown = CliRunner().invoke(make_app(eval.coco.command), arguments).stdout
+    assert shown.splitlines()[0].split() == ["system", "dataset", *HEADINGS.values(), "rsum"]
+    assert shown.splitlines()[1].split()[-6:] == ["100.0"] * 5 + ["300.0"]
+
+
+def test_rsum():
+    assert rsum({"HitRate@1": 0.5, "HitRate@5": 0.75, "HitRate@10": 1.0}) == pytest.approx(225)
+
+
+def test_a_system_with_both_directions_gets_their_sum():
+    def run(direction: str, value: float) -> list[Measurement]:
+        return [Measurement("r", f"coco/test {direction}", measure, "all", value) for measure in HEADINGS]
+
+    cards = [RunCard(Path("a"), "vdr"), RunCard(Path("b"), "vdr"), RunCard(Path("c"), "other")]
+    measured = [run("text-to-image", 0.5), run("image-to-text", 0.25), run("text-to-image", 0.1)]
+    rows = caption_table(cards, measured).rows
+    assert [(row[0], row[1], row[-1]) for row in rows] == [
+        ("vdr", "coco/test text-to-image", "150.0"),
+        ("vdr", "coco/test image-to-text", "75.0"),
+        ("other", "coco/test text-to-image", "30.0"),
+        ("vdr", "both directions", "225.0"),
+    ]
