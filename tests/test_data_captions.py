@@ -10,8 +10,8 @@ from lexvl_anserini.data.base import load_dataset
 from lexvl_anserini.data.demo import captions, scenes
 from lexvl_anserini.data.images import open_image
 from lexvl_anserini.data.karpathy import Caption, CaptionedImage, read_karpathy
-from lexvl_anserini.data.staging import make_scene
-from lexvl_anserini.data.world import SPLITS
+from lexvl_anserini.data.scenes.staging import make_scene
+from lexvl_anserini.data.scenes.world import SPLITS
 from lexvl_anserini.errors import DataError, UnknownName, UsageError
 from lexvl_anserini.records import Document, Qrel, Topic
 

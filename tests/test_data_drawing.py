@@ -8,20 +8,31 @@ import pytest
 from PIL import Image
 
 from lexvl_anserini.data import demo_images as pictures
-from lexvl_anserini.data.composing import COMPOSERS, compose
 from lexvl_anserini.data.demo import scenes
 from lexvl_anserini.data.demo_images import demo_images, png
-from lexvl_anserini.data.drawing import SHADES, VERSION, draw
-from lexvl_anserini.data.draws import Draws
-from lexvl_anserini.data.figures import POSES, person
-from lexvl_anserini.data.painting import Canvas, Light
-from lexvl_anserini.data.placing import DRAWINGS, UNIT, looks
-from lexvl_anserini.data.scenery import SCENERY
-from lexvl_anserini.data.settings import SETTINGS
-from lexvl_anserini.data.shapes import MATERIALS, Drawing, rasterise, slanted
-from lexvl_anserini.data.skies import AIRS, CLEAR_SKY, SUNLIGHT
-from lexvl_anserini.data.staging import make_scene
-from lexvl_anserini.data.world import COLOURS, KINDS, PEOPLE, PLACES, RELATIONS, SPLITS, TIMES, WEATHERS, Scene, Thing
+from lexvl_anserini.data.scenes.composing import COMPOSERS, compose
+from lexvl_anserini.data.scenes.drawing import SHADES, VERSION, draw
+from lexvl_anserini.data.scenes.draws import Draws
+from lexvl_anserini.data.scenes.figures import POSES, person
+from lexvl_anserini.data.scenes.painting import Canvas, Light
+from lexvl_anserini.data.scenes.placing import DRAWINGS, UNIT, looks
+from lexvl_anserini.data.scenes.scenery import SCENERY
+from lexvl_anserini.data.scenes.settings import SETTINGS
+from lexvl_anserini.data.scenes.shapes import MATERIALS, Drawing, rasterise, slanted
+from lexvl_anserini.data.scenes.skies import AIRS, CLEAR_SKY, SUNLIGHT
+from lexvl_anserini.data.scenes.staging import make_scene
+from lexvl_anserini.data.scenes.world import (
+    COLOURS,
+    KINDS,
+    PEOPLE,
+    PLACES,
+    RELATIONS,
+    SPLITS,
+    TIMES,
+    WEATHERS,
+    Scene,
+    Thing,
+)
 from lexvl_anserini.errors import UnknownName, UsageError
 
 # Over the pixels of the 1,000 pictures at 64 px, in order. Where it changes, VERSION must as well.

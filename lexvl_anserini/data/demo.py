@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from lexvl_anserini.data.base import DIRECTIONS, Dataset, checked_direction
-from lexvl_anserini.data.grammar import captions
 from lexvl_anserini.data.karpathy import Caption, CaptionedImage
-from lexvl_anserini.data.staging import make_scene
+from lexvl_anserini.data.scenes.grammar import captions
+from lexvl_anserini.data.scenes.staging import make_scene
+from lexvl_anserini.data.scenes.world import SPLITS, Scene
 from lexvl_anserini.data.views import VIEWS
-from lexvl_anserini.data.world import SPLITS, Scene
 from lexvl_anserini.errors import UnknownName, UsageError
 
 __all__ = ["captioned_images", "captions", "load_demo", "scenes"]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from lexvl_anserini.data.draws import Draws
-from lexvl_anserini.data.painting import FULL, UNITS, Canvas, Colour
-from lexvl_anserini.data.scenery import SCENERY
-from lexvl_anserini.data.settings import Prop, Setting
-from lexvl_anserini.data.shapes import rasterise
-from lexvl_anserini.data.skies import dimmed, fog_of, mixed, paint_fall, paint_sky
-from lexvl_anserini.data.world import Scene
+from lexvl_anserini.data.scenes.draws import Draws
+from lexvl_anserini.data.scenes.painting import FULL, UNITS, Canvas, Colour
+from lexvl_anserini.data.scenes.scenery import SCENERY
+from lexvl_anserini.data.scenes.settings import Prop, Setting
+from lexvl_anserini.data.scenes.shapes import rasterise
+from lexvl_anserini.data.scenes.skies import dimmed, fog_of, mixed, paint_fall, paint_sky
+from lexvl_anserini.data.scenes.world import Scene
 
 GROUND_BANDS = 8
 # Textures drawn in perspective.

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from functools import cache
 from typing import NamedTuple
 
-from lexvl_anserini.data.draws import Draws
-from lexvl_anserini.data.painting import FULL, Canvas, Colour, Light
-from lexvl_anserini.data.scenery import SCENERY
-from lexvl_anserini.data.shapes import rasterise
-from lexvl_anserini.data.world import Scene
+from lexvl_anserini.data.scenes.draws import Draws
+from lexvl_anserini.data.scenes.painting import FULL, Canvas, Colour, Light
+from lexvl_anserini.data.scenes.scenery import SCENERY
+from lexvl_anserini.data.scenes.shapes import rasterise
+from lexvl_anserini.data.scenes.world import Scene
 
 # time -> colours of a clear sky at its top and at the horizon
 CLEAR_SKY: Mapping[str, tuple[Colour, Colour]] = {

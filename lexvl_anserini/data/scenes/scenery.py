@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lexvl_anserini.data.draws import Draws
+from lexvl_anserini.data.scenes.draws import Draws
 
 
 def _scattered(name: str, size: int, count: int, shape: str) -> str:

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from functools import cache
 from typing import NamedTuple
 
-from lexvl_anserini.data.creatures import CREATURES
-from lexvl_anserini.data.draws import Draws
-from lexvl_anserini.data.figures import POSES, person
-from lexvl_anserini.data.household import HOUSEHOLD
-from lexvl_anserini.data.shapes import rasterise
-from lexvl_anserini.data.things import THINGS
-from lexvl_anserini.data.world import KINDS, PEOPLE, PLACES, Scene, Thing
+from lexvl_anserini.data.scenes.creatures import CREATURES
+from lexvl_anserini.data.scenes.draws import Draws
+from lexvl_anserini.data.scenes.figures import POSES, person
+from lexvl_anserini.data.scenes.household import HOUSEHOLD
+from lexvl_anserini.data.scenes.shapes import rasterise
+from lexvl_anserini.data.scenes.things import THINGS
+from lexvl_anserini.data.scenes.world import KINDS, PEOPLE, PLACES, Scene, Thing
 
 # Left and right ends, thousandths.
 Span = tuple[int, int]

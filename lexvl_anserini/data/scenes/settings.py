@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from lexvl_anserini.data.painting import Colour
+from lexvl_anserini.data.scenes.painting import Colour
 
 Range = tuple[int, int]
 

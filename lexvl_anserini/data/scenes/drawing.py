@@ -7,16 +7,16 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from lexvl_anserini.data.backgrounds import paint_land, paint_props, paint_room, shades_of, stray
-from lexvl_anserini.data.composing import Placed, compose
-from lexvl_anserini.data.draws import Draws
-from lexvl_anserini.data.figures import HAND
-from lexvl_anserini.data.painting import UNITS, Canvas, Colour
-from lexvl_anserini.data.settings import SETTINGS
-from lexvl_anserini.data.shapes import rasterise, slanted
-from lexvl_anserini.data.skies import fog_of, light_of, paint_fall
-from lexvl_anserini.data.staging import SEED
-from lexvl_anserini.data.world import PEOPLE, Scene
+from lexvl_anserini.data.scenes.backgrounds import paint_land, paint_props, paint_room, shades_of, stray
+from lexvl_anserini.data.scenes.composing import Placed, compose
+from lexvl_anserini.data.scenes.draws import Draws
+from lexvl_anserini.data.scenes.figures import HAND
+from lexvl_anserini.data.scenes.painting import UNITS, Canvas, Colour
+from lexvl_anserini.data.scenes.settings import SETTINGS
+from lexvl_anserini.data.scenes.shapes import rasterise, slanted
+from lexvl_anserini.data.scenes.skies import fog_of, light_of, paint_fall
+from lexvl_anserini.data.scenes.staging import SEED
+from lexvl_anserini.data.scenes.world import PEOPLE, Scene
 
 # The shades that things of one colour come in.
 SHADES: Mapping[str, tuple[Colour, ...]] = {

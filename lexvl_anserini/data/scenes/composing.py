@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from lexvl_anserini.data.draws import Draws
-from lexvl_anserini.data.figures import HAND, person
-from lexvl_anserini.data.placing import (
+from lexvl_anserini.data.scenes.draws import Draws
+from lexvl_anserini.data.scenes.figures import HAND, person
+from lexvl_anserini.data.scenes.placing import (
     DRAWINGS,
     LEAST,
     RIGID,
@@ -21,7 +21,7 @@ from lexvl_anserini.data.placing import (
     place_subject,
     width_of,
 )
-from lexvl_anserini.data.world import PEOPLE, Scene, Thing
+from lexvl_anserini.data.scenes.world import PEOPLE, Scene, Thing
 
 # Where things are put on others: left and right ends and height from the top, per cent of the box.
 TOPS: Mapping[str, tuple[int, int, int]] = {

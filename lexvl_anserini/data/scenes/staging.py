@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from lexvl_anserini.data.draws import Draws
-from lexvl_anserini.data.world import (
+from lexvl_anserini.data.scenes.draws import Draws
+from lexvl_anserini.data.scenes.world import (
     COUNTS,
     INDOOR_TIMES,
     KINDS,

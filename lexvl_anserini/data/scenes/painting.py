@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lexvl_anserini.data.shapes import Drawing
+from lexvl_anserini.data.scenes.shapes import Drawing
 
 Colour = tuple[int, int, int]
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from lexvl_anserini.data import words
-from lexvl_anserini.data.draws import Draws
-from lexvl_anserini.data.staging import SEED
-from lexvl_anserini.data.world import PEOPLE, PLACES, Scene, Thing
+from lexvl_anserini.data.scenes import words
+from lexvl_anserini.data.scenes.draws import Draws
+from lexvl_anserini.data.scenes.staging import SEED
+from lexvl_anserini.data.scenes.world import PEOPLE, PLACES, Scene, Thing
 
 CAPTIONS = 5
 FEWEST_WORDS, MOST_WORDS = 6, 16
