@@ -77,7 +77,7 @@ def caption_command(corpus: str, module: str) -> Command:
         dataset: options.DatasetName = None,
         split: options.Split = None,
         direction: Annotated[
-            str | None, typer.Option(help="text-to-image or image-to-text; default: what the run's manifest says.")
+            str | None, typer.Option(help="text-to-image, image-to-text or text-to-text; default: the run's.")
         ] = None,
         data_dir: DataDir = None,
         output_format: Annotated[str, typer.Option("--format", help="text, markdown, latex, csv or json.")] = "text",

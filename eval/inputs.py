@@ -37,6 +37,7 @@ class RunCard:
 
     system      the encoder's name and options, else the name of the file
     source      the judgements of the topics it answers
+    hits        length of its lists at most
     efficiency  figures by name (`ms_per_query`, `index_bytes`, ...), for tables
     """
 
@@ -45,6 +46,7 @@ class RunCard:
     source: Source = Source()
     remove_query: bool = False
     efficiency: Mapping[str, float] = field(default_factory=dict)
+    hits: int | None = None
 
 
 def system_name(encoder: Mapping[str, Any]) -> str:
@@ -84,6 +86,7 @@ def describe_run(path: Path) -> RunCard:
         ),
         remove_query=manifest.remove_query,
         efficiency=manifest.efficiency,
+        hits=manifest.hits,
     )
 
 

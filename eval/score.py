@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -19,6 +20,9 @@ from lexvl_anserini.cli import DataDir, Verbose, run
 from lexvl_anserini.errors import UnknownName
 from lexvl_anserini.records import Measurement
 from lexvl_anserini.runs import read_run
+
+# Not __name__, which is "__main__" when the module runs as the command.
+log = logging.getLogger("eval.score")
 
 DEFAULT_MEASURES = ["nDCG@10", "RR@10", "Recall@100"]
 
@@ -60,6 +64,10 @@ def measure_runs(
     read: dict[Source, Judgements] = {}
     measured = []
     for card, chosen in sources:
+        if card.hits is not None and (
+            deeper := [f"{m.name}@{m.k}" for m in asked if m.k is not None and m.k > card.hits]
+        ):
+            log.warning("%s: holds %d hits a topic; %s cannot see more", card.path, card.hits, ", ".join(deeper))
         judged = read[chosen] = read.get(chosen) or read_judgements(chosen)
         rules = (remove_query, judged.remove_query, card.remove_query)
         measured.append(

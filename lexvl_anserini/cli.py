@@ -41,6 +41,12 @@ COMMANDS = {
     "score": "eval.score",
     "table": "eval.table",
     "compare": "eval.compare",
+    "beir": "eval.beir",
+    "msmarco": "eval.msmarco",
+    "coco": "eval.coco",
+    "flickr30k": "eval.flickr30k",
+    "flickr8k": "eval.flickr8k",
+    "quantisation": "eval.quantisation",
 }
 
 

@@ -196,20 +196,33 @@ def direction_option(encoder: str, direction: str) -> dict[str, str]:
     return {"direction": direction} if takes else {}
 
 
-def load_topics(topics: str, data_dir: str | None, escape_ids: bool, direction: str | None = None) -> Iterator[Topic]:
-    """The topics of a data set's split, or of a file if there is one of that name."""
+def load_topics(
+    topics: str, data_dir: str | None, escape_ids: bool, direction: str | None = None
+) -> tuple[Iterator[Topic], dict[str, Any]]:
+    """The topics of a data set's split, or of a file if there is one of that name; and where they are judged.
+
+    The latter has dataset, split, data_dir and remove_query; it is empty for a file.
+    """
     from lexvl_anserini.data.base import load_dataset
     from lexvl_anserini.data.topics import read_topics
 
     if Path(topics).is_file():
-        return read_topics(Path(topics))
-    return load_dataset(topics, None, data_dir, escape_ids, direction).topics()
+        return read_topics(Path(topics)), {}
+    dataset = load_dataset(topics, None, data_dir, escape_ids, direction)
+    origin = {"dataset": dataset.name, "split": dataset.split, "data_dir": data_dir}
+    return dataset.topics(), {**origin, "remove_query": dataset.remove_query}
 
 
 def encode_topics(
-    model: Encoder, topics: Iterable[Topic], quantiser: Quantiser, output: Path, batch_size: int, overwrite: bool
+    model: Encoder,
+    topics: Iterable[Topic],
+    origin: Mapping[str, Any],
+    quantiser: Quantiser,
+    output: Path,
+    batch_size: int,
+    overwrite: bool,
 ) -> dict[str, Any]:
-    """Writes encoded topics to one file.
+    """Writes encoded topics to one file, and beside it a manifest that also tells where they come from.
 
     Raises:
         UsageError: the model is not lexical.
@@ -229,6 +242,7 @@ def encode_topics(
         "encoder": model.identity(),
         "quantiser": quantiser.to_json(),
         "vocabulary": {"size": len(vocabulary), "digest": vocabulary.digest},
+        "topics": dict(origin),
         "counts": {"topics": count},
     }
     write_json(output.with_name(output.name + ".manifest.json"), about)
@@ -294,7 +308,7 @@ def command(
         raise UsageError("--topics needs --output, for example --output queries.jsonl.gz")
     from lexvl_anserini.data.base import load_dataset
 
-    stream = load_topics(topics, data_dir, escape_ids, direction) if topics else None
+    stream, origin = load_topics(topics, data_dir, escape_ids, direction) if topics else (None, {})
     dataset = load_dataset(corpus, split, data_dir, escape_ids, direction)
     if not topics:
         next(dataset.documents(), None)  # a corpus that cannot be read is told before a model is loaded
@@ -317,7 +331,7 @@ def command(
         counted = {"topics": sum(1 for _ in stream)} if stream is not None else estimate(dataset, model, batch_size)
         rows = about | counted
     elif stream is not None:
-        rows = encode_topics(model, stream, wanted, target, batch_size, overwrite)
+        rows = encode_topics(model, stream, origin, wanted, target, batch_size, overwrite)
     else:
         with progress_bar(f"encode {corpus} with {name}", None) as progress:
             manifest = write_impacts(dataset, model, target, wanted, layout, batch_size, overwrite, progress)

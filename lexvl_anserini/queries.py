@@ -84,9 +84,14 @@ def topic_source(
         path = Path(topics)
         escape_ids = bool(manifest.corpus.get("escape_ids"))
         stream: Callable[[], Iterator[Query]] = partial(read_topics, path, escape_ids)
+        origin: dict[str, Any] = {}
         if _holds_vectors(path):
             stream = partial(read_queries, path, index, manifest, vocabulary)
-        return TopicSource(stream, path.name, sha256=file_sha256(path))
+            beside = _manifest_beside(path)
+            origin = read_json(beside, "manifest of the queries").get("topics") or {} if beside.is_file() else {}
+        if origin and data_dir:
+            origin = {**origin, "data_dir": data_dir}
+        return TopicSource(stream, path.name, sha256=file_sha256(path), **origin)
     corpus = manifest.corpus
     name, split = (topics, None) if topics else (corpus["name"], corpus.get("split"))
     where = data_dir or corpus.get("data_dir")
@@ -136,13 +141,18 @@ def _query(row: dict[str, Any], where: str) -> ImpactQuery:
     return ImpactQuery(query_id, vector)
 
 
+def _manifest_beside(path: Path) -> Path:
+    """The manifest of encoded queries."""
+    return path.with_name(path.name + ".manifest.json")
+
+
 def _compare_manifest(path: Path, index: Path, manifest: Manifest) -> None:
     """Compares the manifest beside encoded queries, if there is one, with the index's.
 
     Raises:
         ArtefactError: another vocabulary or quantiser.
     """
-    beside = path.with_name(path.name + ".manifest.json")
+    beside = _manifest_beside(path)
     if not beside.is_file():
         return
     theirs = read_json(beside, "manifest of the queries")

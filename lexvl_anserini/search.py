@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Annotated, Any
 
 import orjson
@@ -34,6 +35,8 @@ log = logging.getLogger("lexvl_anserini.search")
 
 DEFAULT_HITS = 1000
 DEFAULT_HITS_SHOWN = 10
+# Of a document's text, beside its id; json has it whole.
+SHOWN_CHARACTERS = 240
 
 # What decides a score besides our own code.
 VERSIONED = ("lexvl-anserini", "pyserini", "faiss-cpu", "torch", "transformers")
@@ -225,7 +228,7 @@ def show(documents: list[ScoredDoc], texts: Mapping[str, str], style: str) -> No
     if not documents:
         log.info("no document has a term of the query")
     for document in documents:
-        text = f"  {texts[document.doc_id]}" if texts else ""
+        text = f"  {shorten(texts[document.doc_id], SHOWN_CHARACTERS, placeholder=' ...')}" if texts else ""
         score = f"{document.score:.0f}" if document.score == int(document.score) else f"{document.score:.6g}"
         typer.echo(f"{document.rank:4}  {score:>9}  {document.doc_id}{text}")
 
@@ -280,6 +283,8 @@ def command(
         raise UsageError(f"--output-format {output_format!r}: expected {' or '.join(OUTPUT_FORMATS)}")
     if query is not None and topics is not None:
         raise UsageError("--query and --topics exclude each other; give one of them")
+    if query is not None and (output is not None or not query.strip()):
+        raise UsageError("--query prints the hits of a text; it cannot be empty, and --output needs --topics")
     options = parse_settings(settings or ())
     path, manifest_file = Path(index), Path(manifest) if manifest else None
     about = index_manifest(path, manifest_file)

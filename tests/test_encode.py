@@ -170,6 +170,9 @@ def test_encodes_topics_of_a_file(encode, tmp_path, load):
 def test_encodes_topics_of_a_corpus(encode, beir):
     assert encode(topics=f"beir:{beir}", output="q.jsonl")[0] == 0
     assert len(Path("q.jsonl").read_text().splitlines()) == 3
+    # A run of them can be measured: the queries know where they are judged.
+    origin = json.loads(Path("q.jsonl.manifest.json").read_text())["topics"]
+    assert origin["dataset"] == f"beir:{beir}" and origin["split"] == "test" and origin["remove_query"]
 
 
 def test_topics_need_an_output(encode, tmp_path):

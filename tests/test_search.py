@@ -230,7 +230,10 @@ def test_one_query_on_the_terminal(index: Path) -> None:
     assert invoke("--index", index, "--query", "dog", "--hits", 2).split() == ["1", "9", "q1", "2", "3", "d1"]
     told = json.loads(invoke("--index", index, "--query", "cat", "--format", "json"))
     assert told == [{"rank": 1, "score": 1.0, "doc_id": "d1"}]
-    assert invoke("--index", index, "--query", "") == ""
+    assert invoke("--index", index, "--query", "zebra") == ""
+    for wrong in (["--query", " "], ["--query", "dog", "--output", "x.trec"]):
+        with pytest.raises(UsageError, match="it cannot be empty, and --output needs --topics"):
+            invoke("--index", index, *wrong)
     with pytest.raises(UsageError, match="--query and --topics exclude each other"):
         invoke("--index", index, "--query", "dog", "--topics", "demo")
 

@@ -14,7 +14,7 @@ import torch
 from lexvl_anserini.encoders import PLACES
 from lexvl_anserini.encoders.base import Encoder, choose_device
 from lexvl_anserini.encoders.checkpoints import Checkpoint, find_checkpoint
-from lexvl_anserini.errors import UnknownName, UsageError
+from lexvl_anserini.errors import CheckpointError, UnknownName, UsageError
 from lexvl_anserini.registry import ENCODERS, resolve
 
 
@@ -86,7 +86,12 @@ def load_encoder(
     load = resolve("encoder", name, ENCODERS)
     options = checked_options(name, load, options)
     reference = checkpoint or DEFAULT_CHECKPOINTS.get(name)
-    found = find_checkpoint(reference) if reference else None
+    try:
+        found = find_checkpoint(reference) if reference else None
+    except CheckpointError as error:
+        if checkpoint is None and name in ("vdr", "svdr"):
+            raise CheckpointError(f"{error} with --checkpoint; --checkpoint minilm, untrained, needs no hub") from error
+        raise
     encoder: Encoder = load(Source(found, choose_device(device), tokenizer, backbone_config), **options)
     places = {"tokenizer": tokenizer, "backbone_config": backbone_config, **options}
     others = {key: find_checkpoint(places[key], key == "query_checkpoint") for key in PLACES if places.get(key)}
