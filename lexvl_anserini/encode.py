@@ -19,6 +19,7 @@ from lexvl_anserini.errors import ArtefactError, UnknownName, UsageError
 from lexvl_anserini.files import write_json
 from lexvl_anserini.records import DenseQuery, ImpactQuery, Manifest, Topic
 from lexvl_anserini.registry import ENCODERS, resolve
+from lexvl_anserini.runs import manifest_path
 
 if TYPE_CHECKING:
     from lexvl_anserini.data.base import Dataset
@@ -245,7 +246,7 @@ def encode_topics(
         "topics": dict(origin),
         "counts": {"topics": count},
     }
-    write_json(output.with_name(output.name + ".manifest.json"), about)
+    write_json(manifest_path(output), about)
     return {"output": str(output), "encoder": model.name, "topics": count}
 
 

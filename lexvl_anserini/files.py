@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import gzip
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import orjson
 
@@ -99,6 +100,16 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
         except BaseException:
             part.unlink(missing_ok=True)
             raise
+
+
+@contextmanager
+def packed(out: BinaryIO, compress: bool) -> Iterator[BinaryIO]:
+    """`out` itself, or a gzip stream into it that bears no time and no name: equal contents are equal bytes."""
+    if compress:
+        with gzip.GzipFile(filename="", mode="wb", fileobj=out, mtime=0) as stream:
+            yield cast(BinaryIO, stream)
+    else:
+        yield out
 
 
 def write_json(path: Path, data: Mapping[str, Any]) -> None:

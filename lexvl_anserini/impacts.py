@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
@@ -24,24 +24,31 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import orjson
 
+from lexvl_anserini.cli import Progress, silent
 from lexvl_anserini.data.base import Dataset
 from lexvl_anserini.data.checks import CorpusSummary, check_corpus, document_bytes
 from lexvl_anserini.encoders import PLACES
 from lexvl_anserini.errors import ArtefactError
-from lexvl_anserini.files import exclusive, file_sha256, publish, read_json, told_about_disk, write_json
+from lexvl_anserini.files import (
+    atomic_write,
+    exclusive,
+    file_sha256,
+    packed,
+    publish,
+    read_json,
+    told_about_disk,
+    write_json,
+)
 from lexvl_anserini.quantise import Quantiser
-from lexvl_anserini.records import Document, ImpactQuery, Manifest
+from lexvl_anserini.records import MANIFEST, Document, ImpactQuery, Manifest
 from lexvl_anserini.shards import SHARD_WRITERS, Layout, Shard, shard_stream
-from lexvl_anserini.vocabulary import Vocabulary
+from lexvl_anserini.vocabulary import VOCABULARY, Vocabulary
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.base import Encoder
 
 log = logging.getLogger(__name__)
 
-Progress = Callable[[int], None]
-
-MANIFEST = "manifest.json"
 UNFINISHED = "unfinished.json"
 
 # Documents that calibrate the quantiser: encoded once more than the rest, hence few.
@@ -177,7 +184,7 @@ def write_impacts(
     layout: Layout | None = None,
     batch_size: int = 32,
     overwrite: bool = False,
-    progress: Progress = lambda n: None,
+    progress: Progress = silent,
 ) -> Manifest:
     """Encodes a corpus into shards of the model's kind (impact, dense or text).
 
@@ -219,7 +226,7 @@ def write_impacts(
         with told_about_disk(output):
             (output / "docs").mkdir(exist_ok=True)
         if model.kind == "impact":
-            model.document.vocabulary.write(output / "vocab.txt")
+            model.document.vocabulary.write(output / VOCABULARY)
         plan = fill(output, plan, dataset, model, layout, batch_size, progress)
         return finish(output, plan)
 
@@ -260,7 +267,7 @@ def clear(output: Path) -> None:
         shutil.rmtree(output / "docs")
     for part in output.glob("*.part"):
         part.unlink()
-    for name in ("vocab.txt", UNFINISHED):
+    for name in (VOCABULARY, UNFINISHED):
         (output / name).unlink(missing_ok=True)
 
 
@@ -341,17 +348,9 @@ def finish(output: Path, plan: Manifest) -> Manifest:
 
 def write_queries(queries: Iterable[ImpactQuery], output: Path) -> int:
     """Encoded queries as JSON lines `{"id","contents","vector"}`, gzipped if the name ends in .gz; their number."""
-    part = output.with_name(output.name + ".part")
     count = 0
-    with told_about_disk(output):
-        output.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with shard_stream(part, output.suffix == ".gz") as out:
-                for query in queries:
-                    out.write(orjson.dumps({"id": query.query_id, "contents": "", "vector": query.vector}) + b"\n")
-                    count += 1
-            publish(part, output)
-        except BaseException:
-            part.unlink(missing_ok=True)
-            raise
+    with atomic_write(output) as whole, packed(whole, output.suffix == ".gz") as out:
+        for query in queries:
+            out.write(orjson.dumps({"id": query.query_id, "contents": "", "vector": query.vector}) + b"\n")
+            count += 1
     return count

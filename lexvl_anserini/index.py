@@ -11,9 +11,9 @@ from typing import Annotated, Any
 import typer
 
 from lexvl_anserini.cli import Overwrite, Verbose, check_style, print_rows, progress_bar, run
-from lexvl_anserini.engines.folder import MANIFEST, REPORT, read_report
+from lexvl_anserini.engines.folder import REPORT, read_report
 from lexvl_anserini.errors import ArtefactError
-from lexvl_anserini.records import Index, Manifest
+from lexvl_anserini.records import MANIFEST, Index, Manifest
 from lexvl_anserini.registry import ENGINES, resolve
 
 # Not __name__, which is "__main__" when the module runs as the command.

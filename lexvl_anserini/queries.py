@@ -8,10 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lexvl_anserini.engines.folder import VOCABULARY
 from lexvl_anserini.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.files import file_sha256, read_json
 from lexvl_anserini.records import DenseQuery, ImpactQuery, Manifest, Topic
+from lexvl_anserini.runs import manifest_path
+from lexvl_anserini.vocabulary import VOCABULARY
 
 Query = ImpactQuery | DenseQuery | Topic
 
@@ -87,7 +88,7 @@ def topic_source(
         origin: dict[str, Any] = {}
         if _holds_vectors(path):
             stream = partial(read_queries, path, index, manifest, vocabulary)
-            beside = _manifest_beside(path)
+            beside = manifest_path(path)
             origin = read_json(beside, "manifest of the queries").get("topics") or {} if beside.is_file() else {}
         if origin and data_dir:
             origin = {**origin, "data_dir": data_dir}
@@ -141,18 +142,13 @@ def _query(row: dict[str, Any], where: str) -> ImpactQuery:
     return ImpactQuery(query_id, vector)
 
 
-def _manifest_beside(path: Path) -> Path:
-    """The manifest of encoded queries."""
-    return path.with_name(path.name + ".manifest.json")
-
-
 def _compare_manifest(path: Path, index: Path, manifest: Manifest) -> None:
     """Compares the manifest beside encoded queries, if there is one, with the index's.
 
     Raises:
         ArtefactError: another vocabulary or quantiser.
     """
-    beside = _manifest_beside(path)
+    beside = manifest_path(path)
     if not beside.is_file():
         return
     theirs = read_json(beside, "manifest of the queries")

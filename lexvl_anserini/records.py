@@ -19,6 +19,9 @@ from lexvl_anserini.errors import ArtefactError
 if TYPE_CHECKING:
     import numpy as np
 
+# The file beside an artefact that holds its Manifest.
+MANIFEST = "manifest.json"
+
 NO_METADATA: Mapping[str, Any] = MappingProxyType({})
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import gzip
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from math import isfinite
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any
 
 from lexvl_anserini.errors import ArtefactError, DataError, UsageError
-from lexvl_anserini.files import atomic_write, read_json, write_json
+from lexvl_anserini.files import atomic_write, packed, read_json, write_json
 from lexvl_anserini.records import ScoredDoc
 
 OUTPUT_FORMATS = ("trec", "msmarco")
@@ -80,7 +79,7 @@ class RunManifest:
 
 
 def manifest_path(run: Path) -> Path:
-    """`runs/x.trec` -> `runs/x.trec.manifest.json`."""
+    """`runs/x.trec` -> `runs/x.trec.manifest.json`; encoded queries have theirs in the same place."""
     return run.with_name(run.name + ".manifest.json")
 
 
@@ -169,7 +168,7 @@ def write_run(
     columns = 3 if manifest.output_format == "msmarco" else 6
     topics = without = lines = 0
     with atomic_write(path) as out:
-        with _compressed(out, path) as text:
+        with packed(out, path.suffix == ".gz") as text:
             for documents in lists:
                 topics += 1
                 without += not documents
@@ -229,13 +228,3 @@ def _trec_line(document: ScoredDoc, score: float, tag: str) -> str:
 
 def _msmarco_line(document: ScoredDoc, score: float, tag: str) -> str:
     return f"{document.query_id}\t{document.doc_id}\t{document.rank}\n"
-
-
-@contextmanager
-def _compressed(out: BinaryIO, path: Path) -> Iterator[BinaryIO]:
-    """`out` itself, or a gzip stream into it that bears no time and no name: equal runs are equal bytes."""
-    if path.suffix == ".gz":
-        with gzip.GzipFile(filename="", mode="wb", fileobj=out, mtime=0) as packed:
-            yield cast(BinaryIO, packed)
-    else:
-        yield out

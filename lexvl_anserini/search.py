@@ -18,11 +18,11 @@ import typer
 
 from lexvl_anserini.cli import DataDir, Overwrite, Verbose, check_style, file_name, print_rows, progress_bar, run
 from lexvl_anserini.encode import encode_queries, load_encoder_of, parse_settings
-from lexvl_anserini.engines.folder import MANIFEST, read_report
+from lexvl_anserini.engines.folder import read_report
 from lexvl_anserini.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.files import read_json, write_json
 from lexvl_anserini.queries import Query, topic_source, vocabulary_file
-from lexvl_anserini.records import DenseQuery, ImpactQuery, Index, Manifest, ScoredDoc, Topic
+from lexvl_anserini.records import MANIFEST, DenseQuery, ImpactQuery, Index, Manifest, ScoredDoc, Topic
 from lexvl_anserini.registry import ENGINES, resolve
 from lexvl_anserini.runs import OUTPUT_FORMATS, RunManifest, manifest_path, read_run_manifest, write_run
 

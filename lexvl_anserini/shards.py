@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import IO, Any, NamedTuple, cast
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 import orjson
 
 from lexvl_anserini.errors import UsageError
-from lexvl_anserini.files import sync_to
+from lexvl_anserini.files import packed, sync_to
 from lexvl_anserini.vocabulary import Vocabulary
 
 # Documents per shard: what is encoded again, at most, after a kill, and what is held in memory at once.
@@ -145,9 +144,6 @@ SHARD_WRITERS: Mapping[tuple[str, str], Callable[[IO[bytes], Shard, Any, bool], 
 def shard_stream(path: Path, compress: bool) -> Iterator[IO[bytes]]:
     """A file that is on disk when the block ends; gzip without time stamp or name, so that bytes repeat."""
     with open(path, "wb") as raw:
-        if compress:
-            with gzip.GzipFile(fileobj=raw, mode="wb", mtime=0, filename="") as packed:
-                yield cast(IO[bytes], packed)
-        else:
-            yield raw
+        with packed(raw, compress) as out:
+            yield out
         sync_to(raw)

@@ -11,6 +11,9 @@ from typing import Any
 from lexvl_anserini.errors import ArtefactError
 from lexvl_anserini.files import atomic_write
 
+# The file beside shards or an index that holds their terms.
+VOCABULARY = "vocab.txt"
+
 # Lucene refuses terms above 32,766 bytes.
 MAX_TERM_BYTES = 32_766
 

@@ -6,7 +6,7 @@ BM25). A tower has its `kind`, `read(document)`, and `weights(inputs)` or `vecto
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,12 +16,6 @@ from scipy import sparse
 
 from lexvl_anserini.errors import UsageError
 from lexvl_anserini.records import Document, Topic
-
-Progress = Callable[[int], None]
-
-
-def silent(_: int) -> None:
-    """The progress callback that tells nobody."""
 
 
 def read_document(document: Document, joiner: str = " ") -> str:

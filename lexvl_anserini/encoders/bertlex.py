@@ -10,7 +10,7 @@ from lexvl_anserini.encoders.backbones import load_masked_lm, position_limit, re
 from lexvl_anserini.encoders.base import Encoder
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.pooling import masked_max
-from lexvl_anserini.encoders.tokens import TextReader, columns_without, load_tokenizer
+from lexvl_anserini.encoders.tokens import TextReader, columns_of_all, load_tokenizer
 from lexvl_anserini.encoders.towers import Composition, TextTower
 from lexvl_anserini.encoders.vdr import TOPK, UNTRAINED_MAX_LENGTH, load_vdr, vdr_sparsifier
 
@@ -35,8 +35,7 @@ def load_bertlex(
         return replace(load_vdr(source, topk=topk, query_topk=query_topk, max_length=max_length), name="bertlex")
     backbone, mlm_head, size = load_masked_lm(checkpoint.folder, source.device)
     tokenizer = load_tokenizer(source.tokenizer_folder(), size)
-    columns = columns_without(tokenizer, [tokenizer.pad_token_id, tokenizer.cls_token_id, tokenizer.sep_token_id])
-
+    columns = columns_of_all(tokenizer)
     limit = position_limit(read_config(checkpoint.folder))
     reader = TextReader(tokenizer, max_length or min(UNTRAINED_MAX_LENGTH, limit or UNTRAINED_MAX_LENGTH), limit=limit)
 

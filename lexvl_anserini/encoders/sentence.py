@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from lexvl_anserini.encoders.base import Encoder, Progress, read_document, read_topic, silent
+from lexvl_anserini.cli import Progress, silent
+from lexvl_anserini.encoders.base import Encoder, read_document, read_topic
 from lexvl_anserini.encoders.checkpoints import Checkpoint
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.errors import CheckpointError, UsageError

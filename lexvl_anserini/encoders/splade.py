@@ -19,7 +19,14 @@ from lexvl_anserini.encoders.checkpoints import Checkpoint, find_checkpoint, rea
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.pooling import POOLINGS, Pooling
 from lexvl_anserini.encoders.sparsify import Sparsifier, own_tokens, positive, top_k
-from lexvl_anserini.encoders.tokens import Columns, TextReader, columns_without, has_tokenizer, load_tokenizer
+from lexvl_anserini.encoders.tokens import (
+    Columns,
+    TextReader,
+    columns_of_all,
+    columns_without,
+    has_tokenizer,
+    load_tokenizer,
+)
 from lexvl_anserini.encoders.towers import Backbone, BagTower, Composition, Head, TextTower
 from lexvl_anserini.errors import CheckpointError, UsageError
 from lexvl_anserini.files import read_json
@@ -89,7 +96,7 @@ def load_splade(
             raise CheckpointError(f"{folder}: the query encoder has another vocabulary than {checkpoint.folder}")
     if doc_only:
         query_tower: BagTower | TextTower = BagTower(
-            TextReader(query.tokenizer, query_max_length or query.max_length), spladed_columns(query.tokenizer)
+            TextReader(query.tokenizer, query_max_length or query.max_length), columns_of_all(query.tokenizer)
         )
     else:
         query_tower = tower(query, source, pooling, lexical in ("query", "both"), query_topk, query_max_length)
@@ -144,13 +151,8 @@ def masked_lm_parts(folder: Path, source: Source, tokenizer_folder: Path, max_le
     limit = position_limit(read_config(folder))
     wanted = max_length or tokenizer.model_max_length
     return Parts(
-        tokenizer, spladed_columns(tokenizer), min(wanted, limit or wanted), limit, backbone=backbone, head=head, **rest
+        tokenizer, columns_of_all(tokenizer), min(wanted, limit or wanted), limit, backbone=backbone, head=head, **rest
     )
-
-
-def spladed_columns(tokenizer: Any) -> Columns:
-    """All tokens are dimensions; [PAD], [CLS] and [SEP] never count as a text's own."""
-    return columns_without(tokenizer, [tokenizer.pad_token_id, tokenizer.cls_token_id, tokenizer.sep_token_id])
 
 
 def sentence_transformers_sides(folder: Path, source: Source) -> dict[str, Parts]:

@@ -114,6 +114,11 @@ def columns_without(tokenizer: Any, specials: Sequence[int | None]) -> Columns:
     return Columns(Vocabulary(token_strings(tokenizer), "the tokenizer's vocabulary"), of_token)
 
 
+def columns_of_all(tokenizer: Any) -> Columns:
+    """All tokens are dimensions; [PAD], [CLS] and [SEP] never count as a text's own."""
+    return columns_without(tokenizer, [tokenizer.pad_token_id, tokenizer.cls_token_id, tokenizer.sep_token_id])
+
+
 @dataclass(frozen=True)
 class TextReader:
     """Tokenises texts.

@@ -11,8 +11,9 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
+from lexvl_anserini.cli import Progress, silent
 from lexvl_anserini.encoders.activations import Activation
-from lexvl_anserini.encoders.base import Progress, read_document, read_topic, silent
+from lexvl_anserini.encoders.base import read_document, read_topic
 from lexvl_anserini.encoders.pooling import Pooling, Projector
 from lexvl_anserini.encoders.sparsify import Sparsifier, kept
 from lexvl_anserini.encoders.tokens import Columns, TextReader

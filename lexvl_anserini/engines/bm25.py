@@ -13,9 +13,9 @@ from typing import Any
 
 import orjson
 
-from lexvl_anserini.cli import Progress
+from lexvl_anserini.cli import Progress, silent
 from lexvl_anserini.engines import jvm
-from lexvl_anserini.engines.folder import folder_bytes, new_index, read_report, silent, write_report
+from lexvl_anserini.engines.folder import folder_bytes, new_index, read_report, write_report
 from lexvl_anserini.engines.jvm import captured_stdout, java_class, java_errors
 from lexvl_anserini.engines.lucene import count_index
 from lexvl_anserini.engines.shards import SeenIds, expect_counts, read_ids, read_texts

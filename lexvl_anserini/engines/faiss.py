@@ -10,8 +10,8 @@ from typing import Any
 import faiss
 import numpy as np
 
-from lexvl_anserini.cli import Progress
-from lexvl_anserini.engines.folder import folder_bytes, new_index, silent, write_report
+from lexvl_anserini.cli import Progress, silent
+from lexvl_anserini.engines.folder import folder_bytes, new_index, write_report
 from lexvl_anserini.engines.shards import SeenIds, expect_counts, read_ids, read_vectors
 from lexvl_anserini.errors import ArtefactError, UsageError
 from lexvl_anserini.records import DenseQuery, Index, Manifest, ScoredDoc

@@ -16,15 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from lexvl_anserini.files import exclusive, publish, read_json, told_about_disk, write_json
-from lexvl_anserini.records import Manifest
+from lexvl_anserini.records import MANIFEST, Manifest
+from lexvl_anserini.vocabulary import VOCABULARY
 
-MANIFEST = "manifest.json"
 REPORT = "index.json"
-VOCABULARY = "vocab.txt"
-
-
-def silent(_: int) -> None:
-    """The progress callback that tells nobody."""
 
 
 @contextmanager

@@ -16,9 +16,9 @@ from typing import Any
 
 import orjson
 
-from lexvl_anserini.cli import Progress
+from lexvl_anserini.cli import Progress, silent
 from lexvl_anserini.engines import jvm
-from lexvl_anserini.engines.folder import folder_bytes, new_index, silent, write_report
+from lexvl_anserini.engines.folder import folder_bytes, new_index, write_report
 from lexvl_anserini.engines.jvm import java_cast, java_class, java_errors
 from lexvl_anserini.engines.shards import SeenIds, expect_counts, read_ids, read_impacts, read_vocabulary
 from lexvl_anserini.errors import ArtefactError, UsageError

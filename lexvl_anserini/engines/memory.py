@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from lexvl_anserini.cli import Progress
-from lexvl_anserini.engines.folder import silent
+from lexvl_anserini.cli import Progress, silent
 from lexvl_anserini.engines.shards import read_impacts, read_vocabulary
 from lexvl_anserini.errors import ArtefactError
 from lexvl_anserini.records import Manifest, ScoredDoc

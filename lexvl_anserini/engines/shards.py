@@ -16,7 +16,7 @@ import orjson
 from lexvl_anserini.errors import ArtefactError
 from lexvl_anserini.files import file_sha256
 from lexvl_anserini.records import ImpactDocument, Manifest
-from lexvl_anserini.vocabulary import Vocabulary
+from lexvl_anserini.vocabulary import VOCABULARY, Vocabulary
 
 if TYPE_CHECKING:
     import numpy as np
@@ -111,7 +111,7 @@ def read_vocabulary(folder: Path, manifest: Manifest) -> Vocabulary:
     Raises:
         ArtefactError: the file is missing or is another vocabulary than the manifest's.
     """
-    path = folder / "vocab.txt"
+    path = folder / VOCABULARY
     if not path.is_file():
         raise ArtefactError(f"{path}: missing; it names the terms of the dimensions, run the encode command again")
     vocabulary = Vocabulary.read(path)
