@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -20,6 +21,8 @@ from eval.metrics import means
 from eval.render import FORMATS as TABLE_FORMATS
 from eval.render import MISSING, Column, Table, check_format, json_rows
 from eval.score import measure_runs
+from eval.table import Labels, labelled
+from eval.tables import EFFICIENCY, format_figure
 from lexvl_anserini.cli import Command, DataDir, Verbose
 from lexvl_anserini.records import Measurement
 
@@ -43,19 +46,26 @@ def rsum(values: Mapping[str, float]) -> float:
 
 
 def caption_table(cards: Sequence[RunCard], measured: Iterable[Sequence[Measurement]]) -> Table:
-    """One row per run; a system with runs in both directions gets a row with its rsum over both, at most 600."""
+    """One row per run: measures, then the figures of efficiency that any run has.
+
+    A system with runs in both directions gets a row with its rsum over both, at most 600.
+    """
     rows, sums = [], dict[str, dict[str, float]]()
+    figures = [name for name in EFFICIENCY if any(name in card.efficiency for card in cards)]
     for card, measurements in zip(cards, measured, strict=True):
         values = means(measurements)
         sums.setdefault(card.system, {})[measurements[0].dataset] = rsum(values)
         cells = (f"{100 * values[measure]:.1f}" for measure in HEADINGS)
-        rows.append((card.system, measurements[0].dataset, *cells, f"{rsum(values):.1f}"))
+        costs = (format_figure(name, card.efficiency.get(name)) for name in figures)
+        rows.append((card.system, measurements[0].dataset, *cells, f"{rsum(values):.1f}", *costs))
     for system, by_direction in sums.items():
         if len(by_direction) == 2:
             blanks = (MISSING,) * len(HEADINGS)
-            rows.append((system, "both directions", *blanks, f"{sum(by_direction.values()):.1f}"))
+            dashes = (MISSING,) * len(figures)
+            rows.append((system, "both directions", *blanks, f"{sum(by_direction.values()):.1f}", *dashes))
     texts = tuple(Column(heading, number=False) for heading in ("system", "dataset"))
-    return Table((*texts, *map(Column, (*HEADINGS.values(), RSUM))), tuple(rows))
+    numbers = (*HEADINGS.values(), RSUM, *(EFFICIENCY[name].heading for name in figures))
+    return Table((*texts, *map(Column, numbers)), tuple(rows))
 
 
 def caption_rows(measured: Iterable[Sequence[Measurement]]) -> list[Measurement]:
@@ -80,11 +90,17 @@ def caption_command(corpus: str, module: str) -> Command:
             str | None, typer.Option(help="text-to-image, image-to-text or text-to-text; default: the run's.")
         ] = None,
         data_dir: DataDir = None,
+        labels: Labels = None,
+        efficiency: Annotated[
+            bool, typer.Option("--efficiency/--no-efficiency", help="Also what the searches cost: terms, MB, ms.")
+        ] = True,
         output_format: Annotated[str, typer.Option("--format", help="text, markdown, latex, csv or json.")] = "text",
         verbose: Verbose = False,
     ) -> None:
         check_format(output_format, FORMATS)
-        cards = [describe_run(Path(path)) for path in runs]
+        cards = labelled([describe_run(Path(path)) for path in runs], labels)
+        if not efficiency:
+            cards = [replace(card, efficiency={}) for card in cards]
         asked = Source(qrels, None if qrels else dataset or corpus, split, data_dir, direction=direction)
         measured = measure_runs(cards, asked, list(HEADINGS))
         if output_format == "json":

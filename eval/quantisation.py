@@ -20,7 +20,7 @@ from eval.order import strict_order
 from eval.render import FORMATS as TABLE_FORMATS
 from eval.render import Column, Table, check_format
 from lexvl_anserini.cli import DataDir, Verbose, run
-from lexvl_anserini.encode import default_encoder, parse_settings
+from lexvl_anserini.encode import default_encoder, direction_option, natural_direction, parse_settings
 from lexvl_anserini.errors import UsageError
 from lexvl_anserini.records import Qrel, ScoredDoc
 
@@ -189,6 +189,7 @@ def command(
     encoder: Annotated[str | None, typer.Option(help="A lexical encoder; default as in encode.")] = None,
     checkpoint: Annotated[str | None, typer.Option(help="Folder, hub id (owner/name[@revision]) or minilm.")] = None,
     split: Annotated[str | None, typer.Option(help="Split of topics and judgements; default test.")] = None,
+    direction: Annotated[str | None, typer.Option(help="Of captioned images; default as in encode.")] = None,
     data_dir: DataDir = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1.")] = "auto",
     batch_size: Annotated[int, typer.Option(min=1, help="Texts per forward pass.")] = 32,
@@ -211,21 +212,21 @@ def command(
     check_format(output_format, FORMATS)
     parse_measure(measure)
     from lexvl_anserini.data.base import load_dataset
-    from lexvl_anserini.encoders.base import read_topic
     from lexvl_anserini.encoders.loading import load_encoder
     from lexvl_anserini.impacts import calibrated
     from lexvl_anserini.quantise import Quantiser
 
-    name, default_checkpoint = default_encoder(corpus) if encoder is None else (encoder, None)
     wanted = {b: Quantiser.named(quantiser, b, query_bits, scale, percentile) for b in bits}
-    dataset = load_dataset(corpus, split, data_dir)
-    model = load_encoder(name, checkpoint or default_checkpoint, device=device, **parse_settings(settings or ()))
+    dataset = load_dataset(corpus, split, data_dir, direction=natural_direction(encoder, direction))
+    name, default_checkpoint = default_encoder(corpus, dataset.direction, encoder)
+    options = direction_option(name, dataset.direction) | parse_settings(settings or ())
+    model = load_encoder(name, checkpoint or default_checkpoint, device=device, **options)
     if model.kind != "impact":
         raise UsageError(f"encoder {model.name!r} is {model.kind}; only lexical encoders are quantised")
     documents, topics = list(dataset.documents()), list(dataset.topics())
     log.info("%s: encoding %d documents and %d topics with %s", corpus, len(documents), len(topics), name)
     document_weights = model.document.weights([model.document.read(d) for d in documents], batch_size)
-    query_weights = model.query.weights([read_topic(topic) for topic in topics], batch_size)
+    query_weights = model.query.weights([model.query.read_topic(topic) for topic in topics], batch_size)
     rows = []
     for b, requested in wanted.items():
         ready = calibrated(requested, dataset, len(documents), model, batch_size)

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from eval import options
-from eval.inputs import Source, describe_run
+from eval.inputs import RunCard, Source, describe_run
 from eval.render import FORMATS as TABLE_FORMATS
 from eval.render import check_format, json_rows
 from eval.score import measure_runs
@@ -26,6 +26,19 @@ Labels = Annotated[
     typer.Option("--label", help="A run's system, one per --run; default: the encoder of its manifest."),
 ]
 Format = Annotated[str, typer.Option("--format", help="text, markdown, latex, csv or json.")]
+
+
+def labelled(cards: list[RunCard], labels: list[str] | None) -> list[RunCard]:
+    """The runs under the names the user gave them, if any.
+
+    Raises:
+        UsageError: another number of labels than of runs.
+    """
+    if not labels:
+        return cards
+    if len(labels) != len(cards):
+        raise UsageError(f"{len(labels)} labels for {len(cards)} runs; give one --label per --run, or none")
+    return [replace(card, system=label) for card, label in zip(cards, labels, strict=True)]
 
 
 def command(
@@ -51,11 +64,7 @@ def command(
     Example: python -m eval.table --run runs/demo.vdr.trec --run runs/demo.bm25.trec --format markdown
     """
     check_format(output_format, FORMATS)
-    if labels and len(labels) != len(runs):
-        raise UsageError(f"{len(labels)} labels for {len(runs)} runs; give one --label per --run, or none")
-    cards = [describe_run(path) for path in runs]
-    if labels:
-        cards = [replace(card, system=label) for card, label in zip(cards, labels, strict=True)]
+    cards = labelled([describe_run(path) for path in runs], labels)
     measured = measure_runs(
         cards,
         Source(qrels, dataset, split, data_dir, escape_ids),

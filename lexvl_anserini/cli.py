@@ -42,7 +42,10 @@ LOG_EVERY_S = 10.0
 COMMANDS = {
     "encode": "lexvl_anserini.encode",
     "index": "lexvl_anserini.index",
+    "prune": "lexvl_anserini.prune",
     "search": "lexvl_anserini.search",
+    "explain": "lexvl_anserini.explain",
+    "fuse": "lexvl_anserini.fuse",
     "score": "eval.score",
     "table": "eval.table",
     "compare": "eval.compare",

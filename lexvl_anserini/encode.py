@@ -12,9 +12,21 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
+import orjson
 import typer
 
-from lexvl_anserini.cli import DataDir, Overwrite, Verbose, check_style, file_name, print_rows, progress_bar, run
+from lexvl_anserini.cli import (
+    DataDir,
+    Overwrite,
+    Verbose,
+    check_style,
+    file_name,
+    print_rows,
+    progress_bar,
+    run,
+    silent,
+)
+from lexvl_anserini.data.images import ON_ERROR
 from lexvl_anserini.errors import ArtefactError, UnknownName, UsageError
 from lexvl_anserini.files import write_json
 from lexvl_anserini.records import DenseQuery, ImpactQuery, Manifest, Topic
@@ -25,6 +37,7 @@ if TYPE_CHECKING:
     from lexvl_anserini.data.base import Dataset
     from lexvl_anserini.encoders.base import Encoder
     from lexvl_anserini.quantise import Quantiser
+    from lexvl_anserini.shards import Part
 
 # Not __name__, which is "__main__" when the module runs as the command.
 log = logging.getLogger("lexvl_anserini.encode")
@@ -36,10 +49,12 @@ PIECE = 1024
 # Documents that a dry run times.
 DRY_RUN_SAMPLE = 64
 
-# The encoder of a corpus when none is named: (encoder, checkpoint).
-DEFAULT_ENCODERS: Mapping[str, tuple[str, str | None]] = {"demo": ("vdr", "minilm")}
-DEFAULT_ENCODER: tuple[str, str | None] = ("vdr", None)
-DEFAULT_IMAGE_ENCODER: tuple[str, str | None] = ("vdr-crossmodal", None)
+# The encoder when none is named: of pictures, of texts.
+DEFAULT_IMAGE_ENCODER = "vdr-crossmodal"
+DEFAULT_ENCODER = "vdr"
+
+# The checkpoint of an encoder on a corpus when none is named; elsewhere the loader's own default.
+DEMO_CHECKPOINTS: Mapping[str, str] = {"vdr-crossmodal": "demo-vdr", "dense-crossmodal": "demo-dense", "vdr": "minilm"}
 
 
 def load_encoder_of(
@@ -76,10 +91,11 @@ def load_encoder_of(
             f"checkpoint {model.checkpoint} has digest {str(model.checkpoint_digest)[:16]}, the index was made with "
             f"{str(about.get('checkpoint_digest'))[:16]}; name that checkpoint with --checkpoint or encode again"
         )
-    if model.kind == "impact" and model.query.vocabulary.digest != manifest.vocabulary["digest"]:
+    vocabulary = manifest.vocabulary.get("digest")  # none where only the encoder is asked for, not its index
+    if model.kind == "impact" and vocabulary and model.query.vocabulary.digest != vocabulary:
         raise ArtefactError(
             f"encoder {model.name!r} has vocabulary {model.query.vocabulary.digest[:16]}, the index was made with "
-            f"{manifest.vocabulary['digest'][:16]}; encode again or name the right checkpoint and tokenizer"
+            f"{vocabulary[:16]}; encode again or name the right checkpoint and tokenizer"
         )
     return model
 
@@ -105,6 +121,8 @@ def quantised_queries(
     model: Encoder, topics: Iterable[Topic], quantiser: Quantiser, max_impact: int | None, batch_size: int = 32
 ) -> Iterator[Query]:
     """As `encode_queries`, with the quantiser given."""
+    from lexvl_anserini.encoders.stock import StockQueryEncoder
+
     stream = iter(topics)
     while piece := list(islice(stream, PIECE)):
         inputs = [model.query.read_topic(topic) for topic in piece]
@@ -114,12 +132,9 @@ def quantised_queries(
             for topic, vector in zip(piece, model.query.vectors(inputs, batch_size), strict=True):
                 yield DenseQuery(topic.query_id, vector)
         else:
-            impacts = quantiser.queries(model.query.weights(inputs, batch_size), max_impact).impacts
-            terms = model.query.vocabulary.terms
-            for row, topic in enumerate(piece):
-                span = slice(impacts.indptr[row], impacts.indptr[row + 1])
-                dims, weights = impacts.indices[span].tolist(), impacts.data[span].tolist()
-                yield ImpactQuery(topic.query_id, {terms[d]: w for d, w in zip(dims, weights, strict=True)})
+            vectors = StockQueryEncoder(model, quantiser, max_impact, batch_size).encode_all(inputs)
+            for topic, terms in zip(piece, vectors, strict=True):
+                yield ImpactQuery(topic.query_id, terms)
 
 
 def parse_settings(settings: Iterable[str]) -> dict[str, Any]:
@@ -137,15 +152,42 @@ def parse_settings(settings: Iterable[str]) -> dict[str, Any]:
     return parsed
 
 
-def list_encoders() -> str:
-    """One line per registered encoder: its name and the first line of its module's docstring."""
-    from importlib import import_module
+def list_encoders(style: str = "text") -> str:
+    """One line per registered encoder: name, what it reads, licence, paper, known checkpoints; or all that as JSON."""
+    from lexvl_anserini.encoders.cards import listing
 
+    rows = listing()
+    if style == "json":
+        return orjson.dumps(rows).decode()
     lines = []
-    for name, where in ENCODERS.items():
-        module = import_module(where.partition(":")[0])
-        lines.append(f"{name:15} {(module.__doc__ or '').strip().splitlines()[0]}")
+    for row in rows:
+        checkpoints = ", ".join(row["checkpoints"]) or "-"
+        reads = ",".join(row["modalities"])
+        lines.append(f"{row['name']:16}  {reads:10}  {row['licence']:15}  {row['paper']}  [{checkpoints}]")
     return "\n".join(lines)
+
+
+def describe_encoder(name: str, style: str = "text") -> str:
+    """Everything about one encoder: equation, paper, checkpoints, options for --set, an example.
+
+    Raises:
+        UnknownName: no such encoder.
+    """
+    from lexvl_anserini.encoders.cards import describe
+
+    about = describe(name)
+    if style == "json":
+        return orjson.dumps(about).decode()
+    lines = [f"{about['name']}: {about['equation']}", ""]
+    lines += [about["about"], ""] if about["about"] else []
+    lines += [f"reads        {', '.join(about['modalities'])}", f"paper        {about['paper']}"]
+    lines += [f"licence      {about['licence']}", f"checkpoints  {', '.join(about['checkpoints']) or '-'}", ""]
+    lines += (
+        ["options (--set KEY=VALUE; - is the checkpoint's own or as told):"] if about["options"] else ["no options"]
+    )
+    for option in about["options"]:
+        lines.append(f"  {option['name']}={option['default']}  ({option['type']})  {option['meaning']}".rstrip())
+    return "\n".join([*lines, "", f"Example: {about['example']}"])
 
 
 def report(manifest: Manifest, output: Path, seconds: float) -> dict[str, Any]:
@@ -164,8 +206,10 @@ def report(manifest: Manifest, output: Path, seconds: float) -> dict[str, Any]:
     return rows
 
 
-def estimate(dataset: Dataset, model: Encoder, batch_size: int) -> dict[str, Any]:
-    """The documents of a corpus, and the time their encoding will take, from a sample of them."""
+def estimate(
+    dataset: Dataset, model: Encoder, batch_size: int, on_error: str = "fail", part: Part | None = None
+) -> dict[str, Any]:
+    """The documents of a corpus or a part, and the time their encoding will take, from a sample of them."""
     from lexvl_anserini.data.checks import check_corpus
     from lexvl_anserini.impacts import calibration_sample, encode_shard
     from lexvl_anserini.quantise import Quantiser, SideQuantiser
@@ -174,19 +218,40 @@ def estimate(dataset: Dataset, model: Encoder, batch_size: int) -> dict[str, Any
     sample = calibration_sample(dataset.documents(), summary.documents)[:DRY_RUN_SAMPLE]
     plain = Quantiser(document=SideQuantiser("peak", 8))
     started = time.perf_counter()
-    shard = encode_shard(sample, model, plain, batch_size, lambda n: None)
-    seconds = (time.perf_counter() - started) / len(sample) * summary.documents
-    rows: dict[str, Any] = {"documents": summary.documents, "estimated_seconds": round(seconds, 1)}
+    shard = encode_shard(sample, model, plain, batch_size, silent, on_error)
+    documents = part.span(summary.documents)[1] if part else summary.documents
+    seconds = (time.perf_counter() - started) / len(sample) * documents
+    rows: dict[str, Any] = {"documents": documents, "estimated_seconds": round(seconds, 1)}
     if "postings" in (counts := shard.counts()):
-        rows["estimated_postings"] = round(counts["postings"] / len(sample) * summary.documents)
+        rows["estimated_postings"] = round(counts["postings"] / len(sample) * documents)
     return rows
 
 
-def default_encoder(corpus: str, direction: str = "text-to-text") -> tuple[str, str | None]:
-    """Encoder and checkpoint of a corpus when the user names none."""
-    if direction != "text-to-text":
-        return DEFAULT_IMAGE_ENCODER
-    return DEFAULT_ENCODERS.get(corpus.split("/")[0], DEFAULT_ENCODER)
+def part_of(number: int | None, of: int | None) -> Part | None:
+    """The part that --shard-id and --shard-num name; None for the whole corpus.
+
+    Raises:
+        UsageError: one is given without the other, or there is no such part.
+    """
+    from lexvl_anserini.shards import Part
+
+    if number is None and of is None:
+        return None
+    if number is None or of is None:
+        raise UsageError("--shard-id and --shard-num go together, for example --shard-id 0 --shard-num 4")
+    Part(number, of).span(of)  # any corpus has as many documents
+    return Part(number, of)
+
+
+def default_encoder(corpus: str, direction: str, encoder: str | None = None) -> tuple[str, str | None]:
+    """Encoder and checkpoint of a corpus where the user names none, or names only the encoder."""
+    named = encoder or (DEFAULT_ENCODER if direction == "text-to-text" else DEFAULT_IMAGE_ENCODER)
+    return named, DEMO_CHECKPOINTS.get(named) if corpus.split("/")[0] == "demo" else None
+
+
+def natural_direction(encoder: str | None, direction: str | None) -> str | None:
+    """An encoder that reads texts only asks a corpus of captioned images for its captions, unless told otherwise."""
+    return direction or (None if encoder is None or direction_option(encoder, "any") else "text-to-text")
 
 
 def direction_option(encoder: str, direction: str) -> dict[str, str]:
@@ -273,7 +338,7 @@ def command(
     escape_ids: Annotated[bool, typer.Option("--escape-ids", help="Percent-encode ids that have white space.")] = False,
     tokenizer: Annotated[str | None, typer.Option(help="Take the tokenizer from this folder or hub id.")] = None,
     backbone_config: Annotated[str | None, typer.Option(help="Take the backbone's configuration from here.")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1.")] = "auto",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
     batch_size: Annotated[int, typer.Option(min=1, help="Texts per forward pass.")] = 32,
     max_length: Annotated[int | None, typer.Option(min=1, help="Tokens read per document.")] = None,
     query_max_length: Annotated[int | None, typer.Option(min=1, help="Tokens read per query.")] = None,
@@ -289,9 +354,20 @@ def command(
     shard_size: Annotated[int, typer.Option(min=1, help="Documents per shard.")] = 4096,
     compress: Annotated[bool, typer.Option("--compress", help="Gzip the jsonl shards.")] = False,
     store_contents: Annotated[bool, typer.Option("--store-contents", help="Keep each text beside its vector.")] = False,
+    store_metadata: Annotated[
+        bool, typer.Option("--store-metadata", help="Keep each document's metadata beside its vector.")
+    ] = False,
+    on_error: Annotated[
+        str, typer.Option(help="Of pictures that cannot be read: fail, or skip (counted and listed in skipped.jsonl).")
+    ] = "fail",
+    shard_id: Annotated[
+        int | None, typer.Option(help="Encode one part of the corpus only: its number, from 0.")
+    ] = None,
+    shard_num: Annotated[int | None, typer.Option(help="Into how many parts the corpus is divided.")] = None,
     overwrite: Overwrite = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done and how long it takes.")] = False,
     list_all: Annotated[bool, typer.Option("--list-encoders", help="List the encoders and stop.")] = False,
+    described: Annotated[str | None, typer.Option("--describe", help="Tell all about one encoder and stop.")] = None,
     style: Annotated[str, typer.Option("--format", help="Of printed numbers: text or json.")] = "text",
     verbose: Verbose = False,
 ) -> None:
@@ -299,43 +375,56 @@ def command(
 
     Example: python -m lexvl_anserini.encode --corpus demo --encoder bag-of-tokens --output impacts/demo
     """
-    if list_all:
-        typer.echo(list_encoders())
-        return
     check_style(style)
+    if list_all or described:
+        typer.echo(describe_encoder(described, style) if described else list_encoders(style))
+        return
     if encoder is not None and encoder not in ENCODERS:
         raise UnknownName("encoder", encoder, ENCODERS)
     if topics and not output:
         raise UsageError("--topics needs --output, for example --output queries.jsonl.gz")
+    if on_error not in ON_ERROR:
+        raise UsageError(f"--on-error {on_error!r}: expected {' or '.join(ON_ERROR)}")
+    part = part_of(shard_id, shard_num)
+    if part and topics:
+        raise UsageError("--shard-id divides a corpus; --topics are encoded as a whole")
     from lexvl_anserini.data.base import load_dataset
 
+    direction = natural_direction(encoder, direction)
     stream, origin = load_topics(topics, data_dir, escape_ids, direction) if topics else (None, {})
     dataset = load_dataset(corpus, split, data_dir, escape_ids, direction)
     if not topics:
         next(dataset.documents(), None)  # a corpus that cannot be read is told before a model is loaded
-    name, default_checkpoint = (encoder, None) if encoder else default_encoder(corpus, dataset.direction)
+    name, default_checkpoint = default_encoder(corpus, dataset.direction, encoder)
     from lexvl_anserini.encoders.loading import load_encoder
     from lexvl_anserini.impacts import write_impacts
     from lexvl_anserini.quantise import Quantiser
     from lexvl_anserini.shards import Layout
 
     wanted = Quantiser.named(quantiser, bits, query_bits, scale, percentile)
-    layout = Layout(shard_format, shard_size, compress, store_contents)
+    layout = Layout(shard_format, shard_size, compress, store_contents, store_metadata)
     options = parse_settings(settings or ())
     options |= {k: v for k, v in (("max_length", max_length), ("query_max_length", query_max_length)) if v is not None}
     options = {**direction_option(name, dataset.direction), **options}
     model = load_encoder(name, checkpoint or default_checkpoint, tokenizer, backbone_config, device, **options)
-    target = Path(output) if output else Path("impacts") / f"{file_name(corpus)}.{name}"
+    suffix = f".part-{part.number}-of-{part.of}" if part else ""
+    target = Path(output) if output else Path("impacts") / f"{file_name(corpus)}.{name}{suffix}"
     started = time.perf_counter()
     if dry_run:
         about = {"output": str(target), "encoder": name, "checkpoint": model.checkpoint, "corpus": topics or corpus}
-        counted = {"topics": sum(1 for _ in stream)} if stream is not None else estimate(dataset, model, batch_size)
+        counted = (
+            {"topics": sum(1 for _ in stream)}
+            if stream is not None
+            else estimate(dataset, model, batch_size, on_error, part)
+        )
         rows = about | counted
     elif stream is not None:
         rows = encode_topics(model, stream, origin, wanted, target, batch_size, overwrite)
     else:
         with progress_bar(f"encode {corpus} with {name}", None) as progress:
-            manifest = write_impacts(dataset, model, target, wanted, layout, batch_size, overwrite, progress)
+            manifest = write_impacts(
+                dataset, model, target, wanted, layout, batch_size, overwrite, progress, on_error, part
+            )
         rows = report(manifest, target, time.perf_counter() - started)
     print_rows(rows, style)
 

@@ -2,6 +2,7 @@
 
     OUT/docs/shard-00000.jsonl   what stock Anserini indexes (it reads every file of its folder, hence `docs/`)
     OUT/vocab.txt                one term a line, in the order of dimensions (impact shards only)
+    OUT/skipped.jsonl            documents left out because their picture could not be read, if there are any
     OUT/manifest.json            appears when everything is there; until then OUT/unfinished.json keeps the plan
 
 The plan is written first and removed last: a folder with neither plan nor manifest is not ours. A shard is written
@@ -13,13 +14,13 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import orjson
@@ -27,8 +28,9 @@ import orjson
 from lexvl_anserini.cli import Progress, silent
 from lexvl_anserini.data.base import Dataset
 from lexvl_anserini.data.checks import CorpusSummary, check_corpus, document_bytes
+from lexvl_anserini.data.images import ON_ERROR, read_images
 from lexvl_anserini.encoders import PLACES
-from lexvl_anserini.errors import ArtefactError
+from lexvl_anserini.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.files import (
     atomic_write,
     exclusive,
@@ -41,15 +43,23 @@ from lexvl_anserini.files import (
 )
 from lexvl_anserini.quantise import Quantiser
 from lexvl_anserini.records import MANIFEST, Document, ImpactQuery, Manifest
-from lexvl_anserini.shards import SHARD_WRITERS, Layout, Shard, shard_stream
+from lexvl_anserini.shards import SHARD_WRITERS, Layout, Part, Shard, SkippedDocument, shard_stream
 from lexvl_anserini.vocabulary import VOCABULARY, Vocabulary
 
 if TYPE_CHECKING:
+    from hashlib import _Hash as Digest
+
     from lexvl_anserini.encoders.base import Encoder
+
+Result = TypeVar("Result")
 
 log = logging.getLogger(__name__)
 
 UNFINISHED = "unfinished.json"
+SKIPPED = "skipped.jsonl"
+
+# What a shard's record counts and the manifest sums.
+COUNTED = ("documents", "skipped", "empty", "postings", "clipped", "dropped")
 
 # Documents that calibrate the quantiser: encoded once more than the rest, hence few.
 CALIBRATION_SAMPLE = 256
@@ -60,17 +70,73 @@ VERSIONED = ("lexvl-anserini", "numpy", "sentence-transformers", "tokenizers", "
 
 
 def encode_shard(
-    documents: Sequence[Document], model: Encoder, quantiser: Quantiser, batch_size: int, progress: Progress
+    documents: Sequence[Document],
+    model: Encoder,
+    quantiser: Quantiser,
+    batch_size: int,
+    progress: Progress,
+    on_error: str = "fail",
 ) -> Shard:
-    """Encodes and quantises one shard's documents."""
-    ids, texts = [d.doc_id for d in documents], [model.document.read(d) for d in documents]
-    if model.kind == "text":
-        progress(len(ids))
-        return Shard(ids, texts, None)
-    if model.kind == "dense":
-        return Shard(ids, texts, model.document.vectors(texts, batch_size, progress))
-    impacts, clipped, dropped = quantiser.documents(model.document.weights(texts, batch_size, progress))
-    return Shard(ids, texts, impacts, clipped, dropped)
+    """Encodes and quantises one shard's documents; with `on_error` "skip" those whose picture can be read."""
+
+    def encode(documents: Sequence[Document], progress: Progress) -> Shard:
+        ids, metadata = [d.doc_id for d in documents], [d.metadata for d in documents]
+        inputs, contents = [model.document.read(d) for d in documents], [d.contents or d.image or "" for d in documents]
+        if model.kind == "text":
+            progress(len(ids))
+            return Shard(ids, inputs, None, metadata=metadata)
+        if model.kind == "dense":
+            vectors = model.document.vectors(inputs, batch_size, progress)
+            return Shard(ids, contents, vectors, metadata=metadata)
+        impacts, clipped, dropped = quantiser.documents(model.document.weights(inputs, batch_size, progress))
+        return Shard(ids, contents, impacts, clipped, dropped, metadata=metadata)
+
+    shard, skipped = of_readable(documents, model, on_error, encode, progress)
+    return shard._replace(skipped=skipped)
+
+
+def of_readable(
+    documents: Sequence[Document],
+    model: Encoder,
+    on_error: str,
+    encode: Callable[[Sequence[Document], Progress], Result],
+    progress: Progress = silent,
+) -> tuple[Result, list[SkippedDocument]]:
+    """What `encode` gives for all documents or, with `on_error` "skip", for those whose picture can be read.
+
+    Pictures are looked through only after one has failed: a corpus in order costs nothing more.
+
+    Raises:
+        DataError: a picture cannot be read, and none is to be skipped.
+    """
+    told = 0
+
+    def counted(done: int) -> None:
+        nonlocal told
+        told += done
+        progress(done)
+
+    try:
+        return encode(documents, counted), []
+    except DataError:
+        if on_error == "fail":
+            raise
+        skipped = unreadable_documents(documents, model)
+        if not skipped:
+            raise
+    left_out = {document.doc_id for document in skipped}
+    result = encode([document for document in documents if document.doc_id not in left_out], silent)
+    progress(len(documents) - told)
+    return result, skipped
+
+
+def unreadable_documents(documents: Sequence[Document], model: Encoder) -> list[SkippedDocument]:
+    """The documents whose picture the model would read and that cannot be decoded, in order."""
+    pictured = [d for d in documents if d.image is not None and model.document.read(d) == d.image]
+    pictures = read_images([str(d.image) for d in pictured], on_error="skip", prepare=lambda image: None)
+    for _ in pictures:
+        pass
+    return [SkippedDocument(pictured[s.position].doc_id, s.reference, s.reason) for s in pictures.skipped]
 
 
 def calibration_sample(documents: Iterable[Document], count: int) -> list[Document]:
@@ -81,15 +147,28 @@ def calibration_sample(documents: Iterable[Document], count: int) -> list[Docume
     return [d for i, d in enumerate(islice(documents, chosen[-1] + 1)) if i in wanted]
 
 
-def calibrated(quantiser: Quantiser, dataset: Dataset, count: int, model: Encoder, batch_size: int) -> Quantiser:
-    """The quantiser with its document scale set from a sample of the corpus, if its scheme needs one."""
+def calibrated(
+    quantiser: Quantiser, dataset: Dataset, count: int, model: Encoder, batch_size: int, on_error: str = "fail"
+) -> Quantiser:
+    """The quantiser with its document scale set from a sample of the whole corpus, if its scheme needs one.
+
+    Raises:
+        DataError: no picture of the sample can be read.
+    """
     if model.kind != "impact":
         return quantiser
     quantiser = quantiser.for_towers(model.query.binary, model.document.binary)
     if quantiser.document.scheme != "calibrated":
         return quantiser
-    texts = [model.document.read(d) for d in calibration_sample(dataset.documents(), count)]
-    return quantiser.calibrate(model.document.weights(texts, batch_size))
+    sample = calibration_sample(dataset.documents(), count)
+
+    def encode(documents: Sequence[Document], progress: Progress) -> Any:
+        return model.document.weights([model.document.read(d) for d in documents], batch_size)
+
+    weights, skipped = of_readable(sample, model, on_error, encode)
+    if len(skipped) == len(sample):
+        raise DataError(f"{dataset.name}: none of {len(sample)} pictures can be read; the first: {skipped[0].reason}")
+    return quantiser.calibrate(weights)
 
 
 def versions() -> dict[str, str]:
@@ -134,7 +213,15 @@ def _short(value: Any) -> str:
     return text if len(text) <= 160 else text[:157] + "..."
 
 
-def planned(dataset: Dataset, summary: CorpusSummary, model: Encoder, quantiser: Quantiser, layout: Layout) -> Manifest:
+def planned(
+    dataset: Dataset,
+    summary: CorpusSummary,
+    model: Encoder,
+    quantiser: Quantiser,
+    layout: Layout,
+    batch_size: int,
+    part: Part | None,
+) -> Manifest:
     """The manifest as far as it is known before anything is encoded."""
     lexical = model.kind == "impact"
     vocabulary: Vocabulary | None = model.document.vocabulary if lexical else None
@@ -153,11 +240,24 @@ def planned(dataset: Dataset, summary: CorpusSummary, model: Encoder, quantiser:
             "direction": dataset.direction,
             "documents": summary.documents,
             "digest": summary.digest,
+            **({} if part is None else part_of_corpus(part, summary.documents)),
         },
         counts={},
         layout=layout.to_json(),
-        versions=versions(),
+        versions={**versions(), **circumstances(model, batch_size)},
     )
+
+
+def part_of_corpus(part: Part, documents: int) -> dict[str, Any]:
+    """The manifest's entry about a part; `documents` and `digest` beside it are of the whole corpus."""
+    first, count = part.span(documents)
+    return {"part": {"id": part.number, "num": part.of, "first": first, "documents": count}}
+
+
+def circumstances(model: Encoder, batch_size: int) -> dict[str, str]:
+    """What decides the last bits of a model's weights besides versions: where and in what batches they are computed."""
+    device = getattr(model, "device", None)
+    return {"device": device, "batch_size": str(batch_size)} if device and model.kind != "text" else {}
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -185,8 +285,10 @@ def write_impacts(
     batch_size: int = 32,
     overwrite: bool = False,
     progress: Progress = silent,
+    on_error: str = "fail",
+    part: Part | None = None,
 ) -> Manifest:
-    """Encodes a corpus into shards of the model's kind (impact, dense or text).
+    """Encodes a corpus, or a part of it, into shards of the model's kind (impact, dense or text).
 
     Args:
         dataset: its documents are read three times: to check them, to calibrate, to encode.
@@ -196,42 +298,54 @@ def write_impacts(
         batch_size: texts per forward pass; never crosses a shard.
         overwrite: replace shards of another making.
         progress: called with the number of documents just done.
+        on_error: of pictures that cannot be read: "fail", or "skip" (left out, counted, listed in skipped.jsonl).
+        part: encode only this part of the corpus. Parts share the scale that the whole corpus' sample gives, so that
+            they can be merged.
 
     Returns:
-        The manifest; its counts are of documents in = documents out.
+        The manifest; its counts are of documents in = documents out + skipped.
 
     Raises:
+        UsageError: another `on_error`, or no such part.
         DataError: the corpus is malformed, empty, or an id comes twice.
         ArtefactError: the output holds something else, the disk is full, or the corpus changed meanwhile.
     """
+    if on_error not in ON_ERROR:
+        raise UsageError(f"on_error {on_error!r}: expected {' or '.join(ON_ERROR)}")
     layout = (layout or Layout()).of_kind(model.kind)
     summary = check_corpus(dataset.documents, dataset.name)
-    plan = planned(dataset, summary, model, quantiser or Quantiser(), layout)
+    plan = planned(dataset, summary, model, quantiser or Quantiser(), layout, batch_size, part)
     with told_about_disk(output):
         output.mkdir(parents=True, exist_ok=True)
     with exclusive(output):
-        found = previous(output, plan, overwrite)
+        found = previous(output, plan, overwrite, on_error)
         if found is not None and (output / MANIFEST).is_file():
             log.info("%s: finished already, nothing to do", output)
             (output / UNFINISHED).unlink(missing_ok=True)
-            progress(summary.documents)
+            progress(documents_of(plan))
             return found
         if found is not None:
             plan = found
             log.info("%s: resuming after %d finished shards", output, len(plan.shards))
         else:
-            ready = calibrated(quantiser or Quantiser(), dataset, summary.documents, model, batch_size)
+            ready = calibrated(quantiser or Quantiser(), dataset, summary.documents, model, batch_size, on_error)
             plan = replace(plan, quantiser=ready.to_json() if model.kind == "impact" else {})
             write_json(output / UNFINISHED, plan.to_json())
         with told_about_disk(output):
             (output / "docs").mkdir(exist_ok=True)
         if model.kind == "impact":
             model.document.vocabulary.write(output / VOCABULARY)
-        plan = fill(output, plan, dataset, model, layout, batch_size, progress)
+        plan = fill(output, plan, dataset, model, layout, batch_size, progress, on_error)
         return finish(output, plan)
 
 
-def previous(output: Path, plan: Manifest, overwrite: bool) -> Manifest | None:
+def documents_of(plan: Manifest) -> int:
+    """How many documents of the corpus a plan is about: all, or those of its part."""
+    part = plan.corpus.get("part")
+    return int(part["documents"] if part else plan.corpus["documents"])
+
+
+def previous(output: Path, plan: Manifest, overwrite: bool, on_error: str = "fail") -> Manifest | None:
     """What an earlier call left in `output`: None if nothing (or it was cleared), else its manifest or plan.
 
     Raises:
@@ -250,6 +364,8 @@ def previous(output: Path, plan: Manifest, overwrite: bool) -> Manifest | None:
     told = difference(making(plan), making(found))
     if not told and state == UNFINISHED and found.versions != plan.versions:
         told = difference({"versions": plan.versions}, {"versions": found.versions})
+    if not told and on_error == "fail" and (without := sum(shard.get("skipped", 0) for shard in found.shards)):
+        told = f"without {without} documents whose pictures cannot be read, see {SKIPPED}; --on-error skip accepts it"
     if not told:
         return found
     if not overwrite:
@@ -267,12 +383,19 @@ def clear(output: Path) -> None:
         shutil.rmtree(output / "docs")
     for part in output.glob("*.part"):
         part.unlink()
-    for name in (VOCABULARY, UNFINISHED):
+    for name in (VOCABULARY, SKIPPED, UNFINISHED):
         (output / name).unlink(missing_ok=True)
 
 
 def fill(
-    output: Path, plan: Manifest, dataset: Dataset, model: Encoder, layout: Layout, batch_size: int, progress: Progress
+    output: Path,
+    plan: Manifest,
+    dataset: Dataset,
+    model: Encoder,
+    layout: Layout,
+    batch_size: int,
+    progress: Progress,
+    on_error: str,
 ) -> Manifest:
     """Encodes the shards that the plan does not record as done.
 
@@ -284,33 +407,65 @@ def fill(
     done = {shard["name"]: shard for shard in plan.shards if stands(output, shard)}
     plan = replace(plan, shards=tuple(done.values()))
     write = SHARD_WRITERS[model.kind, layout.shard_format]
-    documents = dataset.documents()
     read = sha256()
+    documents = digested(dataset.documents(), read)
+    # The digest is of the whole corpus, also where only a part of it is encoded.
+    exhaust(islice(documents, plan.corpus.get("part", {}).get("first", 0)))
+    mine = islice(documents, documents_of(plan))
     number = 0
-    while batch := list(islice(documents, layout.shard_size)):
-        read.update(b"".join(map(document_bytes, batch)))
+    while batch := list(islice(mine, layout.shard_size)):
         name = layout.name(number)
         number += 1
         if name in done:
             progress(len(batch))
             continue
-        shard = encode_shard(batch, model, quantiser, batch_size, progress)
+        shard = encode_shard(batch, model, quantiser, batch_size, progress, on_error)
         part = output / (Path(name).name + ".part")
         with told_about_disk(part):
             try:
                 with shard_stream(part, layout.compress) as out:
-                    write(out, shard, vocabulary, layout.contents)
+                    write(out, shard, vocabulary, layout)
             except BaseException:
                 part.unlink(missing_ok=True)
                 raise
+        list_skipped(output / SKIPPED, name, shard.skipped)
         record = {"name": name, **shard.counts(), "bytes": part.stat().st_size, "sha256": file_sha256(part)}
         plan = replace(plan, shards=tuple(sorted((*plan.shards, record), key=lambda shard: shard["name"])))
         write_json(output / UNFINISHED, plan.to_json())
         publish(part, output / name)
+    exhaust(documents)
     if read.hexdigest() != plan.corpus["digest"]:
         clear(output)
         raise ArtefactError(f"{output}: the corpus changed while it was read; nothing was kept, encode it again")
     return plan
+
+
+def digested(documents: Iterable[Document], digest: Digest) -> Iterator[Document]:
+    """Passes documents on and adds them to a digest as `check_corpus` does."""
+    for document in documents:
+        digest.update(document_bytes(document))
+        yield document
+
+
+def exhaust(documents: Iterable[Document]) -> None:
+    """Reads documents for what reading them does."""
+    for _ in documents:
+        pass
+
+
+def list_skipped(path: Path, shard: str, skipped: Iterable[SkippedDocument]) -> None:
+    """Puts a shard's skipped documents into the list, in the place of what an earlier try listed for that shard."""
+    rows = [{"id": d.doc_id, "image": d.image, "reason": d.reason, "shard": shard} for d in skipped]
+    before = [orjson.loads(line) for line in path.read_bytes().splitlines()] if path.is_file() else []
+    others = [row for row in before if row["shard"] != shard]
+    if not rows and len(others) == len(before):
+        return
+    if not rows and not others:
+        path.unlink()
+        return
+    with atomic_write(path) as out:
+        for row in sorted((*others, *rows), key=lambda row: row["shard"]):
+            out.write(orjson.dumps(row) + b"\n")
 
 
 def sized(output: Path, shard: Mapping[str, Any]) -> bool:
@@ -332,17 +487,23 @@ def stands(output: Path, shard: Mapping[str, Any]) -> bool:
 
 
 def finish(output: Path, plan: Manifest) -> Manifest:
-    """Sums the counts and gives the folder its manifest."""
-    keys = [
-        key for key in ("documents", "empty", "postings", "clipped", "dropped") if any(key in s for s in plan.shards)
-    ]
-    counts = {key: sum(shard[key] for shard in plan.shards) for key in keys}
+    """Sums the counts and gives the folder its manifest.
+
+    Raises:
+        DataError: not one document could be read.
+    """
+    keys = [key for key in COUNTED if any(key in shard for shard in plan.shards)]
+    counts = {key: sum(shard.get(key, 0) for shard in plan.shards) for key in keys}
     if any("max_impact" in shard for shard in plan.shards):
         counts["max_impact"] = max(shard["max_impact"] for shard in plan.shards)
-    assert counts["documents"] == plan.corpus["documents"], "documents out are not documents in"
+    assert counts["documents"] + counts.get("skipped", 0) == documents_of(plan), "documents out are not documents in"
+    if not counts["documents"]:
+        raise DataError(f"{plan.corpus['name']}: no picture can be read; {output / SKIPPED} lists them")
     manifest = replace(plan, counts=counts)
     write_json(output / MANIFEST, manifest.to_json())
     (output / UNFINISHED).unlink()
+    if without := counts.get("skipped"):
+        log.warning("%d documents left out, their pictures cannot be read: %s", without, output / SKIPPED)
     return manifest
 
 

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from lexvl_anserini.clauses import Clause, TreeQuery, terms_of
 from lexvl_anserini.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.files import file_sha256, read_json
 from lexvl_anserini.records import DenseQuery, ImpactQuery, Manifest, Topic
 from lexvl_anserini.runs import manifest_path
 from lexvl_anserini.vocabulary import VOCABULARY
 
-Query = ImpactQuery | DenseQuery | Topic
+if TYPE_CHECKING:
+    from lexvl_anserini.encoders.base import Encoder
+
+Query = ImpactQuery | TreeQuery | DenseQuery | Topic
 
 
 @dataclass(frozen=True)
@@ -26,6 +31,7 @@ class TopicSource:
     dataset, split, data_dir   where their judgements are; empty for a file
     remove_query  the data set's own rule
     sha256        of a file
+    encoded       whether they are vectors already
     """
 
     stream: Callable[[], Iterator[Query]]
@@ -35,6 +41,11 @@ class TopicSource:
     data_dir: str | None = None
     remove_query: bool = False
     sha256: str = ""
+    encoded: bool = False
+
+    def count(self) -> int:
+        """The number of topics, by reading them once."""
+        return sum(1 for _ in self.stream())
 
 
 def read_queries(path: Path, index: Path, manifest: Manifest, vocabulary: Path | None = None) -> Iterator[ImpactQuery]:
@@ -86,13 +97,14 @@ def topic_source(
         escape_ids = bool(manifest.corpus.get("escape_ids"))
         stream: Callable[[], Iterator[Query]] = partial(read_topics, path, escape_ids)
         origin: dict[str, Any] = {}
-        if _holds_vectors(path):
+        encoded = _holds_vectors(path)
+        if encoded:
             stream = partial(read_queries, path, index, manifest, vocabulary)
             beside = manifest_path(path)
             origin = read_json(beside, "manifest of the queries").get("topics") or {} if beside.is_file() else {}
         if origin and data_dir:
             origin = {**origin, "data_dir": data_dir}
-        return TopicSource(stream, path.name, sha256=file_sha256(path), **origin)
+        return TopicSource(stream, path.name, sha256=file_sha256(path), encoded=encoded, **origin)
     corpus = manifest.corpus
     name, split = (topics, None) if topics else (corpus["name"], corpus.get("split"))
     where = data_dir or corpus.get("data_dir")
@@ -100,6 +112,54 @@ def topic_source(
     return TopicSource(
         dataset.topics, f"{dataset.name}/{dataset.split}", dataset.name, dataset.split, where, dataset.remove_query
     )
+
+
+def typed_topic(text: str | None, image: str | None) -> Topic:
+    """The topic that a user typed: a text or the path of an image.
+
+    Raises:
+        UsageError: neither or both are given, or the text is empty.
+        DataError: there is no such image.
+    """
+    if (text is None) == (image is None) or (text is not None and not text.strip()):
+        raise UsageError("give a text that is not empty with --query, or an image with --query-image")
+    if image is not None and not Path(image.partition("::")[0]).is_file():
+        raise DataError(f"{image}: no such image")
+    return Topic("query", text, image)
+
+
+def check_readable(topic: Topic, model: Encoder) -> None:
+    """Refuses a typed topic that the model's query side does not read.
+
+    Raises:
+        UsageError: it is an image and the side reads texts, or the reverse.
+    """
+    try:
+        model.query.read_topic(topic)
+    except UsageError as error:
+        given, other = ("an image", "texts") if topic.image else ("a text", "images")
+        raise UsageError(
+            f"the query side of encoder {model.name!r} reads {other}, and the query is {given}; documents that can be "
+            f"searched with {given} are encoded with --direction {'image-to-text' if topic.image else 'text-to-image'}"
+        ) from error
+
+
+def check_terms(clause: Clause, vocabulary: Path | None) -> None:
+    """Refuses terms that no document can have.
+
+    Args:
+        vocabulary: `vocab.txt` of the index; without one nothing is refused.
+
+    Raises:
+        UsageError: a term of the tree is not in it.
+    """
+    if vocabulary is None or not (asked := set(terms_of(clause))):
+        return
+    known = vocabulary.read_text(encoding="utf-8").split("\n")
+    for term in sorted(asked.difference(known)):
+        near = get_close_matches(term.lower(), known, n=3, cutoff=0.6)
+        hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+        raise UsageError(f"term {term!r} is not in the vocabulary of the index{hint}")
 
 
 def vocabulary_file(index: Path, manifest: Path | None) -> Path | None:

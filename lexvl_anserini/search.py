@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial, reduce
 from importlib.metadata import version
-from itertools import chain
+from itertools import chain, tee
 from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,19 +17,35 @@ from typing import TYPE_CHECKING, Annotated, Any
 import orjson
 import typer
 
+from lexvl_anserini.clauses import Clause, Not, Term, TreeQuery
 from lexvl_anserini.cli import DataDir, Overwrite, Verbose, check_style, file_name, print_rows, progress_bar, run
 from lexvl_anserini.encode import encode_queries, load_encoder_of, parse_settings
 from lexvl_anserini.engines.folder import read_report
 from lexvl_anserini.errors import ArtefactError, DataError, UsageError
-from lexvl_anserini.files import read_json, write_json
-from lexvl_anserini.queries import Query, topic_source, vocabulary_file
+from lexvl_anserini.feedback import Feedback, ShardVectors
+from lexvl_anserini.files import file_sha256, read_json, write_json
+from lexvl_anserini.queries import (
+    Query,
+    TopicSource,
+    check_readable,
+    check_terms,
+    topic_source,
+    typed_topic,
+    vocabulary_file,
+)
 from lexvl_anserini.records import MANIFEST, DenseQuery, ImpactQuery, Index, Manifest, ScoredDoc, Topic
+from lexvl_anserini.refine import Asked, Refinement, TwoPhase, read_terms, refined_queries, search_refined
 from lexvl_anserini.registry import ENGINES, resolve
 from lexvl_anserini.runs import OUTPUT_FORMATS, RunManifest, manifest_path, read_run_manifest, write_run
+from lexvl_anserini.syntax import parse
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.base import Encoder
     from lexvl_anserini.engines.base import Engine
+
+Load = Callable[[], "Encoder"]
+# `search_index` of one index: queries, hits, remove_query, and the rest by name.
+Search = Callable[..., Iterator[list[ScoredDoc]]]
 
 # Not __name__, which is "__main__" when the module runs as the command.
 log = logging.getLogger("lexvl_anserini.search")
@@ -116,12 +133,14 @@ def search_index(
     device: str = "auto",
     batch_size: int = 32,
     tally: Tally | None = None,
+    refinement: Refinement | None = None,
+    feedback_shards: Path | str | None = None,
 ) -> Iterator[list[ScoredDoc]]:
     """Searches an index; one ranked list per topic, in their order, empty where nothing matches.
 
     Args:
         index: an index, or its folder.
-        topics: topics, encoded here; or queries that are encoded already. All of one sort.
+        topics: topics, encoded here; or queries that are encoded already, or query trees. All of one sort.
         hits: length of a list at most.
         remove_query: leave out a document whose id is the topic's (BEIR's rule), before the cut.
         threads: of the engine, where it can use more than one.
@@ -130,6 +149,8 @@ def search_index(
         device: of the default model.
         batch_size: topics per forward pass.
         tally: counts what it costs.
+        refinement: lists, cuts, filters, texts and feedback, for an impact index.
+        feedback_shards: the index's shards, for feedback where the index holds no term vectors.
 
     Raises:
         ArtefactError: not an index, or one of another vocabulary than the model's.
@@ -145,19 +166,56 @@ def search_index(
     if first is None:
         return
     queries: Iterator[Any] = chain([first], stream)
+    texts: Iterator[Any] | None = None
+    if refinement is not None or isinstance(first, TreeQuery):
+        _refuse_other_kinds(about, path)
     if isinstance(first, Topic):
         if model is None:
             model = load_encoder_of(about, device=device)
         _refuse_other_vocabulary(model, about, path)
+        if refinement is not None and refinement.text_weight:
+            queries, texts = tee(queries)
         queries = encode_queries(model, queries, about, batch_size)
+    if refinement is None and isinstance(first, TreeQuery):
+        refinement = Refinement()
     tally = tally or Tally()
     engine: Engine = resolve("engine", about.kind, ENGINES)(path, about)
     try:
-        asked = tally.encoded(_of_kind(queries, about.kind))
-        for documents in tally.found(engine.search(asked, hits + remove_query, threads)):
+        asked = _of_kind(queries, about.kind)
+        fetch = hits + remove_query
+        if refinement is None:
+            lists = engine.search(tally.encoded(asked), fetch, threads)
+        else:
+            counted: Iterator[Any] = tally.encoded(refined_queries(asked, refinement))
+            lists = search_refined(
+                engine,
+                _tree_searcher(engine),
+                (Asked(query, next(texts).text if texts else None) for query in counted),
+                refinement,
+                fetch,
+                threads,
+                _vectors(engine, about, refinement, feedback_shards),
+                remove_query,
+            )
+        for documents in tally.found(lists):
             yield without_query(documents, hits) if remove_query else documents
     finally:
         engine.close()
+
+
+def _tree_searcher(engine: Any) -> Any:
+    from lexvl_anserini.engines.lucene.compile import TreeSearcher
+
+    return TreeSearcher(engine)
+
+
+def _vectors(engine: Any, manifest: Manifest, refinement: Refinement, shards: Path | str | None) -> Any:
+    """What feedback asks for a document's vector: the shards if they are named, else the index's term vectors."""
+    from lexvl_anserini.engines.lucene.postings import vector_of
+
+    if refinement.feedback is None:
+        return None
+    return partial(vector_of, engine.reader) if shards is None else ShardVectors(Path(shards), manifest)
 
 
 def without_query(documents: list[ScoredDoc], hits: int) -> list[ScoredDoc]:
@@ -233,6 +291,52 @@ def show(documents: list[ScoredDoc], texts: Mapping[str, str], style: str) -> No
         typer.echo(f"{document.rank:4}  {score:>9}  {document.doc_id}{text}")
 
 
+def filter_of(where: Sequence[str], require: Sequence[str], forbid: Sequence[str]) -> Clause | None:
+    """All that a document must match: expressions, terms it must have, terms it may not have; None if nothing.
+
+    Raises:
+        UsageError: an expression is malformed.
+    """
+    clauses: list[Clause] = [*map(parse, where), *map(Term, require), *(Not(Term(term)) for term in forbid)]
+    return reduce(lambda a, b: a & b, clauses) if clauses else None
+
+
+def refinement_of(wishes: Mapping[str, Any]) -> Refinement | None:
+    """The command's options by name as a refinement; None where nothing is wished.
+
+    Raises:
+        UsageError: an expression is malformed.
+        DataError: a list of terms cannot be read.
+    """
+    only, without = (wishes[name] and read_terms(Path(wishes[name])) for name in ("only_terms", "without_terms"))
+    refinement = Refinement(
+        only_terms=only,
+        without_terms=without or frozenset(),
+        query_terms=wishes["query_terms"],
+        threshold=wishes["threshold"],
+        where=filter_of(wishes["where"] or (), wishes["require"] or (), wishes["forbid"] or ()),
+        text_weight=wishes["text_weight"],
+        two_phase=wishes["two_phase"] and TwoPhase(*wishes["two_phase"]),
+        feedback=wishes["feedback"] and Feedback(*wishes["feedback"]),
+    )
+    return None if refinement == Refinement() else refinement
+
+
+def refinement_names() -> set[str]:
+    """Under which names a run's manifest keeps what is not an option of the encoder itself."""
+    return {"require", "forbid", *(field.name for field in fields(Refinement))}
+
+
+def noted(wishes: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run's manifest says of them: what is wished at all; a list of terms by its name and its contents."""
+    found: dict[str, Any] = {
+        name: list(value) if isinstance(value, tuple) else value for name, value in wishes.items() if value
+    }
+    for name in {"only_terms", "without_terms"} & found.keys():
+        found[name] = f"{Path(found[name]).name}@{file_sha256(Path(found[name]))[:12]}"
+    return found
+
+
 def command(
     index: Annotated[str, typer.Option(help="Folder that index made.")],
     topics: Annotated[
@@ -240,9 +344,48 @@ def command(
         typer.Option(help="dataset/split, a topics file, or encoded queries Q.jsonl[.gz]; default the corpus's own."),
     ] = None,
     query: Annotated[str | None, typer.Option(help="Search this text and print the hits.")] = None,
+    query_image: Annotated[
+        str | None,
+        typer.Option(help="Search this image and print the hits; for encoders whose query side reads images."),
+    ] = None,
+    match: Annotated[
+        str | None,
+        typer.Option(help="Search this expression over terms, '+dog -cat sea^3', without an encoder; print the hits."),
+    ] = None,
     output: Annotated[str | None, typer.Option(help="Run to write; default runs/<corpus>.<encoder>.trec.")] = None,
     output_format: Annotated[str, typer.Option(help="Of the run: trec or msmarco.")] = "trec",
-    hits: Annotated[int | None, typer.Option(min=1, help="Per topic; default 1000, with --query 10.")] = None,
+    hits: Annotated[int | None, typer.Option(min=1, help="Per topic; default 1000, of one query 10.")] = None,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Only documents that match: terms, metadata and ids, 'sea AND NOT cat', 'meta.year:[2010 TO 2020]'; "
+            "repeatable. Scores stay."
+        ),
+    ] = None,
+    require: Annotated[list[str] | None, typer.Option(help="Only documents with this term; repeatable.")] = None,
+    forbid: Annotated[list[str] | None, typer.Option(help="Only documents without this term; repeatable.")] = None,
+    only_terms: Annotated[str | None, typer.Option(help="File of terms; queries keep no others.")] = None,
+    without_terms: Annotated[str | None, typer.Option(help="File of terms that queries lose.")] = None,
+    query_terms: Annotated[int | None, typer.Option(min=1, help="Keep that many heaviest terms of a query.")] = None,
+    threshold: Annotated[
+        float, typer.Option(min=0, max=1, help="Keep query weights of at least this share of the largest.")
+    ] = 0.0,
+    first_terms: Annotated[
+        int | None, typer.Option(min=1, help="Two phases: that many heaviest terms find, the whole query ranks.")
+    ] = None,
+    candidates: Annotated[int, typer.Option(min=1, help="Documents that the first of two phases finds.")] = 1000,
+    text_weight: Annotated[
+        float, typer.Option(min=0, help="Add BM25 of the topic's text on the index's text field, times this.")
+    ] = 0.0,
+    feedback: Annotated[
+        int | None, typer.Option(min=1, help="Expand each query by that many of its best documents (Rocchio).")
+    ] = None,
+    feedback_terms: Annotated[int, typer.Option(min=1, help="Terms that feedback adds.")] = Feedback.terms,
+    feedback_alpha: Annotated[float, typer.Option(min=0, help="Share of the query.")] = Feedback.alpha,
+    feedback_beta: Annotated[float, typer.Option(min=0, help="Share of its best documents.")] = Feedback.beta,
+    feedback_shards: Annotated[
+        str | None, typer.Option(help="The index's shards; default its term vectors, if it was built with them.")
+    ] = None,
     remove_query: Annotated[
         bool | None,
         typer.Option(
@@ -255,7 +398,7 @@ def command(
         typer.Option("--strict-scores", help="Lower tied scores by an ulp, for evaluators that order ties themselves."),
     ] = False,
     texts: Annotated[
-        bool, typer.Option("--texts", help="With --query: print each hit's text, from its corpus.")
+        bool, typer.Option("--texts", help="Of one query: print each hit's text, from its corpus.")
     ] = False,
     settings: Annotated[
         list[str] | None,
@@ -269,8 +412,9 @@ def command(
     tokenizer: Annotated[str | None, typer.Option(help="Where its tokenizer lies now.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1.")] = "auto",
     batch_size: Annotated[int, typer.Option(min=1, help="Topics per forward pass.")] = 32,
-    threads: Annotated[int, typer.Option(min=1, help="Of FAISS and BM25; Lucene impacts use one.")] = 1,
+    threads: Annotated[int, typer.Option(min=1, help="Of the engine, for batches of topics.")] = 1,
     overwrite: Overwrite = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done.")] = False,
     style: Annotated[str, typer.Option("--format", help="Of printed hits and numbers: text or json.")] = "text",
     verbose: Verbose = False,
 ) -> None:
@@ -281,24 +425,60 @@ def command(
     check_style(style)
     if output_format not in OUTPUT_FORMATS:
         raise UsageError(f"--output-format {output_format!r}: expected {' or '.join(OUTPUT_FORMATS)}")
-    if query is not None and topics is not None:
-        raise UsageError("--query and --topics exclude each other; give one of them")
-    if query is not None and (output is not None or not query.strip()):
-        raise UsageError("--query prints the hits of a text; it cannot be empty, and --output needs --topics")
+    given = [
+        name
+        for name, value in (("query", query), ("query-image", query_image), ("match", match), ("topics", topics))
+        if value is not None
+    ]
+    if len(given) > 1:
+        raise UsageError(f"--{given[0]} and --{given[1]} exclude each other; give one of them")
+    one = bool(given) and given[0] != "topics"
+    if one and (output is not None or query is not None and not query.strip()):
+        raise UsageError(f"--{given[0]} prints the hits of one query; it cannot be empty, and --output needs --topics")
+    wishes: dict[str, Any] = {
+        "where": where,
+        "require": require,
+        "forbid": forbid,
+        "only_terms": only_terms,
+        "without_terms": without_terms,
+        "query_terms": query_terms,
+        "threshold": threshold,
+        "two_phase": (first_terms, candidates) if first_terms else None,
+        "text_weight": text_weight,
+        "feedback": (feedback, feedback_terms, feedback_alpha, feedback_beta) if feedback else None,
+    }
+    refinement = refinement_of(wishes)
     options = parse_settings(settings or ())
     path, manifest_file = Path(index), Path(manifest) if manifest else None
     about = index_manifest(path, manifest_file)
     opened = Index(path, about, about.counts["documents"])
+    vocabulary = vocabulary_file(path, manifest_file)
+    tree = parse(match) if match is not None else None
+    if refinement is not None:
+        _refuse_other_kinds(about, path)
+    for clause in (tree, refinement and refinement.where):
+        if clause:
+            check_terms(clause, vocabulary)
 
     def load() -> Encoder:
         return load_encoder_of(about, checkpoint, tokenizer, device, options)
 
-    if query is not None:
-        one = [Topic("query", query)]
-        [documents] = search_index(opened, one, hits or DEFAULT_HITS_SHOWN, model=load(), batch_size=batch_size)
-        show(documents, texts_of(documents, about, data_dir) if texts else {}, style)
+    search = partial(
+        search_index,
+        opened,
+        threads=threads,
+        batch_size=batch_size,
+        refinement=refinement,
+        feedback_shards=feedback_shards,
+    )
+    if one and dry_run:
+        print_rows({"index": str(path), "documents": opened.documents, given[0]: query or query_image or match}, style)
         return
-    source = topic_source(topics, path, about, data_dir, vocabulary_file(path, manifest_file))
+    if one:
+        found = one_query(search, load, tree or typed_topic(query, query_image), hits or DEFAULT_HITS_SHOWN)
+        show(found, texts_of(found, about, data_dir) if texts else {}, style)
+        return
+    source = topic_source(topics, path, about, data_dir, vocabulary)
     wanted = RunManifest(
         topics=source.label,
         topics_sha256=source.sha256,
@@ -306,7 +486,7 @@ def command(
         split=source.split,
         data_dir=source.data_dir,
         corpus=about.corpus,
-        encoder=asked_encoder(about, checkpoint, tokenizer, options),
+        encoder=asked_encoder(about, checkpoint, tokenizer, {**options, **noted(wishes)}),
         quantiser=about.quantiser,
         index=path.name,
         hits=hits or DEFAULT_HITS,
@@ -318,26 +498,69 @@ def command(
     suffix = "trec" if output_format == "trec" else "tsv"
     name = f"{file_name(about.corpus['name'])}.{about.encoder['name']}.{suffix}"
     target = Path(output) if output else Path("runs") / name
-    if is_finished(target, wanted, overwrite):
+    finished = is_finished(target, wanted, overwrite)
+    if dry_run:
+        print_rows({**plan(wanted, opened, target), "topics": source.count(), "finished": finished}, style)
+        return
+    if finished:
         log.info("%s: finished already, nothing to do", target)
         written = read_run_manifest(target)
     else:
-        stream = source.stream()
-        first = next(stream, None)
-        if first is None:
-            raise DataError(f"{source.label}: no topic; nothing to search")
-        model = load() if isinstance(first, Topic) else None
-        asked, tally = chain([first], stream), Tally()
-        lists = search_index(
-            opened, asked, wanted.hits, wanted.remove_query, threads, model, batch_size=batch_size, tally=tally
-        )
-        with progress_bar(f"search {path}", None, "topics") as progress:
-            written = write_run(target, _watched(lists, progress), wanted, tag=about.encoder["name"])
-        written = note_efficiency(target, written, tally.efficiency(about, path))
+        written = write_new_run(search, load, source, wanted, opened, target)
     assert written is not None
     if without := written.counts["topics_without_hits"]:
         log.warning("%d of %d topics have no hit: no line in the run", without, written.counts["topics"])
     print_rows({"run": str(target), **written.counts}, style)
+
+
+def one_query(search: Search, load: Load, asked: Clause | Topic, hits: int) -> list[ScoredDoc]:
+    """The hits of what a user typed: a tree, or a topic that is encoded first.
+
+    Raises:
+        UsageError: the encoder's query side does not read such a topic.
+    """
+    if isinstance(asked, Clause):
+        return next(search([TreeQuery("query", asked)], hits))
+    model = load()
+    check_readable(asked, model)
+    return next(search([asked], hits, model=model))
+
+
+def write_new_run(
+    search: Search, load: Load, source: TopicSource, wanted: RunManifest, index: Index, target: Path
+) -> RunManifest:
+    """Searches all topics of a source and writes their run.
+
+    Raises:
+        DataError: there is no topic.
+    """
+    stream = source.stream()
+    first = next(stream, None)
+    if first is None:
+        raise DataError(f"{source.label}: no topic; nothing to search")
+    model, tally = load() if isinstance(first, Topic) else None, Tally()
+    lists = search(chain([first], stream), wanted.hits, wanted.remove_query, model=model, tally=tally)
+    # Encoded queries may be millions, and are not read twice for a total.
+    total = None if source.encoded else source.count()
+    with progress_bar(f"search {index.path}", total, "topics") as progress:
+        written = write_run(target, _watched(lists, progress), wanted, tag=wanted.encoder["name"])
+    return note_efficiency(target, written, tally.efficiency(index.manifest, index.path))
+
+
+def plan(wanted: RunManifest, index: Index, target: Path) -> dict[str, Any]:
+    """What a dry run tells."""
+    return {
+        "run": str(target),
+        "index": str(index.path),
+        "kind": index.manifest.kind,
+        "documents": index.documents,
+        "encoder": wanted.encoder["name"],
+        "checkpoint": wanted.encoder.get("checkpoint"),
+        "options": wanted.encoder["options"],
+        "asked": wanted.topics,
+        "hits": wanted.hits,
+        "remove_query": wanted.remove_query,
+    }
 
 
 def _watched(lists: Iterable[list[ScoredDoc]], progress: Callable[[int], None]) -> Iterator[list[ScoredDoc]]:
@@ -361,17 +584,28 @@ def _refuse_other_vocabulary(model: Encoder, manifest: Manifest, index: Path) ->
         )
 
 
+def _refuse_other_kinds(manifest: Manifest, index: Path) -> None:
+    """Refuses what only an impact index can do.
+
+    Raises:
+        UsageError: it is of another kind.
+    """
+    if manifest.kind != "impact":
+        raise UsageError(f"{index} is {manifest.kind}; terms, filters and feedback are for impact indexes")
+
+
 def _of_kind(queries: Iterable[Query], kind: str) -> Iterator[Query]:
     """The queries, each checked to be what an index of `kind` is asked.
 
     Raises:
         UsageError: one is not.
     """
-    expected = {"impact": ImpactQuery, "dense": DenseQuery, "text": Topic}[kind]
+    expected: tuple[type, ...] = {"impact": (ImpactQuery, TreeQuery), "dense": (DenseQuery,), "text": (Topic,)}[kind]
     for query in queries:
         if not isinstance(query, expected):
             raise UsageError(
-                f"topic {query.query_id!r}: a {type(query).__name__}, but a {kind} index is asked {expected.__name__}"
+                f"topic {query.query_id!r}: a {type(query).__name__}, but a {kind} index is asked "
+                f"{expected[0].__name__}"
             )
         yield query
 

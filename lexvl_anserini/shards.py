@@ -26,12 +26,14 @@ class Layout:
     shard_format  jsonl (Anserini's JsonVectorCollection) or parquet (4 to 5 times smaller); dense shards are parquet
     compress      gzip the jsonl
     contents      store each document's text beside its vector
+    metadata      store each document's metadata beside its vector
     """
 
     shard_format: str = "jsonl"
     shard_size: int = SHARD_SIZE
     compress: bool = False
     contents: bool = False
+    metadata: bool = False
 
     def __post_init__(self) -> None:
         if self.shard_format not in ("jsonl", "parquet"):
@@ -40,8 +42,8 @@ class Layout:
             raise UsageError(f"shard size {self.shard_size}: expected at least 1")
 
     def to_json(self) -> dict[str, Any]:
-        """For the manifest."""
-        return asdict(self)
+        """For the manifest; metadata only if stored, so that folders from before that option are the same making."""
+        return {key: value for key, value in asdict(self).items() if key != "metadata" or value}
 
     def of_kind(self, kind: str) -> Layout:
         """The layout as far as shards of that kind can have it: dense ones are parquet, text ones jsonl."""
@@ -53,11 +55,44 @@ class Layout:
         return f"docs/shard-{number:05d}.{self.shard_format}{'.gz' if self.compress else ''}"
 
 
+class Part(NamedTuple):
+    """One of several equal parts of a corpus, encoded apart from the others and merged when indexed.
+
+    number  from 0; of: how many parts there are
+    """
+
+    number: int = 0
+    of: int = 1
+
+    def span(self, documents: int) -> tuple[int, int]:
+        """Position of its first document among all, and how many there are.
+
+        Raises:
+            UsageError: no such part, or more parts than documents.
+        """
+        if not 0 <= self.number < self.of:
+            raise UsageError(f"shard id {self.number} of {self.of}: expected 0 to {self.of - 1}")
+        if self.of > documents:
+            raise UsageError(f"{self.of} parts of a corpus of {documents} documents: expected at most {documents}")
+        first = documents * self.number // self.of
+        return first, documents * (self.number + 1) // self.of - first
+
+
+class SkippedDocument(NamedTuple):
+    """A document that was left out because its picture could not be read."""
+
+    doc_id: str
+    image: str
+    reason: str
+
+
 class Shard(NamedTuple):
     """Encoded documents on their way to disk.
 
     vectors   CSR [n, V] int64 (impact), float32 [n, D] (dense), None (text)
     clipped   postings that quantising cut; dropped: those it rounded to 0
+    skipped   documents that are not in it
+    metadata  of each document
     """
 
     ids: Sequence[str]
@@ -65,14 +100,17 @@ class Shard(NamedTuple):
     vectors: Any
     clipped: int = 0
     dropped: int = 0
+    skipped: Sequence[SkippedDocument] = ()
+    metadata: Sequence[Mapping[str, Any]] = ()
 
     def counts(self) -> dict[str, int]:
-        """Documents, empty ones, postings and what quantising did."""
+        """Documents, skipped ones (if any), empty ones, postings and what quantising did."""
         postings = np.diff(self.vectors.indptr) if hasattr(self.vectors, "indptr") else None
+        documents = {"documents": len(self.ids), **({"skipped": len(self.skipped)} if self.skipped else {})}
         if postings is None:
-            return {"documents": len(self.ids), "empty": sum(not text.strip() for text in self.contents)}
+            return {**documents, "empty": sum(not text.strip() for text in self.contents)}
         return {
-            "documents": len(self.ids),
+            **documents,
             "empty": int((postings == 0).sum()),
             "postings": int(postings.sum()),
             "clipped": self.clipped,
@@ -81,19 +119,25 @@ class Shard(NamedTuple):
         }
 
 
-def write_impact_jsonl(out: IO[bytes], shard: Shard, vocabulary: Vocabulary, contents: bool) -> None:
-    """`{"id","contents","vector":{term:impact}}` per line, terms in the order of dimensions."""
+def write_impact_jsonl(out: IO[bytes], shard: Shard, vocabulary: Vocabulary, layout: Layout) -> None:
+    """`{"id","contents","vector":{term:impact}}` per line, terms in the order of dimensions; `metadata` if wanted."""
     terms = np.array(vocabulary.terms, dtype=object)
     vectors = shard.vectors
     for row, doc_id in enumerate(shard.ids):
         span = slice(vectors.indptr[row], vectors.indptr[row + 1])
         vector = dict(zip(terms[vectors.indices[span]].tolist(), vectors.data[span].tolist(), strict=True))
-        out.write(orjson.dumps({"id": doc_id, "contents": shard.contents[row] if contents else "", "vector": vector}))
-        out.write(b"\n")
+        line: dict[str, Any] = {
+            "id": doc_id,
+            "contents": shard.contents[row] if layout.contents else "",
+            "vector": vector,
+        }
+        if layout.metadata:
+            line["metadata"] = dict(shard.metadata[row])
+        out.write(orjson.dumps(line) + b"\n")
 
 
-def write_impact_parquet(out: IO[bytes], shard: Shard, vocabulary: Vocabulary, contents: bool) -> None:
-    """Columns id, term list<uint32> (dimensions of vocab.txt), impact list<uint32>, and contents if wanted; zstd."""
+def write_impact_parquet(out: IO[bytes], shard: Shard, vocabulary: Vocabulary, layout: Layout) -> None:
+    """Columns id, term list<uint32> (dimensions of vocab.txt), impact list<uint32>, and what else is wanted; zstd."""
     import pyarrow as pa
 
     offsets = pa.array(shard.vectors.indptr, pa.int32())
@@ -102,37 +146,41 @@ def write_impact_parquet(out: IO[bytes], shard: Shard, vocabulary: Vocabulary, c
         "term": pa.ListArray.from_arrays(offsets, pa.array(shard.vectors.indices, pa.uint32())),
         "impact": pa.ListArray.from_arrays(offsets, pa.array(shard.vectors.data, pa.uint32())),
     }
-    write_parquet(out, columns, shard, contents)
+    write_parquet(out, columns, shard, layout)
 
 
-def write_dense_parquet(out: IO[bytes], shard: Shard, vocabulary: Vocabulary | None, contents: bool) -> None:
-    """Columns id, emb list<float32>, and contents if wanted; zstd."""
+def write_dense_parquet(out: IO[bytes], shard: Shard, vocabulary: Vocabulary | None, layout: Layout) -> None:
+    """Columns id, emb list<float32>, and what else is wanted; zstd."""
     import pyarrow as pa
 
     rows, width = shard.vectors.shape
     offsets = pa.array(np.arange(rows + 1, dtype=np.int32) * width, pa.int32())
     emb = pa.ListArray.from_arrays(offsets, pa.array(shard.vectors.reshape(-1), pa.float32()))
-    write_parquet(out, {"id": pa.array(shard.ids, pa.string()), "emb": emb}, shard, contents)
+    write_parquet(out, {"id": pa.array(shard.ids, pa.string()), "emb": emb}, shard, layout)
 
 
-def write_parquet(out: IO[bytes], columns: dict[str, Any], shard: Shard, contents: bool) -> None:
-    """One row group of `columns`, zstd."""
+def write_parquet(out: IO[bytes], columns: dict[str, Any], shard: Shard, layout: Layout) -> None:
+    """One row group of `columns`, with contents and metadata (JSON objects as strings) if wanted; zstd."""
     import pyarrow as pa
     from pyarrow import parquet
 
-    if contents:
+    if layout.contents:
         columns["contents"] = pa.array(shard.contents, pa.string())
+    if layout.metadata:
+        columns["metadata"] = pa.array([orjson.dumps(dict(told)).decode() for told in shard.metadata], pa.string())
     parquet.write_table(pa.table(columns), out, compression="zstd", row_group_size=len(shard.ids) or 1)
 
 
-def write_text_jsonl(out: IO[bytes], shard: Shard, vocabulary: Vocabulary | None, contents: bool) -> None:
-    """`{"id","contents"}` per line: Anserini's JsonCollection."""
-    for doc_id, text in zip(shard.ids, shard.contents, strict=True):
-        out.write(orjson.dumps({"id": doc_id, "contents": text}))
-        out.write(b"\n")
+def write_text_jsonl(out: IO[bytes], shard: Shard, vocabulary: Vocabulary | None, layout: Layout) -> None:
+    """`{"id","contents"}` per line: Anserini's JsonCollection; `metadata` if wanted."""
+    for row, (doc_id, text) in enumerate(zip(shard.ids, shard.contents, strict=True)):
+        line: dict[str, Any] = {"id": doc_id, "contents": text}
+        if layout.metadata:
+            line["metadata"] = dict(shard.metadata[row])
+        out.write(orjson.dumps(line) + b"\n")
 
 
-SHARD_WRITERS: Mapping[tuple[str, str], Callable[[IO[bytes], Shard, Any, bool], None]] = {
+SHARD_WRITERS: Mapping[tuple[str, str], Callable[[IO[bytes], Shard, Any, Layout], None]] = {
     ("impact", "jsonl"): write_impact_jsonl,
     ("impact", "parquet"): write_impact_parquet,
     ("dense", "parquet"): write_dense_parquet,

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The whole line on the demo corpus: encode -> index -> search -> measure, for four systems, then one table.
+# The whole line on the demo's pictures: encode -> index -> search -> measure, in both directions, then one table
+# and three queries explained.
 # Usage: bash runs/quickstart.sh          everything goes to .quickstart/ ; a second call finds it done
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -7,25 +8,43 @@ source runs/setup.sh minilm
 
 out=${LEXVL_QUICKSTART:-.quickstart}
 
-line() { # NAME ENCODER [options of encode]
-  local name=$1 encoder=$2
+index() { # NAME DIRECTION [options of encode]
+  local name=$1 direction=$2
   shift 2
-  python -m lexvl_anserini.encode --corpus demo --encoder "$encoder" "$@" --output "$out/impacts/$name" >/dev/null
+  python -m lexvl_anserini.encode --corpus demo --direction "$direction" "$@" --output "$out/impacts/$name" >/dev/null
   python -m lexvl_anserini.index "$out/impacts/$name" --index "$out/indexes/$name" >/dev/null
-  python -m lexvl_anserini.search --index "$out/indexes/$name" --topics demo/test --hits 100 --output "$out/runs/$name.trec" >/dev/null
+}
+
+search() { # RUN INDEX [options of search]
+  local run=$1 index=$2
+  shift 2
+  python -m lexvl_anserini.search --index "$out/indexes/$index" --hits 100 "$@" --output "$out/runs/$run.trec" >/dev/null
 }
 
 SECONDS=0
-line bag bag-of-tokens
-line vdr vdr --checkpoint minilm
-line sentence sentence --checkpoint minilm
-line bm25 bm25
+for direction in text-to-image image-to-text; do
+  for encoder in vdr-crossmodal dense-crossmodal; do
+    index "$direction.$encoder" $direction --encoder $encoder --checkpoint "demo-${encoder%-crossmodal}"
+    search "$direction.$encoder" "$direction.$encoder"
+  done
+done
+search text-to-image.alpha text-to-image.vdr-crossmodal --set mode=alpha
+index captions.bm25 text-to-text --encoder bm25
+search captions.bm25 captions.bm25
 
 echo
-echo "demo: 1,000 scenes; a document is four captions of a scene, a topic its fifth"
-python -m eval.table --run "$out/runs/bm25.trec" --run "$out/runs/bag.trec" --run "$out/runs/vdr.trec" \
-  --run "$out/runs/sentence.trec" --measure HitRate@1 --measure HitRate@10 --measure RR@10 --measure nDCG@10
-echo
-echo "what an untrained VDR over MiniLM finds for a sentence of yours:"
-python -m lexvl_anserini.search --index "$out/indexes/vdr" --query "a ship on the sea in the moonlight" --hits 3 --texts
+echo "demo test split: 1,000 drawn scenes, 5,000 captions; VDR and its dense twin were trained on other scenes"
+python -m eval.demo --label "VDR, Lucene" --label "dense twin, FAISS" --label "VDR alpha, Lucene" \
+  --label "VDR, Lucene" --label "dense twin, FAISS" --label "BM25 over captions" \
+  --run "$out/runs/text-to-image.vdr-crossmodal.trec" --run "$out/runs/text-to-image.dense-crossmodal.trec" \
+  --run "$out/runs/text-to-image.alpha.trec" --run "$out/runs/image-to-text.vdr-crossmodal.trec" \
+  --run "$out/runs/image-to-text.dense-crossmodal.trec" --run "$out/runs/captions.bm25.trec"
+echo "alpha asks with a caption's bare words: no text encoder at query time"
+
+for query in "a red boat under the moon" "two dogs on the beach" "a teddy bear in a bedroom"; do
+  echo
+  echo "\"$query\""
+  python -m lexvl_anserini.explain --index "$out/indexes/text-to-image.vdr-crossmodal" --query "$query" --hits 3 --terms 6
+done
+
 echo "done in $SECONDS s; everything is in $out/"

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import json
+import os
 import shutil
 import socket
 import threading
+from collections import OrderedDict, defaultdict
+from fractions import Fraction
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
 from lexvl_anserini.encoders.checkpoints import (
@@ -20,6 +26,7 @@ from lexvl_anserini.encoders.checkpoints import (
     find_checkpoint,
     load_strictly,
     model_files,
+    read_contents,
     read_weight_file,
     read_weights,
 )
@@ -126,6 +133,161 @@ def test_weight_file_that_is_a_list(tmp_path):
         read_weight_file(tmp_path / "pytorch_model.bin")
 
 
+WEIGHTS = {"layer.weight": torch.arange(6.0).reshape(2, 3), "layer.bias": torch.ones(2)}
+MODULE = {f"module.{key}": value for key, value in WEIGHTS.items()}
+
+FORMATS = {
+    "state.bin": WEIGHTS,
+    "state.pt": OrderedDict(WEIGHTS),
+    "parameters.pth": {key: nn.Parameter(value) for key, value in WEIGHTS.items()},
+    "beside.pt": {**WEIGHTS, "epoch": 3, "note": "x", "history": [1, 2.5, None]},
+    "lightning.ckpt": {
+        "epoch": 1,
+        "state_dict": WEIGHTS,
+        "optimizer_states": [{"state": {0: {"exp_avg": torch.ones(1)}}}],
+        "hyper_parameters": {"lr": 0.1, "names": ["a"]},
+    },
+    "lavis.pth": {"model": WEIGHTS, "optimizer": {"state": {}}, "config": {"run": {"seed": 1}}, "epoch": 2},
+    "naver model.tar": {"epoch": 7, "model_state_dict": MODULE, "optimizer_state_dict": {}, "loss": 0.5},
+    "dpr.cp": {"model_dict": WEIGHTS, "optimizer_dict": {}, "offset": 3},
+    "ckpt_3.pth.tar": {"last_iter": 3, "model": MODULE, "optimizer": {"param_groups": [{"lr": 0.1}]}},
+    "compiled.pt": {f"_orig_mod.module.{key}": value for key, value in WEIGHTS.items()},
+    "slip.pt": {
+        "state_dict": MODULE,
+        "args": argparse.Namespace(model="x"),
+        "best": np.float32(0.5),
+        "at": Path("x"),
+        "seen": defaultdict(list, {"a": [1]}),
+    },
+}
+
+
+@pytest.mark.parametrize("old", [False, True], ids=["zip", "before torch 1.6"])
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_gives_the_same_weights(tmp_path, name, old):
+    if old and name == "slip.pt":
+        pytest.skip("the names of foreign classes cannot be listed in that format")
+    torch.save(FORMATS[name], tmp_path / name, _use_new_zipfile_serialization=not old)
+    for place in (tmp_path, tmp_path / name):
+        found = read_weights(place)
+        assert list(found) == list(WEIGHTS) and all(torch.equal(found[key], WEIGHTS[key]) for key in WEIGHTS)
+
+
+def test_what_stands_beside_the_weights(tmp_path):
+    torch.save(FORMATS["lightning.ckpt"], tmp_path / "x.ckpt")
+    assert read_contents(tmp_path / "x.ckpt").extra == {
+        "epoch": 1,
+        "hyper_parameters": {"lr": 0.1, "names": ["a"]},
+    }
+    torch.save(FORMATS["beside.pt"], tmp_path / "x.ckpt")
+    assert read_contents(tmp_path / "x.ckpt").extra == {"epoch": 3, "note": "x", "history": [1, 2.5, None]}
+
+
+def test_a_prefix_that_only_some_names_have_stays(tmp_path):
+    torch.save({"module.a": torch.ones(1), "b": torch.ones(1)}, tmp_path / "x.pt")
+    assert set(read_weights(tmp_path)) == {"module.a", "b"}
+
+
+def test_sharded_safetensors_are_those_of_the_index(tmp_path):
+    save_file({"a": torch.ones(1)}, tmp_path / "model-00001-of-00002.safetensors")
+    save_file({"b": torch.ones(2)}, tmp_path / "model-00002-of-00002.safetensors")
+    save_file({"a": torch.zeros(1)}, tmp_path / "another.safetensors")
+    with pytest.raises(CheckpointError, match=r"a is in several of another\.safetensors, model-00001"):
+        read_weights(tmp_path)
+    shards = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
+    assert {key: value.tolist() for key, value in read_weights(tmp_path).items()} == {"a": [1], "b": [1, 1]}
+    (tmp_path / shards["b"]).unlink()
+    with pytest.raises(CheckpointError, match="lists model-00002-of-00002.safetensors, not there"):
+        read_weights(tmp_path)
+
+
+def test_several_torch_files_are_not_guessed_from(tmp_path):
+    for name in ("epoch1.ckpt", "last.ckpt"):
+        torch.save(WEIGHTS, tmp_path / name)
+    for name in ("training_args.bin", "optimizer.pt", "rng_state_0.pth"):
+        torch.save({"x": 1}, tmp_path / name)
+    with pytest.raises(CheckpointError, match=r"several weight files \(epoch1\.ckpt, last\.ckpt\); name the one"):
+        read_weights(tmp_path)
+    (tmp_path / "epoch1.ckpt").unlink()
+    assert set(read_weights(tmp_path)) == set(WEIGHTS)
+
+
+class Runs:
+    """Pickles as the call of a function."""
+
+    def __init__(self, function, *arguments):
+        self.call = (function, arguments)
+
+    def __reduce__(self):
+        return self.call
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_a_pickle_with_code_is_named_and_not_run(tmp_path, old):
+    for evil in (Runs(os.mkdir, str(tmp_path / "marker")), Runs(eval, "1"), Runs(getattr, "x", "upper"), Fraction(1)):
+        path = tmp_path / "x.pt"
+        torch.save({"a": torch.ones(1), "b": evil}, path, _use_new_zipfile_serialization=not old)
+        with pytest.raises(CheckpointError, match=r"x\.pt: refused, .* could run code \(it asks for [\w.]+\)"):
+            read_weights(path)
+    assert not (tmp_path / "marker").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"junk" * 100, b"\x80\x02", b"PK\x03\x04" + b"\0" * 99])
+@pytest.mark.parametrize("suffix", [".pt", ".ckpt", ".tar", ".safetensors"])
+def test_garbage_is_one_line(tmp_path, suffix, content):
+    path = tmp_path / f"x{suffix}"
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match=rf"x\{suffix}: (cannot be read as weights|refused)") as caught:
+        read_weights(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_no_tensors(tmp_path):
+    for data in ({"a": {"b": {"c": torch.ones(1)}}}, {}, {"model": 3}):
+        torch.save(data, tmp_path / "x.pt")
+        with pytest.raises(CheckpointError, match="expected a mapping of names to tensors, or one under state_dict"):
+            read_weights(tmp_path)
+
+
+# ---- a file as checkpoint
+
+
+def test_a_weight_file_is_a_checkpoint(tmp_path):
+    torch.save(FORMATS["lavis.pth"], tmp_path / "blip.pth")
+    torch.save(WEIGHTS, tmp_path / "other.pth")
+    found = find_checkpoint(str(tmp_path / "blip.pth"))
+    assert found.path == tmp_path / "blip.pth" and found.folder == tmp_path
+    assert found.reference == str((tmp_path / "blip.pth").resolve())
+    before = found.digest()
+    (tmp_path / "notes.json").write_text("{}")
+    (tmp_path / "other.pth").unlink()
+    assert found.digest() == before
+    (tmp_path / "config.json").write_text("{}")
+    assert found.digest() != before and find_checkpoint(str(tmp_path / "blip.pth")).config() == {}
+
+
+def test_a_file_that_is_no_checkpoint(tmp_path, golden):
+    (tmp_path / "x.txt").write_text("x")
+    with pytest.raises(CheckpointError, match=r"x\.txt: not a weight file"):
+        find_checkpoint(str(tmp_path / "x.txt"))
+    assert find_checkpoint(str(tmp_path / "x.txt"), weights=False).path == tmp_path / "x.txt"
+    with pytest.raises(CheckpointError, match="a file; name the folder"):
+        find_checkpoint(str(golden / BERT / "model.safetensors"))
+
+
+def test_configuration_in_yaml(tmp_path):
+    (tmp_path / "config.yaml").write_text("a: 1\nb: {c: [x]}\n")
+    assert Checkpoint("x", tmp_path).config() == {"a": 1, "b": {"c": ["x"]}}
+    for wrong in ("- a", "a: [", "!!python/object/apply:os.mkdir [x]"):
+        (tmp_path / "config.yaml").write_text(wrong)
+        with pytest.raises(CheckpointError, match=r"config\.yaml: (expected a mapping|not readable as YAML)"):
+            Checkpoint("x", tmp_path).config()
+
+
+# ---- strict loading
+
+
 def test_load_strictly_names_what_does_not_fit():
     linear = nn.Linear(2, 1)
     load_strictly(linear, {"weight": torch.ones(1, 2), "bias": torch.ones(1), "x.position_ids": torch.ones(1)}, "here")
@@ -140,8 +302,9 @@ def test_load_strictly_names_what_does_not_fit():
 
 def test_load_strictly_cuts_long_lists():
     many = {f"key{i:02d}": torch.ones(1) for i in range(13)}
-    with pytest.raises(CheckpointError, match="key09 and 3 more"):
+    with pytest.raises(CheckpointError, match="key09 and 3 more .*--verbose names all") as caught:
         load_strictly(nn.Identity(), many, "here")
+    assert caught.value.__notes__ == [f"unexpected: {', '.join(many)}"]
 
 
 # ---- the hub
@@ -164,6 +327,7 @@ class Hub(BaseHTTPRequestHandler):
     def answer(self, body: bool) -> None:
         path = unquote(urlsplit(self.path).path).strip("/").split("/")
         self.server.requests.append(self.path)
+        self.server.tokens.add(self.headers.get("Authorization"))
         api = path[:2] == ["api", "models"]
         name = "/".join(path[2:4] if api else path[:2])
         rest = path[4:] if api else path[2:]
@@ -183,8 +347,24 @@ class Hub(BaseHTTPRequestHandler):
         if rest[2:] == [self.server.broken]:
             return self.refuse(404, "EntryNotFound")
         data = (folder / "/".join(rest[2:])).read_bytes()
-        etag = {"ETag": f'"{hashlib.sha1(data).hexdigest()}"', "X-Repo-Commit": SHA}
-        return self.send(data, body, **etag)
+        large = rest[-1].endswith((".safetensors", ".bin"))  # of those the hub announces the SHA-256
+        digest = (hashlib.sha256 if large else hashlib.sha1)(data).hexdigest()
+        headers = {"ETag": f'"{digest}"', "X-Repo-Commit": SHA, "Accept-Ranges": "bytes"}
+        if rest[2:] == [self.server.damaged]:
+            data = data[:-1] + bytes([data[-1] ^ 1])
+        start = int((self.headers.get("Range") or "bytes=0-").removeprefix("bytes=").split("-")[0])
+        if start and body:
+            headers["Content-Range"] = f"bytes {start}-{len(data) - 1}/{len(data)}"
+        if rest[2:] == [self.server.cut] and body:
+            self.server.ranges.append(start)
+            self.send_response(206 if start else 200)
+            for key, value in {**headers, "Content-Length": str(len(data) - start)}.items():
+                self.send_header(key, value)
+            self.end_headers()
+            self.wfile.write(data[start : len(data) // 2])
+            self.close_connection = True
+            return None
+        return self.send(data[start:], body, 206 if start and body else 200, **headers)
 
     def entry(self, folder, file):
         data = (folder / file).read_bytes()
@@ -215,7 +395,9 @@ def hub(golden, tmp_path, monkeypatch):
     server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
     server.repositories = {"tiny/splade": files, "gated/splade": files}
     server.requests = []
-    server.broken = None
+    server.broken = server.cut = server.damaged = None
+    server.ranges = []
+    server.tokens = set()
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     here = f"http://127.0.0.1:{server.server_port}"
     template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(constants.ENDPOINT, here)
@@ -317,3 +499,59 @@ def test_download_that_breaks_is_not_taken_for_whole(hub, golden):
         load_encoder("splade", "tiny/splade")
     hub.broken = None
     assert find_checkpoint("tiny/splade").digest() == find_checkpoint(str(golden / BERT)).digest()
+
+
+def test_an_interrupted_download_is_continued(hub, golden, monkeypatch):
+    """The connection closes in the middle of the weights: an error that says so, then the rest only."""
+    monkeypatch.setattr("time.sleep", lambda seconds: None)  # between the library's own tries
+    monkeypatch.setattr("huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE", 1 << 14)  # real weights have many chunks
+    hub.cut = "model.safetensors"
+    with pytest.raises(CheckpointError) as caught:
+        find_checkpoint("tiny/splade")
+    message = str(caught.value)
+    assert message.startswith("tiny/splade: ") and "\n" not in message
+    assert "the download broke off" in message and "run again" in message
+    assert hub.ranges[0] == 0 and hub.ranges[-1] > 0, "each try goes on where the last one stopped"
+    hub.cut = None
+    whole = find_checkpoint("tiny/splade")
+    assert whole.digest() == find_checkpoint(str(golden / BERT)).digest()
+
+
+def test_a_wrong_checksum_is_refused_and_mended(hub, golden):
+    hub.damaged = "model.safetensors"
+    with pytest.raises(CheckpointError) as caught:
+        find_checkpoint("tiny/splade")
+    message = str(caught.value)
+    assert "model.safetensors arrived damaged (SHA-256 " in message and "run again" in message and "\n" not in message
+    hub.damaged = None
+    assert find_checkpoint("tiny/splade").digest() == find_checkpoint(str(golden / BERT)).digest()
+
+
+def test_a_damaged_cache_is_seen_without_the_hub(hub):
+    checkpoint = find_checkpoint("tiny/splade")
+    away(hub)
+    blob = (checkpoint.folder / "model.safetensors").resolve()
+    blob.write_bytes(blob.read_bytes()[:-1] + b"?")
+    with pytest.raises(CheckpointError, match="arrived damaged"):
+        find_checkpoint("tiny/splade")
+
+
+def test_the_pinned_revision_is_in_the_manifest(hub, tmp_path):
+    from lexvl_anserini.data.base import Dataset
+    from lexvl_anserini.encode import load_encoder_of
+    from lexvl_anserini.impacts import write_impacts
+    from lexvl_anserini.records import Document
+
+    dataset = Dataset("x", "test", lambda: iter([Document("1", text="a dog")]), lambda: iter(()), lambda: iter(()))
+    manifest = write_impacts(dataset, load_encoder("splade", "tiny/splade@main", device="cpu"), tmp_path / "out")
+    assert manifest.encoder["checkpoint"] == f"tiny/splade@{SHA}"
+    assert load_encoder_of(manifest, device="cpu").checkpoint == f"tiny/splade@{SHA}"
+
+
+def test_a_token_is_sent(hub, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    find_checkpoint("tiny/splade")
+    assert hub.tokens == {"Bearer hf_secret"}
+    with pytest.raises(CheckpointError) as caught:
+        find_checkpoint("gated/splade")
+    assert "HF_TOKEN" in str(caught.value) and "hf_secret" not in str(caught.value)

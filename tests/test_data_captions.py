@@ -344,7 +344,7 @@ def test_demo_image_to_text(tmp_path, few):
 def test_demo_draws_only_when_pictures_are_asked_for(tmp_path, few):
     data = load_dataset("demo", "val", str(tmp_path), direction="text-to-image")
     list(data.topics()), list(data.qrels())
-    list(load_dataset("demo", "val", str(tmp_path)).documents())
+    list(load_dataset("demo", "val", str(tmp_path), direction="text-to-text").documents())
     assert not (tmp_path / "demo").exists()
     next(data.documents())
     assert (tmp_path / "demo").exists()

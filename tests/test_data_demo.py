@@ -50,7 +50,7 @@ def test_weights_and_chances():
 
 
 def test_documents_topics_and_qrels():
-    data = load_dataset("demo")
+    data = load_dataset("demo", direction="text-to-text")
     assert (data.name, data.split, data.remove_query) == ("demo", "test", False)
     assert check_corpus(data.documents, "demo").documents == 1000
     document, topic, qrel = next(data.documents()), next(data.topics()), next(data.qrels())
@@ -62,7 +62,7 @@ def test_documents_topics_and_qrels():
 
 @pytest.mark.parametrize(("name", "split"), [("demo/val", None), ("demo", "val"), ("demo/val", "val")])
 def test_splits(name, split):
-    data = load_dataset(name, split)
+    data = load_dataset(name, split, direction="text-to-text")
     assert (data.name, data.split) == ("demo", "val")
     assert next(data.documents()).doc_id == "val-00000"
 

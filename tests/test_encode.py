@@ -8,6 +8,7 @@ import logging
 import random
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -147,6 +148,70 @@ def test_list_encoders(encode):
     code, out, _ = encode("--list-encoders")
     assert code == 0 and [line.split()[0] for line in out.splitlines()] == list(ENCODERS)
     assert all(len(line.split()) > 3 for line in out.splitlines())
+    (splade,) = [line for line in out.splitlines() if line.startswith("splade ")]
+    assert "naver/splade-v3" in splade and "CC BY-NC-SA 4.0" in splade and "arXiv 2107.05720" in splade
+    code, out, _ = encode("--list-encoders", "--format", "json")
+    rows = json.loads(out)
+    assert code == 0 and [row["name"] for row in rows] == list(ENCODERS)
+    assert all(set(row) == {"name", "paper", "modalities", "checkpoints", "licence"} for row in rows)
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_describe(encode, name):
+    code, out, _ = encode("--describe", name)
+    about = json.loads(encode("--describe", name, "--format", "json")[1])
+    assert code == 0 and out.startswith(f"{name}: {about['equation']}") and about["name"] == name
+    assert about["example"] == out.splitlines()[-1].removeprefix("Example: ")
+    for option in about["options"]:
+        assert f"  {option['name']}={option['default']}  ({option['type']})" in out
+    words = shlex.split(about["example"])
+    assert words[:3] == ["python", "-m", "lexvl_anserini.encode"] and words[words.index("--encoder") + 1] == name
+
+
+def test_describe_what_there_is_not(encode):
+    code, out, err = encode("--describe", "spalde")
+    assert code == 2 and out == "" and "unknown encoder 'spalde'; did you mean 'splade'?" in one_line(err)
+
+
+# ---- parts, pictures, metadata
+
+
+def test_parts_of_a_corpus(encode, beir):
+    assert encode(output="whole")[0] == 0
+    for number in range(3):
+        assert encode(shard_id=number, shard_num=3)[0] == 0
+    folders = [Path("impacts") / f"beir-{beir.name}.splade.part-{number}-of-3" for number in range(3)]
+    found = b"".join((folder / "docs/shard-00000.jsonl").read_bytes() for folder in folders)
+    assert found == Path("whole/docs/shard-00000.jsonl").read_bytes()
+    assert len({json.dumps(read_manifest(folder).quantiser) for folder in (*folders, Path("whole"))}) == 1
+    code, out, _ = encode("--dry-run", "--format", "json", shard_id=0, shard_num=3)
+    assert code == 0 and json.loads(out)["documents"] == 13
+
+
+@pytest.mark.shared
+def test_pictures_that_cannot_be_read(encode, shared, tmp_path):
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    source = shared / "golden/common/images"
+    for name in ("img0.png", "img1.png"):
+        shutil.copyfile(source / name, folder / name)
+    (folder / "broken.png").write_bytes((source / "img2.png").read_bytes()[:200])
+    model = {"encoder": "vdr-crossmodal", "checkpoint": shared / "golden/vdr/crossmodal-tiny"}
+    wanted = {**model, "corpus": f"folder:{folder}", "output": "out"}
+    code, _, err = encode(**wanted)
+    assert code == 1 and "broken.png" in one_line(err)
+    code, out, err = encode("--format", "json", on_error="skip", **wanted)
+    rows = json.loads(out)
+    assert code == 0 and rows["documents"] == 2 and rows["skipped"] == 1
+    (row,) = [json.loads(line) for line in Path("out/skipped.jsonl").read_text().splitlines()]
+    assert row["id"] == "broken.png" and "broken.png" in row["reason"]
+    assert read_manifest(Path("out")).counts["documents"] == 2
+
+
+def test_metadata_of_a_corpus(encode, beir):
+    assert encode("--store-metadata", encoder="bag-of-tokens", output="out")[0] == 0
+    (first, *_) = Path("out/docs/shard-00000.jsonl").read_text().splitlines()
+    assert json.loads(first)["metadata"] == {}
 
 
 # ---- topics
@@ -216,6 +281,12 @@ def test_topics_of_a_model_without_terms(encode, tmp_path):
         ({"set": "top_k=3"}, 2, "did you mean 'topk'"),
         ({"set": "topk=many"}, 2, "option topk='many'"),
         ({"max_length": 4096}, 2, "max_length 4096: this model reads at least 3 and at most 128 tokens"),
+        ({"on_error": "ignore"}, 2, "--on-error 'ignore': expected fail or skip"),
+        ({"shard_id": 1}, 2, "--shard-id and --shard-num go together"),
+        ({"shard_id": 3, "shard_num": 3}, 2, "shard id 3 of 3: expected 0 to 2"),
+        ({"shard_id": 3, "shard_num": 41}, 2, "41 parts of a corpus of 40 documents"),
+        ({"shard_id": 0, "shard_num": 2, "topics": "x"}, 2, "--shard-id divides a corpus"),
+        ({"device": "cuda:99"}, 2, "device 'cuda:99' cannot be used here"),
         ({"output": "/dev/null/here"}, 1, "/dev/null/here: cannot be written"),
     ],
 )

@@ -1,36 +1,33 @@
-"""What must hold of every lexical tower, whatever its model: one suite over all compositions."""
+"""What must hold of every encoder, whatever its model: one suite over all of the registry."""
 
 from __future__ import annotations
 
+import os
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
+import torch
+from conftest import SHARED
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from PIL import Image
+from scipy import sparse
+from tiny_encoders import BERT, SPARSE, TINY_ENCODERS, Tiny
 
-from lexvl_anserini.errors import UsageError
-from lexvl_anserini.records import Document
+from lexvl_anserini.encode import load_encoder_of
+from lexvl_anserini.encoders.checkpoints import read_weights
+from lexvl_anserini.encoders.loading import load_encoder
+from lexvl_anserini.encoders.weights import WEIGHT_SUFFIXES
+from lexvl_anserini.errors import CheckpointError, LexvlError, UsageError
+from lexvl_anserini.records import Document, Manifest, Topic
+from lexvl_anserini.registry import ENCODERS
 
-BERT, DISTILBERT, PUBLISHED = "splade/ckpt_bert", "splade/ckpt_distilbert", "vdr/text-tiny"
-IDF = "sentence_transformers_sparse/st6_inference_free_idf_log1p"
-
-COMPOSITIONS = {
-    "bag-of-tokens": ("bag-of-tokens", BERT, {}),
-    "splade max": ("splade", DISTILBERT, {}),
-    "splade sum": ("splade", BERT, {"pooling": "sum"}),
-    "splade doc-only": ("splade", BERT, {"doc_only": True}),
-    "splade topk": ("splade", BERT, {"topk": 16, "query_topk": 4}),
-    "splade lexical": ("splade", BERT, {"lexical": "both"}),
-    "splade idf": ("splade", IDF, {"query_topk": 3}),
-    "bertlex vdr": ("bertlex", BERT, {"topk": 32}),
-    "bertlex mlm": ("bertlex", BERT, {"head": "mlm", "topk": 32}),
-    "vdr untrained": ("vdr", BERT, {"topk": 32}),
-    "vdr full": ("vdr", PUBLISHED, {}),
-    "vdr unpadded union": ("vdr", PUBLISHED, {"padding": "none", "lexical_union": True}),
-    "vdr alpha": ("vdr", PUBLISHED, {"mode": "alpha"}),
-    "vdr beta": ("vdr", PUBLISHED, {"mode": "beta"}),
-    "vdr norm": ("vdr", "vdr/text-tiny-norm", {"mode": "alpha"}),
-    "svdr": ("svdr", PUBLISHED, {"padding": "none"}),
-}
+IDF = f"{SPARSE}st6_inference_free_idf_log1p"
 
 TEXTS = (
     "a man riding a horse on a beach",
@@ -56,24 +53,144 @@ AWKWARD = {
     "not a character": "a \ufffe \uffff \ufffd dog",
 }
 
+# A model that was trained in float32 and computes in bfloat16 (8 bits of mantissa) keeps the direction of its vectors.
+BFLOAT16_COSINE = 0.99
+
+
+def pictures() -> list[Image.Image]:
+    """Pictures of all modes and of sizes from 1 pixel to wide and high, the same every time."""
+    rng = np.random.default_rng(11)
+
+    def drawn(width: int, height: int) -> Image.Image:
+        return Image.fromarray(rng.integers(0, 256, (height, width, 3), dtype=np.uint8))
+
+    sixteen = Image.fromarray(rng.integers(0, 1 << 16, (20, 30), dtype=np.uint16))
+    modes = [
+        drawn(40, 30).convert(mode) for mode in ("RGB", "L", "RGBA", "LA", "P", "CMYK", "1", "YCbCr", "HSV", "I", "F")
+    ]
+    return [*modes, sixteen, drawn(1, 1), drawn(1, 300), drawn(700, 2), drawn(224, 224), drawn(333, 500)]
+
+
 quickly = settings(
-    max_examples=8, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=5, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 
 
-@pytest.fixture(params=COMPOSITIONS)
-def model(request, load):
-    name, checkpoint, options = COMPOSITIONS[request.param]
-    return load(name, checkpoint, **options)
+# ---- the models
+
+
+def named(encoders: Callable[[Tiny], bool] = lambda tiny: True) -> list[Any]:
+    """Parameters: the names of the tiny encoders; those beside the checkout are marked."""
+    return [
+        pytest.param(name, marks=[pytest.mark.shared] if tiny.needs_shared else [], id=name)
+        for name, tiny in TINY_ENCODERS.items()
+        if encoders(tiny)
+    ]
+
+
+def trained(tiny: Tiny) -> bool:
+    """True if it has a checkpoint of its own kind."""
+    return tiny.encoder not in ("bm25", "bag-of-tokens")
+
+
+@pytest.fixture(scope="session")
+def places(golden, tmp_path_factory):
+    """`places(tiny)`: the path of its checkpoint; `places(text)`: what a place stands for."""
+    found: dict[Any, Path] = {}
+
+    def place(what: Any) -> Path | None:
+        where = what.checkpoint if isinstance(what, Tiny) else what
+        if where is None:
+            return None
+        if callable(where):
+            if where not in found:
+                found[where] = where(golden, tmp_path_factory.mktemp("made"))
+            return found[where]
+        return SHARED / where.removeprefix("shared/") if where.startswith("shared/") else golden / where
+
+    return place
+
+
+@pytest.fixture(scope="session")
+def options_of(places):
+    """`options_of(tiny)`: its options with places made paths."""
+
+    def options(tiny: Tiny) -> dict[str, Any]:
+        return {
+            key: str(places(value.removeprefix("path:")))
+            if isinstance(value, str) and value.startswith("path:")
+            else value
+            for key, value in tiny.options.items()
+        }
+
+    return options
+
+
+@pytest.fixture(scope="session")
+def tiny(places, options_of):
+    """`tiny(name)`: the encoder, on the CPU, loaded once."""
+    loaded: dict[str, Any] = {}
+
+    def load(name: str) -> Any:
+        if name not in loaded:
+            about = TINY_ENCODERS[name]
+            where = places(about)
+            loaded[name] = load_encoder(
+                about.encoder, None if where is None else str(where), device="cpu", **options_of(about)
+            )
+        return loaded[name]
+
+    return load
+
+
+@pytest.fixture(params=named(encoders=lambda tiny: tiny.encoder != "bm25"))
+def any_model(request, tiny):
+    """Every encoder that computes vectors, with its line of the table."""
+    return tiny(request.param), TINY_ENCODERS[request.param]
 
 
 def towers(model):
     return (model.query, model.document)
 
 
+def reads(tower, about: Tiny) -> str:
+    """text, image or vector."""
+    if about.vectors:
+        return "vector"
+    try:
+        tower.read_topic(Topic("1", text="a dog"))
+        return "text"
+    except UsageError:
+        return "image"
+
+
+def inputs_for(tower, about: Tiny) -> list[Any]:
+    """Six ordinary inputs, two of them equal."""
+    kind = reads(tower, about)
+    if kind == "text":
+        return list(TEXTS)
+    if kind == "image":
+        some = pictures()
+        return [some[0], some[-1], some[2], some[-2], some[-1], some[1]]
+    vectors = np.random.default_rng(2).standard_normal((6, about.vectors)).astype(np.float32)
+    vectors[4] = vectors[1]
+    return list(vectors)
+
+
+def encoded(tower, inputs, batch_size=32):
+    """Vectors, dense [n, D] or [n, V]."""
+    if tower.kind == "dense":
+        found = tower.vectors(inputs, batch_size)
+        assert found.dtype == np.float32 and found.shape[0] == len(inputs) and np.isfinite(found).all()
+        return found
+    found = tower.weights(inputs, batch_size)
+    check(found, len(inputs), tower)
+    return found.toarray()
+
+
 def check(weights, count, tower):
     """CSR [count, V] float32, weights finite and > 0, dimensions strictly ascending."""
-    assert weights.shape == (count, len(tower.vocabulary))
+    assert isinstance(weights, sparse.csr_matrix) and weights.shape == (count, len(tower.vocabulary))
     assert weights.dtype == np.float32
     assert np.isfinite(weights.data).all() and (weights.data > 0).all()
     for row in range(count):
@@ -81,49 +198,218 @@ def check(weights, count, tower):
         assert (np.diff(dims) > 0).all()
 
 
+def test_every_registered_encoder_has_a_tiny_model():
+    assert {tiny.encoder for tiny in TINY_ENCODERS.values()} == set(ENCODERS)
+
+
+# ---- vectors
+
+# Vectors of `inputs_for` one by one, by the tower's id (towers live as long as the session).
+ALONE: dict[int, np.ndarray] = {}
+
+
 @quickly
-@given(
-    picks=st.lists(st.integers(0, len(TEXTS) - 1), min_size=1, max_size=8),
-    batch_size=st.integers(1, 9),
-)
-def test_a_vector_depends_on_its_own_text_only(model, picks, batch_size):
+@given(picks=st.lists(st.integers(0, 5), min_size=1, max_size=7), batch_size=st.integers(1, 8))
+def test_a_vector_depends_on_its_own_item_only(any_model, picks, batch_size):
+    """Whatever the batch size, the order and the neighbours."""
+    model, about = any_model
     for tower in towers(model):
-        alone = np.concatenate([tower.weights([text]).toarray() for text in TEXTS])
-        together = tower.weights([TEXTS[i] for i in picks], batch_size=batch_size)
-        check(together, len(picks), tower)
-        np.testing.assert_allclose(together.toarray(), alone[picks], atol=1e-5, rtol=1e-5)
+        inputs = inputs_for(tower, about)
+        alone = ALONE[id(tower)] if id(tower) in ALONE else ALONE.setdefault(id(tower), encoded(tower, inputs, 1))
+        together = encoded(tower, [inputs[i] for i in picks], batch_size)
+        np.testing.assert_allclose(together, alone[picks], atol=1e-5, rtol=1e-5)
 
 
-def test_awkward_texts(model):
+def test_awkward_texts(any_model):
+    model, about = any_model
     for tower in towers(model):
-        texts = list(AWKWARD.values())
-        check(tower.weights(texts, batch_size=5), len(texts), tower)
+        if reads(tower, about) == "text":
+            encoded(tower, list(AWKWARD.values()), 5)
 
 
 @quickly
 @given(texts=st.lists(st.text(max_size=40), max_size=3))
-def test_any_text(model, texts):
+def test_any_text(any_model, texts):
+    model, about = any_model
     for tower in towers(model):
-        check(tower.weights(texts), len(texts), tower)
+        if reads(tower, about) == "text":
+            encoded(tower, texts)
 
 
-def test_no_input(model):
+def test_pictures_of_all_modes_and_sizes(any_model, tmp_path):
+    """As PIL images and as files; a file's vector is that of its picture."""
+    model, about = any_model
     for tower in towers(model):
-        check(tower.weights([]), 0, tower)
-        assert tower.dense_weights([]).shape == (0, len(tower.vocabulary))
+        if reads(tower, about) == "image":
+            some = pictures()
+            found = encoded(tower, some, 4)
+            paths = [str(tmp_path / f"{number}.png") for number in range(2)]
+            for path, picture in zip(paths, some, strict=False):
+                picture.save(path)
+            np.testing.assert_allclose(encoded(tower, paths), found[:2], atol=1e-5)
+
+
+def test_no_input(any_model):
+    model, _ = any_model
+    for tower in towers(model):
+        encoded(tower, [])
+
+
+def test_progress_counts_every_input(any_model):
+    model, about = any_model
+    for tower in towers(model):
+        inputs, done = inputs_for(tower, about), []
+        (tower.vectors if tower.kind == "dense" else tower.weights)(inputs, 4, done.append)
+        assert sum(done) == len(inputs)
+
+
+def test_bfloat16_keeps_the_direction(any_model):
+    model, about = any_model
+    for tower in towers(model):
+        inputs = [item for item in inputs_for(tower, about) if not (isinstance(item, str) and not item)]
+        raw = tower.vectors if tower.kind == "dense" else tower.dense_weights
+        exact = raw(inputs)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            rough = raw(inputs)
+        assert rough.dtype == np.float32
+        lengths = np.linalg.norm(exact, axis=1) * np.linalg.norm(rough, axis=1)
+        cosines = (exact * rough).sum(axis=1)[lengths > 0] / lengths[lengths > 0]
+        assert (cosines >= BFLOAT16_COSINE).all(), cosines
+        assert ((np.linalg.norm(exact, axis=1) == 0) == (np.linalg.norm(rough, axis=1) == 0)).all()
+
+
+# ---- loading
+
+
+@pytest.mark.parametrize("name", named())
+def test_an_encoder_is_loaded_again_from_what_its_manifest_says(name, tiny):
+    model, about = tiny(name), TINY_ENCODERS[name]
+    vocabulary = {"digest": model.query.vocabulary.digest} if model.kind == "impact" else {}
+    manifest = Manifest(model.kind, model.identity(), {"name": "x"}, {"documents": 1}, vocabulary=vocabulary)
+    again = load_encoder_of(Manifest.from_json(manifest.to_json()), device="cpu")
+    assert again.identity() == model.identity() and again.device == "cpu"
+    for before, after in zip(towers(model), towers(again), strict=True):
+        if model.kind != "text":
+            inputs = inputs_for(before, about)
+            np.testing.assert_array_equal(encoded(after, inputs), encoded(before, inputs))
+
+
+def weight_files_below(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.suffix in WEIGHT_SUFFIXES]
+
+
+def copied(place: Path, to: Path) -> Path:
+    """A checkpoint's copy that a test may damage, with what its configuration names beside it."""
+    if place.is_file():
+        to.mkdir()
+        return Path(shutil.copy(place, to))
+    for beside in place.parent.iterdir():  # VDR's `model_id` is looked for beside the checkpoint
+        if beside.is_dir() and beside.name.startswith("tiny-bert"):
+            shutil.copytree(beside, to / beside.name)
+    return Path(shutil.copytree(place, to / place.name))
+
+
+def made_writable(place: Path) -> None:
+    for path in [place, *place.rglob("*")] if place.is_dir() else [place.parent, place]:
+        path.chmod(0o755 if path.is_dir() else 0o644)
+
+
+@pytest.mark.parametrize("name", named(encoders=trained))
+def test_weights_saved_in_another_format_give_the_same_vectors(name, tiny, places, options_of, tmp_path):
+    """safetensors become a torch file; a torch file becomes one with the wrapper of a training framework."""
+    about = TINY_ENCODERS[name]
+    place = copied(places(about), tmp_path / "copy")
+    made_writable(place)
+    for path in [place] if place.is_file() else weight_files_below(place):
+        weights = read_weights(path)
+        if path.suffix == ".safetensors":
+            path.unlink()
+            torch.save(weights, path.with_name("pytorch_model.bin"))
+        elif place.is_file():
+            extra = torch.load(path, weights_only=True)
+            torch.save({**extra, "state_dict": {f"module.{k}": v for k, v in weights.items()}, "model": None}, path)
+    again = load_encoder(about.encoder, str(place), device="cpu", **options_of(about))
+    for before, after in zip(towers(tiny(name)), towers(again), strict=True):
+        inputs = inputs_for(before, about)
+        np.testing.assert_allclose(encoded(after, inputs), encoded(before, inputs), atol=1e-6)
+
+
+class Malicious:
+    """Pickles as a call that leaves a file behind."""
+
+    def __init__(self, marker: Path):
+        self.marker = marker
+
+    def __reduce__(self):
+        return (os.mkdir, (str(self.marker),))
+
+
+@pytest.mark.parametrize("name", named(encoders=trained))
+def test_a_malicious_pickle_is_refused_and_not_run(name, places, options_of, tmp_path):
+    about = TINY_ENCODERS[name]
+    place, marker = copied(places(about), tmp_path / "copy"), tmp_path / "marker"
+    made_writable(place)
+    files = [place] if place.is_file() else weight_files_below(place)
+    assert files
+    for path in files:
+        weights = read_weights(path)
+        path.unlink()
+        target = path.with_name("pytorch_model.bin") if path.suffix == ".safetensors" else path
+        torch.save({**weights, "state_dict": weights, "x": Malicious(marker)}, target)
+    with pytest.raises(CheckpointError) as caught:
+        load_encoder(about.encoder, str(place), device="cpu", **options_of(about))
+    assert "\n" not in str(caught.value)
+    assert not marker.exists()
+    assert pickle.dumps(Malicious(marker))  # it would have been run by a plain unpickler
+
+
+# A tied head needs no weights of its own: these make a lexical model of any BERT-like folder, as documented.
+HEADLESS = ("vdr", "svdr", "bertlex", "bag-of-tokens", "bm25")
+
+
+@pytest.mark.parametrize("name", named(encoders=trained))
+def test_checkpoints_of_the_other_kind_are_refused(name, tiny, places):
+    """Dense as sparse, sparse as dense: an error that names the checkpoint, never a model."""
+    about = TINY_ENCODERS[name]
+    kinds = {tiny.encoder: None for tiny in TINY_ENCODERS.values() if tiny.encoder not in HEADLESS}
+    both = {"fdt", "joint"}  # one checkpoint holds a sparse and a dense model
+    dense = {"albef", "blip", "clip", "dense-crossmodal", "dpr", "sentence"}
+    if about.encoder in both:
+        pytest.skip("its checkpoint is of both kinds")
+    others = (set(kinds) - dense - both) if tiny(name).kind == "dense" else dense
+    for other in sorted(others):
+        with pytest.raises(LexvlError) as caught:
+            load_encoder(other, str(places(about)), device="cpu")
+        assert "\n" not in str(caught.value), other
+
+
+@pytest.mark.parametrize("name", named())
+def test_devices(name, tiny, places, options_of):
+    about = TINY_ENCODERS[name]
+    where = None if places(about) is None else str(places(about))
+    cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
+    assert tiny(name).device == "cpu"
+    absent = ["nonsense", "meta", *([] if cuda else ["cuda", "cuda:1"]), *([] if mps else ["mps"])]
+    for device in absent:
+        with pytest.raises(UsageError, match=f"device '{device}' cannot be used here .*--device cpu"):
+            load_encoder(about.encoder, where, device=device, **options_of(about))
+    assert load_encoder(about.encoder, where, device="auto", **options_of(about)).device == ("cuda" if cuda else "cpu")
+
+
+# ---- lexical text encoders
+
+
+@pytest.fixture(
+    params=named(encoders=lambda tiny: tiny.encoder in ("bag-of-tokens", "splade", "bertlex", "vdr", "svdr"))
+)
+def model(request, tiny):
+    return tiny(request.param)
 
 
 def test_what_is_kept_is_as_it_was_before_the_sparsifier(model):
     for tower in towers(model):
         kept, dense = tower.weights(TEXTS, batch_size=2).tocoo(), tower.dense_weights(TEXTS, batch_size=3)
         np.testing.assert_allclose(kept.data, dense[kept.row, kept.col], atol=1e-5, rtol=1e-5)
-
-
-def test_progress_counts_every_input(model):
-    for tower in towers(model):
-        done = []
-        tower.weights(TEXTS, 4, done.append)
-        assert sum(done) == len(TEXTS)
 
 
 def test_white_space_is_an_empty_text(model):

@@ -13,8 +13,10 @@ import os
 import resource
 import shutil
 import signal
+import struct
 import subprocess
 import sys
+import zlib
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,16 +24,20 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
+from PIL import Image
+from pyarrow import parquet
 from scipy import sparse
 
 from lexvl_anserini import files, impacts, shards
+from lexvl_anserini.cli import silent
 from lexvl_anserini.data.base import Dataset
+from lexvl_anserini.data.images import read_images
 from lexvl_anserini.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.files import exclusive
 from lexvl_anserini.impacts import calibration_sample, read_manifest, write_impacts, write_queries
 from lexvl_anserini.quantise import Quantiser
 from lexvl_anserini.records import Document, ImpactQuery, Manifest
-from lexvl_anserini.shards import Layout
+from lexvl_anserini.shards import Layout, Part
 from lexvl_anserini.vocabulary import Vocabulary
 
 TERMS = ("ash", "bay", "cat", "dog", "elm", "fox", "gnu", "été")
@@ -395,6 +401,266 @@ def test_reading_what_is_not_finished(tmp_path):
     (tmp_path / "unfinished.json").write_text("{}")
     with pytest.raises(ArtefactError, match="unfinished; run the same encode command again"):
         read_manifest(tmp_path)
+
+
+# ---- pictures that cannot be read
+
+
+class PictureTower(ToyTower):
+    """Weight of a term: a share of the picture's red, so that a vector shows which picture it is of."""
+
+    def read(self, document):
+        return document.image
+
+    def weights(self, inputs, batch_size=32, progress=silent):
+        rows = []
+        for picture in read_images(inputs, workers=2):
+            red = np.asarray(picture.value)[0, 0, 0]
+            rows.append([red / 255, 0, 0, 0, 0, 0, 0, 1])
+            progress(1)
+        return sparse.csr_matrix(np.array(rows, dtype=np.float32).reshape(len(rows), len(TERMS)))
+
+
+class DensePictureTower(PictureTower):
+    kind = "dense"
+
+    def vectors(self, inputs, batch_size=32, progress=silent):
+        return self.weights(inputs, batch_size, progress).toarray()
+
+
+PICTURES = ToyModel(query=PictureTower(), document=PictureTower())
+
+# What is wrong with the pictures of that number; all others are in order.
+BROKEN = {3: "cut off", 4: "no picture", 9: "empty", 17: "a bomb", 25: "not there"}
+
+
+@pytest.fixture
+def pictured(tmp_path):
+    """Thirty documents, each a small picture, some of them broken."""
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    for number in range(30):
+        Image.new("RGB", (8, 8), (8 * number, 0, 0)).save(folder / f"{number}.png")
+    data = (folder / "3.png").read_bytes()
+    noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(folder / "3.png")
+    (folder / "3.png").write_bytes((folder / "3.png").read_bytes()[:6000])
+    (folder / "4.png").write_text("<html>not found</html>")
+    (folder / "9.png").write_bytes(b"")
+    wide = struct.pack(">II", 60_000, 60_000) + data[24:29]
+    bomb = data[:16] + wide + struct.pack(">I", zlib.crc32(b"IHDR" + wide)) + data[33:]
+    (folder / "17.png").write_bytes(bomb)
+    (folder / "25.png").unlink()
+    return [Document(f"d{number:02d}", image=str(folder / f"{number}.png")) for number in range(30)]
+
+
+@pytest.mark.parametrize("model", [PICTURES, ToyModel("dense", DensePictureTower(), DensePictureTower())])
+def test_broken_pictures_fail_unless_skipped(tmp_path, pictured, model):
+    with pytest.raises(DataError, match=r"pictures.(3|4|9|17|25)\.png: "):
+        encode(tmp_path / "out", pictured, model)
+    done = []
+    manifest = encode(tmp_path / "out", pictured, model, on_error="skip", progress=done.append)
+    assert sum(done) == 30
+    assert manifest.corpus["documents"] == 30 and manifest.counts["documents"] == 25
+    assert manifest.counts["skipped"] == 5 == manifest.corpus["documents"] - manifest.counts["documents"]
+    assert [shard.get("skipped", 0) for shard in manifest.shards] == [2, 1, 1, 1]
+    rows = lines(tmp_path / "out/skipped.jsonl")
+    assert [row["id"] for row in rows] == ["d03", "d04", "d09", "d17", "d25"]
+    assert [row["image"] for row in rows] == [pictured[number].image for number in BROKEN]
+    reasons = ("cut off", "not a picture", "it is empty", "more than the limit", "No such file")
+    for row, told in zip(rows, reasons, strict=True):
+        assert row["reason"].startswith(row["image"]) and told in row["reason"]
+    assert [row["shard"].partition(".")[0] for row in rows] == [f"docs/shard-0000{n}" for n in (0, 0, 1, 2, 3)]
+    again = encode(tmp_path / "again", pictured, model, on_error="skip")
+    assert again == manifest and tree(tmp_path / "again") == tree(tmp_path / "out")
+
+
+def test_what_is_left_is_what_a_corpus_without_them_gives(tmp_path, pictured):
+    encode(tmp_path / "out", pictured, PICTURES, on_error="skip")
+    whole = [document for number, document in enumerate(pictured) if number not in BROKEN]
+    encode(tmp_path / "whole", whole, PICTURES)
+    found, expected = (
+        [line for path in sorted((tmp_path / name / "docs").iterdir()) for line in lines(path)]
+        for name in ("out", "whole")
+    )
+    assert found == expected
+
+
+def test_skipping_nothing_is_no_difference(tmp_path, pictured):
+    whole = [document for number, document in enumerate(pictured) if number not in BROKEN]
+    encode(tmp_path / "fail", whole, PICTURES)
+    manifest = encode(tmp_path / "skip", whole, PICTURES, on_error="skip")
+    assert "skipped" not in manifest.counts
+    assert tree(tmp_path / "fail") == tree(tmp_path / "skip")
+    assert encode(tmp_path / "skip", whole, PICTURES) == manifest
+
+
+def test_a_failed_run_is_resumed_by_skipping(tmp_path, pictured, encoded):
+    order = [*pictured[10:17], pictured[28], *pictured[:10], *pictured[17:28]]  # the first shard is in order
+    encode(tmp_path / "fresh", order, PICTURES, on_error="skip")
+    sample = {d.doc_id for d in calibration_sample(iter(order), len(order))}
+    assert sample == {d.doc_id for d in order}, "so small a corpus is its own sample: calibrating fails first"
+    with pytest.raises(DataError):
+        encode(tmp_path / "out", order, PICTURES)
+    fixed = Quantiser.named("fixed", scale=100)
+    encode(tmp_path / "fresh-fixed", order, PICTURES, quantiser=fixed, on_error="skip")
+    with pytest.raises(DataError):
+        encode(tmp_path / "fixed", order, PICTURES, quantiser=fixed)
+    encoded.clear()
+    encode(tmp_path / "fixed", order, PICTURES, quantiser=fixed, on_error="skip")
+    assert encoded == ["d00", "d08", "d23"], "the first shard is not encoded again"
+    assert tree(tmp_path / "fixed") == tree(tmp_path / "fresh-fixed")
+
+
+def test_what_lacks_pictures_is_refused_when_they_are_wanted(tmp_path, pictured):
+    encode(tmp_path / "out", pictured, PICTURES, on_error="skip")
+    with pytest.raises(ArtefactError, match=r"without 5 documents .* see skipped\.jsonl; --on-error skip accepts it"):
+        encode(tmp_path / "out", pictured, PICTURES)
+    whole = [document for number, document in enumerate(pictured) if number not in BROKEN]
+    encode(tmp_path / "out", whole, PICTURES, overwrite=True)
+    assert not (tmp_path / "out/skipped.jsonl").exists()
+
+
+def test_a_shard_encoded_again_is_listed_once(tmp_path, pictured):
+    encode(tmp_path / "fresh", pictured, PICTURES, on_error="skip")
+    shutil.copytree(tmp_path / "fresh", tmp_path / "out")
+    for name in ("shard-00000.jsonl", "shard-00002.jsonl"):
+        (tmp_path / "out/docs" / name).unlink()
+    encode(tmp_path / "out", pictured, PICTURES, on_error="skip")
+    assert tree(tmp_path / "out") == tree(tmp_path / "fresh")
+
+
+def test_a_list_that_a_killed_run_left_is_mended(tmp_path, pictured):
+    """The list is written before the shard is recorded: a picture that was mended meanwhile leaves it again."""
+    with pytest.raises(MemoryError), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(impacts, "file_sha256", lambda path: (_ for _ in ()).throw(MemoryError()))
+        encode(tmp_path / "out", pictured, PICTURES, on_error="skip", layout=Layout())
+    assert len(lines(tmp_path / "out/skipped.jsonl")) == 5 and not (tmp_path / "out/docs/shard-00000.jsonl").exists()
+    for number in BROKEN:
+        Image.new("RGB", (8, 8), (8 * number, 0, 0)).save(pictured[number].image)
+    manifest = encode(tmp_path / "out", pictured, PICTURES, on_error="skip", layout=Layout())
+    assert manifest.counts["documents"] == 30 and not (tmp_path / "out/skipped.jsonl").exists()
+
+
+def test_no_picture_at_all(tmp_path, pictured):
+    broken = [document for number, document in enumerate(pictured) if number in BROKEN]
+    with pytest.raises(DataError, match="toy: none of 5 pictures can be read; the first: .*3.png"):
+        encode(tmp_path / "out", broken, PICTURES, on_error="skip")
+    with pytest.raises(DataError, match=r"toy: no picture can be read; .*skipped\.jsonl lists them"):
+        encode(tmp_path / "fixed", broken, PICTURES, quantiser=Quantiser.named("fixed", scale=1), on_error="skip")
+    assert len(lines(tmp_path / "fixed/skipped.jsonl")) == 5 and not (tmp_path / "fixed/manifest.json").exists()
+
+
+def test_errors_that_are_no_pictures_are_never_skipped(tmp_path, monkeypatch):
+    def fails(self, inputs, batch_size=32, progress=silent):
+        raise DataError("something else")
+
+    monkeypatch.setattr(ToyTower, "weights", fails)
+    with pytest.raises(DataError, match="something else"):
+        encode(tmp_path / "out", on_error="skip")
+    with pytest.raises(UsageError, match="on_error 'ignore': expected fail or skip"):
+        encode(tmp_path / "out", on_error="ignore")
+
+
+# ---- parts
+
+
+@pytest.mark.parametrize("number,of", [(1, 1), (-1, 3), (3, 3), (0, 0), (0, 31)])
+def test_parts_that_are_none(tmp_path, number, of):
+    with pytest.raises(UsageError, match="shard id|31 parts of a corpus of 30 documents"):
+        encode(tmp_path / "out", part=Part(number, of))
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("of", [1, 2, 4, 7, 30])
+def test_parts_are_the_whole_with_one_scale(tmp_path, of):
+    """The largest weight of the corpus lies in one part; the other parts use its scale all the same."""
+    whole = encode(tmp_path / "whole")
+    parts = [encode(tmp_path / str(number), part=Part(number, of)) for number in range(of)]
+    found = [
+        line
+        for number in range(of)
+        for path in sorted((tmp_path / str(number) / "docs").iterdir())
+        for line in lines(path)
+    ]
+    expected = [line for path in sorted((tmp_path / "whole/docs").iterdir()) for line in lines(path)]
+    assert found == expected
+    assert all(part.quantiser == whole.quantiser and part.vocabulary == whole.vocabulary for part in parts)
+    assert all(part.corpus["digest"] == whole.corpus["digest"] and part.corpus["documents"] == 30 for part in parts)
+    assert [part.corpus["part"]["id"] for part in parts] == list(range(of))
+    assert all(part.corpus["part"]["documents"] == part.counts["documents"] > 0 for part in parts)
+    assert max(part.counts["max_impact"] for part in parts) == whole.counts["max_impact"]
+    for key in ("documents", "postings", "empty", "clipped", "dropped"):
+        assert sum(part.counts[key] for part in parts) == whole.counts[key]
+
+
+def test_a_part_is_resumed_and_is_no_other_part(tmp_path, encoded):
+    encode(tmp_path / "fresh", part=Part(1, 2))
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(MemoryError):
+        counted = iter([1])
+
+        def limited(*arguments):
+            if next(counted, None) is None:
+                raise MemoryError
+            return ENCODE_SHARD(*arguments)
+
+        patch.setattr(impacts, "encode_shard", limited)
+        encode(tmp_path / "out", part=Part(1, 2))
+    encoded.clear()
+    encode(tmp_path / "out", part=Part(1, 2))
+    assert encoded == ["d23"] and tree(tmp_path / "out") == tree(tmp_path / "fresh")
+    for other in (Part(0, 2), Part(1, 3), None):
+        with pytest.raises(ArtefactError, match="corpus: .* asked for"):
+            encode(tmp_path / "out", part=other)
+
+
+def test_the_corpus_of_a_part_is_checked_as_a_whole(tmp_path):
+    """A change outside of the part counts: its scale came from there."""
+    changed = [*DOCUMENTS[:-1], Document("d29", text="bay")]
+    readings = iter([DOCUMENTS, DOCUMENTS, changed])
+    dataset = replace(corpus(), documents=lambda: iter(next(readings)))
+    with pytest.raises(ArtefactError, match="the corpus changed while it was read"):
+        write_impacts(dataset, ToyModel(), tmp_path / "out", layout=SMALL, part=Part(0, 3))
+
+
+# ---- metadata
+
+
+@pytest.mark.parametrize("shard_format", ["jsonl", "parquet"])
+@pytest.mark.parametrize("model", [ToyModel(), DENSE, TEXT])
+def test_metadata_is_stored_if_wanted(tmp_path, shard_format, model):
+    told = {"year": 2024, "tags": "a b", "é": 1.5}
+    documents = [Document("a", text="ash", metadata=told), Document("b", "Bay", "cat")]
+    manifest = encode(tmp_path / "out", documents, model, Layout(shard_format, metadata=True, contents=True))
+    assert manifest.layout["metadata"] is True
+    (path,) = (tmp_path / "out/docs").iterdir()
+    if path.suffix == ".parquet":
+        rows = parquet.read_table(path).to_pylist()
+        assert [json.loads(row["metadata"]) for row in rows] == [told, {}]
+    else:
+        rows = lines(path)
+        assert [row["metadata"] for row in rows] == [told, {}]
+    assert [row["contents"] for row in rows] == ["ash", "Bay cat"]
+    assert "metadata" not in encode(tmp_path / "without", documents, model, Layout(shard_format)).layout
+
+
+# ---- where and how
+
+
+def test_device_and_batch_size_are_noted_where_they_decide(tmp_path):
+    noted = replace_device(ToyModel(), "cpu")
+    assert {"device": "cpu", "batch_size": "16"}.items() <= encode(
+        tmp_path / "a", model=noted, batch_size=16
+    ).versions.items()
+    assert "device" not in encode(tmp_path / "b", model=replace_device(TEXT, "cpu")).versions
+    finished = encode(tmp_path / "a", model=noted, batch_size=8)
+    assert finished.versions["batch_size"] == "16", "what is finished stays as it is"
+
+
+def replace_device(model, device):
+    """A toy that was loaded on a device."""
+    kept = type("Loaded", (ToyModel,), {"device": device})
+    return kept(model.kind, model.query, model.document)
 
 
 # ---- damage

@@ -15,7 +15,9 @@ from test_engines_shards import Documents, jsonl, publish_shards, write_dense_sh
 from typer.testing import CliRunner
 
 import lexvl_anserini.search
+from lexvl_anserini.clauses import Term, TreeQuery
 from lexvl_anserini.cli import make_app
+from lexvl_anserini.encoders.base import read_image_of, read_topic
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.errors import ArtefactError, DataError, LexvlError, UsageError
 from lexvl_anserini.files import read_json, write_json
@@ -35,7 +37,7 @@ class Toy:
     name, kind = "toy", "impact"
 
     def __init__(self, terms: list[str] = TERMS):
-        self.query = SimpleNamespace(vocabulary=Vocabulary(terms))
+        self.query = SimpleNamespace(vocabulary=Vocabulary(terms), read_topic=read_topic)
 
 
 def encode(model: Toy, topics: Iterable[Topic], manifest: Manifest, batch_size: int = 32) -> Iterator[ImpactQuery]:
@@ -236,6 +238,109 @@ def test_one_query_on_the_terminal(index: Path) -> None:
             invoke("--index", index, *wrong)
     with pytest.raises(UsageError, match="--query and --topics exclude each other"):
         invoke("--index", index, "--query", "dog", "--topics", "demo")
+
+
+def shown(*arguments: Any) -> list[tuple[str, float]]:
+    return [(hit["doc_id"], hit["score"]) for hit in json.loads(invoke(*arguments, "--format", "json"))]
+
+
+def test_filters_of_one_query(index: Path) -> None:
+    asked = ("--index", index, "--query", "dog")
+    assert shown(*asked, "--require", "cat") == [("d1", 3)]
+    assert shown(*asked, "--forbid", "cat", "--where", "NOT id:d2") == [("q1", 9)]
+    assert shown(*asked, "--where", "cat OR id:q1") == [("q1", 9), ("d1", 3)]
+    with pytest.raises(UsageError, match="term 'dgo' is not in the vocabulary of the index; did you mean 'dog'?"):
+        invoke(*asked, "--where", "+dgo")
+    with pytest.raises(UsageError, match="a bracket is not closed"):
+        invoke(*asked, "--where", "(dog")
+    with pytest.raises(UsageError, match="unknown metadata field 'meta.year'"):
+        invoke(*asked, "--where", "meta.year:2010")
+
+
+def test_an_expression_needs_no_encoder(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(lexvl_anserini.search, "load_encoder_of")
+    assert shown("--index", index, "--match", "+dog cat^5") == [("q1", 9), ("d1", 8), ("d2", 3)]
+    assert shown("--index", index, "--match", "dog -cat", "--hits", 1) == [("q1", 9)]
+    assert shown("--index", index, "--match", "NOT dog") == [("d3", 0)]
+    [documents] = search_index(index, [TreeQuery("q", Term("dog") & Term("cat"))])
+    assert pairs(documents) == [("d1", 1, 4)]
+    with pytest.raises(ArtefactError, match="topic 'query': its score could reach 20,000,007, above 16,777,215"):
+        invoke("--index", index, "--match", "dog^2222223")
+
+
+def test_lists_of_terms_and_cuts(index: Path, tmp_path: Path) -> None:
+    (tmp_path / "terms.txt").write_text("cat\n")
+    asked = ("--index", index, "--query", "dog dog cat")
+    assert shown(*asked, "--only-terms", tmp_path / "terms.txt") == [("d1", 1)]
+    assert shown(*asked, "--without-terms", tmp_path / "terms.txt", "--hits", 1) == [("q1", 18)]
+    assert shown(*asked, "--query-terms", 1) == [("q1", 18), ("d1", 6), ("d2", 6)]
+    assert shown(*asked, "--threshold", 0.5) == [("q1", 18), ("d1", 7), ("d2", 6)]
+    assert shown(*asked, "--first-terms", 1, "--candidates", 2, "--hits", 2) == [("q1", 18), ("d1", 7)]
+    with pytest.raises(UsageError, match="index has no term vectors; build it with --term-vectors, or name the shards"):
+        invoke(*asked, "--feedback", 1)
+
+
+def test_feedback_from_the_shards(index: Path) -> None:
+    asked = ("--index", index, "--query", "cat", "--feedback", 1, "--feedback-beta", 1)
+    found = shown(*asked, "--feedback-shards", index.parent / "shards")
+    # d1 brings in its dog.
+    assert [doc_id for doc_id, _ in found] == ["q1", "d1", "d2"]
+
+
+def test_a_refined_run_is_another_making(index: Path, beir: Path, tmp_path: Path) -> None:
+    run = tmp_path / "x.trec"
+    (tmp_path / "terms.txt").write_text("zebra\n")
+    arguments = ("--index", index, "--topics", f"beir:{beir}", "--output", run, "--forbid", "cat")
+    invoke(*arguments, "--without-terms", tmp_path / "terms.txt")
+    assert [(d.query_id, d.doc_id) for d in read_run(run)] == [("q1", "d2")]
+    manifest = read_run_manifest(run)
+    assert manifest is not None
+    options = manifest.encoder["options"]
+    assert options["forbid"] == ["cat"] and options["without_terms"].startswith("terms.txt@")
+    with pytest.raises(ArtefactError, match=r"a run of another making \(they differ in encoder\)"):
+        invoke(*arguments)
+
+
+def test_a_dry_run_searches_nothing(index: Path, beir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lexvl_anserini.search, "search_index", lambda *args, **options: pytest.fail("searched"))
+    arguments = ("--index", index, "--topics", f"beir:{beir}", "--output", tmp_path / "x", "--dry-run")
+    told = json.loads(invoke(*arguments, "--format", "json"))
+    assert (told["topics"], told["documents"], told["hits"], told["finished"]) == (4, 4, 1000, False)
+    assert not (tmp_path / "x").exists()
+
+
+def test_pictures_for_a_query_side_that_reads_texts(index: Path, tmp_path: Path) -> None:
+    (tmp_path / "dog.png").write_bytes(b"")
+    with pytest.raises(UsageError, match="encoder 'toy' reads texts, and the query is an image; .* image-to-text"):
+        invoke("--index", index, "--query-image", tmp_path / "dog.png")
+    with pytest.raises(DataError, match="cat.png: no such image"):
+        invoke("--index", index, "--query-image", tmp_path / "cat.png")
+    with pytest.raises(UsageError, match="--query and --query-image exclude each other"):
+        invoke("--index", index, "--query", "dog", "--query-image", tmp_path / "dog.png")
+
+
+def test_a_picture_as_query(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def seen(model: Toy, topics: Iterable[Topic], *_: Any) -> Iterator[ImpactQuery]:
+        for topic in topics:
+            yield ImpactQuery(topic.query_id, {Path(str(topic.image)).stem: 2})
+
+    model = Toy()
+    model.query.read_topic = read_image_of
+    monkeypatch.setattr(lexvl_anserini.search, "load_encoder_of", lambda *args, **options: model)
+    monkeypatch.setattr(lexvl_anserini.search, "encode_queries", seen)
+    (tmp_path / "cat.png").write_bytes(b"")
+    assert shown("--index", index, "--query-image", tmp_path / "cat.png") == [("d1", 2)]
+    with pytest.raises(UsageError, match="encoder 'toy' reads images, and the query is a text; .* text-to-image"):
+        invoke("--index", index, "--query", "dog")
+
+
+def test_filters_are_for_impacts(tmp_path: Path) -> None:
+    write_text_shards(tmp_path / "shards", [("d1", "a dog")])
+    build_index(tmp_path / "shards", tmp_path / "index")
+    with pytest.raises(UsageError, match="index is text; terms, filters and feedback are for impact indexes"):
+        invoke("--index", tmp_path / "index", "--query", "dog", "--require", "dog")
+    with pytest.raises(UsageError, match="index is text; terms, filters and feedback are for impact indexes"):
+        invoke("--index", tmp_path / "index", "--match", "dog")
 
 
 def test_lexical_queries_for_a_dense_index(tmp_path: Path) -> None:

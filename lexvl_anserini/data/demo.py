@@ -1,8 +1,8 @@
 """The embedded demo data set: nothing to download, generated from fixed seeds.
 
-Five captions and a picture for each scene, in the directions of `views`. The default is text to text: a document is the
-first four captions of a scene, a topic the fifth, and the scene's own document is the one relevant answer; exact words
-often miss it, because annotators differ. Pictures are drawn when they are first asked for.
+Five captions and a picture for each scene, in the directions of `views`. The default is text to image: a document is a
+scene's picture, drawn when it is first asked for, a topic one of its captions. Text to text, a document is the first
+four captions of a scene, a topic the fifth; exact words often miss it, because annotators differ.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def load_demo(
     chosen = split or split_in_name or "test"
     if chosen not in SPLITS:
         raise UnknownName("split of demo", chosen, SPLITS)
-    direction = checked_direction(name, direction, DIRECTIONS, "text-to-text")
+    direction = checked_direction(name, direction, DIRECTIONS, "text-to-image")
     view, images, opened = VIEWS[direction], partial(captioned_images, chosen), partial(_opened, chosen, data_dir)
     return Dataset(
         name="demo",

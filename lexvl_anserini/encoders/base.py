@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from scipy import sparse
 
 from lexvl_anserini.errors import UsageError
-from lexvl_anserini.records import Document, Topic
+from lexvl_anserini.records import Document, Manifest, Topic
+
+if TYPE_CHECKING:
+    from lexvl_anserini.encoders.stock import StockQueryEncoder
 
 
 def read_document(document: Document, joiner: str = " ") -> str:
@@ -67,6 +70,7 @@ class Encoder:
     checkpoint: str | None = None
     checkpoint_digest: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    device: str | None = None
 
     def identity(self) -> dict[str, Any]:
         """The manifest's `encoder` entry."""
@@ -84,6 +88,20 @@ class Encoder:
     def encode_document(self, texts: Sequence[str], batch_size: int = 32) -> Any:
         """CSR [n, V] (lexical) or float32 [n, D] (dense) of document texts."""
         return _encode(self.document, texts, batch_size)
+
+    def as_pyserini(self, manifest: Manifest | None = None, batch_size: int = 32) -> StockQueryEncoder:
+        """A query encoder for stock Pyserini: `LuceneImpactSearcher(INDEX, model.as_pyserini(manifest), min_idf=-1)`.
+
+        Args:
+            manifest: of the shards or the index (`index.manifest`): its quantiser, and its bound on scores; without
+                one, queries are quantised to 8 bits.
+
+        Raises:
+            UsageError: the model is not lexical.
+        """
+        from lexvl_anserini.encoders.stock import StockQueryEncoder
+
+        return StockQueryEncoder.of(self, manifest, batch_size)
 
     def decode(self, vectors: sparse.csr_matrix, top_k: int | None = None) -> list[list[tuple[str, float]]]:
         """Per row, (term, weight) by descending weight, ties by dimension; `top_k` cuts."""
@@ -105,7 +123,7 @@ def _encode(tower: Any, texts: Sequence[str], batch_size: int) -> Any:
 
 
 def choose_device(device: str) -> torch.device:
-    """`auto` is the first CUDA device if there is one, else the CPU.
+    """`auto` is the first CUDA device if there is one, else the CPU; or cpu, cuda, cuda:1, mps.
 
     Raises:
         UsageError: the device does not exist here.

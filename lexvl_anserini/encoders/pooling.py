@@ -72,7 +72,8 @@ class Projector:
     ) -> Tensor:  # [B, V]
         """activation(pooling over positions of <features, matrix_v> + bias_v)."""
         batch, length, width = features.shape
-        rows = features.reshape(batch * length, width)
+        # Under autocast a head may end in another type than its matrix; the matrix decides.
+        rows = features.reshape(batch * length, width).to(matrix.dtype)
         nowhere = torch.empty(0, dtype=torch.long, device=rows.device)
         masked_rows = nowhere if masked is None else masked.reshape(-1).nonzero().squeeze(1)  # [P]
         size = matrix.shape[0]

@@ -10,6 +10,7 @@ import numpy as np
 from lexvl_anserini.cli import Progress, silent
 from lexvl_anserini.encoders.base import Encoder, read_document, read_topic
 from lexvl_anserini.encoders.checkpoints import Checkpoint
+from lexvl_anserini.encoders.dense import checked_dimensions, cut
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.errors import CheckpointError, UsageError
 from lexvl_anserini.files import read_json
@@ -24,8 +25,9 @@ class SentenceTower:
 
     kind = "dense"
 
-    def __init__(self, model: Any, side: str, normalise: bool):
+    def __init__(self, model: Any, side: str, normalise: bool, dimensions: int | None = None):
         self.model, self.side, self.normalise = model, side, normalise
+        self.dimensions = checked_dimensions(dimensions, model.get_embedding_dimension())
 
     def read(self, document: Document) -> str:
         """Title and text of a document joined by one blank."""
@@ -51,15 +53,16 @@ class SentenceTower:
                 )
             )
             progress(len(piece))
-        return np.concatenate(pieces).astype(np.float32, copy=False)
+        return cut(np.concatenate(pieces), self.dimensions, self.normalise and self.dimensions is not None)
 
 
-def load_sentence(source: Source, max_length: int | None = None) -> Encoder:
+def load_sentence(source: Source, max_length: int | None = None, dimensions: int | None = None) -> Encoder:
     """A sentence-transformers folder or hub id.
 
     Args:
         source: the folder holds modules.json.
         max_length: tokens read per text; default the folder's own limit.
+        dimensions: keep the first ones only (Matryoshka), of unit length again if the model's vectors are; default all.
 
     Raises:
         CheckpointError: the folder is a sparse model, or none of sentence-transformers'.
@@ -85,7 +88,7 @@ def load_sentence(source: Source, max_length: int | None = None) -> Encoder:
         raise UsageError(
             f"{checkpoint.folder}: compares by {similarity} distance; only cosine and dot fit an inner product index"
         )
-    query, document = (SentenceTower(model, side, similarity == "cosine") for side in ("query", "document"))
+    query, document = (SentenceTower(model, side, similarity == "cosine", dimensions) for side in ("query", "document"))
     return Encoder("sentence", "dense", query, document)
 
 

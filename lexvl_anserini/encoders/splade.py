@@ -1,6 +1,10 @@
 """SPLADE: w_j = max_i log(1 + relu(logit_ij)) over the masked-LM head (Formal et al., SIGIR 2021 and 2022).
 
-Reads plain Hugging Face masked-LM folders and sentence-transformers' SparseEncoder folders (5.x and 6.x layouts).
+Reads plain Hugging Face masked-LM folders, sentence-transformers' SparseEncoder folders (5.x and 6.x layouts) and what
+naver/splade's trainers write: runs with one or two encoders, `model.tar`.
+
+Published variants are options: v3-lexical is `lexical=query`, v3-doc `doc_only=true`, efficient SPLADE its `-doc`
+checkpoint with `query_checkpoint` its `-query` one.
 """
 
 from __future__ import annotations
@@ -11,12 +15,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from torch import Tensor
 
 from lexvl_anserini.encoders.activations import Activation, log1p_log1p_relu, log1p_relu
 from lexvl_anserini.encoders.backbones import load_masked_lm, position_limit, read_config
 from lexvl_anserini.encoders.base import Encoder
 from lexvl_anserini.encoders.checkpoints import Checkpoint, find_checkpoint, read_weights
 from lexvl_anserini.encoders.loading import Source
+from lexvl_anserini.encoders.naver import TAR, Run, masked_lm_of, read_run
 from lexvl_anserini.encoders.pooling import POOLINGS, Pooling
 from lexvl_anserini.encoders.sparsify import Sparsifier, own_tokens, positive, top_k
 from lexvl_anserini.encoders.tokens import (
@@ -33,13 +39,19 @@ from lexvl_anserini.files import read_json
 
 # What naver's configurations read per text.
 MAX_LENGTH = 256
+# A matrix with fewer rows than this above its tokens is padded; usual multiples are 8 to 128.
+PADDING_ROWS = 128
 
 Lexical = Literal["none", "query", "document", "both"]
 
 
 @dataclass(frozen=True)
 class Parts:
-    """One side of a SPLADE model. `weight` [V] instead of a backbone means inference-free queries."""
+    """One side of a SPLADE model. `weight` [V] instead of a backbone means inference-free queries.
+
+    bag      queries are binary bags of their own tokens, by default
+    lexical  only own tokens are kept, by default
+    """
 
     tokenizer: Any
     columns: Columns
@@ -52,26 +64,30 @@ class Parts:
     weight: np.ndarray | None = None
     topk: int | None = None
     prompt: str = ""
+    bag: bool = False
+    lexical: bool = False
 
 
 def load_splade(
     source: Source,
     pooling: Literal["max", "sum"] | None = None,
-    doc_only: bool = False,
-    lexical: Lexical = "none",
+    doc_only: bool | None = None,
+    lexical: Lexical | None = None,
     topk: int | None = None,
     query_topk: int | None = None,
     max_length: int | None = None,
     query_max_length: int | None = None,
     query_checkpoint: str | None = None,
 ) -> Encoder:
-    """A masked-LM folder or a sentence-transformers SparseEncoder folder.
+    """A masked-LM folder, a sentence-transformers SparseEncoder folder, a run of naver's trainers or its model.tar.
 
     Args:
         source: the document (or only) encoder.
         pooling: max (v2 and later) or sum (v1); default the folder's own, else max.
-        doc_only: queries are binary bags of their own tokens, without a network (SPLADE-doc).
-        lexical: sides that keep only their own tokens (SPLADE-lexical).
+        doc_only: queries are binary bags of their own tokens, without a network (SPLADE-doc, v3-doc); default what a
+            run's config.yaml says, else no.
+        lexical: sides that keep only their own tokens (SPLADE-lexical; v3-lexical: query); default what a run's
+            config.yaml says, else none.
         topk: dimensions kept per document; default all positive ones (or the folder's max_active_dims).
         query_topk: the same for queries.
         max_length: tokens per document; default the folder's own, else 256.
@@ -82,32 +98,36 @@ def load_splade(
         CheckpointError: the folder has no masked-LM head or is a dense model.
         UsageError: options that exclude each other.
     """
-    if doc_only and (query_checkpoint or query_topk is not None or lexical in ("query", "both")):
+    asks_for_queries = query_checkpoint or query_topk is not None or lexical in ("query", "both")
+    if doc_only and asks_for_queries:
         raise UsageError(
             "encoder 'splade': doc_only leaves no query encoder for query_checkpoint, query_topk or lexical=query"
         )
     checkpoint = source.required("splade")
-    sides = read_sides(checkpoint.folder, source)
+    sides = read_sides(checkpoint, source)
     query, document = sides["query"], sides["document"]
     if query_checkpoint is not None:
-        folder = find_checkpoint(query_checkpoint).folder
-        query = read_sides(folder, query_source(folder, source))["query"]
+        other = find_checkpoint(query_checkpoint)
+        query = read_sides(other, query_source(other, source))["query"]
         if query.columns.vocabulary.digest != document.columns.vocabulary.digest:
-            raise CheckpointError(f"{folder}: the query encoder has another vocabulary than {checkpoint.folder}")
-    if doc_only:
+            raise CheckpointError(f"{other.path}: the query encoder has another vocabulary than {checkpoint.path}")
+    # Whoever asks for weighted queries gets them from a model trained with bags as well.
+    if query.bag and not asks_for_queries if doc_only is None else doc_only:
         query_tower: BagTower | TextTower = BagTower(
             TextReader(query.tokenizer, query_max_length or query.max_length), columns_of_all(query.tokenizer)
         )
     else:
-        query_tower = tower(query, source, pooling, lexical in ("query", "both"), query_topk, query_max_length)
-    document_tower = tower(document, source, pooling, lexical in ("document", "both"), topk, max_length)
+        own = query.lexical if lexical is None else lexical in ("query", "both")
+        query_tower = tower(query, source, pooling, own, query_topk, query_max_length)
+    own = document.lexical if lexical is None else lexical in ("document", "both")
+    document_tower = tower(document, source, pooling, own, topk, max_length)
     return Encoder("splade", "impact", query=query_tower, document=document_tower)
 
 
-def query_source(folder: Path, source: Source) -> Source:
+def query_source(other: Checkpoint, source: Source) -> Source:
     """Where a separate query encoder's parts come from: a folder without tokenizer shares the documents' one."""
-    alone = has_tokenizer(folder) or (folder / "modules.json").is_file()
-    return Source(Checkpoint(str(folder), folder), source.device, None if alone else str(source.tokenizer_folder()))
+    alone = has_tokenizer(other.folder) or (other.folder / "modules.json").is_file()
+    return Source(other, source.device, None if alone else str(source.tokenizer_folder()))
 
 
 def tower(
@@ -136,23 +156,78 @@ def tower(
     return TextTower(composition, reader, parts.columns, source.device)
 
 
-def read_sides(folder: Path, source: Source) -> dict[str, Parts]:
-    """Query and document parts of a folder, whichever layout it has."""
-    if (folder / "modules.json").is_file():
-        return sentence_transformers_sides(folder, source)
-    parts = masked_lm_parts(folder, source, source.tokenizer_folder(), MAX_LENGTH)
+def read_sides(checkpoint: Checkpoint, source: Source) -> dict[str, Parts]:
+    """Query and document parts of a checkpoint, whichever layout it has."""
+    if checkpoint.file is None and (checkpoint.folder / "modules.json").is_file():
+        return sentence_transformers_sides(checkpoint.folder, source)
+    if (run := read_run(checkpoint, source.backbone_config, source.tokenizer)) is not None:
+        return run_sides(run, source)
+    parts = masked_lm_parts(checkpoint.folder, source, source.tokenizer_folder(), MAX_LENGTH)
     return {"query": parts, "document": parts}
 
 
-def masked_lm_parts(folder: Path, source: Source, tokenizer_folder: Path, max_length: int | None, **rest: Any) -> Parts:
-    """Backbone, head and tokenizer of one masked-LM folder; without `max_length` the tokenizer's own limit holds."""
-    backbone, head, size = load_masked_lm(folder, source.device)
-    tokenizer = load_tokenizer(tokenizer_folder, size)
+def run_sides(run: Run, source: Source) -> dict[str, Parts]:
+    """The sides of a run of naver's trainers, with what its recipe says of each."""
+    recipe, pooling = run.recipe, POOLINGS[run.recipe.pooling]
+    document, query = (
+        side and masked_lm_parts(side.config, source, side.tokenizer, recipe.max_length or MAX_LENGTH, side.weights)
+        for side in (run.document, run.query)
+    )
+    assert document is not None, "a run has a document encoder"
+    document = replace(document, pooling=pooling)
+    query = replace(query or document, pooling=pooling, bag=recipe.doc_only)
+    return {
+        "query": replace(query, topk=recipe.query_topk, lexical=recipe.lexical in ("query", "both")),
+        "document": replace(document, topk=recipe.topk, lexical=recipe.lexical in ("document", "both")),
+    }
+
+
+def masked_lm_parts(
+    folder: Path,
+    source: Source,
+    tokenizer_folder: Path,
+    max_length: int | None,
+    weights: Mapping[str, Tensor] | None = None,
+    **rest: Any,
+) -> Parts:
+    """Backbone, head and tokenizer of one masked-LM folder; without `max_length` the tokenizer's own limit holds.
+
+    `weights` replace the folder's own.
+
+    Raises:
+        CheckpointError: no masked LM, weights that do not fit it, or another model's tokenizer.
+    """
+    if weights is None:
+        backbone, head, _ = load_masked_lm(folder, source.device)
+    else:
+        backbone, head, _ = masked_lm_of(folder, weights, f"{folder}: {TAR}", source.device)
+    tokenizer = load_tokenizer(tokenizer_folder)
+    count = len(tokenizer)
+    if not fits(len(head.matrix), tokenizer):
+        raise CheckpointError(
+            f"{tokenizer_folder}: the tokenizer has {count} tokens, the model {len(head.matrix)}; "
+            "name the model's own with --tokenizer"
+        )
+    # Rows without a token are no dimensions.
+    head = Head(head.transform, head.matrix[:count], None if head.bias is None else head.bias[:count])
     limit = position_limit(read_config(folder))
     wanted = max_length or tokenizer.model_max_length
     return Parts(
         tokenizer, columns_of_all(tokenizer), min(wanted, limit or wanted), limit, backbone=backbone, head=head, **rest
     )
+
+
+def fits(rows: int, tokenizer: Any) -> bool:
+    """True if the first rows of a matrix stand for a tokenizer's tokens and the others for none.
+
+    Matrices are often padded to a multiple that suits the hardware, by fewer rows than `PADDING_ROWS`; more of them, or
+    more than there are tokens, mean that the tokenizer is another model's. With gaps between the ids the last rows
+    would be tokens.
+    """
+    count = len(tokenizer)
+    if rows == count:
+        return True
+    return count < rows < count + min(PADDING_ROWS, count) and max(tokenizer.get_vocab().values()) < count
 
 
 def sentence_transformers_sides(folder: Path, source: Source) -> dict[str, Parts]:
@@ -252,9 +327,10 @@ def static_parts(folder: Path, topk: int | None, prompt: str) -> Parts:
         if "weight" not in stored:
             raise CheckpointError(f"{folder}: no tensor 'weight', found {', '.join(sorted(stored)[:10])}")
         weight = stored["weight"].float().numpy().reshape(-1)
-    if len(weight) != len(tokenizer):
+    if not fits(len(weight), tokenizer):
         raise CheckpointError(f"{folder}: {len(weight)} weights for {len(tokenizer)} tokens")
     # Specials count here: the tokenizer adds none, so one in a text stands there on purpose.
     columns = columns_without(tokenizer, [])
     limit = tokenizer.model_max_length
+    weight = weight[: len(tokenizer)]
     return Parts(tokenizer, columns, int(min(limit, 1 << 20)), weight=weight, topk=topk, prompt=prompt)

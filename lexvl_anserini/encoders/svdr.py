@@ -23,6 +23,19 @@ def load_svdr(
     query_max_length: int | None = None,
     padding: Literal["none", "max_length"] | None = None,
 ) -> Encoder:
-    """As `load_vdr`, with documents as binary bags of tokens unless `mode` says otherwise."""
+    """As `load_vdr`, with documents as binary bags of tokens unless `mode` says otherwise.
+
+    What beta finds can be re-ranked by full parametric scores: `python -m lexvl_anserini.rerank`.
+
+    Args:
+        source: as for `vdr`.
+        mode: beta (documents are binary bags of tokens); alpha (queries are); full.
+        topk: dimensions kept per text; -1 all, 0 the own tokens only; default the checkpoint's (768).
+        query_topk: the same for queries; default `topk`.
+        lexical_union: keep a text's own tokens besides the top k.
+        max_length: tokens per document; default the checkpoint's (untrained: 256).
+        query_max_length: tokens per query; default the checkpoint's (untrained: `max_length`).
+        padding: `max_length` lets padding positions take part in the maximum, as published; `none` does not.
+    """
     encoder = load_vdr(source, mode, topk, query_topk, lexical_union, max_length, query_max_length, padding)
     return replace(encoder, name="svdr")

@@ -37,6 +37,7 @@ from lexvl_anserini.encoders.tokens import (
     load_tokenizer,
 )
 from lexvl_anserini.encoders.towers import BagTower, Composition, Head, TextTower
+from lexvl_anserini.encoders.weights import below
 from lexvl_anserini.errors import CheckpointError, UsageError
 
 # Paper, appendix A: 768 dimensions kept per text. Untrained models read what the published ones read.
@@ -48,6 +49,12 @@ HEAD_EPS = 1e-5
 PUBLISHED_JOINER = " [SEP] "
 
 Mode = Literal["full", "alpha", "beta"]
+Projection = Literal["tied", "own"]
+
+# What fields are called in the config.yaml of checkpoints from 2023 (jzhoubu/*), and what they leave out.
+LEGACY_NAMES = {"alias": "type", "base_model_id": "model_id", "max_seq_len": "max_len"}
+LEGACY_DEFAULTS = {"type": "vdr", "pooling": "max", "topk": TOPK}
+SIDES = ("encoder_q", "encoder_p")
 
 
 def vdr_sparsifier(topk: int, lexical_union: bool) -> Sparsifier:
@@ -70,8 +77,11 @@ def load_vdr(
     max_length: int | None = None,
     query_max_length: int | None = None,
     padding: Literal["none", "max_length"] | None = None,
+    projection: Projection | None = None,
 ) -> Encoder:
-    """A checkpoint in the published layout (`encoder_q`, `encoder_p`), or any plain BERT folder, untrained.
+    """A checkpoint in a published layout (`encoder_q`, `encoder_p`), or any plain BERT folder, untrained.
+
+    Layouts: config.json as on the hub since 2024, config.yaml as in 2023; two encoders, or one that both sides share.
 
     Args:
         source: published checkpoints name their backbone by `model_id`; `tokenizer` and `backbone_config` override it.
@@ -83,13 +93,17 @@ def load_vdr(
         query_max_length: tokens per query; default the checkpoint's (untrained: `max_length`).
         padding: `max_length` lets padding positions take part in the maximum, as when the published models were
             trained and evaluated; default so for published checkpoints, `none` for untrained ones.
+        projection: tied (the input embeddings) or own (VDRproj: the documents' own matrix, `encoder_p.proj`); default
+            own where the checkpoint has such a matrix.
 
     Raises:
         CheckpointError: the folder is neither, or its weights do not fit.
     """
     checkpoint = source.required("vdr")
-    if "encoder_q" in checkpoint.config():
-        query, document = published_sides(source, checkpoint)
+    if config := published_config(checkpoint):
+        query, document = published_sides(source, checkpoint, config, projection)
+    elif projection == "own":
+        raise UsageError("encoder 'vdr': projection=own needs a checkpoint that has one (encoder_p.proj)")
     else:
         query = document = untrained_side(source, checkpoint)
         query_max_length = query_max_length or max_length
@@ -174,27 +188,76 @@ def untrained_side(source: Source, checkpoint: Checkpoint) -> Side:
     )
 
 
-def published_sides(source: Source, checkpoint: Checkpoint) -> tuple[Side, Side]:
-    """Query and document sides of a checkpoint in the published layout.
+def published_config(checkpoint: Checkpoint) -> dict[str, Any] | None:
+    """config.json, or a config.yaml of 2023 in the same words; None if the folder is not in a published layout.
 
-    Raises:
-        CheckpointError: a field of config.json is missing, or the weights do not fit it.
+    In the older files the sides may lie one level down, and lack what was not yet an option.
     """
     config = checkpoint.config()
-    weights = read_weights(checkpoint.folder)
-    query = published_side(source, checkpoint, config, "encoder_q", weights)
+    if "encoder_q" not in config:
+        inner = [v for v in config.values() if isinstance(v, Mapping) and "encoder_q" in v]
+        if not inner:
+            return None
+        config = {**config, **inner[0]}
+    if (checkpoint.folder / "config.json").is_file():
+        return config
+    for side in SIDES:
+        entry = {LEGACY_NAMES.get(key, key): value for key, value in (config.get(side) or {}).items()}
+        config[side] = {**LEGACY_DEFAULTS, **{key: value for key, value in entry.items() if value is not None}}
+    return config
+
+
+def published_sides(
+    source: Source, checkpoint: Checkpoint, config: Mapping[str, Any], projection: str | None
+) -> tuple[Side, Side]:
+    """Query and document sides of a checkpoint in a published layout.
+
+    Raises:
+        CheckpointError: a field of the configuration is missing, or the weights do not fit it.
+    """
+    weights = read_weights(checkpoint.path)
+    if stray := sorted(key for key in weights if key.partition(".")[0] not in SIDES):
+        raise CheckpointError(f"{checkpoint.path}: unexpected weights {', '.join(stray[:10])}")
     if not config.get("shared_encoder"):
-        return query, published_side(source, checkpoint, config, "encoder_p", weights)
+        query, document = (
+            published_side(source, checkpoint, config, s, below(weights, s + "."), projection) for s in SIDES
+        )
+        return query, document
+    side = published_side(source, checkpoint, config, "encoder_q", shared_weights(checkpoint, weights), projection)
     # Reference: both sides are one object, which reads as many tokens as the longer of the two.
     other = (config.get("encoder_p") or {}).get("max_len") or 0
-    shared = replace(query, reader=query.reader.with_max_length(max(query.reader.max_length, other)))
+    shared = replace(side, reader=side.reader.with_max_length(max(side.reader.max_length, other)))
     return shared, shared
 
 
+def shared_weights(checkpoint: Checkpoint, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights of the one encoder, which a file may hold under either side's name or under both.
+
+    Raises:
+        CheckpointError: the sides differ although the configuration says that they are one.
+    """
+    query, document = (below(weights, f"{side}.") for side in SIDES)
+    if query and document:
+        differing = [
+            k for k in {**query, **document} if k not in query or k not in document or not query[k].equal(document[k])
+        ]
+        if differing:
+            raise CheckpointError(
+                f"{checkpoint.path}: shared_encoder is true, but encoder_q and encoder_p differ in "
+                f"{', '.join(sorted(differing)[:3])}"
+            )
+    return query or document
+
+
 def published_side(
-    source: Source, checkpoint: Checkpoint, config: Mapping[str, Any], prefix: str, weights: Mapping[str, Tensor]
+    source: Source,
+    checkpoint: Checkpoint,
+    config: Mapping[str, Any],
+    prefix: str,
+    own: Mapping[str, Tensor],
+    projection: str | None,
 ) -> Side:
-    """One side from the keys `<prefix>.bert_model.*` and `<prefix>.ln.*`."""
+    """One side from its weights `bert_model.*`, `ln.*` and, if it has a projection of its own, `proj`."""
     where = f"{checkpoint.folder}: {prefix}"
     about = config.get(prefix) or {}
     if about.get("type") != "vdr":
@@ -202,8 +265,21 @@ def published_side(
             f"{where} is of type {about.get('type')!r}; this encoder loads VDR text models (type 'vdr')"
         )
     if "shift_vocab_num" not in about:
-        raise CheckpointError(f"{checkpoint.folder}/config.json: {prefix} lacks shift_vocab_num")
-    side = bert_side(source, checkpoint, about, prefix, weights, partial(columns_from, shift=about["shift_vocab_num"]))
+        raise CheckpointError(f"{checkpoint.folder}: the configuration of {prefix} lacks shift_vocab_num")
+    columns_of = partial(columns_from, shift=about["shift_vocab_num"])
+    # VDRproj (paper, appendix C) unties the documents' projection only.
+    head = {key: own[key] for key in ("proj", "proj.weight") if key in own and prefix == "encoder_p"}
+    rest = {f"{prefix}.{key}": value for key, value in own.items() if key not in head}
+    side = bert_side(source, checkpoint, about, prefix, rest, columns_of)
+    if projection == "own" and prefix == "encoder_p" and not head:
+        raise CheckpointError(f"{where} has no projection of its own (proj); leave projection=own out")
+    if head and projection != "tied":
+        (matrix,) = head.values()
+        if matrix.shape != side.embeddings.shape:
+            raise CheckpointError(
+                f"{where}.proj has shape {list(matrix.shape)}, expected {list(side.embeddings.shape)}"
+            )
+        side = replace(side, embeddings=matrix.float().to(source.device))
     return replace(side, pooling=published_pooling(where, about), normalise=bool(about.get("norm")))
 
 
@@ -218,21 +294,16 @@ def bert_side(
     """A BERT with VDR's head; `columns_of` chooses the tokens that are dimensions.
 
     Raises:
-        CheckpointError: config.json lacks a field, or the weights do not fit.
+        CheckpointError: the configuration lacks a field, or the weights do not fit.
     """
     where = f"{checkpoint.folder}: {prefix}"
     if missing := [key for key in ("model_id", "max_len") if key not in about]:
-        raise CheckpointError(f"{checkpoint.folder}/config.json: {prefix} lacks {', '.join(missing)}")
+        raise CheckpointError(f"{checkpoint.folder}: the configuration of {prefix} lacks {', '.join(missing)}")
     backbone_config, tokenizer_folder = companions(source, checkpoint, about["model_id"])
-    own = {key.removeprefix(prefix + "."): value for key, value in weights.items() if key.startswith(prefix + ".")}
+    own = below(weights, prefix + ".")
     norm = nn.LayerNorm(backbone_config.hidden_size, eps=HEAD_EPS)
-    bert = bert_from_weights(
-        backbone_config,
-        {key.removeprefix("bert_model."): value for key, value in own.items() if key.startswith("bert_model.")},
-        f"{where}.bert_model",
-        source.device,
-    )
-    load_strictly(norm, {k.removeprefix("ln."): v for k, v in own.items() if k.startswith("ln.")}, f"{where}.ln")
+    bert = bert_from_weights(backbone_config, below(own, "bert_model."), f"{where}.bert_model", source.device)
+    load_strictly(norm, below(own, "ln."), f"{where}.ln")
     if stray := [key for key in own if not key.startswith(("bert_model.", "ln."))]:
         raise CheckpointError(f"{where}: unexpected weights {', '.join(sorted(stray)[:10])}")
     columns = columns_of(tokenizer := load_tokenizer(tokenizer_folder, backbone_config.vocab_size))

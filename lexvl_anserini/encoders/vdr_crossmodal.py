@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -18,7 +19,7 @@ from lexvl_anserini.encoders.base import Encoder
 from lexvl_anserini.encoders.checkpoints import Checkpoint, load_strictly, read_weights
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.pooling import masked_max
-from lexvl_anserini.encoders.tokens import Columns, columns_ascii
+from lexvl_anserini.encoders.tokens import FIRST_WORD_ID, Columns, columns_ascii
 from lexvl_anserini.encoders.towers import Composition, Head
 from lexvl_anserini.encoders.vdr import TOPK, Side, bert_side, vdr_sparsifier
 from lexvl_anserini.encoders.vision import ImageTower, PatchTransformer, Pixels
@@ -59,10 +60,12 @@ def load_vdr_crossmodal(
     config, weights = checkpoint.config(), read_weights(checkpoint.folder)
     text_about = about(checkpoint, config, "encoder_q", TEXT_TYPES)
     image_about = about(checkpoint, config, "encoder_p", IMAGE_TYPES)
-    text = bert_side(source, checkpoint, text_about, "encoder_q", weights, columns_ascii)
+    # Checkpoints over another vocabulary than BERT's say from which id on its tokens are words.
+    columns_of = partial(columns_ascii, shift=text_about.get("first_word_id") or FIRST_WORD_ID)
+    text = bert_side(source, checkpoint, text_about, "encoder_q", weights, columns_of)
     query_topk = topk if query_topk is None else query_topk
     text_topk, image_topk = (query_topk, topk) if direction == "text-to-image" else (topk, query_topk)
-    text = text.adjusted(text_topk, lexical_union, text_max_length, None)
+    text = text.adjusted(text_topk, lexical_union, text_max_length, text_about.get("padding"))
     # The reference normalises what the network gives, never the bag of tokens.
     text_tower = text.bag() if mode == "alpha" else replace(text, normalise=True).tower()
     images = image_tower(source, checkpoint, image_about, weights, text, image_topk)
@@ -82,6 +85,12 @@ def about(checkpoint: Checkpoint, config: Mapping[str, Any], prefix: str, types:
     return entry
 
 
+def vision_shape_of(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of the PatchTransformer that an entry of config.json describes."""
+    shape = {key: default if entry.get(key) is None else entry[key] for key, default in VISION_DEFAULTS.items()}
+    return shape | ({"stem": entry["stem"]} if entry.get("stem") else {})
+
+
 def image_tower(
     source: Source,
     checkpoint: Checkpoint,
@@ -91,7 +100,7 @@ def image_tower(
     topk: int | None,
 ) -> ImageTower:
     """The image side from the keys `encoder_p.*`; its vocabulary is the text side's."""
-    shape = {key: entry.get(key) or default for key, default in VISION_DEFAULTS.items()}
+    shape = vision_shape_of(entry)
     own = {k.removeprefix("encoder_p."): v for k, v in weights.items() if k.startswith("encoder_p.")}
     columns: Columns = text.columns
     model = nn.Module()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -15,6 +15,7 @@ from lexvl_anserini.data.images import read_images
 from lexvl_anserini.encoders.base import read_image_of
 from lexvl_anserini.encoders.tokens import Columns
 from lexvl_anserini.encoders.towers import Batch, Composition, LexicalTower
+from lexvl_anserini.errors import CheckpointError
 from lexvl_anserini.records import Document, Topic
 
 # CLIP's channel statistics, which VDR keeps.
@@ -62,8 +63,8 @@ class QuickGELU(nn.Module):
     """x * sigmoid(1.702 x), CLIP's approximation of GELU."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Element by element."""
-        return x * torch.sigmoid(1.702 * x)
+        """Element by element; as SiLU, which is one pass over memory."""
+        return torch.nn.functional.silu(1.702 * x) / 1.702
 
 
 class ResidualBlock(nn.Module):
@@ -86,14 +87,81 @@ class ResidualBlock(nn.Module):
         return x + self.mlp(self.ln_2(x))
 
 
+class ConvResidual(nn.Module):
+    """Two 3x3 convolutions with batch norm beside the identity (He et al., CVPR 2016)."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.conv_1 = nn.Conv2d(width, width, 3, padding=1, bias=False)
+        self.norm_1 = nn.BatchNorm2d(width)
+        self.conv_2 = nn.Conv2d(width, width, 3, padding=1, bias=False)
+        self.norm_2 = nn.BatchNorm2d(width)
+
+    def forward(self, x: Tensor) -> Tensor:  # [B, C, H, W]
+        """Maps of the same shape."""
+        inner = nn.functional.relu(self.norm_1(self.conv_1(x)))
+        return nn.functional.relu(x + self.norm_2(self.conv_2(inner)))
+
+
+class ConvStem(nn.Sequential):
+    """Convolutions in place of the patch embedding, so that small transformers learn from few pictures.
+
+    Each stage halves the grid and has its own width, then as many residual blocks as asked (Xiao et al., NeurIPS 2021).
+
+    widths  channels per stage
+    blocks  residual blocks per stage
+    width   of the states that leave it
+    """
+
+    def __init__(self, widths: Sequence[int], blocks: Sequence[int], width: int):
+        if not widths or len(widths) != len(blocks):
+            raise CheckpointError(
+                f"convolutional stem: {len(widths)} widths and {len(blocks)} blocks, expected one each per stage"
+            )
+        layers: list[nn.Module] = []
+        for before, channels, count in zip((3, *widths), widths, blocks, strict=False):
+            layers += [
+                nn.Conv2d(before, channels, 3, stride=2, padding=1, bias=False),
+                nn.BatchNorm2d(channels),
+                nn.ReLU(),
+                *(ConvResidual(channels) for _ in range(count)),
+            ]
+        if widths[-1] != width:
+            layers.append(nn.Conv2d(widths[-1], width, 1, bias=False))
+        super().__init__(*layers)
+
+    def forward(self, pixels: Tensor) -> Tensor:  # [B, 3, R, R]
+        """Maps [B, D, R / 2^stages, R / 2^stages]; convolutions are fastest with channels last."""
+        return super().forward(pixels.contiguous(memory_format=torch.channels_last))
+
+
 class PatchTransformer(nn.Module):
-    """CLIP's vision transformer without class token: every patch state leaves it (VDR, section 1.3)."""
+    """CLIP's vision transformer without class token: every patch state leaves it (VDR, section 1.3).
+
+    With `stem` (`{"widths": [32, 64, 128], "blocks": [0, 1, 1]}`) a convolutional stem of total stride `patch_size`
+    stands where the patch embedding was.
+    """
 
     def __init__(
-        self, resolution: int = 224, patch_size: int = 32, width: int = 768, layers: int = 12, heads: int = 12
+        self,
+        resolution: int = 224,
+        patch_size: int = 32,
+        width: int = 768,
+        layers: int = 12,
+        heads: int = 12,
+        stem: Mapping[str, Sequence[int]] | None = None,
     ):
         super().__init__()
-        self.conv1 = nn.Conv2d(3, width, patch_size, stride=patch_size, bias=False)
+        self.conv1: nn.Module
+        if stem is None:
+            self.conv1 = nn.Conv2d(3, width, patch_size, stride=patch_size, bias=False)
+        else:
+            self.conv1 = ConvStem(stem["widths"], stem["blocks"], width)
+            if 2 ** len(stem["widths"]) != patch_size:
+                raise CheckpointError(
+                    f"convolutional stem of {len(stem['widths'])} stages has stride {2 ** len(stem['widths'])}, "
+                    f"the configuration says patch_size {patch_size}"
+                )
         self.positional_embedding = nn.Parameter(torch.zeros((resolution // patch_size) ** 2, width))
         self.ln_pre = nn.LayerNorm(width)
         self.transformer = nn.Module()

@@ -1,8 +1,11 @@
-"""The dense engine: a FAISS flat index, every inner product computed, lists in the total order of all engines."""
+"""The dense engine: vectors kept by FAISS in one of several layouts, lists in the total order of all engines.
+
+A flat index is exact and the reference; the others (see `faiss_layouts`) trade recall for memory or time.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -11,7 +14,8 @@ import faiss
 import numpy as np
 
 from lexvl_anserini.cli import Progress, silent
-from lexvl_anserini.engines.folder import folder_bytes, new_index, write_report
+from lexvl_anserini.engines.faiss_layouts import Store, layout_named, parameters_of
+from lexvl_anserini.engines.folder import folder_bytes, new_index, read_report, write_report
 from lexvl_anserini.engines.shards import SeenIds, expect_counts, read_ids, read_vectors
 from lexvl_anserini.errors import ArtefactError, UsageError
 from lexvl_anserini.records import DenseQuery, Index, Manifest, ScoredDoc
@@ -19,70 +23,35 @@ from lexvl_anserini.records import DenseQuery, Index, Manifest, ScoredDoc
 INDEX_FILE = "index.faiss"
 IDS_FILE = "ids.txt"
 
+# The option that names the layout; the others are the layout's parameters.
+LAYOUT = "faiss"
+DEFAULT_LAYOUT = "flat"
+
 BATCH_SIZE = 64
 
 # How many more than `hits` are fetched at first, to see past ties at the cut.
 MARGIN = 16
 
+# Of the sample that a layout learns from.
+TRAINING_SEED = 20240307
 
-class FaissEngine:
-    """Searches a flat inner-product index.
+
+class VectorSearch:
+    """Searches kept vectors by inner product.
 
     FAISS's own sums depend on the size of the batch in their last bits. The fetched documents are therefore scored
-    again in float64, rounded to float32, so that equal vectors have equal scores and a list is always the same.
+    again in float64, rounded to float32, so that equal vectors have equal scores and a list is always the same. Where
+    the layout compares all vectors, lists are exact across the cut at `hits`, ties included; where it does not, they
+    are ordered in the same way but may miss documents.
 
-    Raises:
-        ArtefactError: a file is missing, or the numbers of vectors, ids and documents differ.
+    Args:
+        store: the vectors.
+        doc_ids: of the documents, in the order of the vectors.
     """
 
-    def __init__(self, index: Path, manifest: Manifest):
-        try:
-            self.flat = faiss.read_index(str(index / INDEX_FILE))
-            self.doc_ids = (index / IDS_FILE).read_text(encoding="utf-8").split("\n")[:-1]
-        except (OSError, RuntimeError) as error:
-            raise ArtefactError(f"{index}: cannot be opened as a FAISS index ({str(error).splitlines()[0]})") from error
-        expected = manifest.counts["documents"]
-        if not self.flat.ntotal == len(self.doc_ids) == expected:
-            raise ArtefactError(
-                f"{index}: {self.flat.ntotal} vectors and {len(self.doc_ids)} ids, the manifest says {expected} "
-                "documents; index again"
-            )
-        # A view of the index's own memory, no copy.
-        floats: Any = self.flat
-        self.vectors = faiss.rev_swig_ptr(floats.get_xb(), expected * floats.d).reshape(expected, floats.d)
-        self.longest = max(
-            (float(np.linalg.norm(self.vectors[i : i + 8192], axis=1).max()) for i in range(0, expected, 8192)),
-            default=0.0,
-        )
-
-    @staticmethod
-    def build(shards: Path, index: Path, manifest: Manifest, threads: int = 1, progress: Progress = silent) -> Index:
-        """Reads the shards batch by batch; the index itself, 4 bytes a dimension, is held in memory.
-
-        Raises:
-            ArtefactError: a shard is damaged or malformed, or an id occurs twice.
-        """
-        flat = None
-        seen = SeenIds()
-        documents = 0
-        with new_index(index, shards, manifest) as part:
-            with open(part / IDS_FILE, "w", encoding="utf-8") as ids:
-                for batch in read_vectors(shards, manifest):
-                    flat = flat or faiss.IndexFlatIP(batch.vectors.shape[1])
-                    flat.add(np.ascontiguousarray(batch.vectors))
-                    for doc_id in batch.doc_ids:
-                        seen.add(doc_id)
-                        ids.write(f"{doc_id}\n")
-                    documents += len(batch.doc_ids)
-                    progress(len(batch.doc_ids))
-            if flat is None:
-                raise ArtefactError(f"{shards}: no document; nothing to index")
-            seen.refuse_twice(lambda: read_ids(shards, manifest))
-            expect_counts(str(shards), {"documents": documents}, manifest.counts)
-            faiss.write_index(flat, str(part / INDEX_FILE))
-            report = {"engine": "faiss", "documents": documents, "empty": 0, "postings": 0, "dimensions": flat.d}
-            write_report(part, {**report, "bytes": folder_bytes(part)})
-        return Index(index, manifest, documents)
+    def __init__(self, store: Store, doc_ids: Sequence[str]):
+        self.store, self.doc_ids = store, doc_ids
+        self.longest = store.longest() if store.layout.exhaustive else 0.0
 
     def search(self, queries: Iterable[DenseQuery], hits: int, threads: int = 1) -> Iterator[list[ScoredDoc]]:
         """One list per query, in batches on `threads` threads.
@@ -101,28 +70,30 @@ class FaissEngine:
         """Nothing is open; the vectors are in memory."""
 
     def _search_batch(self, batch: Sequence[DenseQuery], hits: int) -> Iterator[list[ScoredDoc]]:
+        width = self.store.dimensions
         for query in batch:
-            if query.vector.shape != (self.flat.d,) or not np.isfinite(query.vector).all():
+            if query.vector.shape != (width,) or not np.isfinite(query.vector).all():
                 raise UsageError(
-                    f"topic {query.query_id!r}: vector {query.vector.shape}, expected ({self.flat.d},) finite numbers; "
+                    f"topic {query.query_id!r}: vector {query.vector.shape}, expected ({width},) finite numbers; "
                     "is it the encoder of the index?"
                 )
         matrix = np.stack([query.vector for query in batch]).astype(np.float32)  # [B, D]
-        fetch = min(hits + MARGIN, self.flat.ntotal)
-        scores, positions = self.flat.search(matrix, fetch)  # [B, fetch] each
+        scores, positions = self.store.search(matrix, hits + MARGIN)  # [B, fetch] each
         for row, query in enumerate(batch):
             yield self._ranked(query, hits, scores[row], positions[row])
 
     def _ranked(self, query: DenseQuery, hits: int, scores: np.ndarray, positions: np.ndarray) -> list[ScoredDoc]:
-        """Exact scores and order of the fetched documents, fetching more until none outside can be among `hits`."""
+        """Exact scores and order of the fetched documents; of exhaustive layouts, none outside can be among `hits`."""
+        found = positions >= 0
+        scores, positions = scores[found], positions[found]
         exact = self.exact_scores(query.vector, positions)
-        while len(positions) < self.flat.ntotal:
-            # What was not fetched has at most the last score, give or take the rounding of a float32 sum of D terms.
-            rounding = 2 * self.flat.d * 2.0**-24 * float(np.linalg.norm(query.vector)) * self.longest
+        while self.store.layout.exhaustive and len(positions) < len(self.store):
+            # What was not fetched has at most the last score, give or take the rounding of a float32 sum of D terms
+            # (of decoded vectors: and of the decoding).
+            rounding = 4 * self.store.dimensions * 2.0**-24 * float(np.linalg.norm(query.vector)) * self.longest
             if np.partition(exact, -hits)[-hits] > scores[-1] + rounding:
                 break
-            fetch = min(4 * len(positions), self.flat.ntotal)
-            [scores], [positions] = self.flat.search(query.vector[None].astype(np.float32), fetch)
+            [scores], [positions] = self.store.search(query.vector[None].astype(np.float32), 4 * len(positions))
             exact = self.exact_scores(query.vector, positions)
         ids = [self.doc_ids[position] for position in positions]
         ranked = sorted(zip(exact.tolist(), ids, strict=True), key=lambda scored: (-scored[0], scored[1]))[:hits]
@@ -130,5 +101,106 @@ class FaissEngine:
 
     def exact_scores(self, vector: np.ndarray, positions: np.ndarray) -> np.ndarray:
         """Inner products in float64, rounded to float32; each row is summed on its own, equal rows are equal."""
-        products = self.vectors[positions].astype(np.float64) * vector.astype(np.float64)  # [k, D]
+        products = self.store.vectors(positions).astype(np.float64) * vector.astype(np.float64)  # [k, D]
         return products.sum(axis=1).astype(np.float32)
+
+
+class FaissEngine(VectorSearch):
+    """A dense index on disk.
+
+    Args:
+        parameters: of searching (`ef_search`, `nprobe`, `rescore`), instead of those the index was built with.
+
+    Raises:
+        ArtefactError: a file is missing, or the numbers of vectors, ids and documents differ.
+        UsageError: a parameter that the layout has not, or that an index is built with.
+    """
+
+    def __init__(self, index: Path, manifest: Manifest, parameters: Mapping[str, Any] | None = None):
+        about = read_report(index)
+        kept = dict(about.get(LAYOUT) or {"layout": DEFAULT_LAYOUT})
+        name = kept.pop("layout")
+        try:
+            store = Store.read(index / INDEX_FILE, name, about.get("dimensions"), kept)
+            doc_ids = (index / IDS_FILE).read_text(encoding="utf-8").split("\n")[:-1]
+        except (OSError, RuntimeError) as error:
+            raise ArtefactError(f"{index}: cannot be opened as a FAISS index ({str(error).splitlines()[0]})") from error
+        expected = manifest.counts["documents"]
+        if not len(store) == len(doc_ids) == expected:
+            raise ArtefactError(
+                f"{index}: {len(store)} vectors and {len(doc_ids)} ids, the manifest says {expected} "
+                "documents; index again"
+            )
+        if built := [key for key in parameters or () if key not in store.layout.searching]:
+            raise UsageError(
+                f"{index}: {built[0]} is none of this {name} index's parameters of searching; build another"
+            )
+        store.parameters = parameters_of(name, {**kept, **(parameters or {})}, store.dimensions, expected)
+        super().__init__(store, doc_ids)
+
+    @staticmethod
+    def build(
+        shards: Path,
+        index: Path,
+        manifest: Manifest,
+        threads: int = 1,
+        progress: Progress = silent,
+        options: Mapping[str, Any] | None = None,
+    ) -> Index:
+        """Reads the shards batch by batch; the index itself is held in memory.
+
+        Args:
+            threads: of FAISS; a graph built with more than one differs from build to build.
+            options: `faiss` names the layout (default flat), the others are its parameters; both stand in index.json.
+
+        Raises:
+            ArtefactError: a shard is damaged or malformed, or an id occurs twice.
+            UsageError: an unknown layout or parameter, or one that does not fit the vectors.
+        """
+        given = dict(options or {})
+        name = given.pop(LAYOUT, DEFAULT_LAYOUT)
+        layout_named(name)
+        faiss.omp_set_num_threads(threads)
+        count = manifest.counts["documents"]
+        store: Store | None = None
+        seen = SeenIds()
+        documents = 0
+        with new_index(index, shards, manifest) as part:
+            with open(part / IDS_FILE, "w", encoding="utf-8") as ids:
+                for batch in read_vectors(shards, manifest):
+                    if store is None:
+                        width = batch.vectors.shape[1]
+                        store = Store.new(name, width, parameters_of(name, given, width, count))
+                        if store.training_size:
+                            store.train(sample(shards, manifest, store.training_size))
+                    store.add(batch.vectors)
+                    for doc_id in batch.doc_ids:
+                        seen.add(doc_id)
+                        ids.write(f"{doc_id}\n")
+                    documents += len(batch.doc_ids)
+                    progress(len(batch.doc_ids))
+            if store is None:
+                raise ArtefactError(f"{shards}: no document; nothing to index")
+            seen.refuse_twice(lambda: read_ids(shards, manifest))
+            expect_counts(str(shards), {"documents": documents}, manifest.counts)
+            store.write(part / INDEX_FILE)
+            report = {"engine": "faiss", "documents": documents, "empty": 0, "postings": 0}
+            kept = {"layout": name, **store.parameters}
+            write_report(part, {**report, "dimensions": store.dimensions, LAYOUT: kept, "bytes": folder_bytes(part)})
+        return Index(index, manifest, documents)
+
+
+def sample(shards: Path, manifest: Manifest, size: int) -> np.ndarray:
+    """At most `size` vectors of all shards, the same every time; float32 [n, D]."""
+    chosen = training_sample(manifest.counts["documents"], size)
+    pieces, start = [], 0
+    for batch in read_vectors(shards, manifest):
+        inside = chosen[(chosen >= start) & (chosen < start + len(batch.vectors))] - start
+        pieces.append(batch.vectors[inside])
+        start += len(batch.vectors)
+    return np.concatenate(pieces)
+
+
+def training_sample(count: int, size: int) -> np.ndarray:
+    """Positions of at most `size` of `count` vectors, drawn without replacement, ascending; the same every time."""
+    return np.sort(np.random.default_rng(TRAINING_SEED).choice(count, min(size, count), replace=False))

@@ -9,17 +9,23 @@ INDEX/
 
 from __future__ import annotations
 
+import ctypes
+import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lexvl_anserini.files import exclusive, publish, read_json, told_about_disk, write_json
+from lexvl_anserini.files import exclusive, publish, read_json, sync_folder, told_about_disk, write_json
 from lexvl_anserini.records import MANIFEST, Manifest
 from lexvl_anserini.vocabulary import VOCABULARY
 
 REPORT = "index.json"
+
+# Of Linux's renameat2.
+AT_FDCWD = -100
+RENAME_EXCHANGE = 2
 
 
 @contextmanager
@@ -29,7 +35,41 @@ def new_index(index: Path, shards: Path, manifest: Manifest) -> Iterator[Path]:
     An older index of that name stays until the new one is whole.
 
     Raises:
-        ArtefactError: the disk is full or the folder cannot be written.
+        ArtefactError: the disk is full, the folder cannot be written, or another process is writing it.
+    """
+    with replaced(index) as part:
+        yield part
+        if (shards / VOCABULARY).is_file():
+            shutil.copyfile(shards / VOCABULARY, part / VOCABULARY)
+        write_json(part / MANIFEST, manifest.to_json())
+
+
+@contextmanager
+def changed_index(index: Path) -> Iterator[Path]:
+    """Yields `INDEX.part` with the index's own files, to be changed; it takes the index's place, or nothing happens.
+
+    The files are links, not copies: an engine that never writes into a file it has finished, as Lucene, may add and
+    remove files. Whoever has the older index open goes on reading it.
+
+    Raises:
+        ArtefactError: as `new_index`.
+    """
+    with replaced(index) as part:
+        for file in index.iterdir():
+            if file.is_file() and not file.name.endswith((".lock", ".part")):
+                try:
+                    os.link(file, part / file.name)
+                except OSError:  # a file system without links
+                    shutil.copyfile(file, part / file.name)
+        yield part
+
+
+@contextmanager
+def replaced(index: Path) -> Iterator[Path]:
+    """Yields the empty folder `INDEX.part`, which takes the name at the end; an exception removes it.
+
+    Raises:
+        ArtefactError: the disk is full, the folder cannot be written, or another process is writing it.
     """
     part = index.with_name(index.name + ".part")
     with told_about_disk(index):
@@ -38,9 +78,6 @@ def new_index(index: Path, shards: Path, manifest: Manifest) -> Iterator[Path]:
             try:
                 _clear(part)
                 yield part
-                if (shards / VOCABULARY).is_file():
-                    shutil.copyfile(shards / VOCABULARY, part / VOCABULARY)
-                write_json(part / MANIFEST, manifest.to_json())
                 _replace(part, index)
             except BaseException:
                 shutil.rmtree(part, ignore_errors=True)
@@ -57,13 +94,27 @@ def _clear(part: Path) -> None:
 
 
 def _replace(part: Path, index: Path) -> None:
-    """Renames `part` to `index`; a folder cannot be renamed over another, so the old one steps aside."""
+    """Gives `part` the name `index`; where the system can, at no instant is there no index of that name."""
     old = index.with_name(index.name + ".old")
     shutil.rmtree(old, ignore_errors=True)
     if index.exists():
+        if _exchange(part, index):
+            part.rename(old)
+            sync_folder(index.parent)
+            shutil.rmtree(old, ignore_errors=True)
+            return
         index.rename(old)
     publish(part, index)
     shutil.rmtree(old, ignore_errors=True)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Swaps the names of two folders in one step; False where the system cannot."""
+    try:
+        swap = ctypes.CDLL(None, use_errno=True).renameat2
+    except (AttributeError, OSError):
+        return False
+    return bool(swap(AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE) == 0)
 
 
 def write_report(index: Path, report: Mapping[str, Any]) -> None:

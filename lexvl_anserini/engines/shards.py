@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gzip
 from array import array
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,6 +26,12 @@ MAX_IMPACT = 2**31 - 1
 
 PARQUET_BATCH = 4096
 
+# Columns that shards may have besides ids and impacts.
+OPTIONAL = ("contents", "metadata")
+
+# Of JSON lines that travel together.
+PIECE_BYTES = 4 << 20
+
 
 class TextDocument(NamedTuple):
     """What BM25 indexes."""
@@ -39,6 +45,29 @@ class DenseBatch(NamedTuple):
 
     doc_ids: list[str]
     vectors: np.ndarray
+
+
+class Columns(NamedTuple):
+    """Documents as columns of little-endian bytes, ready to leave Python in one call.
+
+    Where a column of texts is followed by its ends (int32), text i lies before ends[i].
+
+    ids, id_ends            UTF-8
+    ends                    int32 [n]: where each document's postings end
+    dims, impacts           int32 [postings]
+    contents, content_ends  UTF-8, or None
+    metadata, metadata_ends one JSON object a document, or None
+    """
+
+    ids: bytes
+    id_ends: bytes
+    ends: bytes
+    dims: bytes
+    impacts: bytes
+    contents: bytes | None = None
+    content_ends: bytes | None = None
+    metadata: bytes | None = None
+    metadata_ends: bytes | None = None
 
 
 class SeenIds:
@@ -132,13 +161,48 @@ def read_impacts(shards: Path, manifest: Manifest, vocabulary: Vocabulary) -> It
     """
     for path, entry in checked_shards(shards, manifest):
         counts = {"documents": 0, "empty": 0, "postings": 0}
-        rows = _impacts_from_parquet if path.suffix == ".parquet" else _impacts_from_json
-        for document in rows(path, vocabulary):
+        for document in read_shard(path, vocabulary):
             counts["documents"] += 1
             counts["empty"] += not document.vector
             counts["postings"] += len(document.vector)
             yield document
         expect_counts(str(path), counts, entry)
+
+
+def read_shard(path: Path, vocabulary: Vocabulary) -> Iterator[ImpactDocument]:
+    """Streams the documents of one impact shard.
+
+    Raises:
+        ArtefactError: a document is malformed; the message says where and how.
+    """
+    yield from (_impacts_from_parquet if path.suffix == ".parquet" else _impacts_from_json)(path, vocabulary)
+
+
+def shard_pieces(path: Path) -> Iterator[bytes | Columns]:
+    """The documents of one impact shard as they travel: whole lines of JSON, or columns. Nothing is looked at here.
+
+    Raises:
+        ArtefactError: it is no parquet.
+    """
+    if path.suffix == ".parquet":
+        yield from _columns(path)
+        return
+    with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as rows:
+        while piece := rows.read(PIECE_BYTES):
+            yield piece + rows.readline()
+
+
+def read_metadata(path: Path) -> Iterator[Mapping[str, Any]]:
+    """The metadata of each document of a shard that has any.
+
+    Raises:
+        ArtefactError: it is no object.
+    """
+    if path.suffix == ".parquet":
+        yield from _metadata_from_parquet(path)
+    elif any(b'"metadata"' in piece for piece in shard_pieces(path) if isinstance(piece, bytes)):
+        for row, where in _json_rows(path):
+            yield _object(row.get("metadata"), where)
 
 
 def read_texts(shards: Path, manifest: Manifest) -> Iterator[TextDocument]:
@@ -225,8 +289,8 @@ def _json_rows(path: Path) -> Iterator[tuple[dict[str, Any], str]]:
         raise ArtefactError(f"{where}: not valid JSON ({error}); encode again") from error
 
 
-def _parquet_batches(path: Path, columns: list[str]) -> Iterator[Any]:
-    """Record batches of the named columns."""
+def _parquet_batches(path: Path, columns: list[str], optional: Sequence[str] = ()) -> Iterator[Any]:
+    """Record batches of the named columns, and of the optional ones that are there."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -235,7 +299,8 @@ def _parquet_batches(path: Path, columns: list[str]) -> Iterator[Any]:
             missing = set(columns) - set(file.schema_arrow.names)
             if missing:
                 raise ArtefactError(f"{path}: no column {', '.join(sorted(missing))}; encode again")
-            yield from file.iter_batches(batch_size=PARQUET_BATCH, columns=columns)
+            there = [name for name in optional if name in file.schema_arrow.names]
+            yield from file.iter_batches(batch_size=PARQUET_BATCH, columns=[*columns, *there])
     except pa.ArrowInvalid as error:
         raise ArtefactError(f"{path}: not readable as parquet ({error}); encode again") from error
 
@@ -281,3 +346,64 @@ def _impacts_from_parquet(path: Path, vocabulary: Vocabulary) -> Iterator[Impact
                 raise ArtefactError(f"{where}: document {doc_id!r} names a dimension twice; encode again")
             yield ImpactDocument(_checked_id(doc_id, where), vector)
         documents += len(lengths)
+
+
+def _object(metadata: Any, where: str) -> Mapping[str, Any]:
+    """A document's metadata.
+
+    Raises:
+        ArtefactError: it is no object.
+    """
+    if isinstance(metadata, str):
+        metadata = orjson.loads(metadata)
+    if not isinstance(metadata, dict | None):
+        raise ArtefactError(f"{where}: metadata is {_kind(metadata)}, expected an object")
+    return metadata or {}
+
+
+def _metadata_from_parquet(path: Path) -> Iterator[Mapping[str, Any]]:
+    documents = 0
+    for batch in _parquet_batches(path, ["id"], ["metadata"]):
+        for metadata in batch.column("metadata").to_pylist() if "metadata" in batch.schema.names else ():
+            yield _object(dict(metadata) if isinstance(metadata, list) else metadata, f"{path} row {documents}")
+            documents += 1
+
+
+def _columns(path: Path) -> Iterator[Columns]:
+    """Batches of a parquet shard."""
+    import numpy as np
+
+    documents = 0
+    for batch in _parquet_batches(path, ["id", "term", "impact"], OPTIONAL):
+        where = f"{path} rows from {documents}"
+        ends, numbers = [], []
+        for name in ("term", "impact"):
+            lengths = batch.column(name).value_lengths().to_numpy(zero_copy_only=False)
+            values = batch.column(name).flatten().to_numpy(zero_copy_only=False)
+            if not (lengths.dtype.kind == values.dtype.kind == "i" or values.dtype.kind == "u"):
+                raise ArtefactError(f"{where}: {name} is missing or no list of integers; encode again")
+            ends.append(np.cumsum(lengths, dtype="<i4").tobytes())
+            # Above 2^31 they turn negative, which is refused on the other side.
+            numbers.append(values.astype("<i4", copy=False).tobytes())
+        if ends[0] != ends[1]:
+            raise ArtefactError(f"{where}: term and impact lists differ in length, or are missing; encode again")
+        ids = [_checked_id(doc_id, where) for doc_id in batch.column("id").to_pylist()]
+        # Texts one after the other, and their ends.
+        texts = [_utf8(batch.column(name).to_pylist()) if name in batch.schema.names else () for name in OPTIONAL]
+        contents, metadata = (pair or (None, None) for pair in texts)
+        yield Columns(*_utf8(ids), ends[0], numbers[0], numbers[1], *contents, *metadata)
+        documents += len(ids)
+
+
+def _utf8(values: list[Any]) -> tuple[bytes, bytes]:
+    """Texts one after the other and where each ends; what is no text goes over as JSON."""
+    import numpy as np
+
+    encoded = [value.encode() if isinstance(value, str) else _json(value) for value in values]
+    return b"".join(encoded), np.cumsum([len(value) for value in encoded], dtype="<i4").tobytes()
+
+
+def _json(value: Any) -> bytes:
+    """Metadata as an object without what is null; a map arrives as pairs."""
+    pairs = dict(value or {})
+    return orjson.dumps({key: item for key, item in pairs.items() if item is not None})

@@ -6,7 +6,7 @@ and cost nothing to start, so that every scene has a seed of its own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from typing import TypeVar
 
@@ -54,3 +54,35 @@ class Draws:
             if left < 0:
                 return option
         raise AssertionError("weights sum to more than they do")
+
+
+def outcomes(function: Callable[[Draws], T]) -> set[T]:
+    """All that a function of draws can return, by running it along every path of its choices."""
+    found: set[T] = set()
+    paths: list[list[int]] = [[]]
+    while paths:
+        walk = _Walk(paths.pop())
+        found.add(function(walk))
+        paths += walk.untaken
+    return found
+
+
+class _Walk(Draws):
+    """Follows a path of choices, then takes the first of each; `untaken` are the paths that branch off after it."""
+
+    def __init__(self, path: list[int]):
+        self._ahead = path[::-1]
+        self._path: list[int] = []
+        self.untaken: list[list[int]] = []
+
+    def below(self, n: int) -> int:
+        if self._ahead:
+            branch = self._ahead.pop()
+        else:
+            branch = 0
+            self.untaken += [[*self._path, other] for other in range(1, n)]
+        self._path.append(branch)
+        return branch
+
+    def chance(self, percent: int) -> bool:
+        return percent > 0 and (percent >= 100 or bool(self.below(2)))

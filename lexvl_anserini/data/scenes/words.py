@@ -107,7 +107,9 @@ TALL_WORDS: Mapping[str, Forms] = {"small": ("short", "small"), "large": ("tall"
 PERSON_WORDS: Mapping[str, Forms] = {"small": ("short",), "large": ("tall",)}
 TALL_KINDS = frozenset({"tree", "lighthouse", "house", "lamp", "bottle"})
 
-# count -> determiner; of one thing None stands for a or an
+# of one thing, besides a and an
+ONE_WORDS: Forms = ("one", "a single", "a lone")
+# count -> determiner
 COUNT_WORDS: Mapping[int, Forms] = {
     2: ("two", "a pair of", "a couple of"),
     3: ("three", "a trio of", "a few"),

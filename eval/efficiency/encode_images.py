@@ -1,0 +1,184 @@
+"""VDR cross-modal's image side in ViT-B/32's shape with random weights, and the plain formula; runs in children."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from eval.efficiency.encode import work_folder
+from eval.efficiency.encode_texts import COMPARED, TOKENIZER
+from eval.efficiency.processes import Stopwatch, forget_peak, resident_bytes
+from lexvl_anserini.encoders.checkpoints import find_checkpoint
+from lexvl_anserini.encoders.loading import load_encoder
+from lexvl_anserini.files import write_json
+
+# The text side of a checkpoint in the published layout; it is not used here, hence as small as can be.
+TEXT_SIZES: Mapping[str, Any] = {
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 1,
+    "intermediate_size": 16,
+}
+
+# Of the made-up pictures, a usual size of photographs in captioned corpora.
+WIDTH, HEIGHT = 500, 375
+
+
+def make(
+    folder: str, shape: str, documents: int, tokens: int, corpus: str | None, data_dir: str | None, seed: int
+) -> dict[str, Any]:
+    """Writes the model and the pictures unless they are there; returns the folder and the pictures' paths."""
+    path = work_folder(folder)
+    if not (path / "config.json").is_file():
+        write_model(path, seed)
+    pictures = path / f"pictures-{seed}"
+    pictures.mkdir(exist_ok=True)
+    random = np.random.default_rng(seed)
+    names = [pictures / f"{number:05d}.jpg" for number in range(documents)]
+    for name in names:
+        write_picture(name, random)
+    return {"folder": folder, "cases": {"pictures": [str(name) for name in names]}}
+
+
+def write_model(folder: Path, seed: int, **sizes: Any) -> None:
+    """A checkpoint in VDR cross-modal's published layout, ViT-B/32 at 224 pixels (or of other `sizes`)."""
+    import transformers
+    from safetensors.torch import save_file
+
+    from lexvl_anserini.encoders.tokens import columns_ascii, load_tokenizer
+    from lexvl_anserini.encoders.vision import PatchTransformer
+
+    source = find_checkpoint(TOKENIZER, weights=False).folder
+    for name in ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "special_tokens_map.json"):
+        if (source / name).is_file():
+            shutil.copyfile(source / name, folder / name)
+    tokenizer = load_tokenizer(folder)
+    torch.manual_seed(seed)
+    config = transformers.BertConfig(vocab_size=len(tokenizer), **TEXT_SIZES)
+    (folder / "text").mkdir(exist_ok=True)
+    config.save_pretrained(folder / "text")
+    bert: Any = transformers.BertModel(config, add_pooling_layer=False)
+    shape: dict[str, Any] = {"resolution": 224, "patch_size": 32, "width": 768, "layers": 12, "heads": 12, **sizes}
+    vision = PatchTransformer(**shape)
+    size = len(columns_ascii(tokenizer).vocabulary)
+    norm = torch.nn.LayerNorm(config.hidden_size)
+    weights = {
+        **{f"encoder_q.bert_model.{key}": value for key, value in bert.state_dict().items()},
+        **{f"encoder_q.ln.{key}": value for key, value in norm.state_dict().items()},
+        **{f"encoder_p.{key}": value for key, value in vision.state_dict().items()},
+        "encoder_p.proj": torch.randn(size, shape["width"]) * 0.02,
+    }
+    save_file({key: value.contiguous() for key, value in weights.items()}, folder / "model.safetensors")
+    text_side = {"type": "vdr_crossmodal_text", "model_id": "text", "max_len": 64, "shift_vocab_num": 999}
+    about = {"encoder_q": text_side, "encoder_p": {"type": "vdr_crossmodal_image", **shape}}
+    write_json(folder / "config.json", {"model_type": "vdr", **about})
+
+
+def write_picture(path: Path, random: np.random.Generator) -> None:
+    """A JPEG of soft coloured patches, which costs about as much to decode as a photograph."""
+    from PIL import Image
+
+    coarse = random.integers(0, 256, (HEIGHT // 12, WIDTH // 12, 3), dtype=np.uint8)
+    Image.fromarray(coarse).resize((WIDTH, HEIGHT), Image.Resampling.BICUBIC).save(path, quality=90)
+
+
+def load(shape: str, folder: str) -> Any:
+    """The image tower, through the public loader."""
+    return load_encoder("vdr-crossmodal", checkpoint=folder, device="cpu").document
+
+
+def naive_pooled(tower: Any) -> Callable[..., Tensor]:
+    """The formula on all logits at once: max over patches of elu1p(<h, P>), L2-normalised."""
+    vision, projection = tower.composition.backbone, tower.composition.head.matrix
+
+    def pooled(inputs: tuple[Tensor, ...], masked: Tensor | None = None) -> Tensor:
+        logits = vision(*inputs) @ projection.T  # [B, P, V]
+        return torch.nn.functional.normalize((torch.nn.functional.elu(logits) + 1).amax(dim=1), dim=1)
+
+    return pooled
+
+
+def as_naive(tower: Any) -> Any:
+    """The same tower with the plain formula: reading pictures and keeping the top k stay as they are."""
+    tower.pooled = naive_pooled(tower)
+    return tower
+
+
+LOADERS: Mapping[str, Callable[[str, str], Any]] = {
+    "ours": load,
+    "naive": lambda shape, folder: as_naive(load(shape, folder)),
+}
+
+
+def compare(
+    shape: str, folder: str, inputs: list[str], batch_size: int, threads: int, systems: list[str], repeats: int
+) -> dict[str, Any]:
+    """Costs per system and round, how far their vectors are from ours, and where our time goes."""
+    torch.set_num_threads(threads)
+    loaded = {name: LOADERS[name](shape, folder) for name in systems}
+    dense = {name: tower.dense_weights(inputs[:COMPARED]) for name, tower in loaded.items()}
+    costs: dict[str, list[dict[str, float]]] = {name: [] for name in systems}
+    spent = Spent(loaded["ours"]) if "ours" in loaded else None
+    for _ in range(repeats):
+        for name, tower in loaded.items():
+            with Stopwatch() as watch:
+                tower.weights(inputs, batch_size)
+            costs[name].append(watch.told())
+    reference = dense.get("ours", next(iter(dense.values())))
+    figures: dict[str, Any] = {"vocabulary": int(reference.shape[1])}
+    if spent is not None:
+        wall_s = sum(cost["wall_s"] for cost in costs["ours"])
+        figures["forward_share"] = round(spent.forward_s / wall_s, 4)
+        figures["pictures_share"] = round(spent.pictures_s / wall_s, 4)
+        figures["other_share"] = round(1 - (spent.forward_s + spent.pictures_s) / wall_s, 4)
+    differences = {name: float(np.abs(weights - reference).max()) for name, weights in dense.items()}
+    return {"costs": costs, "differences": differences, "figures": figures}
+
+
+class Spent:
+    """Counts what a tower spends in the forward pass (backbone, head, pooling) and waiting for pictures.
+
+    Pictures are decoded in threads beside the forward pass; what is counted is the time the tower has to wait for
+    them, and to normalise them.
+    """
+
+    def __init__(self, tower: Any):
+        self.forward_s = self.pictures_s = 0.0
+        pooled, batches = tower.pooled, tower.batches
+
+        def timed_pooled(*arguments: Any) -> Tensor:
+            started = time.perf_counter()
+            weights = pooled(*arguments)
+            self.forward_s += time.perf_counter() - started
+            return weights
+
+        def timed_batches(inputs: Sequence[Any], batch_size: int) -> Iterator[Any]:
+            stream = batches(inputs, batch_size)
+            while True:
+                started = time.perf_counter()
+                batch = next(stream, None)
+                self.pictures_s += time.perf_counter() - started
+                if batch is None:
+                    return
+                yield batch
+
+        tower.pooled, tower.batches = timed_pooled, timed_batches
+
+
+def peak(shape: str, folder: str, inputs: list[str], batch_size: int, threads: int, system: str) -> dict[str, int]:
+    """Resident memory of the loaded system, and how much more it took while it encoded."""
+    torch.set_num_threads(threads)
+    tower = LOADERS[system](shape, folder)
+    # What the first call loads for good is not counted.
+    tower.weights(inputs[:1], batch_size)
+    before = resident_bytes("VmRSS")
+    forget_peak()
+    tower.weights(inputs, batch_size)
+    return {"before": before, "extra": resident_bytes() - before}

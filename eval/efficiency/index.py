@@ -1,0 +1,149 @@
+"""Indexing: ours against stock Pyserini's, each run a process of its own, in turns."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from eval.efficiency import stock
+from eval.efficiency.collection import one_shape, prepare, working_folder
+from eval.efficiency.options import Options
+from eval.efficiency.processes import Outcome, Stopwatch, run_once
+from eval.efficiency.report import Ratio, Report, mib, ratio, spread
+from lexvl_anserini.errors import LexvlError, UnknownName
+from lexvl_anserini.impacts import read_manifest
+
+DOCUMENTS = 20_000
+REPEATS = 3
+
+# Name of the system: function of the child, format of its shards, environment.
+SYSTEMS: Mapping[str, tuple[str, str, Mapping[str, str]]] = {
+    "ours": ("eval.efficiency.index:ours", "jsonl", {}),
+    "ours-parquet": ("eval.efficiency.index:ours", "parquet", {}),
+    "stock": ("eval.efficiency.stock:index", "jsonl", stock.ENVIRON),
+}
+
+
+def ours(shards: str, index: str, threads: int) -> dict[str, float]:
+    """Our indexing; returns what it cost once Java ran."""
+    from lexvl_anserini import build_index
+    from lexvl_anserini.engines import jvm
+
+    jvm.start()
+    with Stopwatch() as watch:
+        build_index(shards, index, threads=threads)
+    return watch.told()
+
+
+def measure(options: Options) -> Report:
+    """CPU and wall seconds, peak memory and size, of processes that read the same documents.
+
+    Raises:
+        LexvlError: stock's index and ours hold different documents, postings or impacts.
+    """
+    repeats, threads = options.repeats or REPEATS, options.threads or 1
+    documents = options.one_size(DOCUMENTS)
+    with working_folder(options) as folder:
+        shards = shards_by_format(options, folder, documents)
+        names = chosen_systems(options, shards)
+        runs: dict[str, list[Outcome]] = {name: [] for name in names}
+        sizes: dict[str, int] = {}
+        found: dict[str, Any] = {}
+        for _ in range(repeats):
+            for name in names:
+                function, shard_format, environ = SYSTEMS[name]
+                index = folder / f"index-{name}"
+                shutil.rmtree(index, ignore_errors=True)
+                where = shards[shard_format]
+                runs[name].append(run_once(function, environ, shards=str(where), index=str(index), threads=threads))
+                sizes[name] = index_bytes(index)
+                if name not in found:
+                    found[name] = run_once("eval.efficiency.lucene:held", index=str(index)).result
+                shutil.rmtree(index)
+        settings = {**describe(options, next(iter(shards.values()))), "threads": threads, "repeats": repeats}
+    expect_equal(found)
+    rows = tuple(row(name, runs[name], sizes[name]) for name in names)
+    return Report(rows=rows, ratios=compare(runs, sizes), settings=settings)
+
+
+def shards_by_format(options: Options, folder: Path, documents: int) -> dict[str, Path]:
+    """The shards in each format that is there or can be made."""
+    if options.shards is not None:
+        name = read_manifest(options.shards).layout["shard_format"]
+        return {name: prepare(options, folder, documents).shards}
+    return {name: prepare(options, folder, documents, name).shards for name in ("jsonl", "parquet")}
+
+
+def chosen_systems(options: Options, shards: Mapping[str, Path]) -> list[str]:
+    """The systems asked for, of those that can read the shards there are.
+
+    Raises:
+        UnknownName: no such system, or none that reads these shards.
+    """
+    possible = [name for name, (_, shard_format, _) in SYSTEMS.items() if shard_format in shards]
+    for name in options.system or ():
+        if name not in possible:
+            raise UnknownName("system of these shards", name, possible)
+    return [name for name in possible if options.system is None or name in options.system]
+
+
+def describe(options: Options, shards: Path) -> dict[str, Any]:
+    """What was indexed."""
+    counts = read_manifest(shards).counts
+    shape = str(options.shards) if options.shards else one_shape(options)
+    return {
+        "vectors": shape,
+        "documents": counts["documents"],
+        "postings": counts["postings"],
+        "terms_per_document": round(counts["postings"] / counts["documents"], 1),
+    }
+
+
+def index_bytes(index: Path) -> int:
+    """Size of Lucene's own files."""
+    from lexvl_anserini.engines.folder import folder_bytes
+
+    return folder_bytes(index)
+
+
+def expect_equal(found: Mapping[str, Any]) -> None:
+    """Raises LexvlError unless all indexes hold the same: otherwise their costs do not compare."""
+    first = next(iter(found))
+    for name, counts in found.items():
+        if counts != found[first]:
+            raise LexvlError(f"the index of {name} holds {counts}, that of {first} {found[first]}; nothing compares")
+
+
+def row(name: str, runs: list[Outcome], size: int) -> dict[str, Any]:
+    """One line of the table: medians over the rounds."""
+    return {
+        "system": name,
+        "cpu_s": round(spread([run.cpu_s for run in runs]).median, 2),
+        "wall_s": round(spread([run.wall_s for run in runs]).median, 2),
+        "alone_cpu_s": round(spread([run.result["cpu_s"] for run in runs]).median, 2),
+        "alone_wall_s": round(spread([run.result["wall_s"] for run in runs]).median, 2),
+        "peak_mib": mib(spread([run.peak_bytes for run in runs]).median),
+        "index_bytes": size,
+    }
+
+
+def compare(runs: Mapping[str, list[Outcome]], sizes: Mapping[str, int]) -> tuple[Ratio, ...]:
+    """Stock over ours, if both were run: whole processes, then indexing alone, without start-up and imports."""
+    if "stock" not in runs:
+        return ()
+    whole: Mapping[str, Callable[[Outcome], float]] = {
+        "CPU seconds": lambda run: run.cpu_s,
+        "wall seconds": lambda run: run.wall_s,
+        "CPU seconds of indexing alone": lambda run: run.result["cpu_s"],
+        "wall seconds of indexing alone": lambda run: run.result["wall_s"],
+        "peak memory": lambda run: run.peak_bytes,
+    }
+    ratios = []
+    for name in [name for name in runs if name != "stock"]:
+        for what, value in whole.items():
+            theirs, mine = ([value(run) for run in runs[side]] for side in ("stock", name))
+            ratios.append(ratio(f"stock / {name}: {what}", theirs, mine))
+        ratios.append(ratio(f"stock / {name}: index bytes", [sizes["stock"]], [sizes[name]]))
+    return tuple(ratios)

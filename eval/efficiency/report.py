@@ -1,0 +1,155 @@
+"""What a benchmark found: figures, rows, and ratios with their spread, never a pass or a failure."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from eval.render import MISSING, Column, Table, to_text
+
+# What decides a time besides our own code.
+VERSIONED = ("lexvl-anserini", "pyserini", "faiss-cpu", "torch", "transformers", "sentence-transformers")
+
+PERCENTILES = (50, 90, 95, 99)
+
+
+class Spread(NamedTuple):
+    """The middle of some values, the least, the greatest, and how many there were."""
+
+    median: float
+    low: float
+    high: float
+    rounds: int
+
+
+class Ratio(NamedTuple):
+    """A comparison: how many times more the slower side took, round by round of alternating runs."""
+
+    what: str
+    spread: Spread
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Median and range of at least one value."""
+    return Spread(float(np.median(values)), min(values), max(values), len(values))
+
+
+def ratio(what: str, others: Sequence[float], ours: Sequence[float]) -> Ratio:
+    """The other side over ours, paired by round: what slows the machine for a while slows both sides of a pair."""
+    return Ratio(what, spread([other / our for other, our in zip(others, ours, strict=True)]))
+
+
+def latency(seconds: Sequence[float]) -> dict[str, float]:
+    """Percentiles and mean of single queries in milliseconds, and how many of them go into a second."""
+    milliseconds = np.asarray(seconds) * 1000
+    rows = {f"p{p}_ms": round(float(np.percentile(milliseconds, p)), 3) for p in PERCENTILES}
+    mean = float(milliseconds.mean())
+    return {**rows, "mean_ms": round(mean, 3), "queries_per_s": round(1000 / mean, 1)}
+
+
+def mib(size: float) -> float:
+    """Bytes as MiB."""
+    return round(size / (1 << 20), 1)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a suite found.
+
+    figures   single values by name
+    rows      one mapping per system and case; a table
+    ratios    comparisons of systems
+    settings  sizes and shapes that were measured
+    notes     what a reader must know to judge the figures
+    """
+
+    figures: Mapping[str, Any] = field(default_factory=dict)
+    rows: tuple[Mapping[str, Any], ...] = ()
+    ratios: tuple[Ratio, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def to_json(self, suite: str) -> dict[str, Any]:
+        """One object: the figures, then everything else that is there."""
+        found: dict[str, Any] = {"suite": suite, **self.figures}
+        if self.settings:
+            found["settings"] = dict(self.settings)
+        if self.rows:
+            found["rows"] = [dict(row) for row in self.rows]
+        if self.ratios:
+            found["ratios"] = [{"what": r.what, **r.spread._asdict()} for r in self.ratios]
+        if self.notes:
+            found["notes"] = list(self.notes)
+        return {**found, "machine": machine()}
+
+    def to_text(self) -> str:
+        """Settings and figures by name, then the two tables, then the notes."""
+        parts = [named({**self.settings, **self.figures})] if self.settings or self.figures else []
+        if self.rows:
+            parts.append(to_text(row_table(self.rows)))
+        if self.ratios:
+            parts.append(to_text(ratio_table(self.ratios)))
+        if self.notes:
+            parts.append("".join(f"{note}\n" for note in self.notes))
+        return "\n".join(parts)
+
+
+def named(values: Mapping[str, Any]) -> str:
+    """A mapping as aligned lines."""
+    width = max(map(len, values))
+    return "".join(f"{key:{width}}  {value}\n" for key, value in values.items())
+
+
+def row_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """One line per mapping; a column for every key of any of them, in the order of their first use."""
+    keys = list(dict.fromkeys(key for row in rows for key in row))
+    columns = tuple(
+        Column(key.replace("_", " "), number=not any(isinstance(row.get(key), str) for row in rows)) for key in keys
+    )
+    return Table(columns, tuple(tuple(cell(row.get(key)) for key in keys) for row in rows))
+
+
+def ratio_table(ratios: Sequence[Ratio]) -> Table:
+    """One line per comparison."""
+    columns = (Column("ratio", number=False), Column("median"), Column("low"), Column("high"), Column("rounds"))
+    cells = ((r.what, *(f"{value:.2f}" for value in r.spread[:3]), str(r.spread.rounds)) for r in ratios)
+    return Table(columns, tuple(cells))
+
+
+def cell(value: Any) -> str:
+    """A value as a reader wants it: thousands parted, no more digits than were measured."""
+    if value is None:
+        return MISSING
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def machine() -> dict[str, Any]:
+    """Where a figure was measured, and how busy that machine was."""
+    versions = {}
+    for package in VERSIONED:
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return {
+        "processor": processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_mib": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20,
+        "load_average": [round(load, 2) for load in os.getloadavg()],
+        "python": platform.python_version(),
+        "versions": versions,
+    }
+
+
+def processor() -> str:
+    """The name of the processor, as far as the system tells it."""
+    about = Path("/proc/cpuinfo")
+    lines = about.read_text().splitlines() if about.is_file() else []
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())

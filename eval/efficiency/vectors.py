@@ -1,0 +1,302 @@
+"""Made-up lexical vectors that look like SPLADE's and VDR's, streamed, the same for the same seed.
+
+A document has a fixed number of terms. Term number r (from 0, by falling frequency) is in it with a probability
+proportional to (r + shift)^-exponent, Zipf's law with Mandelbrot's shift. The numbers of each shape are fitted:
+
+splade  terms: to the term frequencies of 6,980 SPLADE++ (EnsembleDistil) queries of MS MARCO dev
+vdr     terms and weights: to 768-term vectors of an untrained VDR over MiniLM on SciFact
+
+A generated collection is a data set and a model to the rest of the package, so that its shards are written by
+`write_impacts`, as those of any model.
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import orjson
+from scipy import sparse
+
+from lexvl_anserini.cli import Progress, silent
+from lexvl_anserini.data.base import Dataset
+from lexvl_anserini.errors import DataError, UsageError
+from lexvl_anserini.quantise import Quantiser, SideQuantiser
+from lexvl_anserini.records import Document, ImpactQuery, Manifest
+from lexvl_anserini.shards import Layout
+from lexvl_anserini.vocabulary import Vocabulary
+
+LARGEST = 255
+
+# Vectors made at once: what a seed stands for, and what is held in memory.
+BLOCK = 4096
+
+SHARD_SIZE = 8192
+
+SEED = 20240307
+
+# Streams of random numbers that must not meet.
+DOCUMENTS, QUERIES = 0, 1
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How vectors are distributed.
+
+    terms       per document
+    size        of the vocabulary
+    exponent, shift   of the law above
+    least       smallest weight
+    gamma, scale      of what is added to it: weight = least + a Gamma(gamma, scale) number, at most 255
+    """
+
+    terms: int
+    size: int
+    exponent: float
+    shift: float
+    least: int
+    gamma: float
+    scale: float
+
+    @cached_property
+    def inclusion(self) -> np.ndarray:
+        """Probability of each term to be in a document, float64 [size], descending, at most 1; sums to `terms`."""
+        law = (np.arange(1, self.size + 1) + self.shift) ** -self.exponent
+        sure = 0
+        # Terms that would pass 1 are in every document; the others share what is left.
+        while True:
+            rest = law[sure:] * (self.terms - sure) / law[sure:].sum()
+            over = int((rest > 1).sum())
+            if not over:
+                return np.concatenate([np.ones(sure), rest])
+            sure += over
+
+
+SHAPES = MappingProxyType(
+    {
+        "splade": Shape(terms=120, size=30_522, exponent=1.3, shift=150.0, least=1, gamma=2.0, scale=40.0),
+        "vdr": Shape(terms=768, size=29_523, exponent=1.0, shift=250.0, least=90, gamma=1.5, scale=18.0),
+    }
+)
+
+
+def shape_of(name: str, terms: int | None = None) -> Shape:
+    """A shape by name, with another number of terms if one is given.
+
+    Raises:
+        UnknownName: no such shape.
+        UsageError: more terms than the vocabulary has, or none.
+    """
+    from lexvl_anserini.errors import UnknownName
+
+    if name not in SHAPES:
+        raise UnknownName("shape", name, SHAPES)
+    shape = SHAPES[name] if terms is None else replace(SHAPES[name], terms=terms)
+    if not 1 <= shape.terms <= shape.size:
+        raise UsageError(f"{shape.terms} terms: expected 1 to {shape.size}, the vocabulary's size")
+    return shape
+
+
+def generate(shape: Shape, rows: int, random: np.random.Generator) -> sparse.csr_matrix:
+    """CSR [rows, size] int64 of weights 1 to 255, each row with exactly `shape.terms` terms.
+
+    The cumulated probabilities are cut into strata of length 1 and one point is drawn in each, which gives each term
+    its probability. Two neighbouring strata can hit one term: the later then moves to the next.
+    """
+    edges = np.cumsum(shape.inclusion)
+    strata = np.arange(shape.terms)
+    points = (strata + random.random((rows, shape.terms))) * (edges[-1] / shape.terms)
+    dims = np.searchsorted(edges, points, side="right")
+    # Strictly ascending, and none beyond the last term.
+    dims = np.minimum(np.maximum.accumulate(dims - strata, axis=1), shape.size - shape.terms) + strata
+    weights = shape.least + random.gamma(shape.gamma, shape.scale, size=dims.shape)
+    impacts = np.clip(weights, 1, LARGEST).astype(np.int64)
+    indptr = np.arange(rows + 1) * shape.terms
+    return sparse.csr_matrix((impacts.ravel(), dims.ravel().astype(np.int32), indptr), shape=(rows, shape.size))
+
+
+class MadeUpTower:
+    """Stands for a document tower: a document's text is its number, its vector that of the generator."""
+
+    kind = "impact"
+    binary = False
+
+    def __init__(self, shape: Shape, seed: int, vocabulary: Vocabulary):
+        self.shape, self.seed, self.vocabulary = shape, seed, vocabulary
+
+    def read(self, document: Document) -> str:
+        """The number of a document."""
+        return document.text or ""
+
+    def block(self, number: int) -> sparse.csr_matrix:
+        """The vectors of documents number * BLOCK and following."""
+        return generate(self.shape, BLOCK, np.random.default_rng([self.seed, DOCUMENTS, number]))
+
+    def weights(self, inputs: Sequence[str], batch_size: int = 32, progress: Progress = silent) -> sparse.csr_matrix:
+        """CSR [n, size] float32; a document's vector depends on its number only."""
+        numbers = np.array(list(map(int, inputs)), dtype=np.int64)
+        pieces = []
+        # Runs of one block, so that rows come out in the order of the inputs.
+        for run in np.split(numbers, np.flatnonzero(np.diff(numbers // BLOCK)) + 1):
+            if len(run):
+                pieces.append(self.block(int(run[0]) // BLOCK)[run % BLOCK])
+                progress(len(run))
+        if not pieces:
+            return sparse.csr_matrix((0, self.shape.size), dtype=np.float32)
+        return sparse.vstack(pieces, format="csr").astype(np.float32)
+
+
+def made_up_corpus(documents: int) -> Dataset:
+    """That many documents, whose texts are their numbers from 0."""
+
+    def stream() -> Iterator[Document]:
+        for number in range(documents):
+            yield Document(f"d{number:08d}", text=str(number))
+
+    def nothing() -> Iterator[Any]:
+        return iter(())
+
+    return Dataset(f"made-up-{documents}", "test", stream, nothing, nothing)
+
+
+def made_up_terms(shape: Shape, first: Iterable[str] = ()) -> Vocabulary:
+    """Terms by falling frequency: those given, then made-up ones up to the shape's size."""
+    chosen = list(dict.fromkeys(first))[: shape.size]
+    return Vocabulary([*chosen, *(f"t{number:05d}" for number in range(len(chosen), shape.size))], "made-up vocabulary")
+
+
+def write_shards(
+    folder: Path,
+    shape: Shape,
+    documents: int,
+    seed: int = SEED,
+    shard_format: str = "parquet",
+    first_terms: Iterable[str] = (),
+) -> Manifest:
+    """Writes a generated collection as `encode` writes any; memory does not grow with it.
+
+    Args:
+        folder: new, unfinished (resumed) or finished with the same making (left as it is).
+        shape: of the vectors.
+        documents: how many.
+        seed: of the vectors.
+        shard_format: jsonl or parquet.
+        first_terms: names of the most frequent terms, so that given queries find something.
+
+    Raises:
+        ArtefactError: the folder holds something else.
+    """
+    from lexvl_anserini.encoders.base import Encoder
+    from lexvl_anserini.impacts import write_impacts
+
+    tower = MadeUpTower(shape, seed, made_up_terms(shape, first_terms))
+    model = Encoder("made-up", "impact", query=tower, document=tower, options={**asdict(shape), "seed": seed})
+    # Weights are impacts already: scale 1 keeps them.
+    quantiser = Quantiser(SideQuantiser("fixed", 8, 1.0), SideQuantiser("peak", 8))
+    layout = Layout(shard_format, SHARD_SIZE)
+    return write_impacts(made_up_corpus(documents), model, folder, quantiser, layout)
+
+
+def make_queries(shape: Shape, count: int, terms: int, vocabulary: Vocabulary, seed: int = SEED) -> list[ImpactQuery]:
+    """Queries of the documents' distribution, with another number of terms; weights 1 to 255."""
+    asked = shape_of_terms(shape, terms)
+    vectors = generate(asked, count, np.random.default_rng([seed, QUERIES]))
+    return as_queries(vectors, vocabulary.terms)
+
+
+def shape_of_terms(shape: Shape, terms: int) -> Shape:
+    """The same distribution with another number of terms."""
+    if not 1 <= terms <= shape.size:
+        raise UsageError(f"{terms} query terms: expected 1 to {shape.size}, the vocabulary's size")
+    return replace(shape, terms=terms)
+
+
+def queries_from_pool(
+    documents: Iterable[Any], count: int, terms: int, vocabulary: Vocabulary, seed: int = SEED
+) -> list[ImpactQuery]:
+    """Queries whose terms are drawn from the postings of sampled documents: frequent terms come often.
+
+    Args:
+        documents: `ImpactDocument`s, read once; `count` of them are sampled.
+        count: how many queries.
+        terms: per query; fewer where the sample has not so many.
+        vocabulary: of the documents.
+
+    Raises:
+        DataError: no document has a term.
+    """
+    random = np.random.default_rng([seed, QUERIES])
+    sampled: list[Any] = []
+    for number, document in enumerate(documents):
+        # Reservoir sampling: every document has the same chance, whatever their number.
+        place = number if number < count else int(random.integers(number + 1))
+        if place < count:
+            sampled[place : place + 1] = [document.vector]
+    pool = [posting for vector in sampled for posting in vector.items()]
+    if not pool:
+        raise DataError("no document has a term; there is nothing to ask for")
+    queries = []
+    for number in range(count):
+        drawn: dict[str, int] = {}
+        for place in random.permutation(len(pool))[: 8 * terms].tolist():
+            drawn.setdefault(*pool[place])
+            if len(drawn) == terms:
+                break
+        queries.append(ImpactQuery(f"q{number:05d}", {t: min(w, LARGEST) for t, w in drawn.items()}))
+    return queries
+
+
+def read_given(path: Path, count: int) -> list[ImpactQuery]:
+    """The first queries of a file `{"id", "vector"}` per line, requantised to 8 bits, each by its largest weight.
+
+    SPLADE++ queries weigh up to thousands, with which a score could pass 2^24.
+
+    Raises:
+        DataError: no query, or a line without id and vector.
+    """
+    found: list[tuple[str, dict[str, float]]] = []
+    with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            if len(found) == count:
+                break
+            try:
+                row = orjson.loads(line)
+                vector = {str(term): float(weight) for term, weight in row["vector"].items() if weight > 0}
+                found.append((str(row["id"]), vector))
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise DataError(f"{path} line {number}: no encoded query with id and vector ({error})") from error
+    if not found:
+        raise DataError(f"{path}: no query in it")
+    terms = sorted({term for _, vector in found for term in vector})
+    place = {term: dim for dim, term in enumerate(terms)}
+    indptr = np.cumsum([0, *(len(vector) for _, vector in found)])
+    dims = [place[term] for _, vector in found for term in vector]
+    weights = [weight for _, vector in found for weight in vector.values()]
+    matrix = sparse.csr_matrix((weights, dims, indptr), shape=(len(found), len(terms)))
+    matrix.sort_indices()
+    return as_queries(matrix, terms, [query_id for query_id, _ in found])
+
+
+def as_queries(vectors: Any, terms: Sequence[str], ids: Sequence[str] | None = None) -> list[ImpactQuery]:
+    """CSR rows as queries, quantised so that no score against 8-bit documents can reach 2^24."""
+    impacts = Quantiser().queries(vectors.astype(np.float64), LARGEST).impacts
+    queries = []
+    for row in range(impacts.shape[0]):
+        span = slice(impacts.indptr[row], impacts.indptr[row + 1])
+        vector = {terms[d]: int(w) for d, w in zip(impacts.indices[span], impacts.data[span], strict=True)}
+        queries.append(ImpactQuery(ids[row] if ids else f"q{row:05d}", vector))
+    return queries
+
+
+def terms_by_frequency(queries: Iterable[ImpactQuery]) -> list[str]:
+    """The terms of queries, those of the most queries first, equals by name."""
+    from collections import Counter
+
+    counts = Counter(term for query in queries for term in query.vector)
+    return sorted(counts, key=lambda term: (-counts[term], term))

@@ -1,0 +1,163 @@
+"""A contact sheet of a run: queries, the first hits of each with the right one framed, and the terms that made them.
+
+python -m eval.sheet --run runs/demo.vdr-crossmodal.trec --index indexes/demo --output sheet.png
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from eval.inputs import Source, choose_source, describe_run
+from eval.strips import Cell, Item, Strip, draw_sheet
+from lexvl_anserini.cli import DataDir, Verbose, check_style, print_rows, run
+from lexvl_anserini.encode import load_encoder_of
+from lexvl_anserini.errors import DataError, UsageError
+from lexvl_anserini.explain import as_cut, encoded, encoder_options, explain, warn_of_other_scores
+from lexvl_anserini.records import Document, Index, ScoredDoc, Topic
+from lexvl_anserini.runs import in_rank_order, read_run, read_run_manifest
+from lexvl_anserini.search import index_manifest
+
+if TYPE_CHECKING:
+    from lexvl_anserini.data.base import Dataset
+    from lexvl_anserini.encoders.base import Encoder
+
+DEFAULT_QUERIES = 3
+DEFAULT_HITS = 5
+DEFAULT_TERMS = 5
+OWN_TERMS = 6
+
+
+def sample_queries(run_path: Path, count: int) -> list[str]:
+    """So many topics of a run, evenly spaced in their order, so that nobody has chosen them.
+
+    Raises:
+        DataError: the run is empty or malformed.
+    """
+    answered = list(dict.fromkeys(document.query_id for document in read_run(run_path)))
+    if not answered:
+        raise DataError(f"{run_path}: no line; nothing to show")
+    count = min(count, len(answered))
+    return [answered[(2 * number + 1) * len(answered) // (2 * count)] for number in range(count)]
+
+
+def first_hits(run_path: Path, query_ids: Sequence[str], hits: int) -> dict[str, list[ScoredDoc]]:
+    """The first documents of some topics in a run.
+
+    Raises:
+        DataError: the run has no line for one of them, or is malformed.
+    """
+    found: dict[str, list[ScoredDoc]] = {query_id: [] for query_id in query_ids}
+    for document in read_run(run_path):
+        if document.query_id in found:
+            found[document.query_id].append(document)
+    for query_id, documents in found.items():
+        if not documents:
+            raise DataError(f"{run_path}: no line for topic {query_id!r}")
+    return {query_id: in_rank_order(documents)[:hits] for query_id, documents in found.items()}
+
+
+def item_of(record: Document | Topic) -> Item:
+    """A document or topic as it is shown: pictures under the names of their files.
+
+    Raises:
+        DataError: the picture cannot be read.
+    """
+    from lexvl_anserini.data.images import open_image
+
+    text = record.contents if isinstance(record, Document) else record.text or ""
+    name = record.doc_id if isinstance(record, Document) else record.query_id
+    if record.image is None:
+        return Item(name, None, text)
+    return Item(Path(record.image.rpartition("::")[2]).name, open_image(record.image), text)
+
+
+def own_terms(model: Encoder, documents: Sequence[Document]) -> dict[str, list[str]]:
+    """Document id -> its heaviest terms."""
+    weights = model.document.weights([model.document.read(document) for document in documents])
+    terms = model.decode(weights, OWN_TERMS)
+    return {d.doc_id: [term for term, _ in own] for d, own in zip(documents, terms, strict=True)}
+
+
+def gathered(
+    dataset: Dataset, index: Index, model: Encoder, run_path: Path, query_ids: Sequence[str], hits: int
+) -> list[Strip]:
+    """What is shown: topics, their first hits in a run, and why they were found.
+
+    Raises:
+        DataError: the run or the data set has no such topic, or a picture cannot be read.
+    """
+    lists = first_hits(run_path, query_ids, hits)
+    topics = {topic.query_id: topic for topic in dataset.topics() if topic.query_id in lists}
+    wanted = {scored.doc_id for listed in lists.values() for scored in listed}
+    documents = {document.doc_id: document for document in dataset.documents() if document.doc_id in wanted}
+    if missing := sorted((lists.keys() - topics.keys()) | (wanted - documents.keys())):
+        raise DataError(f"{run_path}: {missing[0]!r} is not in {dataset.name}/{dataset.split}; another data set's run?")
+    right: dict[str, set[str]] = defaultdict(set)
+    for qrel in dataset.qrels():
+        if qrel.relevance > 0 and qrel.query_id in lists:
+            right[qrel.query_id].add(qrel.doc_id)
+    own = own_terms(model, list(documents.values()))
+    of_run = read_run_manifest(run_path)
+    strips = []
+    for query_id, listed in lists.items():
+        query = as_cut(encoded(topics[query_id], model, index.manifest), of_run)
+        explanations = explain(index, query, [scored.doc_id for scored in listed])
+        warn_of_other_scores(run_path, {scored.doc_id: scored.score for scored in listed}, explanations)
+        cells = (
+            Cell(
+                item_of(documents[scored.doc_id]),
+                scored.score,
+                scored.doc_id in right[query_id],
+                explanation.terms,
+                own[scored.doc_id],
+            )
+            for scored, explanation in zip(listed, explanations, strict=True)
+        )
+        strips.append(Strip(item_of(topics[query_id]), tuple(cells)))
+    return strips
+
+
+def command(
+    run_file: Annotated[Path, typer.Option("--run", help="A run in TREC format, plain or .gz.")],
+    index: Annotated[Path, typer.Option(help="The impact index that it searched.")],
+    output: Annotated[Path, typer.Option(help="PNG to write.")] = Path("sheet.png"),
+    query_ids: Annotated[
+        list[str] | None, typer.Option("--query-id", help="Show this topic; repeatable. Default three of the run's.")
+    ] = None,
+    hits: Annotated[int, typer.Option(min=1, max=10, help="Per topic.")] = DEFAULT_HITS,
+    terms: Annotated[int, typer.Option(min=1, max=20, help="Under each hit.")] = DEFAULT_TERMS,
+    data_dir: DataDir = None,
+    checkpoint: Annotated[str | None, typer.Option(help="Where the encoder's checkpoint lies now.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1.")] = "auto",
+    style: Annotated[str, typer.Option("--format", help="Of what is printed: text or json.")] = "text",
+    verbose: Verbose = False,
+) -> None:
+    """Draw queries with their first hits and the terms that made them.
+
+    Example: python -m eval.sheet --run runs/demo.vdr-crossmodal.trec --index indexes/demo --output sheet.png
+    """
+    check_style(style)
+    source = choose_source(describe_run(run_file), Source(data_dir=data_dir))
+    if source.dataset is None:
+        raise UsageError(f"{run_file}: made from a file of topics; a sheet needs those of a data set")
+    about = index_manifest(index)
+    if about.kind != "impact":
+        raise UsageError(f"{index} is {about.kind}; only the score of an impact index is a sum over terms")
+    from lexvl_anserini.data.base import load_dataset
+
+    dataset = load_dataset(source.dataset, source.split, source.data_dir, source.escape_ids, source.direction)
+    options = encoder_options(read_run_manifest(run_file))
+    model = load_encoder_of(about, checkpoint, None, device, options)
+    chosen = list(dict.fromkeys(query_ids or sample_queries(run_file, DEFAULT_QUERIES)))
+    opened = Index(index, about, about.counts["documents"])
+    draw_sheet(gathered(dataset, opened, model, run_file, chosen, hits), output, terms)
+    print_rows({"sheet": str(output), "queries": len(chosen), "bytes": output.stat().st_size}, style)
+
+
+if __name__ == "__main__":
+    run(command)

@@ -1,0 +1,226 @@
+"""Query trees: typed clauses that say which documents match and what they score, whatever runs them.
+
+    Impacts({"dog": 9, "sea": 4}) & ~Term("cat") & Range("meta.year", 2010, 2020)
+
+| clause          | a document matches if                        | and scores                                   |
+|-----------------|----------------------------------------------|----------------------------------------------|
+| Impacts(vector) | it shares a term with the vector             | the dot product                              |
+| Term(t, w)      | it has the term                              | w x its impact                               |
+| Text(s, w)      | its text has a word of s, analysed           | w x BM25                                     |
+| Equals, Range   | its metadata field has a value like that     | 0                                            |
+| Ids             | its id is one of them                        | 0                                            |
+| All             | every clause matches                         | their sum, and that of the optional matching |
+| AnyOf           | one clause matches at least                  | the sum of those that match                  |
+| Not             | the clause does not match                    | 0                                            |
+| Boost(c, w)     | c matches                                    | w x the score of c                           |
+| Unscored(c)     | c matches                                    | 0                                            |
+
+A document that matches is a hit even if it scores 0; `All(())` matches every document, `AnyOf(())` none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import date
+from math import isfinite
+from operator import index as whole
+from typing import NamedTuple
+
+from lexvl_anserini.errors import UsageError
+
+# Of a metadata field; text is read as the field's type.
+Value = str | int | float | date
+
+
+class Clause:
+    """A node of a query tree; `a & b`, `a | b` and `~a` are All, AnyOf and Not."""
+
+    def __and__(self, other: Clause) -> All:
+        return All((self, other))
+
+    def __or__(self, other: Clause) -> AnyOf:
+        return AnyOf((self, other))
+
+    def __invert__(self) -> Not:
+        return Not(self)
+
+    def children(self) -> tuple[Clause, ...]:
+        """The clauses directly below, in the order of the fields."""
+        below: list[Clause] = []
+        for value in vars(self).values():
+            below += [v for v in (value if isinstance(value, tuple) else (value,)) if isinstance(v, Clause)]
+        return tuple(below)
+
+
+@dataclass(frozen=True)
+class Impacts(Clause):
+    """An encoded query: term -> weight, integers >= 1.
+
+    Raises:
+        UsageError: a weight is no integer >= 1.
+    """
+
+    vector: Mapping[str, int]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "vector", {term: _weight(term, weight) for term, weight in self.vector.items()})
+
+
+@dataclass(frozen=True)
+class Term(Clause):
+    """One term of the vocabulary.
+
+    Raises:
+        UsageError: the weight is no integer >= 1.
+    """
+
+    term: str
+    weight: int = 1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "weight", _weight(self.term, self.weight))
+
+
+@dataclass(frozen=True)
+class Text(Clause):
+    """Words for the ordinary text field, analysed as it was.
+
+    Raises:
+        UsageError: the weight is no number >= 0.
+    """
+
+    string: str
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check_factor(self.weight, f"text {self.string[:40]!r}")
+
+
+@dataclass(frozen=True)
+class Equals(Clause):
+    """A metadata field (`meta.<key>`) has this value; numbers and dates may be given as they are written."""
+
+    field: str
+    value: Value
+
+
+@dataclass(frozen=True)
+class Range(Clause):
+    """A metadata field has a value between two; None leaves a side open. Keywords compare by code points."""
+
+    field: str
+    low: Value | None = None
+    high: Value | None = None
+    include_low: bool = True
+    include_high: bool = True
+
+
+@dataclass(frozen=True)
+class Ids(Clause):
+    """The documents of these ids."""
+
+    doc_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class All(Clause):
+    """Every one of `clauses` must match; those of `optional` that match add their scores."""
+
+    clauses: tuple[Clause, ...]
+    optional: tuple[Clause, ...] = ()
+
+
+@dataclass(frozen=True)
+class AnyOf(Clause):
+    """At least one must match."""
+
+    clauses: tuple[Clause, ...]
+
+
+@dataclass(frozen=True)
+class Not(Clause):
+    """Must not match."""
+
+    clause: Clause
+
+
+@dataclass(frozen=True)
+class Boost(Clause):
+    """Multiplies a score; a factor that is no integer makes scores that are no integers.
+
+    Raises:
+        UsageError: the factor is no number >= 0.
+    """
+
+    clause: Clause
+    weight: float
+
+    def __post_init__(self) -> None:
+        _check_factor(self.weight, "a boost")
+
+
+@dataclass(frozen=True)
+class Unscored(Clause):
+    """Only filters."""
+
+    clause: Clause
+
+
+class TreeQuery(NamedTuple):
+    """What an impact index is asked by a query tree."""
+
+    query_id: str
+    clause: Clause
+
+
+def walk(clause: Clause) -> Iterator[Clause]:
+    """The clause and all below it."""
+    yield clause
+    for child in clause.children():
+        yield from walk(child)
+
+
+def terms_of(clause: Clause) -> Iterator[str]:
+    """Every term that the tree names."""
+    for node in walk(clause):
+        if isinstance(node, Impacts):
+            yield from node.vector
+        elif isinstance(node, Term):
+            yield node.term
+
+
+def bound(clause: Clause, bound_of_vector: Callable[[Mapping[str, int]], int]) -> float:
+    """The highest score that impacts can give a document in this tree; BM25, which is no integer, is left out.
+
+    Args:
+        bound_of_vector: the same for the dot product with a vector.
+    """
+    if isinstance(clause, Impacts):
+        return bound_of_vector(clause.vector)
+    if isinstance(clause, Term):
+        return bound_of_vector({clause.term: clause.weight})
+    if isinstance(clause, Not | Unscored):
+        return 0
+    below = sum(bound(child, bound_of_vector) for child in clause.children())
+    return clause.weight * below if isinstance(clause, Boost) else below
+
+
+def _weight(term: str, weight: int) -> int:
+    """The weight as a Python integer, numpy's included.
+
+    Raises:
+        UsageError: it is none, or below 1.
+    """
+    try:
+        value = whole(weight)
+    except TypeError:
+        value = 0
+    if value < 1 or isinstance(weight, bool):
+        raise UsageError(f"weight {weight!r} of term {term!r}: expected an integer >= 1; quantise the query first")
+    return value
+
+
+def _check_factor(weight: float, what: str) -> None:
+    if not (isfinite(weight) and weight >= 0):
+        raise UsageError(f"weight {weight!r} of {what}: expected a number >= 0")

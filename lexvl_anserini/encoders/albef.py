@@ -1,0 +1,43 @@
+"""ALBEF retrieval, dense: as BLIP, but only the layers below the fusion layer read a text (Li et al., NeurIPS 2021).
+
+Text:  v = W_t h_[CLS] of the first six of twelve BERT layers, of unit length; all twelve would give other vectors.
+Image: v = W_v h_[CLS] of a ViT after its final LayerNorm, of unit length.
+"""
+
+from __future__ import annotations
+
+from lexvl_anserini.encoders.base import Encoder
+from lexvl_anserini.encoders.blip import load_family
+from lexvl_anserini.encoders.captions import MAX_LENGTH
+from lexvl_anserini.encoders.crossmodal import Direction
+from lexvl_anserini.encoders.itc import HEAD_WIDTH
+from lexvl_anserini.encoders.loading import Source
+
+
+def load_albef(
+    source: Source,
+    direction: Direction = "text-to-image",
+    clean: bool = True,
+    max_length: int = MAX_LENGTH,
+    resolution: int | None = None,
+    head_width: int = HEAD_WIDTH,
+    fusion_layer: int | None = None,
+    dimensions: int | None = None,
+) -> Encoder:
+    """A weight file of LAVIS (`albef_coco_retrieval_lavis.pt`) or of the authors (`ALBEF.pth`).
+
+    Args:
+        source: the files come without tokenizer: `bert-base-uncased`, or name its folder.
+        direction: which side asks; text-to-text compares captions.
+        clean: lower-case texts, drop punctuation, keep fifty words, as LAVIS does.
+        max_length: tokens per text; 35 as in LAVIS' evaluation (30 in training).
+        resolution: side of the pictures in pixels; default the checkpoint's. ALBEF.pth has positions for 256; with
+            384 they are interpolated.
+        head_width: of attention heads, which weight files do not tell.
+        fusion_layer: how many layers read a text; default those below the first with cross-attention.
+        dimensions: keep the first ones of each vector only.
+
+    Raises:
+        CheckpointError: another layout or family, or weights that do not fit.
+    """
+    return load_family("albef", source, direction, clean, max_length, resolution, head_width, fusion_layer, dimensions)

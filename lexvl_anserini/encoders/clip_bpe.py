@@ -1,0 +1,120 @@
+"""CLIP's byte-level BPE from its merges file, as OpenAI's, DeCLIP's and FDT's code number it (FDT, section 1.2).
+
+Token ids: 256 bytes, the same 256 at the end of a word, one per merge, then the special symbols. DeCLIP and FDT have
+<|mask|> before <|startoftext|> and <|endoftext|>, so their ids are not OpenAI's.
+"""
+
+from __future__ import annotations
+
+import gzip
+import html
+import re
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from lexvl_anserini.errors import CheckpointError
+
+START, END, MASK = "<|startoftext|>", "<|endoftext|>", "<|mask|>"
+
+# Of the file's lines the first is a header, and those after this many are not used.
+LAST_LINE = 49152 - 256 - 2 + 1
+
+# Pieces of a text: contractions, words, single digits, everything else that is no white space. Special symbols that
+# stand in a text are found before.
+PIECES = r"'s|'t|'re|'ve|'m|'ll|'d|\p{L}+|\p{N}|[^\s\p{L}\p{N}]+"
+
+
+def byte_symbols() -> list[str]:
+    """A printable character for each byte, in the order of their token ids."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return [chr(byte) for byte in printable] + [chr(256 + number) for number in range(len(others))]
+
+
+def read_merges(path: Path) -> list[str]:
+    """The lines of a merges file (plain or gzipped) that are merges; the last is empty if the file ends in a newline.
+
+    Raises:
+        CheckpointError: it cannot be read.
+    """
+    try:
+        raw = path.read_bytes()
+        text = (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8")
+    except (OSError, EOFError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{path}: cannot be read as BPE merges ({error})") from error
+    return text.split("\n")[1:LAST_LINE]
+
+
+def clean(text: str) -> str:
+    """Broken encodings mended, HTML entities read (twice, as the references do), white space collapsed, lower case."""
+    import ftfy
+
+    return re.sub(r"\s+", " ", html.unescape(html.unescape(ftfy.fix_text(text)))).strip().lower()
+
+
+class ClipBpe:
+    """Texts to token ids, with the interface that `TextReader` asks of a tokenizer.
+
+    Args:
+        path: the merges file.
+        specials: the symbols after the merges, in order; START and END among them.
+        size: rows of the model's embedding matrix. The references count the empty line behind a final newline as one
+            more merge; it is kept if, and only if, the model was made so.
+
+    Raises:
+        CheckpointError: the file cannot be read, a line is no merge, or the vocabulary has another size.
+    """
+
+    pad_token_id = 0
+
+    def __init__(self, path: Path, specials: Sequence[str] = (START, END), size: int | None = None):
+        lines = read_merges(path)
+        bytes_and_specials = 512 + len(specials)
+        if lines and not lines[-1].strip() and bytes_and_specials + len(lines) != size:
+            lines.pop()
+        merges = [tuple(line.split()) for line in lines]
+        for number, merge in enumerate(merges, start=2):
+            if len(merge) != 2 and not (number == len(merges) + 1 and not merge):
+                raise CheckpointError(f"{path} line {number}: {lines[number - 2][:40]!r}, expected two symbols")
+        symbols = byte_symbols()
+        terms = [*symbols, *(f"{symbol}</w>" for symbol in symbols), *map("".join, merges), *specials]
+        if size is not None and len(terms) != size:
+            raise CheckpointError(f"{path}: {len(terms)} tokens, the model has {size}; name the model's own merges")
+        self.path, self.specials = path, tuple(specials)
+        self.ids = {term: number for number, term in enumerate(terms)}
+        self.merges = [(merge[0], merge[1]) for merge in merges if merge]
+        self.size = len(terms)
+
+    def __len__(self) -> int:
+        return self.size
+
+    def num_special_tokens_to_add(self) -> int:
+        """START and END."""
+        return 2
+
+    @cached_property
+    def model(self) -> Any:
+        """The merging itself, by the library `tokenizers`."""
+        from tokenizers import AddedToken, Regex, Tokenizer
+        from tokenizers.models import BPE
+        from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
+
+        model = Tokenizer(
+            BPE(vocab=self.ids, merges=self.merges, end_of_word_suffix="</w>", continuing_subword_prefix="")
+        )
+        model.pre_tokenizer = Sequence(
+            [Split(Regex(PIECES), behavior="removed", invert=True), ByteLevel(add_prefix_space=False, use_regex=False)]
+        )
+        model.add_special_tokens([AddedToken(special, normalized=False) for special in self.specials])
+        return model
+
+    def __call__(
+        self, texts: Iterable[str], max_length: int, add_special_tokens: bool = True, **ignored: Any
+    ) -> dict[str, list[list[int]]]:
+        """START, the text's tokens, END; of a longer text the first `max_length` - 1 ids and END."""
+        found = self.model.encode_batch([clean(text) for text in texts], add_special_tokens=False)
+        room = max_length - 2 if add_special_tokens else max_length
+        start, end = ([self.ids[START]], [self.ids[END]]) if add_special_tokens else ([], [])
+        return {"input_ids": [start + encoding.ids[:room] + end for encoding in found]}

@@ -1,0 +1,89 @@
+"""Pictures as other families crop them: resized to one side, cropped to another, rounded as their libraries do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lexvl_anserini.encoders.vision import Pixels
+from lexvl_anserini.errors import CheckpointError
+from lexvl_anserini.files import read_json
+
+# ImageNet's channel statistics.
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
+# DeCLIP's and FDT's evaluation resizes the shorter side to this many sides of the centre crop (FDT, section 1.1).
+SHORTER = 256 / 224
+
+# Pillow's numbers, as preprocessor_config.json writes them.
+BILINEAR, BICUBIC = 2, 3
+
+
+@dataclass(frozen=True)
+class Crop(Pixels):
+    """`Pixels` with every choice open.
+
+    shorter   the shorter side after resizing; None resizes to the crop's own side
+    resample  Pillow's number of the filter
+    floor     the crop's offset is rounded down, as transformers does; else half to even, as torchvision does
+    """
+
+    shorter: int | None = None
+    resample: int = BICUBIC
+    floor: bool = False
+
+    def crop(self, image: Any) -> np.ndarray:
+        """uint8 [R, R, 3] of an RGB PIL image; where the resized picture is smaller than the crop, black around it."""
+        width, height = image.size
+        side, shorter = self.resolution, self.shorter or self.resolution
+        # The long side is rounded down by both libraries.
+        if width <= height:
+            size = (shorter, max(shorter, int(shorter * height / width)))
+        else:
+            size = (max(shorter, int(shorter * width / height)), shorter)
+        image = image if image.size == size else image.resize(size, self.resample)
+        left, top = (offset(length, side, self.floor) for length in size)
+        return np.asarray(image.crop((left, top, left + side, top + side)), dtype=np.uint8)
+
+
+def one_crop(side: int) -> Crop:
+    """The evaluation crop of DeCLIP and FDT ("ONECROP"): bilinear, ImageNet's statistics."""
+    return Crop(side, IMAGENET_MEAN, IMAGENET_STD, round(side * SHORTER), BILINEAR)
+
+
+def offset(length: int, side: int, floor: bool) -> int:
+    """Where a centre crop of `side` begins in `length`."""
+    return (length - side) // 2 if floor else round((length - side) / 2)
+
+
+def read_preprocessor(folder: Path, resolution: int) -> Crop:
+    """The crop that a transformers folder describes in preprocessor_config.json; without one, CLIP's at `resolution`.
+
+    Old files give sizes as numbers, newer ones as mappings.
+
+    Raises:
+        CheckpointError: it asks for something else than shorter side, centre crop and normalising, or for another
+            resolution than the model's.
+    """
+    path = folder / "preprocessor_config.json"
+    if not path.is_file():
+        return Crop(resolution, floor=True)
+    about = read_json(path, "image preprocessing", CheckpointError)
+    size = about.get("size", resolution)
+    shorter = size.get("shortest_edge") if isinstance(size, Mapping) else size
+    cropped = about.get("crop_size", resolution)
+    side = cropped.get("height") if isinstance(cropped, Mapping) else cropped
+    steps = [key for key in ("do_resize", "do_center_crop", "do_rescale", "do_normalize") if about.get(key) is False]
+    if not isinstance(shorter, int) or steps:
+        what = f"without {', '.join(steps)}" if steps else f"size {size}"
+        raise CheckpointError(f"{path}: {what}; expected the shorter side, a centre crop and normalising, as CLIP")
+    if side != resolution:
+        raise CheckpointError(f"{path}: crops to {side} pixels, the model reads {resolution}")
+    crop = Crop(resolution, shorter=shorter, resample=about.get("resample", BICUBIC), floor=True)
+    mean, std = tuple(about.get("image_mean") or crop.mean), tuple(about.get("image_std") or crop.std)
+    return Crop(resolution, mean, std, shorter, crop.resample, floor=True)

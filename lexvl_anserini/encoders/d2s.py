@@ -1,0 +1,129 @@
+"""D2S: dense vectors of frozen BLIP or ALBEF as weights over DistilBERT's vocabulary (Nguyen et al., ECIR 2024).
+
+w = log1p(relu(E LN(W u + b) + c)), one head for texts and images alike; u is the ITC vector of either, E, LN and c
+are those of DistilBERT's masked-LM head without its transform. A text may be masked by its own tokens (no expansion).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lexvl_anserini.encoders.base import Encoder
+from lexvl_anserini.encoders.checkpoints import Checkpoint, load_strictly, read_weights
+from lexvl_anserini.encoders.crossmodal import Direction, in_direction
+from lexvl_anserini.encoders.features import (
+    Expansion,
+    Pair,
+    head_tower,
+    live_features,
+    stored,
+    tokenizer_of,
+)
+from lexvl_anserini.encoders.itc import HEAD_WIDTH
+from lexvl_anserini.encoders.loading import Source
+from lexvl_anserini.encoders.towers import Head
+from lexvl_anserini.errors import CheckpointError
+
+# DistilBERT's, which the head's LayerNorm comes from.
+HEAD_EPS = 1e-12
+# The authors' tokenizer where config.json does not name one in `mlm_head`.
+TOKENIZER = "distilbert-base-uncased"
+
+
+class D2SHead(nn.Module):
+    """The weights of a checkpoint, under its names: vectors [.., D] -> features [.., W] before the vocabulary."""
+
+    def __init__(self, dense_size: int, width: int, size: int):
+        super().__init__()
+        self.proj = nn.Linear(dense_size, width)
+        self.vocab_layer_norm = nn.LayerNorm(width, eps=HEAD_EPS)
+        self.vocab_projector = nn.Linear(width, size)
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        """No activation between the two: the reference leaves out DistilBERT's transform."""
+        return self.vocab_layer_norm(self.proj(vectors))
+
+
+def load_d2s(
+    source: Source,
+    direction: Direction = "text-to-image",
+    text: Expansion = "expanded",
+    topk: int | None = None,
+    query_topk: int | None = None,
+    backbone_checkpoint: str | None = None,
+    clean: bool | None = None,
+    resolution: int | None = None,
+    head_width: int = HEAD_WIDTH,
+) -> Encoder:
+    """A checkpoint of the authors: config.json (model type `d2s`) and weights, or the older bare `model.pt`.
+
+    Args:
+        source: a checkpoint has no tokenizer: config.json's `mlm_head` names it on the hub, or name its folder.
+        direction: which side asks; text-to-text compares captions.
+        text: expanded; masked (a caption's own tokens with [CLS] and [SEP], as in training without expansion); words
+            (its own WordPieces only, as the authors search without expansion). Pictures are always expanded.
+        topk: dimensions kept per expanded document; default all positive ones.
+        query_topk: the same for queries; default `topk`.
+        backbone_checkpoint: the BLIP or ALBEF whose vectors the head was trained on, to encode texts and pictures;
+            without it the corpus holds them: `embeddings:<folder>` or `embeddings:lsr42/mscoco-blip-dense`.
+        clean: of live captions, see `blip`.
+        resolution: of live pictures, see `blip`.
+        head_width: of the live backbone, see `blip`.
+
+    Raises:
+        CheckpointError: another layout, weights that do not fit, or a backbone of another width.
+    """
+    checkpoint = source.required("d2s")
+    head = load_head(checkpoint)
+    size = head.vocab_projector.out_features
+    tokenizer = tokenizer_of(source, checkpoint, size, named_tokenizer(checkpoint))
+    head.eval().to(source.device)
+    width = head.proj.in_features
+    needs_text = text != "expanded"
+    if backbone_checkpoint is None:
+        sides = Pair(stored(width, source.device, needs_text), stored(width, source.device))
+    else:
+        sides = live_features(source, backbone_checkpoint, width, tokenizer, clean, resolution, head_width)
+    projection = Head(head, head.vocab_projector.weight.detach(), head.vocab_projector.bias.detach())
+
+    tower = partial(head_tower, head=projection, tokenizer=tokenizer, device=source.device)
+    query, document = in_direction(
+        direction,
+        partial(tower, sides.text, expansion=text),
+        partial(tower, sides.image, expansion="expanded"),
+    )
+    query_topk = topk if query_topk is None else query_topk
+    return Encoder("d2s", "impact", query=query(topk=query_topk), document=document(topk=topk))
+
+
+def load_head(checkpoint: Checkpoint) -> D2SHead:
+    """The head, its sizes read from the weights.
+
+    Raises:
+        CheckpointError: config.json is of another model type, or the weights are not a D2S head's.
+    """
+    where = str(checkpoint.path)
+    if (model_type := config_of(checkpoint).get("model_type", "d2s")) != "d2s":
+        raise CheckpointError(f"{where}: model type {model_type!r}; this encoder loads D2S heads (model type 'd2s')")
+    weights = read_weights(checkpoint.path)
+    proj, vocabulary = weights.get("proj.weight"), weights.get("vocab_projector.weight")
+    if proj is None or vocabulary is None or proj.dim() != 2 or vocabulary.dim() != 2:
+        raise CheckpointError(f"{where}: no D2S head (proj.weight [W, D] and vocab_projector.weight [V, W])")
+    with torch.device("cpu"):
+        head = D2SHead(proj.shape[1], proj.shape[0], vocabulary.shape[0])
+    load_strictly(head, weights, where)
+    return head
+
+
+def config_of(checkpoint: Checkpoint) -> dict[str, Any]:
+    """The checkpoint's config.json; empty for a bare weight file."""
+    return checkpoint.config() if (checkpoint.folder / "config.json").is_file() else {}
+
+
+def named_tokenizer(checkpoint: Checkpoint) -> str:
+    """The hub id (or folder) in config.json whose tokenizer masks the texts."""
+    return str(config_of(checkpoint).get("mlm_head") or TOKENIZER)

@@ -1,0 +1,100 @@
+"""A CLIP-style dense pair on the backbones of VDR cross-modal: its twin, trained beside it for comparison.
+
+Text:  v = W mean_i h_i over the tokens of a BERT, of unit length.
+Image: v = W mean_p h_p over the patches of a vision transformer, of unit length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from torch import Tensor
+
+from lexvl_anserini.encoders.backbones import bert_from_weights, hidden_states, position_limit
+from lexvl_anserini.encoders.base import Encoder
+from lexvl_anserini.encoders.checkpoints import load_strictly, read_weights
+from lexvl_anserini.encoders.dense import DenseTower, Images, Texts
+from lexvl_anserini.encoders.loading import Source
+from lexvl_anserini.encoders.tokens import TextReader, load_tokenizer
+from lexvl_anserini.encoders.towers import Batch
+from lexvl_anserini.encoders.vdr import companions
+from lexvl_anserini.encoders.vdr_crossmodal import about, vision_shape_of
+from lexvl_anserini.encoders.vision import PatchTransformer, Pixels
+from lexvl_anserini.errors import CheckpointError
+
+TEXT_TYPE = "dense_crossmodal_text"
+IMAGE_TYPE = "dense_crossmodal_image"
+
+
+def mean_state(states: Tensor, attention: Tensor) -> Tensor:
+    """The mean over unpadded positions, [B, D], of states [B, L, D]."""
+    weights = attention[:, :, None].to(states.dtype)
+    return (states * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)
+
+
+def load_dense_crossmodal(
+    source: Source,
+    direction: Literal["text-to-image", "image-to-text"] = "text-to-image",
+    text_max_length: int | None = None,
+    dimensions: int | None = None,
+) -> Encoder:
+    """A checkpoint in the layout of vdr-crossmodal: `encoder_q` reads texts, `encoder_p` images.
+
+    Args:
+        source: `python -m lexvl_anserini.train` writes such folders.
+        direction: which side asks.
+        text_max_length: tokens per text; default the checkpoint's.
+        dimensions: keep the first ones only (Matryoshka); default all.
+
+    Raises:
+        CheckpointError: another layout, or weights that do not fit.
+    """
+    checkpoint = source.required("dense-crossmodal")
+    config, weights = checkpoint.config(), read_weights(checkpoint.folder)
+    text_about = about(checkpoint, config, "encoder_q", (TEXT_TYPE,))
+    shape = vision_shape_of(about(checkpoint, config, "encoder_p", (IMAGE_TYPE,)))
+    text_weights, text_matrix = side(weights, "encoder_q", str(checkpoint.folder))
+    image_weights, image_matrix = side(weights, "encoder_p", str(checkpoint.folder))
+
+    backbone_config, tokenizer_folder = companions(source, checkpoint, text_about["model_id"])
+    bert = hidden_states(
+        bert_from_weights(
+            backbone_config,
+            {key.removeprefix("bert_model."): value for key, value in text_weights.items()},
+            f"{checkpoint.folder}: encoder_q",
+            source.device,
+        )
+    )
+    vision = PatchTransformer(**shape)
+    load_strictly(vision, image_weights, f"{checkpoint.folder}: encoder_p")
+    vision.eval().to(source.device)
+    text_matrix, image_matrix = text_matrix.to(source.device), image_matrix.to(source.device)
+
+    def embed_texts(batch: Batch) -> Tensor:
+        return mean_state(bert(*batch.inputs), batch.inputs[1]) @ text_matrix.T
+
+    def embed_images(batch: Batch) -> Tensor:
+        states: Tensor = vision(*batch.inputs)
+        return states.mean(dim=1) @ image_matrix.T
+
+    tokenizer = load_tokenizer(tokenizer_folder, backbone_config.vocab_size)
+    reader = TextReader(tokenizer, text_about["max_len"], limit=position_limit(backbone_config))
+    texts = Texts(reader.with_max_length(text_max_length), source.device)
+    text = DenseTower(texts, embed_texts, len(text_matrix), dimensions=dimensions)
+    pictures = Images(Pixels(shape["resolution"]), source.device)
+    image = DenseTower(pictures, embed_images, len(image_matrix), dimensions=dimensions)
+    query, document = (text, image) if direction == "text-to-image" else (image, text)
+    return Encoder("dense-crossmodal", "dense", query=query, document=document)
+
+
+def side(weights: Mapping[str, Tensor], prefix: str, where: str) -> tuple[dict[str, Tensor], Tensor]:
+    """The backbone's weights of one side without their prefix, and its projection [D, width].
+
+    Raises:
+        CheckpointError: there is no projection.
+    """
+    own = {key.removeprefix(prefix + "."): value for key, value in weights.items() if key.startswith(prefix + ".")}
+    if (matrix := own.pop("proj", None)) is None or matrix.dim() != 2:
+        raise CheckpointError(f"{where}: {prefix}.proj is missing or no matrix, expected [dimensions, width]")
+    return own, matrix.float()

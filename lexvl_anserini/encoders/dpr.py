@@ -1,0 +1,166 @@
+"""DPR: the inner product of two BERTs' [CLS] states (Karpukhin et al., EMNLP 2020), dense baseline of the text papers.
+
+Question: v = h_[CLS]; passage: v = h_[CLS] of [CLS] title [SEP] text [SEP] with token types 0 and 1; the raw last
+layer, no pooler, not normalised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lexvl_anserini.encoders.backbones import bert_from_weights, position_limit, read_config
+from lexvl_anserini.encoders.base import Encoder, read_document, read_topic
+from lexvl_anserini.encoders.checkpoints import Checkpoint, find_checkpoint, load_strictly, read_weights
+from lexvl_anserini.encoders.dense import DenseTower, by_length
+from lexvl_anserini.encoders.loading import Source
+from lexvl_anserini.encoders.tokens import TextReader, has_tokenizer, load_tokenizer
+from lexvl_anserini.encoders.towers import Batch, pad
+from lexvl_anserini.errors import CheckpointError, UsageError
+from lexvl_anserini.records import Document, Topic
+
+# Tokens per passage and per question, as in the papers' set-ups (VDR, appendix A).
+MAX_LENGTH = 256
+
+QUESTION, CONTEXT = "question_encoder", "ctx_encoder"
+
+
+class Passage(str):
+    """A title and a text. As a string they are joined by one blank; `parts` keeps them apart for the tokenizer."""
+
+    parts: tuple[str, str]
+
+    def __new__(cls, title: str, text: str) -> Passage:
+        """Joins the parts."""
+        passage = super().__new__(cls, f"{title} {text}")
+        passage.parts = (title, text)
+        return passage
+
+
+@dataclass(frozen=True)
+class Passages:
+    """Texts, or pairs of title and text; the inputs are token ids, attention and token types, all int64 [B, L].
+
+    An input is a string, a `Passage`, or a tuple (title, text); an empty title counts as none.
+    """
+
+    reader: TextReader
+    device: torch.device
+
+    def read(self, document: Document) -> str:
+        """The passage of a document; its text alone where it has no title."""
+        if document.title and document.text is not None:
+            return Passage(document.title, document.text)
+        return read_document(document)
+
+    def read_topic(self, topic: Topic) -> str:
+        """The text of a topic."""
+        return read_topic(topic)
+
+    def batches(self, inputs: Sequence[Any], batch_size: int) -> Iterator[Batch]:
+        """The longest first."""
+        tokens = [self.tokens(item) for item in inputs]
+        for positions in by_length([ids for ids, _ in tokens], batch_size):
+            rows = [tokens[i] for i in positions]
+            length = max(len(ids) for ids, _ in rows)
+            input_ids, attention = pad([ids for ids, _ in rows], length, self.reader.pad_id, self.device)
+            types, _ = pad([types for _, types in rows], length, 0, self.device)
+            yield Batch(positions, (input_ids, attention, types))
+
+    def tokens(self, item: str | tuple[str, str]) -> tuple[list[int], list[int]]:
+        """Token ids and types; of a pair that is too long the longer part is cut."""
+        title, text = item if isinstance(item, tuple) else getattr(item, "parts", ("", item))
+        encoded = self.reader.tokenizer(
+            *((title, text) if title else (str(text),)),
+            truncation=True,
+            max_length=self.reader.max_length,
+            return_token_type_ids=True,
+            return_attention_mask=False,
+        )
+        return encoded["input_ids"], encoded["token_type_ids"]
+
+
+def load_dpr(
+    source: Source,
+    query_checkpoint: str | None = None,
+    max_length: int | None = None,
+    query_max_length: int | None = None,
+    dimensions: int | None = None,
+) -> Encoder:
+    """Two folders of transformers: the checkpoint reads passages, `query_checkpoint` questions.
+
+    Args:
+        source: the context encoder, for example facebook/dpr-ctx_encoder-single-nq-base.
+        query_checkpoint: its question encoder, for example facebook/dpr-question_encoder-single-nq-base.
+        max_length: tokens per passage; default 256, or what the model has positions for.
+        query_max_length: the same for questions.
+        dimensions: keep the first ones only (Matryoshka); default all. DPR's vectors are not of unit length, cut or
+            not.
+
+    Raises:
+        UsageError: no question encoder is named.
+        CheckpointError: a folder holds another model, the two have vectors of different widths, or no tokenizer.
+    """
+    context = source.required("dpr")
+    if query_checkpoint is None:
+        raise UsageError(
+            "encoder 'dpr' needs two checkpoints: the context encoder as --checkpoint, the question encoder as "
+            "--set query_checkpoint=FOLDER or HUB-ID"
+        )
+    question = find_checkpoint(query_checkpoint)
+    query = tower(source, question, QUESTION, query_max_length, dimensions)
+    document = tower(source, context, CONTEXT, max_length, dimensions)
+    if query.width != document.width:
+        raise CheckpointError(
+            f"{question.folder}: vectors of {query.width} dimensions, {context.folder} has {document.width}; the two "
+            "encoders of one DPR model have the same"
+        )
+    return Encoder("dpr", "dense", query=query, document=document)
+
+
+def tower(
+    source: Source, checkpoint: Checkpoint, side: str, max_length: int | None, dimensions: int | None
+) -> DenseTower:
+    """One BERT from the keys `<side>.bert_model.*`, with `<side>.encode_proj.*` where the configuration has one.
+
+    Raises:
+        CheckpointError: another model, the other side, weights that do not fit, or no tokenizer.
+    """
+    config = read_config(checkpoint.folder)
+    if config.model_type != "dpr":
+        raise CheckpointError(f"{checkpoint.folder}: a {config.model_type} model, expected dpr")
+    weights = read_weights(checkpoint.path)
+    own = {key.removeprefix(f"{side}."): value for key, value in weights.items() if key.startswith(f"{side}.")}
+    if stray := sorted(weights.keys() - {f"{side}.{key}" for key in own}):
+        raise CheckpointError(f"{checkpoint.folder}: holds {stray[0]} and others, expected only {side}.*")
+    bert = bert_from_weights(
+        config,
+        {key.removeprefix("bert_model."): value for key, value in own.items() if key.startswith("bert_model.")},
+        f"{checkpoint.folder}: {side}.bert_model",
+        source.device,
+    )
+    projected = config.projection_dim > 0
+    projection = nn.Linear(config.hidden_size, config.projection_dim) if projected else nn.Identity()
+    rest = {key.removeprefix("encode_proj."): value for key, value in own.items() if not key.startswith("bert_model.")}
+    load_strictly(projection, rest, f"{checkpoint.folder}: {side}.encode_proj")
+    projection.eval().to(source.device)
+
+    def embed(batch: Batch) -> Tensor:
+        input_ids, attention, types = batch.inputs
+        states = bert(input_ids=input_ids, attention_mask=attention, token_type_ids=types).last_hidden_state
+        vectors: Tensor = projection(states[:, 0])  # [B, D]
+        return vectors
+
+    folder = source.tokenizer_folder()
+    if source.tokenizer is None and has_tokenizer(checkpoint.folder):
+        folder = checkpoint.folder
+    limit = position_limit(config)
+    reader = TextReader(
+        load_tokenizer(folder, config.vocab_size), max_length or min(MAX_LENGTH, limit or MAX_LENGTH), limit=limit
+    )
+    width = config.projection_dim if projected else config.hidden_size
+    return DenseTower(Passages(reader, source.device), embed, width, normalise=False, dimensions=dimensions)

@@ -1,0 +1,387 @@
+"""FDT: texts and images as sparse weights over a learned codebook of finite discrete tokens (Chen et al., CVPR 2023).
+
+r_k = pool_t <q_map(f_t), C_k> / (sqrt(d) T) over patches or tokens; w = sparsemax(r); f = w C. The weights w are
+lexical vectors over anonymous terms fdt00000, fdt00001, ..., L2-normalised for the index; the features f are dense.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from lexvl_anserini.encoders.activations import Activation
+from lexvl_anserini.encoders.base import Encoder
+from lexvl_anserini.encoders.checkpoints import Checkpoint, load_strictly, read_contents
+from lexvl_anserini.encoders.clip_bpe import END, MASK, START, ClipBpe
+from lexvl_anserini.encoders.clip_layout import (
+    MERGES,
+    Shape,
+    build_clip,
+    clip_config,
+    find_merges,
+    renamed,
+    run_config,
+)
+from lexvl_anserini.encoders.crops import one_crop
+from lexvl_anserini.encoders.crossmodal import Direction, in_direction
+from lexvl_anserini.encoders.dense import DenseTower
+from lexvl_anserini.encoders.loading import Source
+from lexvl_anserini.encoders.sparsify import positive, top_mask
+from lexvl_anserini.encoders.tokens import Columns, TextReader
+from lexvl_anserini.encoders.towers import Batch, Composition, Head, LexicalTower, TextTower
+from lexvl_anserini.encoders.vision import ImageTower
+from lexvl_anserini.errors import CheckpointError, UsageError
+from lexvl_anserini.vocabulary import Vocabulary
+
+# Files of a training run beside its config.json.
+RUN_FOLDER, RUN_FILES = "checkpoints", "ckpt_*.pth.tar"
+
+SPECIALS = (MASK, START, END)
+
+# Keys outside of the two towers; `logit_scale_sd` is a dead parameter of the reference.
+CODEBOOK = "space_dict"
+OTHERS = (CODEBOOK, "logit_scale_sd")
+QUERY_MAPS = {"text": "txt_query_model.", "image": "img_query_model."}
+
+# What the temperature is computed from.
+DECAY = ("org_t", "sd_T_decay_iter", "sd_T_decay_w", "sd_T_min")
+
+
+def sparsemax(logits: Tensor) -> Tensor:  # [B, K]
+    """Euclidean projection of each row on the simplex: exact zeros, rows sum to 1 (Martins and Astudillo, 2016)."""
+    shifted = logits - logits.amax(dim=1, keepdim=True)
+    descending = shifted.sort(dim=1, descending=True).values
+    sums = descending.cumsum(dim=1)
+    ranks = torch.arange(1, logits.shape[1] + 1, device=logits.device, dtype=logits.dtype)
+    support = (1 + ranks * descending > sums).sum(dim=1, keepdim=True)  # [B, 1], >= 1
+    threshold = (sums.gather(1, support - 1) - 1) / support
+    return (shifted - threshold).clamp(min=0)
+
+
+# What turns relevances [B, K] into weights, by the name in the configuration (`att_func_type`).
+ATTENTIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "sparsemax": sparsemax,
+    "softmax": partial(torch.softmax, dim=1),
+    "sigmoid": torch.sigmoid,
+}
+
+
+def floored_max(logits: Tensor, masked: Tensor, activation: Activation) -> Tensor:
+    """Max over positions, a masked one counting as 0: the reference multiplies padding by 0 (section 1.3, point 3)."""
+    logits.view(-1, logits.shape[-1]).index_fill_(0, masked, 0.0)
+    return activation(logits.amax(dim=1))
+
+
+def floored_sum(logits: Tensor, masked: Tensor, activation: Activation) -> Tensor:
+    """Sum over positions, a masked one counting as 0; the activation is linear, so it acts once, after."""
+    logits.view(-1, logits.shape[-1]).index_fill_(0, masked, 0.0)
+    return activation(logits.sum(dim=1))
+
+
+def floored_mean(logits: Tensor, masked: Tensor, activation: Activation, positions: int) -> Tensor:
+    """Mean over all `positions` of the model, those that padding would fill included, counting as 0."""
+    return floored_sum(logits, masked, activation) / positions
+
+
+POOLINGS: Mapping[str, Callable[[int], Any]] = {
+    "max": lambda positions: floored_max,
+    "sum": lambda positions: floored_sum,
+    "mean": lambda positions: partial(floored_mean, positions=positions),
+}
+
+
+@dataclass(frozen=True)
+class Grounding:
+    """How relevances become weights, and weights the vector that is indexed.
+
+    attention  relevances [B, K] -> weights [B, K]
+    topk       keep the largest weights only; None keeps all
+    threshold  drop weights below this share of a vector's largest
+    normalise  L2 norm over what was kept
+    """
+
+    attention: Callable[[Tensor], Tensor]
+    topk: int | None = None
+    threshold: float = 0.0
+    normalise: bool = True
+
+    def pruned(self, weights: Tensor) -> Tensor:
+        """The vector that is indexed, [B, K], of weights [B, K]."""
+        if self.topk is not None:
+            weights = weights * top_mask(weights, self.topk)
+        if self.threshold:
+            weights = weights * (weights >= self.threshold * weights.amax(dim=1, keepdim=True))
+        return nn.functional.normalize(weights, dim=1) if self.normalise else weights
+
+
+class QueryMap(nn.Module):
+    """States [B, L, D] -> queries [B, L, d]; the name of its part is that of the checkpoints."""
+
+    def __init__(self, states: int, width: int):
+        super().__init__()
+        self.q_map = nn.Sequential(
+            nn.LayerNorm(states), nn.Linear(states, width), nn.GELU(), nn.LayerNorm(width), nn.Linear(width, width)
+        )
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Position by position."""
+        queries: Tensor = self.q_map(states)
+        return queries
+
+
+class Grounded(LexicalTower):
+    """A tower whose weights compete: attention acts on the whole vector of relevances, after pooling."""
+
+    def __init__(self, grounding: Grounding, *parts: Any):
+        super().__init__(*parts)
+        self.grounding = grounding
+
+    def attended(self, inputs: tuple[Tensor, ...], masked: Tensor | None) -> Tensor:
+        """The model's own weights, float32 [B, K]."""
+        return self.grounding.attention(super().pooled(inputs, masked))
+
+    def pooled(self, inputs: tuple[Tensor, ...], masked: Tensor | None) -> Tensor:
+        """What is indexed, float32 [B, K]: the model's weights, pruned and normalised."""
+        return self.grounding.pruned(self.attended(inputs, masked))
+
+
+class FdtTexts(Grounded, TextTower):
+    """Texts. One that is shorter than the model's positions has at least one position of padding, which counts as 0."""
+
+    def batches(self, inputs: Sequence[str], batch_size: int) -> Iterator[Batch]:
+        """The longest texts come first."""
+        most = self.reader.limit or self.reader.max_length
+        for batch in super().batches(inputs, batch_size):
+            input_ids, attention = batch.inputs
+            if input_ids.shape[1] < most:
+                input_ids, attention = (nn.functional.pad(part, (0, 1)) for part in (input_ids, attention))
+            yield batch._replace(inputs=(input_ids, attention), masked=attention == 0)
+
+
+class FdtImages(Grounded, ImageTower):
+    """Images; every patch takes part."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """A loaded checkpoint.
+
+    clip         transformers' CLIPModel; its projections are not used
+    query_maps   by modality, token or patch states [B, L, D] -> [B, L, d]
+    codebook     [K, d], keys and values
+    attention    of `ATTENTIONS`
+    pooling      of `POOLINGS`
+    temperature  T
+    """
+
+    clip: Any
+    query_maps: Mapping[str, nn.Module]
+    codebook: Tensor
+    attention: str
+    pooling: str
+    temperature: float
+
+    def composition(self, modality: str, positions: int) -> Composition:
+        """One side's equation up to the pooled relevances [B, K]."""
+        backbone = text_states(self.clip) if modality == "text" else patch_states(self.clip)
+        scale = self.codebook.shape[1] ** 0.5
+
+        def tempered(logits: Tensor) -> Tensor:
+            return logits / scale / self.temperature
+
+        head = Head(self.query_maps[modality], self.codebook)
+        return Composition(backbone, head, tempered, POOLINGS[self.pooling](positions), positive())
+
+    def features(self, tower: FdtTexts | FdtImages, dimensions: int | None) -> DenseTower:
+        """The dense side: the codebook's rows, averaged by the model's own weights; cosines."""
+
+        def embed(batch: Batch) -> Tensor:
+            weights = tower.attended(batch.inputs, batch.masked)  # [B, K]
+            if self.attention == "sigmoid":
+                weights = weights / weights.sum(dim=1, keepdim=True)
+            return weights @ self.codebook  # [B, d]
+
+        return DenseTower(tower, embed, self.codebook.shape[1], dimensions=dimensions)
+
+
+def text_states(clip: Any) -> Callable[..., Tensor]:
+    """Token states after the last LayerNorm, [B, L, D]; attention is causal, so padding behind a text changes none."""
+    return lambda input_ids, attention: clip.text_model(input_ids).last_hidden_state
+
+
+def patch_states(clip: Any) -> Callable[..., Tensor]:
+    """Patch states before the last LayerNorm, without the class token, [B, P, D]."""
+    return lambda pixels: clip.vision_model(pixels).last_hidden_state[:, 1:]
+
+
+def load_fdt(
+    source: Source,
+    direction: Direction = "text-to-image",
+    space: Literal["weights", "features"] = "weights",
+    temperature: float | None = None,
+    topk: int | None = None,
+    threshold: float = 0.0,
+    normalise: bool = True,
+    dimensions: int | None = None,
+    merges: str | None = None,
+) -> Encoder:
+    """A training run's folder (config.json and `checkpoints/`), or one of its files `ckpt_<iteration>.pth.tar`.
+
+    Args:
+        source: `tokenizer` may name a folder that has the merges.
+        direction: which side asks, which is asked.
+        space: weights (lexical, an inverted index) or features (dense, FAISS; or to re-rank what the weights found).
+        temperature: T; default what the run's decay gives at the checkpoint's iteration.
+        topk: weights kept per vector, for models whose vectors are long; default all that are above 0.
+        threshold: drop weights below this share of a vector's largest, for example 0.01.
+        normalise: of unit length, so that scores are cosines; False indexes the model's own weights, which sum to 1.
+        dimensions: of features, keep the first ones only (Matryoshka); default all.
+        merges: BPE merges file; default the run's own beside config.json.
+
+    Raises:
+        CheckpointError: weights that do not fit, no merges, or no temperature to be had.
+        UsageError: options of the other space, or out of range.
+    """
+    if space == "weights" and dimensions is not None:
+        raise UsageError("dimensions is for dense vectors, and weights are lexical; give topk, or space=features")
+    if space == "features" and (topk is not None or threshold or not normalise):
+        raise UsageError("topk, threshold and normalise are for space=weights; features are dense and of unit length")
+    if not 0 <= threshold < 1 or (topk is not None and topk < 1):
+        raise UsageError(f"threshold {threshold}, topk {topk}: expected a share from 0 to below 1, and at least 1")
+    checkpoint = source.required("fdt")
+    config = run_config(checkpoint)
+    model = read_model(checkpoint, config, temperature, source.device)
+    sides = towers(
+        source, checkpoint, config, model, Grounding(ATTENTIONS[model.attention], topk, threshold, normalise), merges
+    )
+    if space == "features":
+        sides = {modality: model.features(tower, dimensions) for modality, tower in sides.items()}
+    query, document = in_direction(direction, sides["text"], sides["image"])
+    return Encoder("fdt", "impact" if space == "weights" else "dense", query=query, document=document)
+
+
+def towers(
+    source: Source,
+    checkpoint: Checkpoint,
+    config: Mapping[str, Any],
+    model: Model,
+    grounding: Grounding,
+    merges: str | None,
+) -> dict[str, Any]:
+    """The lexical towers by modality, over one vocabulary.
+
+    Raises:
+        CheckpointError: no merges, or those of another model.
+    """
+    path = find_merges(merges, source.tokenizer_folder(), config)
+    if path is None:
+        raise CheckpointError(
+            f"{checkpoint.path}: no BPE merges beside it ({MERGES}); name the file with --set merges=FILE, or its "
+            "folder with --tokenizer"
+        )
+    about, vision = model.clip.config.text_config, model.clip.config.vision_config
+    limit, side = about.max_position_embeddings, vision.image_size
+    reader = TextReader(ClipBpe(path, SPECIALS, about.vocab_size), limit, limit=limit)
+    columns = codebook_columns(len(model.codebook))
+    text, image = model.composition("text", limit), model.composition("image", (side // vision.patch_size) ** 2)
+    return {
+        "text": FdtTexts(grounding, text, reader, columns, source.device),
+        "image": FdtImages(grounding, image, one_crop(side), columns, source.device),
+    }
+
+
+def codebook_columns(size: int) -> Columns:
+    """Terms fdt00000, fdt00001, ...: one per codebook row; no token of a text is one of them."""
+    vocabulary = Vocabulary([f"fdt{number:05d}" for number in range(size)], "the codebook")
+    return Columns(vocabulary, np.full(0, -1, dtype=np.int64))
+
+
+def read_model(
+    checkpoint: Checkpoint, config: Mapping[str, Any], temperature: float | None, device: torch.device
+) -> Model:
+    """Towers, query maps and codebook of one file of a run.
+
+    Raises:
+        CheckpointError: several files to choose from, keys that do not fit, an unknown attention or pooling, or no
+            temperature to be had.
+    """
+    path = weight_file(checkpoint)
+    weights, extra = read_contents(path)
+    where = str(path)
+    if CODEBOOK not in weights:
+        raise CheckpointError(f"{where}: no codebook ({CODEBOOK}), so not an FDT model; plain CLIP is --encoder clip")
+    about = settings(config)
+    names = {"attention": ("att_func_type", "sparsemax", ATTENTIONS), "pooling": ("pool_type", "max", POOLINGS)}
+    chosen = {name: about.get(key, default) for name, (key, default, _) in names.items()}
+    for name, (key, _, known) in names.items():
+        if chosen[name] not in known:
+            raise CheckpointError(f"{where}: {key} {chosen[name]!r} is not known; expected {', '.join(known)}")
+    codebook = weights[CODEBOOK].float()  # [K, d]
+    plain = {k: v for k, v in weights.items() if not k.startswith(tuple(QUERY_MAPS.values())) and k not in OTHERS}
+    names_of_clip = renamed(plain, where)
+    clip = build_clip(clip_config(names_of_clip, Shape.of_run(config), where), names_of_clip, where, device)
+    widths = {"image": clip.config.vision_config.hidden_size, "text": clip.config.text_config.hidden_size}
+    query_maps = {}
+    for modality, prefix in QUERY_MAPS.items():
+        own = {key.removeprefix(prefix): value for key, value in weights.items() if key.startswith(prefix)}
+        module = QueryMap(widths[modality], codebook.shape[1])
+        load_strictly(module, own, f"{where}: {prefix[:-1]}")
+        query_maps[modality] = module.eval().to(device)
+    degree = temperature_of(config, extra, where) if temperature is None else temperature
+    if not degree > 0:
+        raise UsageError(f"temperature {degree}: expected a number above 0")
+    return Model(clip, query_maps, codebook.to(device), chosen["attention"], chosen["pooling"], degree)
+
+
+def settings(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The entry `fdt` of a run's configuration."""
+    kwargs = (config.get("model") or {}).get("kwargs") or {}
+    return (kwargs.get("clip") or kwargs).get("fdt") or {}
+
+
+def weight_file(checkpoint: Checkpoint) -> Path:
+    """The file that was named, else the run's only one.
+
+    Raises:
+        CheckpointError: several, or none.
+    """
+    if checkpoint.file is not None:
+        return checkpoint.file
+    folders = (checkpoint.folder, checkpoint.folder / RUN_FOLDER)
+    found = sorted(path for folder in folders for path in folder.glob(RUN_FILES))
+    if not found:
+        return checkpoint.folder  # whatever weights lie there under other names
+    if len(found) > 1:
+        raise CheckpointError(
+            f"{checkpoint.folder}: several iterations ({', '.join(path.name for path in found)}); name the file"
+        )
+    return found[0]
+
+
+def temperature_of(config: Mapping[str, Any], extra: Mapping[str, Any], where: str) -> float:
+    """T at the checkpoint's iteration, as the reference's evaluation computes it; it is not in the weights.
+
+    T = max(org_t * sd_T_decay_w ^ (last_iter / sd_T_decay_iter), sd_T_min), the exponent a fraction (section 1.4). A
+    `temperature` under `fdt` in the configuration, for converted checkpoints, comes first.
+
+    Raises:
+        CheckpointError: something of that is missing.
+    """
+    if (stored := settings(config).get("temperature")) is not None:
+        return float(stored)
+    decay = config.get("t_decay") or {}
+    missing = [key for key in DECAY if key not in decay] + ([] if "last_iter" in extra else ["last_iter"])
+    if missing:
+        raise CheckpointError(
+            f"{where}: no temperature; t_decay of config.json and the checkpoint lack {', '.join(missing)}; give it "
+            "with --set temperature=T (1000 for the released CC3M run)"
+        )
+    periods = extra["last_iter"] / decay["sd_T_decay_iter"]
+    return float(max(decay["org_t"] * decay["sd_T_decay_w"] ** periods, decay["sd_T_min"]))

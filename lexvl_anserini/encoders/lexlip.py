@@ -1,0 +1,268 @@
+"""LexLIP: w_j = log(1 + max_i relu(logit_ij)) over one masked-LM head per modality, L2-normalised (ICCV 2023).
+
+Text:  BERT and its head; captions are lower-cased and read up to 40 tokens.
+Image: BEiT, a LayerNorm of its own, its own head; the class token takes part in the maximum.
+
+Reads the checkpoints of pre-training (phase 1), momentum contrast (phase 2) and fine-tuning, as Lightning wrote them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import gelu
+
+from lexvl_anserini.encoders.activations import log1p_relu
+from lexvl_anserini.encoders.backbones import bert_from_weights, hidden_states, position_limit, read_config
+from lexvl_anserini.encoders.base import Encoder
+from lexvl_anserini.encoders.beit import EPS, Beit, window_of
+from lexvl_anserini.encoders.checkpoints import Checkpoint, complain, find_checkpoint, load_strictly, read_contents
+from lexvl_anserini.encoders.crossmodal import Direction, in_direction, positive_or_top
+from lexvl_anserini.encoders.loading import Source
+from lexvl_anserini.encoders.pooling import masked_max
+from lexvl_anserini.encoders.tokens import TextReader, columns_of_all, has_tokenizer, load_tokenizer
+from lexvl_anserini.encoders.towers import Backbone, Composition, Head, TextTower
+from lexvl_anserini.encoders.vision import ImageTower, Pixels
+from lexvl_anserini.encoders.weights import below
+from lexvl_anserini.errors import CheckpointError
+
+# What the reference reads per caption, and the size of its pictures before fine-tuning (384 after).
+MAX_LENGTH = 40
+RESOLUTION = 224
+# Its pictures are (x / 255 - 0.5) / 0.5.
+HALF = (0.5, 0.5, 0.5)
+
+# The text backbone of all its checkpoints; they carry neither configuration nor tokenizer.
+BACKBONE = "bert-base-uncased"
+
+# What only training uses: the weakened decoder of phase 1, momentum copies and queues of phase 2.
+TRAINING_ONLY = re.compile(
+    r"text_transformer\.decoder_heads\..*|moco_.*|(image|text)_queue(_ptr)?|.*\.relative_position_index"
+)
+PARTS = ("text_transformer.bert.", "text_transformer.cls.", "image_transformer.", "mlm_head_for_image.")
+
+
+class LowerCaseReader(TextReader):
+    """Lower-cases texts before it tokenises them, as the reference does, whatever the tokenizer would do."""
+
+    def __call__(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids per text, unpadded, truncated to `max_length`."""
+        return super().__call__([text.lower() for text in texts])
+
+
+class PredictionHead(nn.Module):
+    """BERT's masked-LM head, its decoder not tied to any embedding; the names of its parts are those of checkpoints."""
+
+    def __init__(self, width: int, size: int):
+        super().__init__()
+        self.transform = nn.ModuleDict({"dense": nn.Linear(width, width), "LayerNorm": nn.LayerNorm(width, eps=EPS)})
+        self.decoder = nn.Linear(width, size)
+
+    def transformed(self, hidden: Tensor) -> Tensor:
+        """States as the decoder sees them, [B, L, D] -> [B, L, D]."""
+        return self.transform["LayerNorm"](gelu(self.transform["dense"](hidden)))
+
+
+class ImageStates(nn.Module):
+    """BEiT and the LayerNorm that LexLIP puts after it; the names of its parts are those of checkpoints."""
+
+    def __init__(self, beit: Beit, width: int):
+        super().__init__()
+        self.beit, self.layernorm = beit, nn.LayerNorm(width, eps=EPS)
+
+    def forward(self, pixels: Tensor) -> Tensor:  # [B, 3, R, R]
+        """States [B, 1 + P, D]."""
+        return self.layernorm(self.beit(pixels))
+
+
+def load_lexlip(
+    source: Source,
+    direction: Direction = "text-to-image",
+    resolution: int | None = None,
+    normalise: bool = True,
+    topk: int | None = None,
+    query_topk: int | None = None,
+    text_max_length: int = MAX_LENGTH,
+) -> Encoder:
+    """A checkpoint as the reference's training writes it: a Lightning `.ckpt` or the folder that holds it.
+
+    Args:
+        source: `tokenizer` and `backbone_config` name BERT's; default what lies in the checkpoint's folder, else
+            bert-base-uncased. Without a configuration, BERT has as many heads as the checkpoint's BEiT.
+        direction: which side asks.
+        resolution: side of the pictures in pixels; default the `image_size` that the checkpoint was trained with, else
+            224. Larger ones stretch the position bias, smaller ones cut it, both as the reference does.
+        normalise: divide by the L2 norm, so that scores are the cosines the reference ranks by.
+        topk: dimensions kept per document; default all positive ones.
+        query_topk: the same for queries; default `topk`.
+        text_max_length: tokens per caption.
+
+    Raises:
+        CheckpointError: another layout, or weights that do not fit.
+    """
+    checkpoint = source.required("lexlip")
+    contents = read_contents(checkpoint.path)
+    weights = {key: value for key, value in contents.weights.items() if not TRAINING_ONLY.fullmatch(key)}
+    complain(
+        checkpoint.reference,
+        missing=[f"{part}*" for part in PARTS if not below(weights, part)],
+        unexpected=[key for key in weights if not key.startswith(PARTS)],
+        misshaped=[],
+    )
+    images = image_states(weights, resolution or trained_resolution(contents.extra), checkpoint.reference)
+    images.eval().to(source.device)
+    config = text_config(source, checkpoint, weights, heads=images.beit.heads)
+    tokenizer = load_tokenizer(tokenizer_folder(source, checkpoint), config.vocab_size)
+    bert = bert_from_weights(
+        config,
+        below(weights, "text_transformer.bert."),
+        f"{checkpoint.reference}: text_transformer.bert",
+        source.device,
+    )
+    columns = columns_of_all(tokenizer)
+    reader = LowerCaseReader(tokenizer, text_max_length, limit=position_limit(config))
+    text_head = prediction_head(weights, "text_transformer.cls.predictions.", checkpoint.reference, source.device)
+    image_head = prediction_head(weights, "mlm_head_for_image.predictions.", checkpoint.reference, source.device)
+
+    def composition(backbone: Backbone, head: Head, k: int | None) -> Composition:
+        return Composition(backbone, head, log1p_relu, masked_max, positive_or_top(k), normalise)
+
+    def texts(k: int | None) -> TextTower:
+        return TextTower(composition(hidden_states(bert), text_head, k), reader, columns, source.device)
+
+    def pictures(k: int | None) -> ImageTower:
+        pixels = Pixels(images.beit.resolution, mean=HALF, std=HALF)
+        return ImageTower(composition(images, image_head, k), pixels, columns, source.device)
+
+    query, document = in_direction(direction, texts, pictures)
+    return Encoder("lexlip", "impact", query=query(topk if query_topk is None else query_topk), document=document(topk))
+
+
+def trained_resolution(extra: Mapping[str, Any]) -> int:
+    """The `image_size` among a checkpoint's hyper-parameters; 224 if it says none."""
+    config = (extra.get("hyper_parameters") or {}).get("config") or {}
+    return int(config.get("image_size") or RESOLUTION)
+
+
+def image_states(weights: Mapping[str, Tensor], resolution: int, where: str) -> ImageStates:
+    """The image tower up to its head, of the shape that its weights have.
+
+    Raises:
+        CheckpointError: weights are missing or do not fit together, or no position bias reaches the resolution.
+    """
+    own = below(weights, "image_transformer.")
+    first = "beit.encoder.layer.0."
+    patches = "beit.embeddings.patch_embeddings.projection.weight"
+    inner = f"{first}intermediate.dense.weight"
+    table = f"{first}attention.attention.relative_position_bias.relative_position_bias_table"
+    complain(
+        f"{where}: image_transformer",
+        missing=[key for key in (patches, inner, table) if key not in own],
+        unexpected=[],
+        misshaped=[
+            f"{key} of {own[key].dim()} dimensions"
+            for key, n in ((patches, 4), (inner, 2), (table, 2))
+            if key in own and own[key].dim() != n
+        ],
+    )
+    width, _, patch_size, _ = own[patches].shape
+    beit = Beit(
+        width=width,
+        layers=layers_of(own, "beit.encoder.layer."),
+        heads=own[table].shape[1],
+        inner=own[inner].shape[0],
+        patch_size=patch_size,
+        window=window_of(own[table], f"{where}: image_transformer.{table}"),
+        resolution=resolution,
+    )
+    states = ImageStates(beit, width)
+    load_strictly(states, own, f"{where}: image_transformer")
+    return states
+
+
+def layers_of(weights: Mapping[str, Tensor], prefix: str) -> int:
+    """How many numbered layers the weights have below `prefix`."""
+    return len({key.removeprefix(prefix).partition(".")[0] for key in weights if key.startswith(prefix)})
+
+
+def prediction_head(weights: Mapping[str, Tensor], prefix: str, where: str, device: torch.device) -> Head:
+    """A masked-LM head from the keys below `prefix`.
+
+    Its bias stands twice in a checkpoint, under `bias` and `decoder.bias`; the decoder adds the second.
+
+    Raises:
+        CheckpointError: weights are missing or do not fit together.
+    """
+    own = below(weights, prefix)
+    bias = own.pop("bias", None)
+    if bias is not None and not torch.equal(own.setdefault("decoder.bias", bias), bias):
+        raise CheckpointError(f"{where}: {prefix}bias differs from {prefix}decoder.bias; they are one parameter")
+    decoder = own.get("decoder.weight")
+    if decoder is None or decoder.dim() != 2:
+        raise CheckpointError(f"{where}: {prefix}decoder.weight is missing or no matrix; this head is not tied")
+    size, width = decoder.shape
+    head = PredictionHead(width, size)
+    load_strictly(head, own, f"{where}: {prefix.rstrip('.')}")
+    head.eval().to(device)
+    return Head(head.transformed, head.decoder.weight.detach(), head.decoder.bias.detach())
+
+
+def text_config(source: Source, checkpoint: Checkpoint, weights: Mapping[str, Tensor], heads: int) -> Any:
+    """BERT's configuration: the one named, else the one in the checkpoint's folder, else what its weights say.
+
+    Weights do not say into how many heads they are split; the reference pairs BERT-base with BEiT-base, 12 each.
+
+    Raises:
+        CheckpointError: weights are missing, or the width cannot be split into so many heads.
+    """
+    import transformers
+
+    if source.backbone_config is not None:
+        return read_config(find_checkpoint(source.backbone_config, weights=False).folder)
+    if (checkpoint.folder / "config.json").is_file():
+        return read_config(checkpoint.folder)
+    own = below(weights, "text_transformer.bert.")
+    tables = [f"embeddings.{name}_embeddings.weight" for name in ("word", "position", "token_type")]
+    inner = "encoder.layer.0.intermediate.dense.weight"
+    complain(
+        f"{checkpoint.reference}: text_transformer.bert",
+        missing=[key for key in (*tables, inner) if key not in own],
+        unexpected=[],
+        misshaped=[],
+    )
+    size, width = own[tables[0]].shape
+    if width % heads:
+        raise CheckpointError(
+            f"{checkpoint.reference}: a BERT of width {width} cannot have {heads} heads as the BEiT beside it; "
+            "name its configuration with --backbone-config"
+        )
+    return transformers.BertConfig(
+        vocab_size=size,
+        hidden_size=width,
+        num_hidden_layers=layers_of(own, "encoder.layer."),
+        num_attention_heads=heads,
+        intermediate_size=own[inner].shape[0],
+        max_position_embeddings=own[tables[1]].shape[0],
+        type_vocab_size=own[tables[2]].shape[0],
+    )
+
+
+def tokenizer_folder(source: Source, checkpoint: Checkpoint) -> Path:
+    """The tokenizer named, else the one in the checkpoint's folder, else bert-base-uncased's.
+
+    Raises:
+        CheckpointError: bert-base-uncased cannot be had; the message says how to name a folder.
+    """
+    if source.tokenizer is not None or has_tokenizer(checkpoint.folder):
+        return source.tokenizer_folder()
+    try:
+        return find_checkpoint(BACKBONE, weights=False).folder
+    except CheckpointError as error:
+        raise CheckpointError(
+            f"{error}; or name a folder that has the tokenizer of {BACKBONE} with --tokenizer"
+        ) from error

@@ -1,0 +1,138 @@
+"""STAIR: w = log(1 + relu(max_j e TRANSFORM(h_j) + b)) for texts and images, e the token embeddings (EMNLP 2023).
+
+Both towers follow equations 4 and 5 of the paper; scores are cosines. Nothing of it is published: checkpoints are those
+of our own training, a folder that `save_stair` writes: config.json, model.safetensors and the tokenizer's files.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize as unit_length
+
+from lexvl_anserini.encoders.activations import log1p_relu
+from lexvl_anserini.encoders.base import Encoder
+from lexvl_anserini.encoders.checkpoints import load_strictly, read_weights
+from lexvl_anserini.encoders.crossmodal import Direction, in_direction, positive_or_top
+from lexvl_anserini.encoders.loading import Source
+from lexvl_anserini.encoders.pooling import masked_max
+from lexvl_anserini.encoders.stair_network import Stair, StairConfig
+from lexvl_anserini.encoders.tokens import Columns, TextReader, columns_of_all, columns_without, load_tokenizer
+from lexvl_anserini.encoders.towers import BagTower, Composition, Head, TextTower
+from lexvl_anserini.encoders.vision import ImageTower, Pixels
+from lexvl_anserini.files import atomic_write, write_json
+
+WEIGHTS = "model.safetensors"
+
+
+class OwnTokenTower(TextTower):
+    """Texts whose weights are masked to their own tokens before they are normalised (equation 8)."""
+
+    def __init__(self, composition: Composition, *args: Any, normalise: bool, **kwargs: Any):
+        assert not composition.normalise, "the mask comes before the norm"
+        super().__init__(composition, *args, **kwargs)
+        self.normalise = normalise
+        self.dimension_of = torch.from_numpy(self.columns.of_token).to(self.device)  # int64 [|T|], -1 for no dimension
+
+    def pooled(self, inputs: tuple[Tensor, ...], masked: Tensor | None) -> Tensor:
+        """Weights of the text's own tokens, float32 [B, V]."""
+        input_ids, attention = inputs
+        dims = self.dimension_of[input_ids].masked_fill(attention == 0, -1)  # [B, L]
+        own = torch.zeros(len(dims), len(self.vocabulary) + 1, dtype=torch.float32, device=self.device)
+        own.scatter_(1, dims + 1, 1.0)  # column 0 takes what is no dimension
+        weights = super().pooled(inputs, masked) * own[:, 1:]
+        return unit_length(weights, dim=1) if self.normalise else weights
+
+
+def load_stair(
+    source: Source,
+    direction: Direction = "text-to-image",
+    text_encoder_free: bool = False,
+    text_mask: Literal["none", "own"] | None = None,
+    mask_specials: bool | None = None,
+    padding: Literal["none", "max_length"] | None = None,
+    prompt: str | None = None,
+    normalise: bool = True,
+    topk: int | None = None,
+    query_topk: int | None = None,
+    text_max_length: int | None = None,
+) -> Encoder:
+    """A folder that `save_stair` wrote, of a single-stage or three-stage model.
+
+    Args:
+        source: holds configuration, weights and tokenizer; `tokenizer` may name another folder for the last.
+        direction: which side asks.
+        text_encoder_free: texts are binary bags of their own tokens, without prompt and without network (appendix E.2).
+        text_mask: own keeps only a text's own tokens (equation 8); default own for checkpoints of stage 1, else none.
+        mask_specials: [CLS] and [SEP] count as own tokens; default the checkpoint's (they do not).
+        padding: max_length pads texts to that length and lets padding take part in the maximum; default the
+            checkpoint's (none).
+        prompt: stands before every text; default the checkpoint's ("a photo of ", as in zero-shot retrieval).
+        normalise: divide by the L2 norm, so that scores are cosines (equation 2).
+        topk: dimensions kept per document; default all positive ones.
+        query_topk: the same for queries; default `topk`.
+        text_max_length: tokens per text; default the checkpoint's (76).
+
+    Raises:
+        CheckpointError: another model's folder, or weights that do not fit its configuration.
+    """
+    checkpoint = source.required("stair")
+    config = StairConfig.read(checkpoint.config(), f"{checkpoint.folder}/config.json")
+    model = Stair(config)
+    load_strictly(model, read_weights(checkpoint.folder), str(checkpoint.folder))
+    model.eval().to(source.device)
+    tokenizer = load_tokenizer(source.tokenizer_folder(), config.vocab_size)
+    columns = own_columns(tokenizer, config.mask_specials if mask_specials is None else mask_specials)
+    embeddings = model.embeddings.detach()
+    reader = TextReader(
+        tokenizer,
+        config.text.max_length if text_max_length is None else text_max_length,
+        padding or config.padding,
+        limit=config.text.max_length,
+        prompt=config.prompt if prompt is None else prompt,
+    )
+    only_own = config.stage == "1" if text_mask is None else text_mask == "own"
+
+    def composition(states: Any, head: Any, k: int | None, normalised: bool) -> Composition:
+        projection = Head(head, embeddings, head.bias.detach())
+        return Composition(states, projection, log1p_relu, masked_max, positive_or_top(k), normalised)
+
+    def texts(k: int | None) -> TextTower | BagTower:
+        if text_encoder_free:
+            return BagTower(TextReader(tokenizer, reader.max_length), columns, topk=k)
+        if only_own:
+            parts = composition(model.text, model.text_head, k, False)
+            return OwnTokenTower(parts, reader, columns, source.device, normalise=normalise)
+        return TextTower(composition(model.text, model.text_head, k, normalise), reader, columns, source.device)
+
+    def pictures(k: int | None) -> ImageTower:
+        parts = composition(model.image, model.image_head, k, normalise)
+        return ImageTower(parts, Pixels(config.image.resolution), columns, source.device)
+
+    query, document = in_direction(direction, texts, pictures)
+    return Encoder("stair", "impact", query=query(topk if query_topk is None else query_topk), document=document(topk))
+
+
+def own_columns(tokenizer: Any, specials: bool) -> Columns:
+    """Every token is a dimension; a text's own (MASK) are all but padding and, unless `specials`, [CLS] and [SEP]."""
+    return columns_without(tokenizer, [tokenizer.pad_token_id]) if specials else columns_of_all(tokenizer)
+
+
+def save_stair(model: Stair, tokenizer: Any, folder: Path) -> None:
+    """Writes a model as `load_stair` reads it. Each file appears whole; the configuration comes last.
+
+    Args:
+        model: in any precision; saved as it is.
+        tokenizer: a transformers tokenizer with as many tokens as the model has dimensions.
+        folder: made if it is not there; files of these names are replaced.
+    """
+    from safetensors.torch import save
+
+    assert len(tokenizer) == model.config.vocab_size, "the tokenizer's tokens are the model's dimensions"
+    tokenizer.save_pretrained(str(folder))
+    with atomic_write(folder / WEIGHTS) as out:
+        out.write(save({key: value.detach().cpu().contiguous() for key, value in model.state_dict().items()}))
+    write_json(folder / "config.json", model.config.to_json())

@@ -1,0 +1,298 @@
+"""Weights on disk: every format models are published in, read without running their code, and loaded strictly.
+
+    *.safetensors                      one file, or shards with an index
+    pytorch_model*.bin                 one file, or shards
+    *.bin *.pt *.pth *.ckpt *.cp *.tar  one file, written by `torch.save`
+
+What `torch.save` wrote may be the tensors themselves, or hold them under a name (`WRAPPERS`) beside epochs, optimiser
+states and options. A pickle is read with `weights_only`: it builds tensors and plain values, nothing else. Classes of
+frameworks that are known to leave their names in checkpoints are replaced by an inert stand-in; every other class is
+refused.
+"""
+
+from __future__ import annotations
+
+import pickle
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from lexvl_anserini.errors import CheckpointError
+from lexvl_anserini.files import read_json
+
+SAFE_WEIGHTS = "*.safetensors"
+TORCH_WEIGHTS = "pytorch_model*.bin"
+TORCH_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".cp", ".tar")
+WEIGHT_SUFFIXES = (".safetensors", *TORCH_SUFFIXES)
+
+# What trainers leave beside a model's weights.
+LEFTOVERS = re.compile(r"(training_args|optimizer|scheduler|scaler|rng_state.*|random_states.*)\.\w+")
+
+# Under which name a training framework keeps the tensors: Lightning, open_clip; naver; DPR; LAVIS, BLIP, FDT.
+WRAPPERS = ("state_dict", "model_state_dict", "model_dict", "model")
+
+# What DistributedDataParallel and torch.compile put before every name.
+PREFIXES = ("module.", "_orig_mod.")
+
+# Buffers that old checkpoints carry and that are computed anew.
+IGNORED_KEYS = (r".*\.position_ids",)
+
+# Classes that training frameworks leave in checkpoints. They become `StandIn`s; none of their code is imported.
+HARMLESS = re.compile(
+    r"(pytorch_lightning|lightning|lightning_fabric|omegaconf|yacs|easydict|transformers\.tokenization_utils.*)\..+"
+    r"|argparse\.Namespace|collections\.defaultdict|typing\.Any|pathlib\.(Posix|Windows|PurePosix)?Path"
+    r"|numpy\.(_core|core)\.multiarray\.(scalar|_reconstruct)|numpy\.(dtype|ndarray)|numpy\.dtypes\.\w+"
+    r"|_codecs\.encode|datetime\.(datetime|date|timedelta)"
+    r"|(builtins\.|__builtin__\.)?(int|float|bool|str|list|dict|tuple|set|bytes|complex)"
+)
+# Of these, the ones that are filled like a dictionary.
+MAPPINGS = re.compile(r"collections\.defaultdict|.*\.AttributeDict")
+# The usual ones, for files in the format before torch 1.6, whose names cannot be listed without reading them.
+USUAL = (
+    "argparse.Namespace",
+    "collections.defaultdict",
+    "pathlib.PosixPath",
+    "numpy.dtype",
+    "numpy.core.multiarray.scalar",
+    "numpy._core.multiarray.scalar",
+    "_codecs.encode",
+)
+
+
+class StandIn:
+    """Stands for an object of a class that is not wanted; keeps nothing."""
+
+    def __init__(self, *_: Any, **__: Any):
+        pass
+
+    def __setstate__(self, state: Any) -> None:
+        pass
+
+
+class MappingStandIn:
+    """Stands for a mapping of a class that is not wanted: what is made is a plain dictionary."""
+
+    def __new__(cls, *_: Any) -> Any:
+        """An empty dictionary, for the unpickler to fill."""
+        return {}
+
+
+class Contents(NamedTuple):
+    """What a weight file holds.
+
+    weights  its tensors by name, without the prefixes of wrappers
+    extra    the plain values beside them (epoch, hyper-parameters, `last_iter`); optimiser states are dropped
+    """
+
+    weights: dict[str, Tensor]
+    extra: dict[str, Any]
+
+
+def usual_name(name: str) -> bool:
+    """True for the names under which transformers saves a model's weights."""
+    return any(PurePosixPath(name).match(pattern) for pattern in (SAFE_WEIGHTS, TORCH_WEIGHTS))
+
+
+def weight_files(names: Iterable[str]) -> list[str]:
+    """Of the file names of one folder, sorted, those that hold its model's weights.
+
+    Safetensors where there are any, else `pytorch_model*.bin`, else other torch files that are no trainer's leftovers.
+    """
+    paths = sorted(map(PurePosixPath, names), key=str)
+    for wanted in (
+        lambda path: path.match(SAFE_WEIGHTS),
+        lambda path: path.match(TORCH_WEIGHTS),
+        lambda path: path.suffix in TORCH_SUFFIXES and not LEFTOVERS.fullmatch(path.name),
+    ):
+        if found := [str(path) for path in paths if wanted(path)]:
+            return found
+    return []
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """All tensors of a weight file or of a folder of them (see the module), by name, on the CPU.
+
+    Raises:
+        CheckpointError: no weights, several files that are not one model's, unreadable ones, or a pickle with code.
+    """
+    return read_contents(path).weights
+
+
+def read_contents(path: Path) -> Contents:
+    """As `read_weights`, with the plain values that stand beside the tensors of a torch file."""
+    if path.is_file():
+        return read_weight_file(path)
+    names = weight_files(file.name for file in path.iterdir() if file.is_file()) if path.is_dir() else []
+    if not names:
+        raise CheckpointError(f"{path}: no weights ({', '.join('*' + suffix for suffix in WEIGHT_SUFFIXES)})")
+    names = sharded_names(path, names)
+    whole = Contents({}, {})
+    for name in names:
+        part = read_weight_file(path / name)
+        if twice := sorted(whole.weights.keys() & part.weights.keys()):
+            raise CheckpointError(f"{path}: {twice[0]} is in several of {', '.join(names)}; name one file")
+        whole.weights.update(part.weights)
+        whole.extra.update(part.extra)
+    return whole
+
+
+def sharded_names(folder: Path, names: list[str]) -> list[str]:
+    """The weight files of one model: those its index lists, else all that `names` has.
+
+    Raises:
+        CheckpointError: a listed shard is missing, or several torch files without an index that says they are shards.
+    """
+    index = folder / (
+        "model.safetensors.index.json" if names[0].endswith(".safetensors") else "pytorch_model.bin.index.json"
+    )
+    if index.is_file():
+        listed = sorted(set((read_json(index, "index of shards", CheckpointError).get("weight_map") or {}).values()))
+        if missing := [name for name in listed if not (folder / name).is_file()]:
+            raise CheckpointError(f"{index}: lists {', '.join(missing)}, not there; download the checkpoint again")
+        return listed or names
+    if len(names) > 1 and not usual_name(names[0]):
+        raise CheckpointError(f"{folder}: several weight files ({', '.join(names)}); name the one to load")
+    return names
+
+
+def read_weight_file(path: Path) -> Contents:
+    """Tensors and plain values of one file.
+
+    Raises:
+        CheckpointError: unreadable, without tensors, or a pickle that carries code.
+    """
+    if path.suffix == ".safetensors":
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+
+        try:
+            return Contents(without_prefixes(load_file(path)), {})
+        except (SafetensorError, OSError, RuntimeError, ValueError) as error:
+            raise CheckpointError(unreadable(path, error)) from error
+    data = read_pickle(path)
+    if not isinstance(data, Mapping):
+        raise CheckpointError(f"{path}: expected a mapping of names to tensors, found {type(data).__name__}")
+    weights, extra = unwrapped(data)
+    if not weights:
+        found = ", ".join(map(str, list(data)[:10])) or "nothing"
+        raise CheckpointError(
+            f"{path}: expected a mapping of names to tensors, or one under {', '.join(WRAPPERS)}; found {found}"
+        )
+    return Contents(without_prefixes(weights), extra)
+
+
+def read_pickle(path: Path) -> Any:
+    """What `torch.save` wrote, tensors on the CPU; nothing in the file is called.
+
+    Raises:
+        CheckpointError: damaged, or it asks for a class or function that is neither a tensor's nor known as harmless.
+    """
+    try:
+        harmless = [name for name in foreign_names(path) if HARMLESS.fullmatch(name)]
+        stand_ins: list[Any] = [
+            (MappingStandIn if MAPPINGS.fullmatch(name) else StandIn, name) for name in (*USUAL, *harmless)
+        ]
+        with torch.serialization.safe_globals(stand_ins):
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        asked = re.search(r"(?:GLOBAL|global:?|reduce for unrecognized function) +(?:GLOBAL +)?(\S+)", str(error))
+        what = f" (it asks for {asked[1]})" if asked else ""
+        raise CheckpointError(
+            f"{path}: refused, the file holds more than tensors and could run code{what}; ask for safetensors"
+        ) from error
+    except Exception as error:  # a damaged file raises whatever its bytes happen to say
+        raise CheckpointError(unreadable(path, error)) from error
+
+
+def foreign_names(path: Path) -> list[str]:
+    """Classes and functions that a file asks for besides tensors; empty for the format before torch 1.6."""
+    try:
+        return torch.serialization.get_unsafe_globals_in_checkpoint(str(path))
+    except ValueError:
+        return []
+
+
+def unreadable(path: Path, error: Exception) -> str:
+    """One line about a file that cannot be read."""
+    first = str(error).strip().splitlines()[0] if str(error).strip() else "no more is known"
+    return f"{path}: cannot be read as weights ({type(error).__name__}: {first.partition('. ')[0]})"
+
+
+def unwrapped(data: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors by name, and the plain values beside them; of both wrapped and bare files."""
+    inner: Mapping[str, Any] = data
+    for name in WRAPPERS:
+        candidate = data.get(name)
+        if isinstance(candidate, Mapping) and any(isinstance(value, Tensor) for value in candidate.values()):
+            inner = candidate
+            break
+    weights = {str(key): value.detach() for key, value in inner.items() if isinstance(value, Tensor)}
+    beside = [*data.items(), *inner.items()] if inner is not data else [*data.items()]
+    return weights, {str(key): value for key, value in beside if plain(value)}
+
+
+def plain(value: Any) -> bool:
+    """True for numbers, strings, None, and lists and mappings of nothing else."""
+    if isinstance(value, Mapping):
+        return all(plain(entry) for entry in value.values())
+    if isinstance(value, (list, tuple)):
+        return all(map(plain, value))
+    return value is None or isinstance(value, (bool, int, float, str))
+
+
+def without_prefixes(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The same tensors, without what wrappers put before every name."""
+    while prefix := next((p for p in PREFIXES if weights and all(key.startswith(p) for key in weights)), None):
+        weights = {key.removeprefix(prefix): value for key, value in weights.items()}
+    return weights
+
+
+def below(weights: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors whose names begin with `prefix`, without it."""
+    return {key.removeprefix(prefix): value for key, value in weights.items() if key.startswith(prefix)}
+
+
+def load_strictly(module: nn.Module, weights: Mapping[str, Tensor], where: str, ignored: Iterable[str] = ()) -> None:
+    """Loads `weights` into `module`; every key must fit.
+
+    Args:
+        ignored: patterns of keys (full match) that the model does not use and that may be there.
+
+    Raises:
+        CheckpointError: names every missing, unexpected and mis-shaped key (see `complain`).
+    """
+    pattern = re.compile("|".join((*IGNORED_KEYS, *ignored)))
+    wanted = module.state_dict()
+    given = {key: value for key, value in weights.items() if key in wanted or not pattern.fullmatch(key)}
+    complain(
+        where,
+        missing=[key for key in wanted if key not in given],
+        unexpected=[key for key in given if key not in wanted],
+        misshaped=[
+            f"{key} {list(given[key].shape)}, expected {list(wanted[key].shape)}"
+            for key in wanted
+            if key in given and given[key].shape != wanted[key].shape
+        ],
+    )
+    module.load_state_dict(given)
+
+
+def complain(where: str, missing: Iterable[str], unexpected: Iterable[str], misshaped: Iterable[str]) -> None:
+    """Raises CheckpointError if any of the lists has an entry: ten of each in its line, all of them in its notes."""
+    problems, notes = [], []
+    for what, keys in (("missing", missing), ("unexpected", unexpected), ("mis-shaped", misshaped)):
+        keys = sorted(keys)
+        if keys:
+            more = f" and {len(keys) - 10} more" if len(keys) > 10 else ""
+            problems.append(f"{what}: {', '.join(keys[:10])}{more}")
+            notes.append(f"{what}: {', '.join(keys)}")
+    if problems:
+        shortened = " (--verbose names all)" if any(" more" in problem for problem in problems) else ""
+        error = CheckpointError(f"{where}: the weights do not fit the model; {'; '.join(problems)}{shortened}")
+        for note in notes:
+            error.add_note(note)
+        raise error

@@ -1,0 +1,144 @@
+package lexvl;
+
+import java.io.IOException;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.PriorityQueue;
+import org.apache.lucene.index.DirectoryReader;
+import org.apache.lucene.index.IndexReader;
+import org.apache.lucene.index.LeafReaderContext;
+import org.apache.lucene.index.MultiTerms;
+import org.apache.lucene.index.PostingsEnum;
+import org.apache.lucene.index.Terms;
+import org.apache.lucene.index.TermsEnum;
+import org.apache.lucene.search.DocIdSetIterator;
+import org.apache.lucene.util.BytesRef;
+
+/** Questions about a whole index, each answered in one call. */
+public final class IndexCensus {
+    private static final String ID = "id";
+
+    private final DirectoryReader reader;
+
+    public IndexCensus(DirectoryReader reader) {
+        this.reader = reader;
+    }
+
+    /** Reads every file of the index and compares checksums. */
+    public void checkIntegrity() throws IOException {
+        for (LeafReaderContext leaf : reader.leaves()) {
+            leaf.reader().checkIntegrity();
+        }
+    }
+
+    /** An id that two documents have, or null. */
+    public String duplicate() throws IOException {
+        Terms ids = MultiTerms.getTerms(reader, ID);
+        // In one segment the dictionary knows how many terms it has.
+        if (ids == null || ids.size() == reader.numDocs()) {
+            return null;
+        }
+        TermsEnum each = ids.iterator();
+        for (BytesRef id = each.next(); id != null; id = each.next()) {
+            if (each.docFreq() > 1) {
+                return id.utf8ToString();
+            }
+        }
+        return null;
+    }
+
+    /** An id that a document of another index has too, or null. */
+    public String common(DirectoryReader other) throws IOException {
+        Terms ids = MultiTerms.getTerms(other, ID);
+        TermsEnum each = ids.iterator();
+        TermsEnum[] ours = dictionaries(reader);
+        for (BytesRef id = each.next(); id != null; id = each.next()) {
+            if (holds(ours, id)) {
+                return id.utf8ToString();
+            }
+        }
+        return null;
+    }
+
+    /** Which of these ids (UTF-8, a line each) no document has: lines. */
+    public byte[] missing(byte[] ids) throws IOException {
+        TermsEnum[] ours = dictionaries(reader);
+        StringBuilder missing = new StringBuilder();
+        for (int from = 0, to = 0; to < ids.length; to++) {
+            if (ids[to] == '\n') {
+                BytesRef id = new BytesRef(ids, from, to - from);
+                if (!holds(ours, id)) {
+                    missing.append(id.utf8ToString()).append('\n');
+                }
+                from = to + 1;
+            }
+        }
+        return missing.toString().getBytes(StandardCharsets.UTF_8);
+    }
+
+    /** The terms of a field in most documents: "documents term" lines, most first, then by the bytes of terms. */
+    public byte[] longest(String field, int lists) throws IOException {
+        PriorityQueue<Object[]> best = new PriorityQueue<>(IndexCensus::compare);
+        Terms terms = MultiTerms.getTerms(reader, field);
+        TermsEnum each = terms == null ? TermsEnum.EMPTY : terms.iterator();
+        for (BytesRef term = each.next(); term != null; term = each.next()) {
+            int documents = each.docFreq();
+            if (best.size() < lists || documents > (Integer) best.peek()[0]) {
+                best.add(new Object[] {documents, BytesRef.deepCopyOf(term)});
+                if (best.size() > lists) {
+                    best.poll();
+                }
+            }
+        }
+        List<Object[]> sorted = new ArrayList<>(best);
+        sorted.sort((a, b) -> compare(b, a));
+        StringBuilder lines = new StringBuilder();
+        for (Object[] entry : sorted) {
+            lines.append(entry[0]).append(' ').append(((BytesRef) entry[1]).utf8ToString()).append('\n');
+        }
+        return lines.toString().getBytes(StandardCharsets.UTF_8);
+    }
+
+    private static int compare(Object[] a, Object[] b) {
+        int byDocuments = Integer.compare((Integer) a[0], (Integer) b[0]);
+        return byDocuments != 0 ? byDocuments : ((BytesRef) b[1]).compareTo((BytesRef) a[1]);
+    }
+
+    /** The greatest impact of all postings of a field, found by reading them. */
+    public int maxImpact(String field) throws IOException {
+        int most = 0;
+        PostingsEnum postings = null;
+        for (LeafReaderContext leaf : reader.leaves()) {
+            Terms terms = leaf.reader().terms(field);
+            TermsEnum each = terms == null ? TermsEnum.EMPTY : terms.iterator();
+            while (each.next() != null) {
+                postings = each.postings(postings, PostingsEnum.FREQS);
+                while (postings.nextDoc() != DocIdSetIterator.NO_MORE_DOCS) {
+                    most = Math.max(most, postings.freq());
+                }
+            }
+        }
+        return most;
+    }
+
+    private static TermsEnum[] dictionaries(IndexReader reader) throws IOException {
+        List<TermsEnum> found = new ArrayList<>();
+        for (LeafReaderContext leaf : reader.leaves()) {
+            Terms terms = leaf.reader().terms(ID);
+            if (terms != null) {
+                found.add(terms.iterator());
+            }
+        }
+        return found.toArray(new TermsEnum[0]);
+    }
+
+    private static boolean holds(TermsEnum[] dictionaries, BytesRef id) throws IOException {
+        for (TermsEnum dictionary : dictionaries) {
+            if (dictionary.seekExact(id)) {
+                return true;
+            }
+        }
+        return false;
+    }
+}

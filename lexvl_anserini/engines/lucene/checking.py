@@ -1,0 +1,169 @@
+"""Whether an index holds what its shards hold, and whether its files are as they were written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lexvl_anserini.cli import Progress, silent
+from lexvl_anserini.engines import jvm
+from lexvl_anserini.engines.combine import meaning, source_digest
+from lexvl_anserini.engines.folder import read_report
+from lexvl_anserini.engines.jvm import java_errors
+from lexvl_anserini.engines.lucene.engine import LuceneEngine
+from lexvl_anserini.engines.lucene.fields import count_index
+from lexvl_anserini.engines.lucene.postings import impacts_of
+from lexvl_anserini.engines.lucene.updating import census, read_impact_manifest, sources_of
+from lexvl_anserini.engines.shards import read_impacts, read_vocabulary
+from lexvl_anserini.errors import ArtefactError, LexvlError
+from lexvl_anserini.records import ImpactDocument, ImpactQuery, Manifest
+
+# Documents whose postings are compared one by one, and of these how many are searched with.
+SAMPLE = 200
+QUERIES = 20
+SEED = 20240307
+
+# Terms of a sampled document that become a query of weights 1: no score comes near 2^24.
+QUERY_TERMS = 64
+
+HITS = 10_000
+
+ID_BATCH = 1 << 14
+
+
+def check_index(index: Path, shards: Sequence[Path], progress: Progress = silent) -> dict[str, Any]:
+    """Compares an index with its shards and with its own checksums; returns what was compared.
+
+    All documents' ids, the counts and the digest of the vocabulary are compared; of `SAMPLE` documents every posting,
+    and the scores that `QUERIES` of them give to the others.
+
+    Raises:
+        ArtefactError: something differs; the message lists all that was found.
+    """
+    jvm.start()
+    problems: list[str] = []
+    manifest = read_impact_manifest(index)
+    _check_vocabulary(index, manifest, problems)
+    with java_errors(f"{index}: damaged"), census(index) as asked:
+        asked.checkIntegrity()
+        twice = asked.duplicate()
+    if twice is not None:
+        problems.append(f"document id {str(twice)!r} occurs twice")
+    _check_counts(index, manifest, problems)
+    sources = [(folder, read_impact_manifest(folder)) for folder in shards]
+    for folder, source in sources:
+        _check_source(index, manifest, folder, source, problems)
+    compared = {"index": str(index), "documents": manifest.counts["documents"], "postings": manifest.counts["postings"]}
+    if not problems:
+        compared |= _check_documents(index, manifest, sources, problems, progress)
+    if problems:
+        raise ArtefactError(f"{index}: {'; '.join(problems)}; build the index again")
+    return {**compared, "problems": 0}
+
+
+def _check_vocabulary(folder: Path, manifest: Manifest, problems: list[str]) -> None:
+    try:
+        read_vocabulary(folder, manifest)
+    except (LexvlError, UnicodeDecodeError) as error:
+        problems.append(str(error))
+
+
+def _check_counts(index: Path, manifest: Manifest, problems: list[str]) -> None:
+    """Lucene's statistics against index.json and the manifest."""
+    held, told = count_index(index), read_report(index)
+    for name, count in held.items():
+        for where, counts in (("index.json", told), ("manifest.json", manifest.counts)):
+            if counts.get(name, count) != count:
+                problems.append(f"{count} {name} in the index, {where} says {counts[name]}")
+
+
+def _check_source(index: Path, manifest: Manifest, folder: Path, source: Manifest, problems: list[str]) -> None:
+    """Whether these shards are what the index was built from."""
+    ours, theirs = meaning(manifest), meaning(source)
+    differing = [name for name in ours if ours[name] != theirs[name]]
+    known = {entry["shards"] for entry in sources_of(index, manifest)}
+    if differing:
+        problems.append(f"{folder} is of another {', '.join(differing)}")
+    elif source_digest(source) not in known:
+        problems.append(f"{folder} holds other shards than the index was built from")
+    _check_vocabulary(folder, source, problems)
+
+
+def _check_documents(
+    index: Path, manifest: Manifest, sources: Sequence[tuple[Path, Manifest]], problems: list[str], progress: Progress
+) -> dict[str, int]:
+    """Every id of the shards, and the postings and scores of a sample."""
+    changed = bool(read_report(index).get("changed"))
+    sample: list[ImpactDocument] = []
+    rng = np.random.default_rng(SEED)
+    seen, missing, first = 0, 0, ""
+    # Of documents that were replaced, the later shards hold what is there.
+    superseded: set[str] = set()
+    with census(index) as asked:
+        for folder, source in reversed(sources):
+            documents = read_impacts(folder, source, read_vocabulary(folder, source))
+            for batch in _batches(documents):
+                new = [document for document in batch if document.doc_id not in superseded]
+                if changed:
+                    superseded.update(document.doc_id for document in new)
+                lines = "".join(f"{document.doc_id}\n" for document in new).encode()
+                gone = set(asked.missing(lines).tostring().decode().split("\n")[:-1])
+                first, missing = first or min(gone, default=""), missing + len(gone)
+                for document in new:
+                    if document.doc_id in gone:
+                        continue
+                    seen += 1
+                    # Algorithm R: every document has the same chance.
+                    place = len(sample) if len(sample) < SAMPLE else int(rng.integers(seen))
+                    if place < SAMPLE:
+                        sample[place : place + 1] = [document]
+                progress(len(batch))
+    if missing and not changed:
+        problems.append(f"{missing} documents of the shards are not in the index, the first is {first!r}")
+    whole = {entry["shards"] for entry in sources_of(index, manifest)} <= {source_digest(of) for _, of in sources}
+    if whole and seen != manifest.counts["documents"]:
+        problems.append(f"{manifest.counts['documents']} documents in the index, {seen} of them in the shards")
+    engine = LuceneEngine(index, manifest)
+    try:
+        problems += _differing_postings(engine, sample)
+        problems += _differing_scores(engine, sample)
+    finally:
+        engine.close()
+    return {"ids": seen, "sampled_documents": len(sample), "sampled_queries": min(QUERIES, len(sample))}
+
+
+def _batches(documents: Iterator[ImpactDocument]) -> Iterator[list[ImpactDocument]]:
+    while batch := list(islice(documents, ID_BATCH)):
+        yield batch
+
+
+def _differing_postings(engine: LuceneEngine, sample: Sequence[ImpactDocument]) -> Iterator[str]:
+    """Complaints about documents whose postings in the index are not those in the shards."""
+    for document in sample:
+        held = impacts_of(engine.reader, document.doc_id, document.vector)
+        for term, impact in document.vector.items():
+            if held.get(term) != impact:
+                yield f"document {document.doc_id!r}: impact {held.get(term)} of term {term!r}, its shard says {impact}"
+                break
+
+
+def _differing_scores(engine: LuceneEngine, sample: Sequence[ImpactDocument]) -> Iterator[str]:
+    """Complaints about scores of sampled documents that are not dot products."""
+    vectors = {document.doc_id: document.vector for document in sample}
+    queries = [
+        ImpactQuery(document.doc_id, dict.fromkeys(islice(document.vector, QUERY_TERMS), 1))
+        for document in sample[:QUERIES]
+    ]
+    for query, hits in zip(queries, engine.search(queries, HITS), strict=True):
+        found = {hit.doc_id: hit.score for hit in hits if hit.doc_id in vectors}
+        # Below a full list's last score nothing is known.
+        least = hits[-1].score if len(hits) == HITS else 0
+        for doc_id, vector in vectors.items():
+            score = sum(vector.get(term, 0) for term in query.vector)
+            if found.get(doc_id, 0) != score and (doc_id in found or score > least):
+                yield f"document {doc_id!r}: score {found.get(doc_id, 0)} for {query.query_id!r}, expected {score}"
+                break

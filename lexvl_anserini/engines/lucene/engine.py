@@ -1,0 +1,164 @@
+"""The impact engine behind the seam that all engines share."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from lexvl_anserini.cli import Progress, silent
+from lexvl_anserini.engines import jvm
+from lexvl_anserini.engines.folder import folder_bytes, new_index, read_report, write_report
+from lexvl_anserini.engines.jvm import java_cast, java_class, java_errors
+from lexvl_anserini.engines.lucene.fields import ID, as_reader, count_index, field_similarity, open_reader
+from lexvl_anserini.engines.lucene.searching import BatchSearcher
+from lexvl_anserini.engines.lucene.updating import refuse_duplicates
+from lexvl_anserini.engines.lucene.writing import IndexOptions, write_lucene
+from lexvl_anserini.engines.shards import expect_counts, read_vocabulary
+from lexvl_anserini.errors import ArtefactError
+from lexvl_anserini.files import read_json
+from lexvl_anserini.records import MANIFEST, ImpactQuery, Index, Manifest, ScoredDoc
+
+# Tries to open an index that other processes change.
+OPENINGS = 5
+
+
+class LuceneEngine:
+    """Searches an impact index, ours or one that stock Anserini built from the same shards.
+
+    Raises:
+        ArtefactError: the folder is no Lucene index, or holds another number of documents than the manifest says.
+        JavaError: no usable Java.
+    """
+
+    def __init__(self, index: Path, manifest: Manifest):
+        jvm.start()
+        self.reader, self.manifest = _open(index, manifest)
+        self.documents = int(self.reader.maxDoc())
+        self.searcher = java_class("org.apache.lucene.search.IndexSearcher")(as_reader(self.reader))
+        self.searcher.setSimilarity(field_similarity())
+        report = read_report(index)
+        self.fields: dict[str, str] = report.get("fields", {})
+        self.batches = BatchSearcher(self.reader, self.documents, self.manifest.counts.get("max_impact"))
+        sort_field = java_class("org.apache.lucene.search.SortField")
+        by_id = sort_field(ID, java_class("org.apache.lucene.search.SortField$Type").STRING_VAL)
+        self.order = java_class("org.apache.lucene.search.Sort")(sort_field.FIELD_SCORE, by_id)
+        # One call into Java costs some microseconds, so the hits of any query come out as JSON in one call.
+        self.json = java_class("com.fasterxml.jackson.databind.ObjectMapper")()
+
+    @staticmethod
+    def build(
+        shards: Path,
+        index: Path,
+        manifest: Manifest,
+        threads: int = 1,
+        progress: Progress = silent,
+        options: IndexOptions | None = None,
+    ) -> Index:
+        """Writes the index, streaming over the shards: Python reads them, `threads` threads of Java index.
+
+        Raises:
+            ArtefactError: a shard is damaged or malformed, an id occurs twice, or what Lucene holds afterwards is
+                not what the shards hold.
+        """
+        jvm.start()
+        options = options or IndexOptions()
+        vocabulary = read_vocabulary(shards, manifest)
+        with new_index(index, shards, manifest) as part, java_errors(f"{index}: cannot be written"):
+            found = write_lucene(shards, part, manifest, vocabulary, options, threads, progress)
+            total = {name: found[name] for name in ("documents", "empty", "postings", "max_impact")}
+            expect_counts(str(shards), total, manifest.counts)
+            if not found["documents"]:
+                raise ArtefactError(f"{shards}: no document; nothing to index")
+            refuse_duplicates(part)
+            held = count_index(part)
+            expect_counts(f"{index} after writing", held, found)
+            about = {"engine": "lucene", **found, "options": options.to_json(), "bytes": folder_bytes(part)}
+            write_report(part, about)
+        return Index(index, manifest, found["documents"])
+
+    def search(
+        self, queries: Iterable[ImpactQuery], hits: int, threads: int = 1, floats: bool = False
+    ) -> Iterator[list[ScoredDoc]]:
+        """One list per query; all terms of a query count, however many or frequent they are.
+
+        `threads` share the queries of a batch; with `floats`, weights need not be integers (`BatchSearcher.search`).
+
+        Raises:
+            UsageError: a weight is no integer >= 1, or `hits` is below 1.
+            ArtefactError: a score could reach 2^24, from where float32 rounds; the message proposes bits.
+        """
+        return self.batches.search(queries, hits, threads, floats)
+
+    def bound(self, vector: Mapping[str, int]) -> int:
+        """The highest score that any document could reach: sum over terms of weight x greatest impact."""
+        return self.batches.bound(vector)
+
+    def max_impact_of(self, term: str) -> int:
+        """The greatest impact of a term in the index, 0 if it has no posting."""
+        return self.batches.max_impacts([term])[0]
+
+    def close(self) -> None:
+        """Closes Lucene's files."""
+        self.reader.close()
+
+    def top(self, query: Any, hits: int, query_id: str = "query") -> list[ScoredDoc]:
+        """The best hits of any `org.apache.lucene.search.Query`: score descending, then doc_id ascending.
+
+        Raises:
+            ArtefactError: Lucene cannot search it.
+        """
+        with java_errors(f"topic {query_id!r} cannot be searched"):
+            asked = java_cast("org.apache.lucene.search.Query", query)
+            top = self.searcher.search(asked, min(hits, self.documents), self.order, False)
+            found = orjson.loads(self.json.writeValueAsString(top))["scoreDocs"]
+        scored = []
+        for rank, hit in enumerate(found, start=1):
+            score, doc_id = hit["fields"]
+            start = doc_id["offset"]
+            raw = base64.b64decode(doc_id["bytes"])[start : start + doc_id["length"]]
+            scored.append(ScoredDoc(query_id, raw.decode(), rank, score))
+        return scored
+
+
+def _open(index: Path, manifest: Manifest) -> tuple[Any, Manifest]:
+    """A reader, and the manifest of what it reads: the index may have been changed since `manifest` was read.
+
+    Raises:
+        ArtefactError: no Lucene index, or not of these documents.
+    """
+    for _ in range(OPENINGS):
+        before = index.stat().st_ino if index.is_dir() else 0
+        try:
+            with java_errors(f"{index}: cannot be opened as a Lucene index"):
+                reader = open_reader(index)
+        except ArtefactError:
+            # Another process may have put a new index in its place meanwhile.
+            if before and index.is_dir() and index.stat().st_ino != before:
+                continue
+            raise
+        found = int(reader.maxDoc())
+        # Stock Anserini leaves out documents without terms; they could not be hits.
+        documents, empty = manifest.counts["documents"], manifest.counts.get("empty", 0)
+        if found in (documents, documents - empty):
+            return reader, manifest
+        reader.close()
+        now = _manifest_there(index)
+        if now is None or now == manifest or not _digests(manifest) <= _digests(now):
+            break
+        manifest = now
+    raise ArtefactError(
+        f"{index}: {found} documents, the manifest says {documents} of which {empty} empty; index again"
+    )
+
+
+def _digests(manifest: Manifest) -> set[str]:
+    return {str(shard["sha256"]) for shard in manifest.shards}
+
+
+def _manifest_there(index: Path) -> Manifest | None:
+    path = index / MANIFEST
+    return Manifest.from_json(read_json(path, "manifest"), str(path)) if path.is_file() else None

@@ -1,0 +1,85 @@
+"""What an index of impacts is made of: its fields, its similarity, and what Lucene's own statistics say of them.
+
+id         of the document: stored, searchable, and as doc values for sorting
+contents   the impacts: term frequencies without positions
+text       ordinary analysed text for BM25 (optional)
+meta.KEY   one field for each key of the documents' metadata
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lexvl_anserini.engines.jvm import java_cast, java_class, our_class
+
+ID = "id"
+CONTENTS = "contents"
+TEXT = "text"
+META = "meta."
+
+
+def impact_similarity() -> Any:
+    """Score = frequency x boost, as Anserini has it."""
+    return java_class("io.anserini.search.similarity.ImpactSimilarity")()
+
+
+# Of BM25 in the field `text`: Anserini's defaults.
+K1 = 0.9
+B = 0.4
+
+
+def field_similarity() -> Any:
+    """Impacts in `contents`, BM25 in all other fields."""
+    bm25 = java_class("org.apache.lucene.search.similarities.BM25Similarity")(K1, B)
+    return our_class("FieldSimilarity")(CONTENTS, impact_similarity(), bm25)
+
+
+def text_analyzer() -> Any:
+    """Of the field `text`: Anserini's English default (Porter's stems, no stop words)."""
+    return java_class("io.anserini.analysis.DefaultEnglishAnalyzer").newDefaultInstance()
+
+
+def java_path(path: Path) -> Any:
+    """A path as Java has it."""
+    return java_class("java.nio.file.Paths").get(str(path.absolute()))
+
+
+def java_map(values: Mapping[str, str]) -> Any:
+    """A map of strings as Java has it."""
+    made = java_class("java.util.HashMap")()
+    for key, value in values.items():
+        made.put(key, value)
+    return made
+
+
+def open_directory(index: Path) -> Any:
+    """Lucene's folder."""
+    return java_class("org.apache.lucene.store.FSDirectory").open(java_path(index))
+
+
+def open_reader(index: Path) -> Any:
+    """A reader of the index's last commit."""
+    return java_class("org.apache.lucene.index.DirectoryReader").open(open_directory(index))
+
+
+def as_reader(reader: Any) -> Any:
+    """For pyjnius, which does not choose overloads by a parent class."""
+    return java_cast("org.apache.lucene.index.IndexReader", reader)
+
+
+def count_index(index: Path) -> dict[str, int]:
+    """What a Lucene index holds, as its own statistics say."""
+    reader = open_reader(index)
+    try:
+        terms = java_class("org.apache.lucene.index.MultiTerms").getTerms(as_reader(reader), CONTENTS)
+        documents = int(reader.maxDoc())
+        return {
+            "documents": documents,
+            "empty": documents - (int(terms.getDocCount()) if terms else 0),
+            "postings": int(terms.getSumDocFreq()) if terms else 0,
+            "impacts": int(terms.getSumTotalTermFreq()) if terms else 0,
+        }
+    finally:
+        reader.close()

@@ -1,0 +1,50 @@
+"""The small Java library of ours that Lucene is fed and asked through, and how it is made from its sources.
+
+`python -m lexvl_anserini.engines.lucene.jar` compiles engines/java/*.java with `javac --release 17` against the Lucene
+classes in Pyserini's jar (nothing else of it: Anserini's own classes are of a later release) and writes
+engines/java/lexvl.jar, byte for byte the same from the same sources.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from lexvl_anserini.engines.jvm import OUR_JAR, find_jar
+from lexvl_anserini.errors import JavaError
+
+RELEASE = "17"
+
+# What a zip file notes of a file's time, here always the same: bytes repeat.
+EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+def build_jar(jar: Path = OUR_JAR, javac: str = "javac") -> None:
+    """Compiles the sources beside `OUR_JAR` into `jar`.
+
+    Raises:
+        JavaError: no compiler, or it found a mistake.
+    """
+    sources = sorted(OUR_JAR.parent.glob("*.java"))
+    with TemporaryDirectory() as folder:
+        command = [javac, "-Xlint:all", "-g:none", "--release", RELEASE, "-encoding", "UTF-8"]
+        command += ["-cp", str(find_jar()), "-d", folder, *map(str, sources)]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+        except OSError as error:
+            raise JavaError(f"{javac} cannot be run ({error}); install a Java development kit >= {RELEASE}") from error
+        if done.returncode:
+            raise JavaError(f"{javac} refused the sources: {done.stderr or done.stdout}")
+        with zipfile.ZipFile(jar, "w", zipfile.ZIP_STORED) as archive:
+            for path in sorted(Path(folder).rglob("*.class")):
+                member = zipfile.ZipInfo(path.relative_to(folder).as_posix(), EPOCH)
+                member.compress_type = zipfile.ZIP_STORED
+                archive.writestr(member, path.read_bytes())
+
+
+if __name__ == "__main__":
+    build_jar()
+    sys.stdout.write(f"{OUR_JAR}\n")

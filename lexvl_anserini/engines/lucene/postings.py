@@ -1,0 +1,78 @@
+"""What single documents hold: their impacts for given terms, read from the postings, or whole from term vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from lexvl_anserini.engines.jvm import java_class, java_errors
+from lexvl_anserini.engines.lucene.fields import CONTENTS, ID
+from lexvl_anserini.errors import DataError, UsageError
+
+
+def impacts_of(reader: Any, doc_id: str, terms: Iterable[str]) -> dict[str, int]:
+    """The document's impact for each of the terms that it has, in their order.
+
+    Each term's postings are entered at the document; nothing is scanned.
+
+    Raises:
+        DataError: the index has no such document.
+    """
+    leaf, number = place_of(reader, doc_id)
+    held = leaf.terms(CONTENTS)
+    if held is None:
+        return {}
+    bytes_ref, frequencies = java_class("org.apache.lucene.util.BytesRef"), _postings().FREQS
+    iterator = held.iterator()
+    found = {}
+    for term in terms:
+        if iterator.seekExact(bytes_ref(term.encode())):
+            postings = iterator.postings(None, frequencies)
+            if postings.advance(number) == number:
+                found[term] = int(postings.freq())
+    return found
+
+
+def vector_of(reader: Any, doc_id: str) -> dict[str, int]:
+    """The document's whole vector, from its term vector.
+
+    Raises:
+        DataError: the index has no such document.
+        UsageError: the index was built without term vectors.
+    """
+    leaf, number = place_of(reader, doc_id)
+    vectors = leaf.termVectors().get(number)
+    held = None if vectors is None else vectors.terms(CONTENTS)
+    if held is None:
+        if leaf.getFieldInfos().fieldInfo(CONTENTS) is None or not leaf.getFieldInfos().hasVectors():
+            raise UsageError("this index has no term vectors; build it with --term-vectors, or name the shards")
+        return {}
+    iterator = held.iterator()
+    return {str(term.utf8ToString()): int(iterator.totalTermFreq()) for term in _terms(iterator)}
+
+
+def place_of(reader: Any, doc_id: str) -> tuple[Any, int]:
+    """The segment that holds a document, and its number there.
+
+    Raises:
+        DataError: the index has no such document.
+    """
+    term = java_class("org.apache.lucene.index.Term")(ID, doc_id)
+    with java_errors(f"document {doc_id!r} cannot be read"):
+        leaves = reader.leaves()
+        for place in range(leaves.size()):
+            leaf = leaves.get(place).reader()
+            postings, live = leaf.postings(term, _postings().NONE), leaf.getLiveDocs()
+            while postings is not None and (number := postings.nextDoc()) != _postings().NO_MORE_DOCS:
+                if live is None or live.get(number):
+                    return leaf, int(number)
+    raise DataError(f"no document {doc_id!r} in the index")
+
+
+def _postings() -> Any:
+    return java_class("org.apache.lucene.index.PostingsEnum")
+
+
+def _terms(iterator: Any) -> Iterator[Any]:
+    while (term := iterator.next()) is not None:
+        yield term

@@ -1,0 +1,191 @@
+"""Batches of queries to Java and ranked lists back: one call and a few arrays for hundreds of queries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain, islice, repeat
+from math import ceil, log2
+from struct import Struct
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from lexvl_anserini.engines.jvm import java_errors, our_class
+from lexvl_anserini.engines.lucene.fields import CONTENTS
+from lexvl_anserini.errors import ArtefactError, UsageError
+from lexvl_anserini.quantise import SCORE_LIMIT
+from lexvl_anserini.records import ImpactQuery, ScoredDoc
+
+# Hits that come back in one call, about 20 bytes each.
+BATCH_HITS = 1 << 17
+
+# Queries that go over in one call, and their terms.
+BATCH_QUERIES = 256
+BATCH_TERMS = 1 << 18
+
+# Terms whose places in the index are remembered; some hundred bytes each.
+KNOWN_TERMS = 1 << 20
+
+# Before each list: hits, and bytes of their ids.
+HEADER = Struct("<ii")
+
+# NamedTuple's own constructor without its Python frame.
+_scored = partial(tuple.__new__, ScoredDoc)
+
+
+class BatchSearcher:
+    """Dot products with the documents of an open index; calls from several threads wait for each other.
+
+    Args:
+        reader: of Lucene.
+        documents: how many the index has.
+        max_impact: the greatest impact of all, if known.
+    """
+
+    def __init__(self, reader: Any, documents: int, max_impact: int | None):
+        self.java = our_class("ImpactSearcher")(reader, CONTENTS)
+        self.documents, self.max_impact = documents, max_impact
+        self.numbers: dict[str, int] = {}
+        self.lock = Lock()
+
+    def search(
+        self, queries: Iterable[ImpactQuery], hits: int, threads: int = 1, floats: bool = False
+    ) -> Iterator[list[ScoredDoc]]:
+        """One list per query, in their order; memory does not grow with their number.
+
+        Args:
+            hits: at most, per query.
+            threads: of Java, over the queries of a batch.
+            floats: weights may be any numbers above 0; they are rounded to float32, a document's products are summed in
+                float64 in the order of the query's terms, and the sum is rounded to float32. Integers are exact.
+
+        Raises:
+            UsageError: a weight does not fit, or `hits` is below 1.
+            ArtefactError: integers whose score could reach 2^24, from where float32 rounds; the message proposes bits.
+        """
+        if hits < 1:
+            raise UsageError(f"hits is {hits}, expected at least 1")
+        stream = iter(queries)
+        size = max(1, min(BATCH_QUERIES, BATCH_HITS // min(hits, self.documents)))
+        # Batches grow, so that the first lists come soon.
+        for step in chain((2**i for i in range(size.bit_length()) if 2**i < size), repeat(size)):
+            batch = list(islice(stream, step))
+            if not batch:
+                return
+            for part in _limited(batch):
+                with self.lock:
+                    lists = self._batch(part, min(hits, self.documents), threads, floats)
+                yield from lists
+
+    def bound(self, vector: Mapping[str, int]) -> int:
+        """The highest score that any document could reach: sum over terms of weight x greatest impact."""
+        if self.max_impact is not None:
+            quick = self.max_impact * sum(vector.values())
+            if quick < SCORE_LIMIT:
+                return quick
+        with self.lock:
+            return self._bound(vector)
+
+    def max_impacts(self, terms: Sequence[str]) -> list[int]:
+        """The greatest impact of each term in the index, 0 for one without postings."""
+        with self.lock:
+            return self._max_impacts(terms)
+
+    def _batch(self, batch: list[ImpactQuery], hits: int, threads: int, floats: bool) -> list[list[ScoredDoc]]:
+        vectors = [_checked(query, floats) for query in batch]
+        self._know(chain.from_iterable(vectors))
+        if not floats:
+            for query, vector in zip(batch, vectors, strict=True):
+                self._refuse_rounding(query.query_id, vector)
+        ends = np.cumsum([len(vector) for vector in vectors], dtype="<i4")
+        numbers = np.fromiter(map(self.numbers.__getitem__, chain.from_iterable(vectors)), "<i4", ends[-1])
+        weights = np.fromiter(chain.from_iterable(vector.values() for vector in vectors), "<f4", ends[-1])
+        with java_errors("the index cannot be searched"):
+            raw = self.java.search(ends.tobytes(), numbers.tobytes(), weights.tobytes(), hits, threads).tostring()
+        return list(_lists(raw, [query.query_id for query in batch]))
+
+    def _know(self, terms: Iterable[str]) -> None:
+        """Gives terms their numbers; new ones are looked up in the index."""
+        asked = set(terms)
+        if len(self.numbers) + len(asked) > KNOWN_TERMS:
+            self.numbers.clear()
+            self.java.forget()
+        new = [term for term in asked if term not in self.numbers]
+        if not new:
+            return
+        with java_errors("the index cannot be searched"):
+            # No term holds a zero byte; one that does is in no index.
+            names = [term.encode("utf-8", "surrogatepass") for term in new]
+            self.java.know(b"".join((b"\x01" if b"\0" in name else name) + b"\0" for name in names))
+        self.numbers.update(zip(new, range(len(self.numbers), len(self.numbers) + len(new)), strict=True))
+
+    def _refuse_rounding(self, query_id: str, vector: Mapping[str, int]) -> None:
+        if self.max_impact is not None and self.max_impact * sum(vector.values()) < SCORE_LIMIT:
+            return
+        bound = self._bound(vector)
+        if bound >= SCORE_LIMIT:
+            bits = ceil(log2((bound + 1) / SCORE_LIMIT))
+            raise ArtefactError(
+                f"topic {query_id!r}: its score could reach {bound:,}, above {SCORE_LIMIT - 1:,} up to which Lucene's "
+                f"scores are exact; quantise queries (or documents) with {bits} bit{'s' * (bits > 1)} less"
+            )
+
+    def _bound(self, vector: Mapping[str, int]) -> int:
+        return sum(int(w) * m for w, m in zip(vector.values(), self._max_impacts(list(vector)), strict=True))
+
+    def _max_impacts(self, terms: Sequence[str]) -> list[int]:
+        self._know(terms)
+        numbers = np.array([self.numbers[term] for term in terms], dtype="<i4")
+        with java_errors("the index cannot be searched"):
+            found: list[int] = np.frombuffer(self.java.maxImpacts(numbers.tobytes()).tostring(), "<i4").tolist()
+        return found
+
+
+def _limited(batch: list[ImpactQuery]) -> Iterator[list[ImpactQuery]]:
+    """A batch in parts of at most `BATCH_TERMS` terms; a query is never parted."""
+    part: list[ImpactQuery] = []
+    terms = 0
+    for query in batch:
+        if part and terms + len(query.vector) > BATCH_TERMS:
+            yield part
+            part, terms = [], 0
+        part.append(query)
+        terms += len(query.vector)
+    yield part
+
+
+def _checked(query: ImpactQuery, floats: bool) -> Mapping[str, Any]:
+    """The query's weights as Python's own numbers.
+
+    Raises:
+        UsageError: a weight is no integer >= 1, or, where floats may be, no number above 0.
+    """
+    vector = query.vector
+    if not vector or (set(map(type, vector.values())) == {int} and min(vector.values()) > 0):
+        return vector
+    if floats:
+        made = {term: float(weight) for term, weight in vector.items()}
+        # What float32 makes 0 or infinite has no place in a sum either.
+        if all(0 < np.float32(weight) < np.inf for weight in made.values()):
+            return made
+        raise UsageError(f"topic {query.query_id!r}: weights must be numbers above 0 that float32 holds")
+    whole = {term: int(weight) for term, weight in vector.items()}
+    if whole != vector or min(whole.values()) < 1:
+        raise UsageError(f"topic {query.query_id!r}: weights must be integers >= 1; quantise the query first")
+    return whole
+
+
+def _lists(raw: bytes, query_ids: Iterable[str]) -> Iterator[list[ScoredDoc]]:
+    """Ranked lists from what Java answered: per query int32 hits, int32 bytes, float32 scores, ids a line each."""
+    at = 0
+    for query_id in query_ids:
+        hits, length = HEADER.unpack_from(raw, at)
+        at += HEADER.size
+        scores = np.frombuffer(raw, "<f4", hits, at).tolist()
+        at += 4 * hits
+        ids = raw[at : at + length].decode().split("\n")
+        at += length
+        # The last line ends too, so that there is one id more, an empty one.
+        yield list(map(_scored, zip(repeat(query_id), ids, range(1, hits + 1), scores, strict=False)))

@@ -1,0 +1,292 @@
+"""Changing an index: documents appended, replaced or deleted, indexes and shards merged into one.
+
+All of it is one thing: a new set of Lucene's files takes the place of the old one, whole or not at all. Files that do
+not change are shared with the old index, so the cost is that of what changes; a segment that loses a document is
+written anew, so that counts and statistics are of the documents that are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from shutil import rmtree
+from typing import Any
+
+from lexvl_anserini.cli import Progress, silent
+from lexvl_anserini.engines import jvm
+from lexvl_anserini.engines.combine import combined, source_digest
+from lexvl_anserini.engines.folder import REPORT, changed_index, folder_bytes, new_index, read_report, write_report
+from lexvl_anserini.engines.jvm import java_errors, our_class
+from lexvl_anserini.engines.lucene.fields import CONTENTS, count_index, field_similarity, open_reader
+from lexvl_anserini.engines.lucene.writing import IndexOptions, write_lucene
+from lexvl_anserini.engines.shards import expect_counts, read_vocabulary
+from lexvl_anserini.errors import ArtefactError, UsageError
+from lexvl_anserini.files import write_json
+from lexvl_anserini.impacts import read_manifest
+from lexvl_anserini.records import MANIFEST, Index, Manifest
+
+# Inside the new folder, for shards on their way in.
+INCOMING = "incoming"
+
+
+def merge(
+    sources: Sequence[Path],
+    index: Path,
+    options: IndexOptions | None = None,
+    threads: int = 1,
+    progress: Progress = silent,
+) -> Index:
+    """One index of several folders, each of shards or an index, of one encoder, vocabulary and quantiser.
+
+    Raises:
+        ArtefactError: they do not go together, or an id occurs in two of them.
+    """
+    jvm.start()
+    options = options or IndexOptions()
+    manifests = [read_impact_manifest(source) for source in sources]
+    manifest = combined(manifests, sources)
+    with new_index(index, sources[0], manifest) as part, java_errors(f"{index}: cannot be written"):
+        fields: dict[str, str] = {}
+        with _updater(part) as updater:
+            for source, of_source in zip(sources, manifests, strict=True):
+                with _as_index(source, of_source, part, options, threads, progress) as (folder, has):
+                    updater.add(str(folder.absolute()))
+                    fields = _joined(fields, has, source)
+            updater.finish(True)
+        refuse_duplicates(part)
+        held = count_index(part)
+        expect_counts(f"{index} after merging", held, manifest.counts)
+        found = {**held, "max_impact": manifest.counts.get("max_impact", 0), "fields": fields}
+        entries = [entry for source, of in zip(sources, manifests, strict=True) for entry in sources_of(source, of)]
+        _report(part, found, options, entries)
+    return Index(index, manifest, held["documents"])
+
+
+def append(
+    index: Path, sources: Sequence[Path], replacing: bool = False, threads: int = 1, progress: Progress = silent
+) -> Index:
+    """The index with the documents of other folders (shards, or indexes); what it has already of them is left alone.
+
+    Args:
+        replacing: a document of an id that is there takes its place; otherwise that is an error.
+
+    Raises:
+        ArtefactError: no index of ours, the folders do not go with it, or an id is there already.
+    """
+    jvm.start()
+    with changed_index(index) if _new(index, sources) else _unchanged(index) as part:
+        before, report = read_impact_manifest(part), read_report(part)
+        new = _new(part, sources)
+        if not new:
+            return Index(index, before, before.counts["documents"])
+        options = IndexOptions(**report["options"])
+        manifests = [read_impact_manifest(source) for source in new]
+        after = combined([before, *manifests], [index, *new])
+        fields = report["fields"]
+        with java_errors(f"{index}: cannot be written"):
+            with _updater(part) as updater:
+                for source, of_source in zip(new, manifests, strict=True):
+                    with _as_index(source, of_source, part, options, threads, progress) as (folder, has):
+                        if replacing:
+                            updater.deleteThoseOf(str(folder.absolute()))
+                        else:
+                            _refuse_common(index, folder, source)
+                        updater.add(str(folder.absolute()))
+                        fields = _joined(fields, has, source)
+                updater.finish(False)
+            refuse_duplicates(part)
+            held = count_index(part)
+            gone = after.counts["documents"] - held["documents"]
+            if not replacing:
+                expect_counts(f"{index} after appending", held, after.counts)
+            entries = [entry for source, of in zip(new, manifests, strict=True) for entry in sources_of(source, of)]
+            changed = replacing and gone > 0
+            after = _recounted(after, held, part, gone) if changed else after
+            found = {**held, "max_impact": after.counts["max_impact"], "fields": fields}
+            _report(
+                part, found, options, [*sources_of(part, before), *entries], changed or report.get("changed", False)
+            )
+            write_json(part / MANIFEST, after.to_json())
+    return Index(index, after, held["documents"])
+
+
+def delete(index: Path, doc_ids: Iterable[str]) -> Index:
+    """The index without the documents of these ids.
+
+    Raises:
+        ArtefactError: no index of ours, an id is not in it, or no document would be left.
+    """
+    jvm.start()
+    lines = b"".join(f"{doc_id}\n".encode() for doc_id in dict.fromkeys(doc_ids))
+    _refuse_missing(index, lines)
+    with changed_index(index) as part, java_errors(f"{index}: cannot be written"):
+        before, report = read_impact_manifest(part), read_report(part)
+        with _updater(part) as updater:
+            updater.delete(lines)
+            updater.finish(False)
+        held = count_index(part)
+        asked = lines.count(b"\n")
+        expect_counts(f"{index} after deleting", held, {"documents": before.counts["documents"] - asked})
+        if not held["documents"]:
+            raise ArtefactError(f"{index}: no document would be left; remove the folder instead")
+        after = _recounted(before, held, part, asked)
+        found = {**held, "max_impact": after.counts["max_impact"], "fields": report["fields"]}
+        _report(part, found, IndexOptions(**report["options"]), sources_of(part, before), True)
+        write_json(part / MANIFEST, after.to_json())
+    return Index(index, after, held["documents"])
+
+
+def read_impact_manifest(folder: Path) -> Manifest:
+    """The manifest of impact shards, or of their index.
+
+    Raises:
+        ArtefactError: none, or of another kind; only impact indexes can be changed.
+    """
+    manifest = read_manifest(folder)
+    if manifest.kind != "impact":
+        raise UsageError(f"{folder}: {manifest.kind}; only impact indexes are merged and changed, build it anew")
+    if is_index(folder) and "options" not in read_report(folder):
+        raise ArtefactError(f"{folder}: an index of an older version; build it again")
+    return manifest
+
+
+def is_index(folder: Path) -> bool:
+    """True for an index, False for shards."""
+    return (folder / REPORT).is_file()
+
+
+def sources_of(folder: Path, manifest: Manifest) -> list[Mapping[str, Any]]:
+    """The encoded corpora that an index was made of, or that shards are."""
+    if is_index(folder) and (noted := read_report(folder).get("sources")):
+        return list(noted)
+    corpus = str(manifest.corpus["name"])
+    return [{"corpus": corpus, "documents": manifest.counts["documents"], "shards": source_digest(manifest)}]
+
+
+def refuse_duplicates(folder: Path) -> None:
+    """Raises ArtefactError if two documents of an index have one id."""
+    with census(folder) as asked:
+        twice = asked.duplicate()
+    if twice is not None:
+        raise ArtefactError(f"document id {str(twice)!r} occurs twice in the shards; ids must be distinct")
+
+
+@contextmanager
+def census(folder: Path) -> Iterator[Any]:
+    """Answers questions about a whole index."""
+    reader = open_reader(folder)
+    try:
+        yield our_class("IndexCensus")(reader)
+    finally:
+        reader.close()
+
+
+@contextmanager
+def _unchanged(index: Path) -> Iterator[Path]:
+    yield index
+
+
+@contextmanager
+def _updater(folder: Path) -> Iterator[Any]:
+    """Our Java updater; whatever goes wrong, it lets go of the folder."""
+    updater = our_class("IndexUpdater")(str(folder.absolute()), field_similarity())
+    try:
+        yield updater
+    except BaseException:
+        updater.abort()
+        raise
+
+
+@contextmanager
+def _as_index(
+    source: Path, manifest: Manifest, part: Path, options: IndexOptions, threads: int, progress: Progress
+) -> Iterator[tuple[Path, Mapping[str, str]]]:
+    """The folder of an index with a source's documents, and its fields; shards become one for the time being.
+
+    Raises:
+        ArtefactError: a shard is damaged, or an index has other options.
+    """
+    if is_index(source):
+        report = read_report(source)
+        if report["options"] != options.to_json():
+            raise ArtefactError(
+                f"{source}: built with {report['options']}, expected {options.to_json()}; build it again"
+            )
+        yield source, report["fields"]
+        progress(manifest.counts["documents"])
+        return
+    folder = part / INCOMING
+    folder.mkdir()
+    vocabulary = read_vocabulary(source, manifest)
+    found = write_lucene(source, folder, manifest, vocabulary, options, threads, progress, merge=False)
+    total = {name: found[name] for name in ("documents", "empty", "postings", "max_impact")}
+    expect_counts(str(source), total, manifest.counts)
+    yield folder, found["fields"]
+    rmtree(folder)
+
+
+def _joined(fields: Mapping[str, str], more: Mapping[str, str], source: Path) -> dict[str, str]:
+    """The fields of both.
+
+    Raises:
+        ArtefactError: one has two types.
+    """
+    for name, kind in more.items():
+        if fields.get(name, kind) != kind:
+            raise ArtefactError(f"{source}: {name} is {kind}, in the others {fields[name]}; give it one type")
+    return {**fields, **more}
+
+
+def _new(index: Path, sources: Sequence[Path]) -> list[Path]:
+    """The sources that the index does not have yet."""
+    if not is_index(index):
+        raise ArtefactError(f"{index}: no index of ours to append to; build it first")
+    there = {entry["shards"] for entry in sources_of(index, read_impact_manifest(index))}
+    return [
+        source
+        for source in sources
+        if not {entry["shards"] for entry in sources_of(source, read_impact_manifest(source))} <= there
+    ]
+
+
+def _refuse_common(index: Path, other: Path, source: Path) -> None:
+    reader = open_reader(other)
+    try:
+        with census(index) as asked:
+            common = asked.common(reader)
+    finally:
+        reader.close()
+    if common is not None:
+        raise ArtefactError(f"{source}: document id {str(common)!r} is in {index} already; --replace takes the new one")
+
+
+def _refuse_missing(index: Path, lines: bytes) -> None:
+    if not is_index(index):
+        raise ArtefactError(f"{index}: no index of ours to delete from")
+    with java_errors(f"{index}: cannot be opened as a Lucene index"), census(index) as asked:
+        missing = asked.missing(lines).tostring().decode().splitlines()
+    if missing:
+        raise ArtefactError(f"{index}: no document {missing[0]!r} in it ({len(missing)} such ids); nothing was deleted")
+
+
+def _recounted(manifest: Manifest, held: Mapping[str, int], part: Path, gone: int) -> Manifest:
+    """The manifest after `gone` documents went: its counts are those of the index."""
+    with census(part) as asked:
+        most = int(asked.maxImpact(CONTENTS))
+    counts = {name: held[name] for name in ("documents", "empty", "postings")} | {"max_impact": most}
+    corpus = {**manifest.corpus, "documents": held["documents"], "deleted": manifest.corpus.get("deleted", 0) + gone}
+    return replace(manifest, counts=counts, corpus=corpus)
+
+
+def _report(
+    part: Path,
+    found: Mapping[str, Any],
+    options: IndexOptions,
+    sources: Sequence[Mapping[str, Any]],
+    changed: bool = False,
+) -> None:
+    """Writes index.json; `changed` says that documents of the sources were deleted or replaced."""
+    about = {"engine": "lucene", **found, "options": options.to_json(), "sources": sources, "changed": changed}
+    write_report(part, {**about, "bytes": folder_bytes(part)})

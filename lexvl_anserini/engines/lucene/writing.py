@@ -1,0 +1,116 @@
+"""Shards into Lucene: whole pieces of them go over in one call each, and Java's threads index while Python reads on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lexvl_anserini.cli import Progress
+from lexvl_anserini.engines.jvm import our_class
+from lexvl_anserini.engines.lucene.fields import META, TEXT, field_similarity, java_map, text_analyzer
+from lexvl_anserini.engines.lucene.metadata import metadata_types
+from lexvl_anserini.engines.shards import Columns, checked_shards, expect_counts, read_shard, shard_pieces
+from lexvl_anserini.records import Manifest
+from lexvl_anserini.vocabulary import Vocabulary
+
+# What Java counts of every shard, in its order.
+COUNTED = ("documents", "empty", "postings")
+
+
+@dataclass(frozen=True)
+class IndexOptions:
+    """What an index holds besides ids and impacts.
+
+    text          the documents' texts, analysed, for BM25
+    store_text    the texts as they are, to be shown
+    term_vectors  each document's impacts, to be read back (feedback, explanation)
+    metadata      one field for each key of the documents' metadata
+    """
+
+    text: bool = False
+    store_text: bool = False
+    term_vectors: bool = False
+    metadata: bool = True
+
+    def to_json(self) -> dict[str, bool]:
+        """For index.json."""
+        return asdict(self)
+
+
+def write_lucene(
+    shards: Path,
+    folder: Path,
+    manifest: Manifest,
+    vocabulary: Vocabulary,
+    options: IndexOptions,
+    threads: int,
+    progress: Progress,
+    merge: bool = True,
+) -> dict[str, Any]:
+    """Writes the shards' documents into `folder`; returns what they were, counted, and the fields they have.
+
+    `merge` leaves one segment, which is smaller and quicker to search.
+
+    Raises:
+        ArtefactError: a shard is damaged or malformed, or its counts differ from the manifest's.
+    """
+    types = metadata_types(shards, manifest) if options.metadata else {}
+    entries, numbered = [], enumerate(checked_shards(shards, manifest))
+    with _writer(folder, len(manifest.shards), vocabulary, options, types, threads) as writer:
+        done = 0
+        for number, (path, entry) in numbered:
+            entries.append((path, entry))
+            for piece in shard_pieces(path):
+                with _told_by_python(entries, vocabulary, writer):
+                    if isinstance(piece, Columns):
+                        writer.addColumns(number, *piece)
+                    else:
+                        writer.addJson(number, piece)
+                before, done = done, int(writer.documents())
+                progress(done - before)
+        with _told_by_python(entries, vocabulary, writer):
+            counted = np.frombuffer(writer.finish(merge).tostring(), dtype="<i8")
+        progress(int(writer.documents()) - done)
+    per_shard = counted[:-2].reshape(-1, len(COUNTED))
+    for (path, entry), counts in zip(entries, per_shard.tolist(), strict=True):
+        expect_counts(str(path), dict(zip(COUNTED, counts, strict=True)), entry)
+    total = dict(zip(COUNTED, per_shard.sum(axis=0).tolist(), strict=True))
+    fields = ({TEXT: "text"} if options.text else {}) | {META + key: kind for key, kind in types.items()}
+    return {**total, "impacts": int(counted[-2]), "max_impact": int(counted[-1]), "fields": fields}
+
+
+@contextmanager
+def _writer(
+    folder: Path, shards: int, vocabulary: Vocabulary, options: IndexOptions, types: dict[str, str], threads: int
+) -> Iterator[Any]:
+    """Our Java writer; whatever goes wrong, it lets go of the folder, so that no lock is left in this process."""
+    terms = [term.encode() for term in vocabulary.terms]
+    ends = np.cumsum([len(term) for term in terms], dtype="<i4").tobytes()
+    arguments = (str(folder.absolute()), field_similarity(), text_analyzer(), b"".join(terms), ends, shards)
+    flags = (options.text, options.store_text, options.term_vectors, java_map(types))
+    writer = our_class("ImpactWriter")(*arguments, *flags, threads)
+    try:
+        yield writer
+    except BaseException:
+        writer.abort()
+        raise
+
+
+@contextmanager
+def _told_by_python(entries: list[tuple[Path, Any]], vocabulary: Vocabulary, writer: Any) -> Iterator[None]:
+    """What Java refuses is read again by Python, which says where and what; if it finds nothing, Java's word stands."""
+    from jnius import JavaException
+
+    try:
+        yield
+    except JavaException:
+        failed = int(writer.failedShard())
+        if failed >= 0:
+            for _ in read_shard(entries[failed][0], vocabulary):
+                pass
+        raise

@@ -1,0 +1,124 @@
+"""Where in a picture a query is: the grid cells that speak for its terms, as numbers and as a picture.
+
+python -m lexvl_anserini.localise --image beach.jpg --query "dog" --query "a red boat" --output maps
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import orjson
+import typer
+
+from lexvl_anserini.cli import Verbose, check_style, run
+from lexvl_anserini.encode import default_encoder, parse_settings
+from lexvl_anserini.errors import UsageError
+from lexvl_anserini.files import atomic_write
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from lexvl_anserini.encoders.base import Encoder
+
+# Not __name__, which is "__main__" when the module runs as the command.
+log = logging.getLogger("lexvl_anserini.localise")
+
+VALUES = ("logit", "activation")
+
+# How much of a picture stays where a map is strongest.
+OPACITY = 0.6
+
+
+class Map(NamedTuple):
+    """One query in one picture: `grid` is [rows][columns] from the top left of the picture's centre crop."""
+
+    image: str
+    query: str
+    grid: list[list[float]]
+
+
+def localise_queries(model: Encoder, images: Sequence[str], queries: Sequence[str], values: str) -> Iterator[Map]:
+    """The map of every query in every picture, picture by picture."""
+    from lexvl_anserini.encoders.grounding import localise
+
+    for image in images:
+        for query in queries:
+            [grid] = localise(model, [image], query, values)  # type: ignore[arg-type]
+            yield Map(image, query, grid.tolist())
+
+
+def overlay(crop: np.ndarray, grid: Sequence[Sequence[float]]) -> Any:
+    """The crop in grey with a map in red over it, its smallest value clear and its largest strongest: a PIL image."""
+    import numpy as np
+    import PIL.Image
+
+    values = np.asarray(grid, dtype=np.float32)
+    span = float(values.max() - values.min())
+    shade = np.uint8((values - values.min()) / span * 255) if span else np.zeros(values.shape, np.uint8)
+    height, width = crop.shape[:2]
+    large = PIL.Image.fromarray(shade).resize((width, height), PIL.Image.Resampling.BICUBIC)
+    grey = PIL.Image.fromarray(crop).convert("L").convert("RGB")
+    mask = large.point(lambda value: int(value * OPACITY))
+    return PIL.Image.composite(PIL.Image.new("RGB", (width, height), (255, 0, 0)), grey, mask)
+
+
+def write_overlay(model: Encoder, found: Map, path: Path) -> None:
+    """A map over its picture, as PNG."""
+    from lexvl_anserini.data.images import open_image
+    from lexvl_anserini.encoders.grounding import image_side
+
+    picture = overlay(image_side(model).pixels.crop(open_image(found.image)), found.grid)
+    with atomic_write(path) as out:
+        picture.save(out, format="PNG")
+
+
+def print_map(found: Map, style: str) -> None:
+    """A map as rows of numbers, or as one JSON object on a line."""
+    if style == "json":
+        sys.stdout.write(orjson.dumps(found._asdict()).decode() + "\n")
+        return
+    typer.echo(f"{found.image}  {found.query!r}")
+    for row in found.grid:
+        typer.echo(" ".join(f"{value:7.3f}" for value in row))
+
+
+def command(
+    image: Annotated[list[str], typer.Option(help="A picture, or archive.tar::member; repeatable.")],
+    query: Annotated[list[str], typer.Option(help="A text; several tokens average. Repeatable.")],
+    encoder: Annotated[str | None, typer.Option(help="One that reads images; default as for image corpora.")] = None,
+    checkpoint: Annotated[str | None, typer.Option(help="Folder, file or hub id (owner/name[@revision]).")] = None,
+    tokenizer: Annotated[str | None, typer.Option(help="Folder or hub id of another tokenizer.")] = None,
+    backbone_config: Annotated[str | None, typer.Option(help="Folder or hub id of another configuration.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
+    settings: Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE of the encoder.")] = None,
+    values: Annotated[str, typer.Option(help="logit or activation.")] = "logit",
+    output: Annotated[str | None, typer.Option(help="Folder for a PNG per map; default none.")] = None,
+    style: Annotated[str, typer.Option("--format", help="Of printed numbers: text or json.")] = "text",
+    verbose: Verbose = False,
+) -> None:
+    """Show where in pictures queries are.
+
+    Example: python -m lexvl_anserini.localise --image beach.jpg --query "a dog" --output maps
+    """
+    check_style(style)
+    if values not in VALUES:
+        raise UsageError(f"--values {values!r}: expected {' or '.join(VALUES)}")
+    from lexvl_anserini.encoders.loading import load_encoder
+
+    name, default_checkpoint = default_encoder("", "text-to-image", encoder)
+    options = parse_settings(settings or ())
+    model = load_encoder(name, checkpoint or default_checkpoint, tokenizer, backbone_config, device, **options)
+    for number, found in enumerate(localise_queries(model, image, query, values)):
+        print_map(found, style)
+        if output:
+            path = Path(output) / f"{number:03d}.{Path(found.image).stem}.png"
+            write_overlay(model, found, path)
+            log.info("%s: %r", path, found.query)
+
+
+if __name__ == "__main__":
+    run(command)

@@ -1,0 +1,77 @@
+"""Recipe -> checkpoint: trains a pair of towers and writes it as its encoder loads it.
+
+python -m lexvl_anserini.train --recipe runs/recipes/demo-vdr.yaml
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from lexvl_anserini.cli import DataDir, Overwrite, Verbose, check_style, print_rows, run
+
+
+def read_changes(settings: list[str] | None) -> dict[str, Any]:
+    """`["optimisation.steps=100"]` -> `{"optimisation.steps": 100}`; values are YAML.
+
+    Raises:
+        UsageError: an entry is not KEY=VALUE.
+    """
+    import yaml
+
+    from lexvl_anserini.errors import UsageError
+
+    changes = {}
+    for setting in settings or []:
+        key, equals, value = setting.partition("=")
+        if not equals or not key:
+            raise UsageError(f"--set {setting!r}: expected KEY=VALUE, for example --set optimisation.steps=100")
+        changes[key] = yaml.safe_load(value)
+    return changes
+
+
+def command(
+    recipe: Annotated[str, typer.Option(help="YAML file; those of the project are runs/recipes/*.yaml.")],
+    output: Annotated[
+        str | None, typer.Option(help="Folder of the run; default training/<name of the recipe>.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="Change a key, optimisation.steps=100; repeatable.")
+    ] = None,
+    data_dir: DataDir = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    threads: Annotated[int | None, typer.Option(min=1, help="Of the CPU; default all.")] = None,
+    stop_after: Annotated[int | None, typer.Option(min=1, help="Stop at this step; run again to go on.")] = None,
+    overwrite: Overwrite = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check the recipe and say what would be done.")] = False,
+    style: Annotated[str, typer.Option("--format", help="Of printed numbers: text or json.")] = "text",
+    verbose: Verbose = False,
+) -> None:
+    """Train a recipe; an interrupted run goes on where it was.
+
+    Example: python -m lexvl_anserini.train --recipe runs/recipes/demo-vdr.yaml --set optimisation.steps=200
+    """
+    from lexvl_anserini.training.recipe import read_recipe
+
+    check_style(style)
+    wanted = read_recipe(Path(recipe), read_changes(settings))
+    target = Path(output) if output else Path("training") / wanted.name
+    if dry_run:
+        plan = wanted.optimisation
+        rows = {"output": str(target), "kind": wanted.model.kind, "corpus": wanted.data.corpus, "steps": plan.steps}
+        print_rows({**rows, "images_seen": plan.steps * plan.batch_size}, style)
+        return
+    import torch
+
+    from lexvl_anserini.training.loop import train
+
+    if threads:
+        torch.set_num_threads(threads)
+    model = train(wanted, target, data_dir, device, overwrite, stop_after)
+    print_rows({"model": str(model)}, style)
+
+
+if __name__ == "__main__":
+    run(command)

@@ -1,0 +1,107 @@
+"""Captioned images in memory, ready to be drawn from: pixels once per image, token ids once per caption."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lexvl_anserini.cli import Progress, silent
+from lexvl_anserini.data.base import Dataset
+from lexvl_anserini.data.images import read_images
+from lexvl_anserini.encoders.vision import Pixels
+from lexvl_anserini.errors import DataError
+
+
+@dataclass(frozen=True)
+class Captioned:
+    """Images with their captions.
+
+    images    references, one per image
+    captions  texts of each image, at least one
+    """
+
+    images: Sequence[str]
+    captions: Sequence[Sequence[str]]
+
+    @property
+    def texts(self) -> list[str]:
+        """All captions, image by image."""
+        return [text for texts in self.captions for text in texts]
+
+
+def read_captioned(dataset: Dataset, limit: int | None = None) -> Captioned:
+    """The images of a data set (direction text-to-image) that have captions, in its order.
+
+    Raises:
+        DataError: a document that is no image, or no image has a caption.
+    """
+    texts = {topic.query_id: topic.text or "" for topic in dataset.topics()}
+    captions: dict[str, list[str]] = {}
+    for qrel in dataset.qrels():
+        if qrel.relevance > 0:
+            captions.setdefault(qrel.doc_id, []).append(texts[qrel.query_id])
+    images, told = [], []
+    for document in dataset.documents():
+        if document.image is None:
+            raise DataError(
+                f"{dataset.name}: document {document.doc_id!r} is no image; training needs captioned images"
+            )
+        if document.doc_id in captions:
+            images.append(document.image)
+            told.append(captions[document.doc_id])
+        if len(images) == limit:
+            break
+    if not images:
+        raise DataError(f"{dataset.name}/{dataset.split}: no image has a caption")
+    return Captioned(images, told)
+
+
+def read_pixels(images: Sequence[str], pixels: Pixels, path: Path, progress: Progress = silent) -> np.ndarray:
+    """uint8 [n, R, R, 3], decoded once into a file that is mapped into memory; an unfinished file is made again."""
+    shape = (len(images), pixels.resolution, pixels.resolution, 3)
+    if path.is_file():
+        found = np.load(path, mmap_mode="r")
+        if found.shape == shape:
+            return found
+    part = path.with_name(path.name + ".part")
+    crops = np.lib.format.open_memmap(part, mode="w+", dtype=np.uint8, shape=shape)
+    for image in read_images(images, prepare=pixels.crop):
+        crops[image.position] = image.value
+        progress(1)
+    crops.flush()
+    part.replace(path)
+    return np.load(path, mmap_mode="r")
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Token ids of captions, padded to the longest.
+
+    ids       int64 [n captions, L]
+    lengths   int64 [n captions], special tokens included
+    first     int64 [n images + 1]: captions of image i are first[i] to first[i + 1]
+    """
+
+    ids: np.ndarray
+    lengths: np.ndarray
+    first: np.ndarray
+
+
+def tokenise(captions: Sequence[Sequence[str]], reader: Any) -> Tokens:
+    """Tokenises all captions once.
+
+    Args:
+        captions: per image.
+        reader: a `TextReader`.
+    """
+    rows = reader([text for texts in captions for text in texts])
+    lengths = np.array([len(row) for row in rows], dtype=np.int64)
+    ids = np.full((len(rows), int(lengths.max())), reader.pad_id, dtype=np.int64)
+    for number, row in enumerate(rows):
+        ids[number, : len(row)] = row
+    first = np.concatenate([[0], np.cumsum([len(texts) for texts in captions])])
+    return Tokens(ids, lengths, first.astype(np.int64))

@@ -1,0 +1,77 @@
+"""How good a pair is while it is trained: hit rates over a validation split, as its encoder would be searched."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lexvl_anserini.encoders.tokens import Columns
+from lexvl_anserini.encoders.vision import Pixels
+from lexvl_anserini.training.batches import text_batch
+from lexvl_anserini.training.data import Tokens
+from lexvl_anserini.training.objectives import bag_of, masked
+from lexvl_anserini.training.pairs import Pair
+from lexvl_anserini.training.recipe import Model
+
+BATCH = 256
+CUTS = (1, 5, 10)
+
+
+@dataclass(frozen=True)
+class Validation:
+    """A validation split: pixels uint8 [n, R, R, 3] and the tokens of their captions."""
+
+    pixels: np.ndarray
+    tokens: Tokens
+    columns: Columns
+    prepare: Pixels
+
+    @torch.inference_mode()
+    def measure(self, pair: Pair, model: Model) -> dict[str, float]:
+        """Hit rates in percent: text-to-image and image-to-text, and of the alpha mode where the pair is lexical."""
+        device = pair.log_temperature.device
+        pair.eval()
+        pieces = []
+        for start in range(0, len(self.pixels), BATCH):
+            crops = torch.from_numpy(np.array(self.pixels[start : start + BATCH])).to(device)
+            pieces.append(pair.encoder_p(self.prepare.normalise(crops)))
+        images = torch.cat(pieces)
+        owner = torch.from_numpy(np.repeat(np.arange(len(self.pixels)), np.diff(self.tokens.first))).to(device)
+        texts, bags = [], []
+        for start in range(0, len(owner), BATCH):
+            chosen = np.arange(start, min(start + BATCH, len(owner)))
+            batch = text_batch(self.tokens, chosen, self.columns, device)
+            encoded = pair.encoder_q(batch)
+            if model.kind == "vdr-crossmodal":
+                encoded = masked(encoded, batch.bag, model.topk)
+                bags.append(bag_of(batch.bag, normalised=False))
+            texts.append(encoded)
+        pair.train()
+        if model.kind == "vdr-crossmodal":
+            images = masked(images, None, model.topk)
+        text = torch.cat(texts)
+        found = {f"t2i_R@{k}": rate for k, rate in hit_rates(text @ images.T, owner).items()}
+        found |= {f"i2t_R@{k}": rate for k, rate in backward_rates(images @ text.T, owner).items()}
+        if bags:
+            alpha = hit_rates(torch.cat(bags) @ images.T, owner)
+            found |= {f"alpha_t2i_R@{k}": rate for k, rate in alpha.items()}
+            found["mean_text_terms"] = round(float((text > 0).sum(dim=1).float().mean()), 1)
+        return found
+
+
+def hit_rates(scores: Tensor, owner: Tensor) -> dict[int, float]:
+    """Share in percent of queries [N] whose document `owner` [N] is among the first k by scores [N, M]."""
+    own = scores.gather(1, owner[:, None])
+    rank = (scores > own).sum(dim=1)
+    return {k: round(100 * float((rank < k).float().mean()), 2) for k in CUTS}
+
+
+def backward_rates(scores: Tensor, owner: Tensor) -> dict[int, float]:
+    """Share in percent of images [M] with a caption of theirs among the first k by scores [M, N]."""
+    mine = owner[None, :] == torch.arange(len(scores), device=scores.device)[:, None]
+    best = scores.masked_fill(~mine, -torch.inf).amax(dim=1, keepdim=True)
+    rank = (scores > best).sum(dim=1)
+    return {k: round(100 * float((rank < k).float().mean()), 2) for k in CUTS}

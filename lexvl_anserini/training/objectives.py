@@ -1,0 +1,176 @@
+"""Objectives: what is minimised, as functions of vectors (VDR: Zhou et al., ICLR 2024; specified in section 5.2).
+
+Layout of a batch. Rows of `query` [N, V] and of `document` [M, V] belong together row by row; where M > N, the first N
+documents are the positives and the others hard negatives. Vectors are as the encoder gives them, so L2-normalised
+where it does that; scores are their inner products, divided by `temperature`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy, normalize
+
+from lexvl_anserini.encoders.sparsify import top_mask
+
+# Dimensions kept of a masked vector in the loss; the reference fixes it whatever its configuration says.
+TOPK = 768
+
+
+class Encoded(NamedTuple):
+    """One batch as the pair encoded it.
+
+    query         float32 [N, V] (dense twin: [N, D]), before the sparsifier
+    document      float32 [M, V] (or [M, D]); positives first
+    query_bag     bool [N, V], the queries' own tokens; None where a side is no text
+    document_bag  bool [M, V], the same for documents
+    """
+
+    query: Tensor
+    document: Tensor
+    query_bag: Tensor | None = None
+    document_bag: Tensor | None = None
+
+
+Temperature = float | Tensor
+
+
+def contrastive(query: Tensor, document: Tensor, temperature: Temperature = 1.0, symmetric: bool = True) -> Tensor:
+    """Cross entropy of every query over all documents, plus every positive over all queries (a sum, not a mean).
+
+    Hard negatives act in the first direction only.
+    """
+    scores = query @ document.T / temperature  # [N, M]
+    target = torch.arange(len(query), device=query.device)
+    loss = cross_entropy(scores, target)
+    return loss + cross_entropy(scores[:, : len(query)].T, target) if symmetric else loss
+
+
+def masked(weights: Tensor, bag: Tensor | None, topk: int) -> Tensor:
+    """The vector that is searched with: its `topk` largest weights and, of a text, its own tokens [N, V]."""
+    keep = top_mask(weights.detach(), topk)
+    return weights * (keep if bag is None else keep | bag)
+
+
+def contrastive_mask(bag: Tensor) -> Tensor:
+    """Bool [n, V]: row i owns the dimensions v with v mod n = i that no row's tokens use.
+
+    Its owner's bag gains them and its own positive loses them, so that every other document's weight on words nobody
+    used raises a wrong score and is pushed down.
+    """
+    rows, size = bag.shape
+    owner = torch.arange(size, device=bag.device) % rows
+    absent = ~bag.bool().any(dim=0)
+    return (owner == torch.arange(rows, device=bag.device)[:, None]) & absent
+
+
+def vdr(
+    encoded: Encoded,
+    temperature: Temperature = 1.0,
+    topk: int = TOPK,
+    symmetric: bool = True,
+    nonparametric: float = 0.5,
+    mask_weight: float = 0.0,
+    mask_norm: bool = False,
+    normalised: bool = False,
+    bag_temperature: Temperature | None = None,
+) -> Tensor:
+    """VDR: (1 - w) L(masked query, document) + w L(bag of the query, document), with w = 1/2 in the paper.
+
+    Args:
+        encoded: queries with their bags; documents stay dense in the loss.
+        temperature: divides every score.
+        topk: dimensions kept of a query besides its own tokens.
+        symmetric: both directions of L.
+        nonparametric: w, the weight of the second term, VDR's nonparametric entry; 0 leaves it out.
+        mask_weight: of the contrastive mask in the second term; 0 leaves it out.
+        mask_norm: give each row of the mask unit length before it is added.
+        normalised: vectors have unit length, so the bag gets it too (cross-modal models).
+        bag_temperature: of the second term; default `temperature`.
+    """
+    parametric = contrastive(masked(encoded.query, encoded.query_bag, topk), encoded.document, temperature, symmetric)
+    if not nonparametric:
+        return parametric
+    bag, document = bag_of(encoded.query_bag, normalised), encoded.document
+    if mask_weight:
+        mask = contrastive_mask(_present(encoded.query_bag)).float()
+        bag, document = bag + mask_weight * bag_of(mask, mask_norm), without_own(document, mask)
+    entry = contrastive(bag, document, bag_temperature or temperature, symmetric)
+    return (1 - nonparametric) * parametric + nonparametric * entry
+
+
+def svdr(
+    encoded: Encoded,
+    temperature: Temperature = 1.0,
+    topk: int = TOPK,
+    symmetric: bool = True,
+    mask_weight: float = 0.0,
+    mask_norm: bool = False,
+    normalised: bool = False,
+    scaled: bool = False,
+) -> Tensor:
+    """SVDR: 1/4 [L(masked q, d) + L(q, masked d) + L(bag of q, d) + L(q, bag of d)].
+
+    Args:
+        encoded: queries and documents, both texts with their bags.
+        temperature: divides every score.
+        topk: dimensions kept of a masked vector besides its own tokens.
+        symmetric: both directions of L.
+        mask_weight: of the contrastive mask, in the two terms with a bag; 0 leaves it out.
+        mask_norm: give each row of the mask unit length before it is added.
+        normalised: bags get unit length.
+        scaled: weigh each second direction to the size of the first (the reference's experiment).
+    """
+    query, document = encoded.query, encoded.document
+    query_bag, document_bag = bag_of(encoded.query_bag, normalised), bag_of(encoded.document_bag, normalised)
+    loss = scaled_contrastive if scaled else contrastive
+    total = loss(masked(query, encoded.query_bag, topk), document, temperature, symmetric)
+    total = total + loss(query, masked(document, encoded.document_bag, topk), temperature, symmetric)
+    if mask_weight:
+        query_mask = contrastive_mask(_present(encoded.query_bag)).float()
+        document_mask = contrastive_mask(_present(encoded.document_bag)).float()
+        query_bag = query_bag + mask_weight * bag_of(query_mask, mask_norm)
+        document_bag = document_bag + mask_weight * bag_of(document_mask, mask_norm)
+        document, query = without_own(document, query_mask), without_own(query, document_mask)
+    total = total + loss(query_bag, document, temperature, symmetric)
+    return (total + loss(query, document_bag, temperature, symmetric)) / 4
+
+
+def scaled_contrastive(
+    query: Tensor, document: Tensor, temperature: Temperature = 1.0, symmetric: bool = True
+) -> Tensor:
+    """`contrastive` with the second direction scaled to the size of the first, the factor held constant."""
+    first = contrastive(query, document, temperature, symmetric=False)
+    if not symmetric:
+        return first
+    second = contrastive(query, document, temperature) - first
+    return first + (first / second).detach() * second
+
+
+def info_nce(encoded: Encoded, temperature: Temperature = 0.07) -> Tensor:
+    """Symmetric InfoNCE over unit vectors, the mean of the two directions (CLIP: Radford et al., ICML 2021)."""
+    return contrastive(encoded.query, encoded.document, temperature) / 2
+
+
+def bag_of(bag: Tensor | None, normalised: bool) -> Tensor:
+    """The bag as weights, float32 [n, V]: ones, or of unit length."""
+    weights = _present(bag).float()
+    return normalize(weights, dim=1) if normalised else weights
+
+
+def without_own(weights: Tensor, mask: Tensor) -> Tensor:
+    """The vectors [M, V] without the dimensions that their own row of the mask [N, V] owns; what is beyond N stays."""
+    both = min(len(weights), len(mask))
+    return torch.cat([weights[:both] * (1 - mask[:both]), weights[both:]])
+
+
+def _present(bag: Tensor | None) -> Tensor:
+    if bag is None:
+        raise ValueError("this objective needs the own tokens of a side that is no text")
+    return bag
+
+
+OBJECTIVES: Mapping[str, Callable[..., Tensor]] = {"vdr": vdr, "svdr": svdr, "info_nce": info_nce}

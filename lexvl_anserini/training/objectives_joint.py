@@ -1,0 +1,106 @@
+"""Joint sparse-dense objective: both scores learn from the labels and from their own weighted sum (arXiv 2508.16707).
+
+Layout of a batch: row i of texts and row i of images belong together. Scores are [images, texts].
+
+    s_d = D / t, s_l = Z_i Z_t^T, s = w1 s_d + w2 s_l, P = softmax_rows(s)
+    L   = (a NCE(s_d) + b NCE(s_l) + NCE(s)) / 2
+    L'  = (a/2 [H(P, s_d) + H(P, s_d^T)] + b/2 [H(P, s_l) + H(P, s_l^T)]) / 2
+    loss = (L + L') / 2, plus D2S' regulariser
+
+The authors' code, not their paper: the third weight is 1, L' is weighted by a and b, and all of it is halved. Their
+teacher of the transposed scores is P itself, which pairs images with rows of texts; `transposed` gives it P of s^T.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy, softmax
+
+from lexvl_anserini.training.objectives_d2s import soft_cross_entropy
+
+# The temperature's limits in each forward pass.
+LOWEST, HIGHEST = 0.001, 0.5
+# Heads that are trained together: the dense and the lexical one.
+HEADS = 2
+
+
+class Mix(NamedTuple):
+    """The weights of scores (w1 dense, w2 lexical) and of losses (lam1 dense, lam2 lexical)."""
+
+    w1: float
+    w2: float
+    lam1: float
+    lam2: float
+
+
+# As published, by backbone and data.
+MIXES = {
+    "albef-coco": Mix(0.2, 0.5, 0.9, 0.3),
+    "albef-flickr": Mix(0.1, 0.2, 0.3, 0.3),
+    "blip-coco": Mix(0.1, 0.1, 0.9, 0.3),
+    "blip-flickr": Mix(0.1, 0.2, 0.7, 0.7),
+}
+
+
+class JointLoss(NamedTuple):
+    """The two halves of the loss: from labels, and from the mixed scores."""
+
+    labelled: Tensor
+    distilled: Tensor
+
+    @property
+    def total(self) -> Tensor:
+        """Their mean."""
+        return (self.labelled + self.distilled) / 2
+
+
+def nce(scores: Tensor) -> Tensor:
+    """In-batch cross entropy with the diagonal as targets, the mean of both directions."""
+    target = torch.arange(len(scores), device=scores.device)
+    return (cross_entropy(scores, target) + cross_entropy(scores.T, target)) / 2
+
+
+def distillation(scores: Tensor, teacher: Tensor, transposed: Tensor) -> Tensor:
+    """The mean of both directions' cross entropy; `teacher` for the scores' rows, `transposed` for their columns."""
+    return (soft_cross_entropy(scores, teacher) + soft_cross_entropy(scores.T, transposed)) / 2
+
+
+def clamped(temperature: Tensor) -> Tensor:
+    """The temperature within its limits; outside of them it gets no gradient."""
+    return temperature.clamp(LOWEST, HIGHEST)
+
+
+def joint(
+    dense_texts: Tensor,
+    dense_images: Tensor,
+    sparse_texts: Tensor,
+    sparse_images: Tensor,
+    temperature: float | Tensor,
+    mix: Mix,
+    transposed: bool = False,
+    stop_gradient: bool = False,
+) -> JointLoss:
+    """Both halves of the loss.
+
+    Args:
+        dense_texts: float32 [N, D], unit length.
+        dense_images: float32 [N, D], unit length.
+        sparse_texts: float32 [N, V].
+        sparse_images: float32 [N, V].
+        temperature: of the dense scores only.
+        mix: weights of scores and losses.
+        transposed: the teacher of the texts' direction is that direction's own; off as published.
+        stop_gradient: the teacher gets no gradient; off as published.
+    """
+    dense = dense_images @ dense_texts.T / temperature  # [images, texts]
+    lexical = sparse_images @ sparse_texts.T
+    mixed = mix.w1 * dense + mix.w2 * lexical
+    taught = mixed.detach() if stop_gradient else mixed
+    teacher = softmax(taught, dim=1)
+    other = softmax(taught.T, dim=1) if transposed else teacher
+    labelled = mix.lam1 * nce(dense) + mix.lam2 * nce(lexical) + nce(mixed)
+    distilled = mix.lam1 * distillation(dense, teacher, other) + mix.lam2 * distillation(lexical, teacher, other)
+    return JointLoss(labelled / HEADS, distilled / HEADS)

@@ -1,0 +1,176 @@
+"""Pairs of towers that can be trained, and how they are written in the layout their encoders load."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from lexvl_anserini.encoders.activations import elu1p
+from lexvl_anserini.encoders.dense_crossmodal import IMAGE_TYPE as DENSE_IMAGE
+from lexvl_anserini.encoders.dense_crossmodal import TEXT_TYPE as DENSE_TEXT
+from lexvl_anserini.encoders.dense_crossmodal import mean_state
+from lexvl_anserini.encoders.tokens import Columns
+from lexvl_anserini.encoders.vdr import HEAD_EPS
+from lexvl_anserini.encoders.vdr_crossmodal import IMAGE_TYPES, TEXT_TYPES
+from lexvl_anserini.encoders.vision import PatchTransformer
+from lexvl_anserini.files import write_json
+from lexvl_anserini.training.recipe import Model
+from lexvl_anserini.training.words import FIRST_WORD_ID
+
+# The folder inside a checkpoint that holds the text backbone's configuration and the tokenizer.
+TEXT_FOLDER = "text"
+
+# Spread of fresh weights, BERT's and CLIP's.
+INITIAL_STD = 0.02
+
+
+class TextBatch(NamedTuple):
+    """Token ids and attention mask, int64 [B, L], and the texts' own dimensions, bool [B, V]."""
+
+    ids: Tensor
+    attention: Tensor
+    bag: Tensor
+
+
+class TextSide(nn.Module):
+    """A BERT without pooler and what stands on it; keys as in published checkpoints."""
+
+    def __init__(self, model: Model, tokens: int):
+        super().__init__()
+        import transformers
+
+        text = model.text
+        self.config = transformers.BertConfig(
+            vocab_size=tokens,
+            hidden_size=text.width,
+            num_hidden_layers=text.layers,
+            num_attention_heads=text.heads,
+            intermediate_size=4 * text.width,
+            hidden_dropout_prob=text.dropout,
+            attention_probs_dropout_prob=text.dropout,
+            max_position_embeddings=text.max_length,
+        )
+        self.bert_model = transformers.BertModel(self.config, add_pooling_layer=False)
+
+    def states(self, batch: TextBatch) -> Tensor:
+        """Last hidden states [B, L, D]."""
+        states: Tensor = self.bert_model(input_ids=batch.ids, attention_mask=batch.attention).last_hidden_state
+        return states
+
+
+class VdrText(TextSide):
+    """w = elu1p(max_i <ln(h_i), E_v>), of unit length."""
+
+    tokens: Tensor
+
+    def __init__(self, model: Model, tokens: int, columns: Columns):
+        super().__init__(model, tokens)
+        self.ln = nn.LayerNorm(model.text.width, eps=HEAD_EPS)
+        self.register_buffer("tokens", torch.from_numpy(columns.tokens), persistent=False)
+
+    def forward(self, batch: TextBatch) -> Tensor:
+        """Weights before the sparsifier, [B, V]."""
+        from lexvl_anserini.training.projection import project_max
+
+        embeddings = self.bert_model.embeddings.word_embeddings.weight[self.tokens]
+        pooled = project_max(self.ln(self.states(batch)), embeddings, batch.attention == 0)
+        return normalize(elu1p(pooled), dim=1)
+
+
+class VdrImage(PatchTransformer):
+    """w = elu1p(max_p <h_p, P_v>), of unit length."""
+
+    def __init__(self, model: Model, columns: Columns):
+        super().__init__(**vision_shape(model))
+        self.proj = nn.Parameter(torch.randn(len(columns.vocabulary), model.image.width) * INITIAL_STD)
+        nn.init.normal_(self.positional_embedding, std=INITIAL_STD)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """Weights before the sparsifier, [B, V]."""
+        from lexvl_anserini.training.projection import project_max
+
+        return normalize(elu1p(project_max(super().forward(pixels), self.proj)), dim=1)
+
+
+class DenseText(TextSide):
+    """v = W mean_i h_i over the text's tokens, of unit length."""
+
+    def __init__(self, model: Model, tokens: int):
+        super().__init__(model, tokens)
+        self.proj = nn.Parameter(torch.randn(model.dimensions, model.text.width) * model.text.width**-0.5)
+
+    def forward(self, batch: TextBatch) -> Tensor:
+        """Vectors [B, D]."""
+        return normalize(mean_state(self.states(batch), batch.attention) @ self.proj.T, dim=1)
+
+
+class DenseImage(PatchTransformer):
+    """v = W mean_p h_p over the patches, of unit length."""
+
+    def __init__(self, model: Model):
+        super().__init__(**vision_shape(model))
+        self.proj = nn.Parameter(torch.randn(model.dimensions, model.image.width) * model.image.width**-0.5)
+        nn.init.normal_(self.positional_embedding, std=INITIAL_STD)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """Vectors [B, D]."""
+        return normalize(super().forward(pixels).mean(dim=1) @ self.proj.T, dim=1)
+
+
+class Pair(nn.Module):
+    """`encoder_q` reads texts, `encoder_p` images; the logarithm of the temperature is learned or held."""
+
+    def __init__(self, text: TextSide, image: PatchTransformer, temperature: float, learn_temperature: bool):
+        super().__init__()
+        self.encoder_q, self.encoder_p = text, image
+        self.text_config = text.config
+        logarithm = torch.tensor(temperature).log()
+        self.log_temperature = nn.Parameter(logarithm, requires_grad=learn_temperature)
+
+    def forward(self, text: TextBatch, pixels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Vectors of the texts and of the images, and the temperature."""
+        return self.encoder_q(text), self.encoder_p(pixels), self.log_temperature.exp()
+
+
+def vision_shape(model: Model) -> dict[str, Any]:
+    """The arguments of a PatchTransformer, as config.json keeps them."""
+    shape = model.image.model_dump(mode="json")
+    return {key: value for key, value in shape.items() if value is not None}
+
+
+def make_pair(model: Model, columns: Columns, temperature: float, learn_temperature: bool) -> Pair:
+    """A fresh pair; torch's random state decides its weights."""
+    tokens = len(columns.of_token)
+    makers: Mapping[str, Callable[[], tuple[TextSide, PatchTransformer]]] = {
+        "vdr-crossmodal": lambda: (VdrText(model, tokens, columns), VdrImage(model, columns)),
+        "dense-crossmodal": lambda: (DenseText(model, tokens), DenseImage(model)),
+    }
+    text, image = makers[model.kind]()
+    return Pair(text, image, temperature, learn_temperature)
+
+
+def save_pair(pair: Pair, model: Model, tokenizer: Any, folder: Path, weights: torch.dtype) -> None:
+    """Writes config.json, model.safetensors and `text/` (backbone configuration, tokenizer) into an empty folder."""
+    from safetensors.torch import save_file
+
+    types = {"vdr-crossmodal": (TEXT_TYPES[0], IMAGE_TYPES[0]), "dense-crossmodal": (DENSE_TEXT, DENSE_IMAGE)}
+    text_type, image_type = types[model.kind]
+    sparse = {"topk": model.topk} if model.kind == "vdr-crossmodal" else {}
+    text = {"type": text_type, "model_id": TEXT_FOLDER, "max_len": model.text.max_length, "padding": "none"}
+    image = {"type": image_type, **vision_shape(model)}
+    config = {"encoder_q": {**text, "first_word_id": FIRST_WORD_ID, **sparse}, "encoder_p": {**image, **sparse}}
+    text_folder = folder / TEXT_FOLDER
+    tokenizer.save_pretrained(str(text_folder))
+    pair.text_config.save_pretrained(str(text_folder))
+    state = {
+        key: (value.to(weights) if value.is_floating_point() else value).contiguous().cpu()
+        for key, value in pair.state_dict().items()
+        if key != "log_temperature"
+    }
+    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+    write_json(folder / "config.json", config)

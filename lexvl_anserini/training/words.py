@@ -1,0 +1,77 @@
+"""A WordPiece vocabulary learned from a corpus's own captions, for models that are trained from nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from lexvl_anserini.errors import UsageError
+
+SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+# The first token that is a word, after the special ones.
+FIRST_WORD_ID = len(SPECIALS)
+
+# Every printable ASCII character, alone and as a word's continuation, so that any ASCII text can be spelt.
+_CHARACTERS = tuple(chr(code) for code in range(33, 127) if not chr(code).isupper())
+
+
+def learn_words(texts: Iterable[str], size: int, least: int = 2) -> list[str]:
+    """The tokens of a vocabulary: specials, characters, their continuations, then words by descending frequency.
+
+    Ties go by the alphabet, so that the same captions give the same vocabulary everywhere.
+
+    Args:
+        texts: to learn from.
+        size: tokens at most.
+        least: occurrences a word needs.
+
+    Raises:
+        UsageError: no room for a word, or no word occurs often enough.
+    """
+    from tokenizers import normalizers, pre_tokenizers
+
+    normalise = normalizers.BertNormalizer(lowercase=True)
+    split = pre_tokenizers.BertPreTokenizer()
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(word for word, _ in split.pre_tokenize_str(normalise.normalize_str(text)))
+    base = [*SPECIALS, *_CHARACTERS, *(f"##{character}" for character in _CHARACTERS if character.isalnum())]
+    known = set(base)
+    words = sorted(
+        (word for word, count in counts.items() if count >= least and word.isascii() and word not in known),
+        key=lambda word: (-counts[word], word),
+    )
+    if size <= len(base) or not words:
+        raise UsageError(
+            f"a vocabulary of {size} tokens from {len(words)} words seen at least {least} times: expected more than "
+            f"{len(base)} tokens and at least one word"
+        )
+    return [*base, *words[: size - len(base)]]
+
+
+def save_tokenizer(tokens: list[str], folder: Path, max_length: int) -> Any:
+    """Writes a BERT tokenizer of these tokens (uncased) into a folder and returns it."""
+    import transformers
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
+    ids = {token: number for number, token in enumerate(tokens)}
+    core = Tokenizer(models.WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=100))
+    core.normalizer = normalizers.BertNormalizer(lowercase=True)
+    core.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    core.post_processor = processors.BertProcessing(("[SEP]", ids["[SEP]"]), ("[CLS]", ids["[CLS]"]))
+    core.decoder = decoders.WordPiece()
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=core,
+        model_max_length=max_length,
+        pad_token="[PAD]",
+        unk_token="[UNK]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        mask_token="[MASK]",
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save_pretrained(str(folder))
+    return tokenizer

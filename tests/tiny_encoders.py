@@ -1,0 +1,145 @@
+"""Tiny models of every registered encoder, for the contracts that hold of all of them.
+
+A new encoder joins by one line: its name, a checkpoint (a path below tests/golden, or `shared/...` beside the checkout,
+or a function that makes one), and options. `test_encoders_contracts.py` fails for a registered encoder without a line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+BERT, DISTILBERT, PUBLISHED = "splade/ckpt_bert", "splade/ckpt_distilbert", "vdr/text-tiny"
+SPARSE = "sentence_transformers_sparse/"
+WORDPIECES, CLIP_TINY = "common/tokenizer_bert_tiny", "shared/golden/common/tokenizer_clip_tiny"
+CROSSMODAL = "shared/golden/vdr/crossmodal-tiny"
+BLIP, ALBEF = "shared/golden/blip/lavis_checkpoint.pth", "shared/golden/albef/lavis_checkpoint.pt"
+
+
+@dataclass(frozen=True)
+class Tiny:
+    """One composition of an encoder.
+
+    checkpoint  a path, or a function of (tests' golden folder, an empty folder) that writes one and returns its path
+    options     of the loader; values that begin with `path:` are paths as above
+    vectors     width of the vectors that it reads instead of texts and pictures, if it does
+    """
+
+    encoder: str
+    checkpoint: str | Callable[[Path, Path], Path] | None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    vectors: int | None = None
+
+    @property
+    def needs_shared(self) -> bool:
+        """True if it reads from beside the checkout."""
+        places = (self.checkpoint, *self.options.values())
+        return any(isinstance(place, str) and place.removeprefix("path:").startswith("shared/") for place in places)
+
+
+def made_dense(golden: Path, folder: Path) -> Path:
+    """A dense sentence-transformers folder: the tiny BERT with mean pooling."""
+    from sentence_transformers import SentenceTransformer
+
+    try:
+        from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+    except ImportError:
+        from sentence_transformers.models import Pooling, Transformer
+
+    modules = [Transformer(str(golden / BERT)), Pooling(32, pooling_mode="mean")]
+    SentenceTransformer(modules=modules, device="cpu").save(str(folder / "dense"))
+    return folder / "dense"
+
+
+def made_stair(golden: Path, folder: Path) -> Path:
+    """A STAIR model with random weights."""
+    import torch
+    from transformers import AutoTokenizer
+
+    from lexvl_anserini.encoders.stair import save_stair
+    from lexvl_anserini.encoders.stair_network import ImageShape, Stair, StairConfig, TextShape
+
+    tokenizer = AutoTokenizer.from_pretrained(str(golden / WORDPIECES))
+    torch.manual_seed(3)
+    text, image = TextShape(width=16, layers=2, heads=2, max_length=24), ImageShape(32, 16, 24, 2, 2)
+    model = Stair(StairConfig(vocab_size=len(tokenizer), text=text, image=image))
+    with torch.no_grad():  # the default initialisation leaves hardly a weight above 0
+        for parameter in model.parameters():
+            parameter.copy_(0.3 * torch.randn_like(parameter))
+    save_stair(model, tokenizer, folder / "stair")
+    return folder / "stair"
+
+
+def made_twin(golden: Path, folder: Path) -> Path:
+    """The dense twin of VDR cross-modal with random weights."""
+    import json
+    import shutil
+
+    import torch
+    from safetensors.torch import save_file
+    from transformers import BertConfig, BertModel
+
+    from lexvl_anserini.encoders.vision import PatchTransformer
+
+    torch.manual_seed(5)
+    shutil.copytree(golden / "vdr/tiny-bert", folder / "twin/bert")
+    bert = BertModel(BertConfig.from_pretrained(str(folder / "twin/bert")), add_pooling_layer=False)
+    shape = {"resolution": 32, "patch_size": 16, "width": 24, "layers": 2, "heads": 2}
+    sides = {
+        "encoder_q": (bert, torch.randn(8, bert.config.hidden_size)),
+        "encoder_p": (PatchTransformer(**shape), torch.randn(8, 24)),
+    }
+    weights = {
+        f"{side}.{key}": value for side, (model, _) in sides.items() for key, value in model.state_dict().items()
+    }
+    save_file(
+        weights | {f"{side}.proj": matrix for side, (_, matrix) in sides.items()}, folder / "twin/model.safetensors"
+    )
+    text = {"type": "dense_crossmodal_text", "model_id": "bert", "max_len": 16}
+    config = {"encoder_q": text, "encoder_p": {"type": "dense_crossmodal_image", **shape}}
+    (folder / "twin/config.json").write_text(json.dumps(config))
+    return folder / "twin"
+
+
+LAVIS = {"tokenizer": f"path:{WORDPIECES}", "head_width": 16}
+
+TINY_ENCODERS: Mapping[str, Tiny] = {
+    "albef": Tiny("albef", ALBEF, LAVIS),
+    "bag-of-tokens": Tiny("bag-of-tokens", BERT),
+    "bertlex vdr": Tiny("bertlex", BERT, {"topk": 32}),
+    "bertlex mlm": Tiny("bertlex", BERT, {"head": "mlm", "topk": 32}),
+    "blip": Tiny("blip", BLIP, LAVIS),
+    "bm25": Tiny("bm25", None),
+    "clip": Tiny("clip", "shared/golden/clip/ckpt_eos_v5"),
+    "d2s": Tiny("d2s", "shared/golden/d2s/ckpt", {"tokenizer": f"path:{WORDPIECES}"}, vectors=16),
+    "dense-crossmodal": Tiny("dense-crossmodal", made_twin),
+    "dpr": Tiny(
+        "dpr", "shared/golden/dpr/ckpt_ctx_v5", {"query_checkpoint": "path:shared/golden/dpr/ckpt_question_v5"}
+    ),
+    "fdt weights": Tiny("fdt", "shared/golden/fdt"),
+    "fdt features": Tiny("fdt", "shared/golden/fdt", {"space": "features"}),
+    "joint sparse": Tiny(
+        "joint", "shared/golden/joint/checkpoint_best.ckpt", {"tokenizer": f"path:{WORDPIECES}"}, vectors=24
+    ),
+    "lexlip": Tiny("lexlip", "shared/golden/lexlip/phase1_model.ckpt", {"tokenizer": f"path:{WORDPIECES}"}),
+    "sentence": Tiny("sentence", made_dense),
+    "splade max": Tiny("splade", DISTILBERT),
+    "splade sum": Tiny("splade", BERT, {"pooling": "sum"}),
+    "splade doc-only": Tiny("splade", BERT, {"doc_only": True}),
+    "splade topk": Tiny("splade", BERT, {"topk": 16, "query_topk": 4}),
+    "splade lexical": Tiny("splade", BERT, {"lexical": "both"}),
+    "splade idf": Tiny("splade", f"{SPARSE}st6_inference_free_idf_log1p", {"query_topk": 3}),
+    "stair": Tiny("stair", made_stair),
+    "svdr": Tiny("svdr", PUBLISHED, {"padding": "none"}),
+    "vdr untrained": Tiny("vdr", BERT, {"topk": 32}),
+    "vdr full": Tiny("vdr", PUBLISHED),
+    "vdr unpadded union": Tiny("vdr", PUBLISHED, {"padding": "none", "lexical_union": True}),
+    "vdr alpha": Tiny("vdr", PUBLISHED, {"mode": "alpha"}),
+    "vdr beta": Tiny("vdr", PUBLISHED, {"mode": "beta"}),
+    "vdr norm": Tiny("vdr", "vdr/text-tiny-norm", {"mode": "alpha"}),
+    "vdr shared": Tiny("vdr", "vdr/text-tiny-shared"),
+    "vdr-crossmodal": Tiny("vdr-crossmodal", CROSSMODAL),
+    "vdr-crossmodal alpha": Tiny("vdr-crossmodal", CROSSMODAL, {"mode": "alpha", "direction": "image-to-text"}),
+}
