@@ -24,44 +24,12 @@ from typing import NamedTuple
 from lexvl_anserini.data.scenes import words
 from lexvl_anserini.data.scenes.world import Scene
 
-# Of Lucene's EnglishAnalyzer.
-STOP_WORDS = frozenset(
-    [
-        "a",
-        "an",
-        "and",
-        "are",
-        "as",
-        "at",
-        "be",
-        "but",
-        "by",
-        "for",
-        "if",
-        "in",
-        "into",
-        "is",
-        "it",
-        "no",
-        "not",
-        "of",
-        "on",
-        "or",
-        "such",
-        "that",
-        "the",
-        "their",
-        "then",
-        "there",
-        "these",
-        "they",
-        "this",
-        "to",
-        "was",
-        "will",
-        "with",
-    ]
-)
+# Those of Lucene's EnglishAnalyzer.
+_STOP_WORDS = """
+a an and are as at be but by for if in into is it no not of on or such that the their then there these they this to was
+will with
+"""
+STOP_WORDS = frozenset(_STOP_WORDS.split())
 
 
 class Concept(NamedTuple):

@@ -14,8 +14,7 @@ from math import sqrt
 from pathlib import Path
 
 from lexvl_anserini.errors import ArtefactError, DataError, UsageError
-from lexvl_anserini.quantise import SCORE_LIMIT
-from lexvl_anserini.records import Manifest
+from lexvl_anserini.records import SCORE_LIMIT, Manifest
 
 # What the heaviest term of an expanded query weighs: 8 bits, as other queries.
 LARGEST = 255

@@ -14,9 +14,7 @@ import numpy as np
 from scipy import sparse
 
 from lexvl_anserini.errors import ArtefactError, LexvlError, UsageError
-
-# Integers above are not all floats of 32 bits any more.
-SCORE_LIMIT = 1 << 24
+from lexvl_anserini.records import SCORE_LIMIT
 
 # calibrated  scale = (2^bits - 1) / the percentile of a sample's largest weights
 # peak        every vector by itself: its largest weight becomes 2^bits - 1 (a query's own ranking is unaffected)

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 # The file beside an artefact that holds its Manifest.
 MANIFEST = "manifest.json"
 
+# Lucene adds scores up in floats of 32 bits; integers above are not all among them any more.
+SCORE_LIMIT = 1 << 24
+
 NO_METADATA: Mapping[str, Any] = MappingProxyType({})
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from test_engines_shards import Documents, jsonl, publish_shards, write_shards
 
 from lexvl_anserini.engines import jvm
+from lexvl_anserini.engines.combine import source_digest
 from lexvl_anserini.engines.folder import read_report
 from lexvl_anserini.engines.lucene import LuceneEngine
 from lexvl_anserini.engines.memory import MemoryIndex
@@ -95,7 +96,13 @@ def test_the_index_knows_what_it_holds(tmp_path: Path) -> None:
     engine.close()
     report = read_report(tmp_path / "index")
     assert report.pop("bytes") > 0
-    assert report == {"engine": "lucene", "documents": 5, "empty": 1, "postings": 10, "impacts": 25, "max_impact": 7}
+    options = {"text": False, "store_text": False, "term_vectors": False, "metadata": True}
+    [source] = report.pop("sources")
+    assert source == {"corpus": "toy", "documents": 5, "shards": source_digest(manifest)}
+    lists = [[4, "the"], [3, "a"], [1, "b"], [1, "日本"], [1, "😀"]]
+    found = {"documents": 5, "empty": 1, "postings": 10, "impacts": 25, "max_impact": 7}
+    told = {"engine": "lucene", "fields": {}, "options": options, "changed": False, "longest_lists": lists}
+    assert report == {**told, **found}
     names = {path.name for path in (tmp_path / "index").iterdir()}
     assert {"manifest.json", "vocab.txt", "index.json"} <= names
     assert not {name for name in names if name.endswith((".part", ".lock"))} - {"write.lock"}

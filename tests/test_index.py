@@ -131,7 +131,9 @@ def test_command_prints_what_it_counted(tmp_path: Path) -> None:
     assert (told["documents"], told["empty"], told["postings"]) == (3, 1, 5)
     assert told["bytes"] > 0 and told["bytes_per_posting"] > 0 and told["seconds"] >= 0
     again = json.loads(invoke(*arguments))
-    assert again == {name: value for name, value in told.items() if name != "seconds"}
+    assert again == {name: value for name, value in told.items() if name not in ("seconds", "peak_memory_mib")}
+    assert told["longest_lists"][0] == {"term": "b", "documents": 2}
+    assert told["peak_memory_mib"] > 50
     with pytest.raises(LexvlError, match="expected text or json"):
         invoke(*arguments, "--format", "xml")
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from lexvl_anserini.errors import ArtefactError, LexvlError, UsageError
-from lexvl_anserini.quantise import SCORE_LIMIT, Quantiser, SideQuantiser
+from lexvl_anserini.quantise import Quantiser, SideQuantiser
+from lexvl_anserini.records import SCORE_LIMIT
 
 quickly = settings(max_examples=60, deadline=None, derandomize=True)
 

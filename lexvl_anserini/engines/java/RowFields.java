@@ -1,6 +1,7 @@
 package lexvl;
 
 import java.time.LocalDate;
+import java.util.List;
 import java.util.Map;
 import org.apache.lucene.document.BinaryDocValuesField;
 import org.apache.lucene.document.Document;
@@ -11,6 +12,7 @@ import org.apache.lucene.document.LongField;
 import org.apache.lucene.document.SortedDocValuesField;
 import org.apache.lucene.document.StringField;
 import org.apache.lucene.index.IndexOptions;
+import org.apache.lucene.index.IndexableField;
 import org.apache.lucene.util.BytesRef;
 
 /**
@@ -23,7 +25,8 @@ final class RowFields {
     private final Field sortId = new BinaryDocValuesField("id", new BytesRef());
     private final Field text;
     private final Map<String, String> metadata;
-    private final int fixed;
+    /** Those that every document has. */
+    private final List<IndexableField> fixed;
 
     /** @param metadata the type (keyword, long, double, date) of each key */
     RowFields(boolean text, boolean storeText, boolean vectors, Map<String, String> metadata) {
@@ -36,7 +39,7 @@ final class RowFields {
         if (this.text != null) {
             document.add(this.text);
         }
-        fixed = document.getFields().size();
+        fixed = List.copyOf(document.getFields());
     }
 
     /** Like Anserini's fields: frequencies, no positions. */
@@ -57,9 +60,8 @@ final class RowFields {
             text.setStringValue(row.contents);
         }
         if (!metadata.isEmpty()) {
-            while (document.getFields().size() > fixed) {
-                document.getFields().remove(document.getFields().size() - 1);
-            }
+            document.clear();
+            fixed.forEach(document::add);
             for (int i = 0; i < row.keys.size(); i++) {
                 add(row.keys.get(i), row.values.get(i));
             }

@@ -33,8 +33,7 @@ from lexvl_anserini.clauses import (
 from lexvl_anserini.engines.jvm import java_cast, java_class
 from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, META, TEXT, text_analyzer
 from lexvl_anserini.errors import ArtefactError, UnknownName, UsageError
-from lexvl_anserini.quantise import SCORE_LIMIT
-from lexvl_anserini.records import ScoredDoc
+from lexvl_anserini.records import SCORE_LIMIT, ScoredDoc
 
 SEARCH = "org.apache.lucene.search"
 

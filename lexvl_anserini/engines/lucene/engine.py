@@ -11,11 +11,11 @@ import orjson
 
 from lexvl_anserini.cli import Progress, silent
 from lexvl_anserini.engines import jvm
-from lexvl_anserini.engines.folder import folder_bytes, new_index, read_report, write_report
+from lexvl_anserini.engines.folder import new_index, read_report
 from lexvl_anserini.engines.jvm import java_cast, java_class, java_errors
 from lexvl_anserini.engines.lucene.fields import ID, as_reader, count_index, field_similarity, open_reader
 from lexvl_anserini.engines.lucene.searching import BatchSearcher
-from lexvl_anserini.engines.lucene.updating import refuse_duplicates
+from lexvl_anserini.engines.lucene.updating import note, refuse_duplicates, sources_of
 from lexvl_anserini.engines.lucene.writing import IndexOptions, write_lucene
 from lexvl_anserini.engines.shards import expect_counts, read_vocabulary
 from lexvl_anserini.errors import ArtefactError
@@ -76,8 +76,7 @@ class LuceneEngine:
             refuse_duplicates(part)
             held = count_index(part)
             expect_counts(f"{index} after writing", held, found)
-            about = {"engine": "lucene", **found, "options": options.to_json(), "bytes": folder_bytes(part)}
-            write_report(part, about)
+            note(part, found, options, sources_of(shards, manifest))
         return Index(index, manifest, found["documents"])
 
     def search(

@@ -15,8 +15,7 @@ import numpy as np
 from lexvl_anserini.engines.jvm import java_errors, our_class
 from lexvl_anserini.engines.lucene.fields import CONTENTS
 from lexvl_anserini.errors import ArtefactError, UsageError
-from lexvl_anserini.quantise import SCORE_LIMIT
-from lexvl_anserini.records import ImpactQuery, ScoredDoc
+from lexvl_anserini.records import SCORE_LIMIT, ImpactQuery, ScoredDoc
 
 # Hits that come back in one call, about 20 bytes each.
 BATCH_HITS = 1 << 17

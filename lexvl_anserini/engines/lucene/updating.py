@@ -27,6 +27,9 @@ from lexvl_anserini.files import write_json
 from lexvl_anserini.impacts import read_manifest
 from lexvl_anserini.records import MANIFEST, Index, Manifest
 
+# Posting lists that index.json names.
+LONGEST = 10
+
 # Inside the new folder, for shards on their way in.
 INCOMING = "incoming"
 
@@ -60,7 +63,7 @@ def merge(
         expect_counts(f"{index} after merging", held, manifest.counts)
         found = {**held, "max_impact": manifest.counts.get("max_impact", 0), "fields": fields}
         entries = [entry for source, of in zip(sources, manifests, strict=True) for entry in sources_of(source, of)]
-        _report(part, found, options, entries)
+        note(part, found, options, entries)
     return Index(index, manifest, held["documents"])
 
 
@@ -105,9 +108,7 @@ def append(
             changed = replacing and gone > 0
             after = _recounted(after, held, part, gone) if changed else after
             found = {**held, "max_impact": after.counts["max_impact"], "fields": fields}
-            _report(
-                part, found, options, [*sources_of(part, before), *entries], changed or report.get("changed", False)
-            )
+            note(part, found, options, [*sources_of(part, before), *entries], changed or report.get("changed", False))
             write_json(part / MANIFEST, after.to_json())
     return Index(index, after, held["documents"])
 
@@ -133,7 +134,7 @@ def delete(index: Path, doc_ids: Iterable[str]) -> Index:
             raise ArtefactError(f"{index}: no document would be left; remove the folder instead")
         after = _recounted(before, held, part, asked)
         found = {**held, "max_impact": after.counts["max_impact"], "fields": report["fields"]}
-        _report(part, found, IndexOptions(**report["options"]), sources_of(part, before), True)
+        note(part, found, IndexOptions(**report["options"]), sources_of(part, before), True)
         write_json(part / MANIFEST, after.to_json())
     return Index(index, after, held["documents"])
 
@@ -171,6 +172,13 @@ def refuse_duplicates(folder: Path) -> None:
         twice = asked.duplicate()
     if twice is not None:
         raise ArtefactError(f"document id {str(twice)!r} occurs twice in the shards; ids must be distinct")
+
+
+def longest_lists(folder: Path) -> list[list[Any]]:
+    """The terms of most documents: [documents, term], the most first."""
+    with census(folder) as asked:
+        lines = asked.longest(CONTENTS, LONGEST).tostring().decode().splitlines()
+    return [[int(documents), term] for documents, term in (line.split(" ", 1) for line in lines)]
 
 
 @contextmanager
@@ -280,13 +288,13 @@ def _recounted(manifest: Manifest, held: Mapping[str, int], part: Path, gone: in
     return replace(manifest, counts=counts, corpus=corpus)
 
 
-def _report(
+def note(
     part: Path,
     found: Mapping[str, Any],
     options: IndexOptions,
     sources: Sequence[Mapping[str, Any]],
     changed: bool = False,
 ) -> None:
-    """Writes index.json; `changed` says that documents of the sources were deleted or replaced."""
+    """Writes index.json: what was counted; `changed` says that documents of the sources were deleted or replaced."""
     about = {"engine": "lucene", **found, "options": options.to_json(), "sources": sources, "changed": changed}
-    write_report(part, {**about, "bytes": folder_bytes(part)})
+    write_report(part, {**about, "longest_lists": longest_lists(part), "bytes": folder_bytes(part)})
