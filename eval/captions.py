@@ -78,6 +78,17 @@ def caption_rows(measured: Iterable[Sequence[Measurement]]) -> list[Measurement]
     return rows
 
 
+def with_judgements(card: RunCard, corpus: str) -> RunCard:
+    """The run, judged by its own corpus where that is named by a path, else by `corpus`.
+
+    `embeddings:<folder>` and `karpathy:<json>` do not say whose captions they hold, and know their own judgements.
+    """
+    own = card.source.dataset
+    if own == corpus or (own is not None and ":" in own):
+        return card
+    return replace(card, source=Source(dataset=corpus))
+
+
 def caption_command(corpus: str, module: str) -> Command:
     """The command that measures runs on one corpus of captioned images."""
 
@@ -101,7 +112,9 @@ def caption_command(corpus: str, module: str) -> Command:
         cards = labelled([describe_run(Path(path)) for path in runs], labels)
         if not efficiency:
             cards = [replace(card, efficiency={}) for card in cards]
-        asked = Source(qrels, None if qrels else dataset or corpus, split, data_dir, direction=direction)
+        if dataset is None:
+            cards = [with_judgements(card, corpus) for card in cards]
+        asked = Source(qrels, dataset, split, data_dir, direction=direction)
         measured = measure_runs(cards, asked, list(HEADINGS))
         if output_format == "json":
             sys.stdout.write(json_rows(caption_rows(measured)))

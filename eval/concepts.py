@@ -1,15 +1,17 @@
 """What an image model says of the demo's pictures: how many of its first concepts are things that are there.
 
 A picture's vector is read as words by descending weight; the first ten different concepts are compared with the scene
-(`eval.meanings` says what a concept is, and when one is correct). Three rankings stand beside it:
+(`eval.meanings` says what a concept is, and when one is correct). Four rankings stand beside it:
 
+most frequent       concepts by their frequency in all training captions, the same for every picture
 colours and place   concepts by their frequency in the training captions of scenes in the same place, averaged over the
                     scene's colours: it knows both without fail, and of things only what they make likely
 another picture     the model's own vectors, each compared with the next picture's scene: right by chance
 its five captions   concepts by their frequency in the picture's own captions: what people name
 
-The first is what a model that has learned colours and backgrounds, but no objects, can reach; a model has learned
-objects as far as it is above it.
+Colours and place is what a model that has learned these, but no objects, can reach; a model has learned objects as far
+as it is above it. Its five captions are near the most that these rules let anybody reach: concepts of every sort
+compete for the first places, and some of a scene's things are named by words of several concepts.
 """
 
 from __future__ import annotations
@@ -92,22 +94,32 @@ def row(ranking: str, found: Iterable[Sequence[Meaning]], pictured: Sequence[Sce
     )
 
 
+Given = tuple[str | None, str | None]
+ANY: Given = (None, None)
+
+
 class Likely:
-    """How often training captions name each concept, by place, and by place and colour."""
+    """How often training captions name each concept: in all, by place, and by place and colour."""
 
     def __init__(self, training: Iterable[Scene]):
-        self.counts: dict[tuple[str, str | None], Counter[Meaning]] = defaultdict(Counter)
-        self.captions: Counter[tuple[str, str | None]] = Counter()
+        self.counts: dict[Given, Counter[Meaning]] = defaultdict(Counter)
+        self.captions: Counter[Given] = Counter()
         for scene in training:
             said = [set(meanings(words_of(caption))) for caption in captions(scene)]
-            for key in ((scene.place, None), *given(scene)):
+            for key in (ANY, (scene.place, None), *given(scene)):
                 self.captions[key] += len(said)
                 for told in said:
                     self.counts[key].update(told)
 
     def ranked(self, scene: Scene) -> list[Meaning]:
         """Concepts by mean frequency over the scene's colours in its place, the likeliest first."""
-        keys = [key for key in given(scene) if self.captions[key]] or [(scene.place, None)]
+        return self._ranked([key for key in given(scene) if self.captions[key]] or [(scene.place, None)])
+
+    def frequent(self) -> list[Meaning]:
+        """Concepts by frequency in all captions."""
+        return self._ranked([ANY])
+
+    def _ranked(self, keys: Sequence[Given]) -> list[Meaning]:
         shares: dict[Meaning, float] = defaultdict(float)
         for key in keys:
             for meaning, count in self.counts[key].items():
@@ -115,7 +127,7 @@ class Likely:
         return sorted(shares, key=lambda meaning: (-shares[meaning], sorted(meaning.senses), not meaning.names))
 
 
-def given(scene: Scene) -> list[tuple[str, str | None]]:
+def given(scene: Scene) -> list[Given]:
     """The scene's place with each of its colours."""
     colours = sorted(concept.value for concept in concepts_in(scene) if concept.sort == "colour")
     return [(scene.place, colour) for colour in colours]
@@ -216,8 +228,10 @@ def command(
     found = [distinct(meanings(terms), places) for terms in seen(model, split, chosen, data_dir, batch_size)]
     log.info("counting words in the training captions")
     likely = Likely(scenes("train"))
+    frequent = distinct(likely.frequent(), places)
     rows = [
         row(model.name, found, pictured),
+        row("most frequent", [frequent] * len(pictured), pictured),
         row("colours and place", (distinct(likely.ranked(scene), places) for scene in pictured), pictured),
         row("another picture", [*found[1:], found[0]], pictured),
         row("its five captions", (distinct(in_own_captions(scene), places) for scene in pictured), pictured),

@@ -6,19 +6,19 @@ python -m eval.sheet --run runs/demo.vdr-crossmodal.trec --index indexes/demo --
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from eval.inputs import Source, choose_source, describe_run
+from eval.inputs import describe_run
 from eval.strips import Cell, Item, Strip, draw_sheet
 from lexvl_anserini.cli import DataDir, Verbose, check_style, print_rows, run
 from lexvl_anserini.encode import load_encoder_of
 from lexvl_anserini.errors import DataError, UsageError
 from lexvl_anserini.explain import as_cut, encoded, encoder_options, explain, warn_of_other_scores
-from lexvl_anserini.records import Document, Index, ScoredDoc, Topic
+from lexvl_anserini.records import Document, Index, Manifest, ScoredDoc, Topic
 from lexvl_anserini.runs import in_rank_order, read_run, read_run_manifest
 from lexvl_anserini.search import index_manifest
 
@@ -30,6 +30,26 @@ DEFAULT_QUERIES = 3
 DEFAULT_HITS = 5
 DEFAULT_TERMS = 5
 OWN_TERMS = 6
+
+
+def source_of(run_path: Path, about: Manifest, data_dir: str | None) -> dict[str, Any]:
+    """The data set that a run answers, as `load_dataset` takes it: by the run's manifest, else by the index's.
+
+    Raises:
+        DataError: there is no such run.
+        UsageError: the run is about other documents than the index's.
+    """
+    known, corpus = describe_run(run_path).source, about.corpus
+    indexed = {"direction": corpus.get("direction"), "name": corpus["name"], "split": corpus.get("split")}
+    asked = {"direction": known.direction, "name": known.dataset, "split": known.split}
+    for key, value in asked.items():
+        if known.dataset and value and indexed[key] and value != indexed[key]:
+            raise UsageError(f"{run_path}: a run over {value}, but the index is of {indexed[key]}; name its own index")
+    return {
+        **{key: asked[key] or indexed[key] for key in asked},
+        "data_dir": data_dir or known.data_dir or corpus.get("data_dir"),
+        "escape_ids": known.escape_ids or bool(corpus.get("escape_ids")),
+    }
 
 
 def sample_queries(run_path: Path, count: int) -> list[str]:
@@ -45,20 +65,24 @@ def sample_queries(run_path: Path, count: int) -> list[str]:
     return [answered[(2 * number + 1) * len(answered) // (2 * count)] for number in range(count)]
 
 
-def first_hits(run_path: Path, query_ids: Sequence[str], hits: int) -> dict[str, list[ScoredDoc]]:
-    """The first documents of some topics in a run.
+def hits_of(run_path: Path, query_ids: Sequence[str]) -> dict[str, list[ScoredDoc]]:
+    """The documents of some topics in a run, best first; none for a topic that found nothing.
 
     Raises:
-        DataError: the run has no line for one of them, or is malformed.
+        DataError: the run is malformed.
     """
     found: dict[str, list[ScoredDoc]] = {query_id: [] for query_id in query_ids}
     for document in read_run(run_path):
         if document.query_id in found:
             found[document.query_id].append(document)
-    for query_id, documents in found.items():
-        if not documents:
-            raise DataError(f"{run_path}: no line for topic {query_id!r}")
-    return {query_id: in_rank_order(documents)[:hits] for query_id, documents in found.items()}
+    return {query_id: in_rank_order(documents) for query_id, documents in found.items()}
+
+
+def first_right(listed: Sequence[ScoredDoc], right: Collection[str]) -> str:
+    """Where the first relevant document is among a topic's hits."""
+    ranks = (rank for rank, scored in enumerate(listed, start=1) if scored.doc_id in right)
+    rank = next(ranks, None)
+    return f"relevant at rank {rank}" if rank else f"not among {len(listed)} hits"
 
 
 def item_of(record: Document | Topic) -> Item:
@@ -89,11 +113,11 @@ def gathered(
     """What is shown: topics, their first hits in a run, and why they were found.
 
     Raises:
-        DataError: the run or the data set has no such topic, or a picture cannot be read.
+        DataError: the data set has no such topic or document, or a picture cannot be read.
     """
-    lists = first_hits(run_path, query_ids, hits)
+    lists = hits_of(run_path, query_ids)
     topics = {topic.query_id: topic for topic in dataset.topics() if topic.query_id in lists}
-    wanted = {scored.doc_id for listed in lists.values() for scored in listed}
+    wanted = {scored.doc_id for listed in lists.values() for scored in listed[:hits]}
     documents = {document.doc_id: document for document in dataset.documents() if document.doc_id in wanted}
     if missing := sorted((lists.keys() - topics.keys()) | (wanted - documents.keys())):
         raise DataError(f"{run_path}: {missing[0]!r} is not in {dataset.name}/{dataset.split}; another data set's run?")
@@ -104,7 +128,8 @@ def gathered(
     own = own_terms(model, list(documents.values()))
     of_run = read_run_manifest(run_path)
     strips = []
-    for query_id, listed in lists.items():
+    for query_id, every in lists.items():
+        listed = every[:hits]
         query = as_cut(encoded(topics[query_id], model, index.manifest), of_run)
         explanations = explain(index, query, [scored.doc_id for scored in listed])
         warn_of_other_scores(run_path, {scored.doc_id: scored.score for scored in listed}, explanations)
@@ -118,7 +143,7 @@ def gathered(
             )
             for scored, explanation in zip(listed, explanations, strict=True)
         )
-        strips.append(Strip(item_of(topics[query_id]), tuple(cells)))
+        strips.append(Strip(item_of(topics[query_id]), tuple(cells), first_right(every, right[query_id])))
     return strips
 
 
@@ -142,15 +167,12 @@ def command(
     Example: python -m eval.sheet --run runs/demo.vdr-crossmodal.trec --index indexes/demo --output sheet.png
     """
     check_style(style)
-    source = choose_source(describe_run(run_file), Source(data_dir=data_dir))
-    if source.dataset is None:
-        raise UsageError(f"{run_file}: made from a file of topics; a sheet needs those of a data set")
     about = index_manifest(index)
     if about.kind != "impact":
         raise UsageError(f"{index} is {about.kind}; only the score of an impact index is a sum over terms")
     from lexvl_anserini.data.base import load_dataset
 
-    dataset = load_dataset(source.dataset, source.split, source.data_dir, source.escape_ids, source.direction)
+    dataset = load_dataset(**source_of(run_file, about, data_dir))
     options = encoder_options(read_run_manifest(run_file))
     model = load_encoder_of(about, checkpoint, None, device, options)
     chosen = list(dict.fromkeys(query_ids or sample_queries(run_file, DEFAULT_QUERIES)))

@@ -40,12 +40,16 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a finished
 LOG_EVERY_S = 10.0
 
 COMMANDS = {
+    "train": "lexvl_anserini.train",
     "encode": "lexvl_anserini.encode",
     "index": "lexvl_anserini.index",
     "prune": "lexvl_anserini.prune",
     "search": "lexvl_anserini.search",
     "explain": "lexvl_anserini.explain",
     "fuse": "lexvl_anserini.fuse",
+    "rerank": "lexvl_anserini.rerank",
+    "hybrid": "lexvl_anserini.hybrid",
+    "localise": "lexvl_anserini.localise",
     "score": "eval.score",
     "table": "eval.table",
     "compare": "eval.compare",
@@ -54,7 +58,14 @@ COMMANDS = {
     "coco": "eval.coco",
     "flickr30k": "eval.flickr30k",
     "flickr8k": "eval.flickr8k",
+    "demo": "eval.demo",
+    "sheet": "eval.sheet",
+    "ceiling": "eval.ceiling",
+    "concepts": "eval.concepts",
     "quantisation": "eval.quantisation",
+    "pruning": "eval.pruning",
+    "ann": "eval.ann",
+    "efficiency": "eval.efficiency.command",
 }
 
 

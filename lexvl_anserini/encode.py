@@ -55,6 +55,8 @@ DEFAULT_ENCODER = "vdr"
 
 # The checkpoint of an encoder on a corpus when none is named; elsewhere the loader's own default.
 DEMO_CHECKPOINTS: Mapping[str, str] = {"vdr-crossmodal": "demo-vdr", "dense-crossmodal": "demo-dense", "vdr": "minilm"}
+# Photos that the embedded models are tried on where none is named. They have seen drawings only, and are said to.
+TRIED_ON = frozenset({"flickr8k"})
 
 
 def load_encoder_of(
@@ -246,7 +248,9 @@ def part_of(number: int | None, of: int | None) -> Part | None:
 def default_encoder(corpus: str, direction: str, encoder: str | None = None) -> tuple[str, str | None]:
     """Encoder and checkpoint of a corpus where the user names none, or names only the encoder."""
     named = encoder or (DEFAULT_ENCODER if direction == "text-to-text" else DEFAULT_IMAGE_ENCODER)
-    return named, DEMO_CHECKPOINTS.get(named) if corpus.split("/")[0] == "demo" else None
+    family = corpus.split("/")[0]
+    embedded = family == "demo" or (family in TRIED_ON and direction != "text-to-text")
+    return named, DEMO_CHECKPOINTS.get(named) if embedded else None
 
 
 def natural_direction(encoder: str | None, direction: str | None) -> str | None:
@@ -396,6 +400,8 @@ def command(
     if not topics:
         next(dataset.documents(), None)  # a corpus that cannot be read is told before a model is loaded
     name, default_checkpoint = default_encoder(corpus, dataset.direction, encoder)
+    if default_checkpoint and not checkpoint and corpus.split("/")[0] in TRIED_ON:
+        log.warning("%s was trained on drawings, not on photos; --checkpoint names another model", default_checkpoint)
     from lexvl_anserini.encoders.loading import load_encoder
     from lexvl_anserini.impacts import write_impacts
     from lexvl_anserini.quantise import Quantiser

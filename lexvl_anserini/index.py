@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from lexvl_anserini.cli import Overwrite, Progress, Verbose, check_style, print_rows, progress_bar, run, silent
-from lexvl_anserini.engines.folder import REPORT, read_report
+from lexvl_anserini.engines.folder import REPORT, clear_remains, read_report
 from lexvl_anserini.errors import ArtefactError, UsageError
 from lexvl_anserini.records import MANIFEST, Index, Manifest
 from lexvl_anserini.registry import ENGINES, resolve
@@ -72,6 +72,7 @@ def build_index(
     wanted = engine_options(manifest, options or {}, of_lucene)
     if is_finished(target, manifest, folders[0], overwrite, wanted):
         log.info("%s: finished already, nothing to do", target)
+        clear_remains(target)
         return Index(target, manifest, manifest.counts["documents"])
     if manifest.kind == "impact":
         return build_impact_index(folders, target, manifest, wanted, threads, progress)
@@ -351,6 +352,10 @@ def command(
         else:
             print_rows(report(delete_documents(index, ids), time.perf_counter() - started, style), style)
         return
+    building: dict[str, Any] = {"--text": text, "--store-text": store_text, "--term-vectors": term_vectors}
+    building |= {"--no-metadata": not metadata, "--faiss": faiss, "--set": settings}
+    if todo and (given := [name for name, wanted in building.items() if wanted]):
+        raise UsageError(f"{todo} keeps what the index was built with; {given[0]} is for building one")
     folders = paths(shards or ())
     target = Path(index) if index else default_index(folders[0])
     manifest = manifest_of(folders)

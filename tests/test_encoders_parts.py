@@ -20,7 +20,7 @@ from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.pooling import Projector, masked_max, masked_sum, mean_of_top
 from lexvl_anserini.encoders.sparsify import kept, own_tokens, positive, top_k, top_k_or_own, top_mask
 from lexvl_anserini.encoders.tokens import TextReader, columns_from, columns_without, first_word_id, load_tokenizer
-from lexvl_anserini.encoders.towers import Composition, Head, TextTower
+from lexvl_anserini.encoders.towers import ENOUGH_TOKENS, MOST_PADDING, Composition, Head, TextTower, by_length
 from lexvl_anserini.errors import CheckpointError, LexvlError, UsageError
 
 quickly = settings(max_examples=60, deadline=None, derandomize=True)
@@ -165,6 +165,29 @@ def test_equal_weights_keep_the_lowest_dimensions(tokenizer):
 def test_weights_that_are_not_finite_are_told(tokenizer):
     with pytest.raises(LexvlError, match="not finite.*a dog"):
         toy_tower(tokenizer, weight=np.nan).weights(["a dog"])
+
+
+@quickly
+@given(lengths=st.lists(st.integers(0, 300), max_size=80), batch_size=st.integers(1, 40), accelerator=st.booleans())
+def test_batches_by_length(lengths, batch_size, accelerator):
+    """Every text once, the longest first; a batch on a CPU that could have ended earlier has little padding."""
+    batches = [rows.tolist() for rows in by_length(lengths, batch_size, torch.device("cuda" if accelerator else "cpu"))]
+    order = [position for rows in batches for position in rows]
+    assert order == sorted(range(len(lengths)), key=lambda i: -lengths[i])
+    assert all(1 <= len(rows) <= batch_size for rows in batches)
+    if accelerator:
+        assert [len(rows) for rows in batches[:-1]] == [batch_size] * (len(batches) - 1)
+        return
+    for rows in batches:
+        longest, shortest = lengths[rows[0]], lengths[rows[-1]]
+        assert shortest >= (1 - MOST_PADDING) * longest or (len(rows) - 1) * longest < ENOUGH_TOKENS
+
+
+def test_batches_by_length_by_hand():
+    lengths = [100, 256, 90, 256, 80, 10, 10]
+    found = [rows.tolist() for rows in by_length(lengths, 32, torch.device("cpu"))]
+    assert found == [[1, 3], [0, 2, 4, 5, 6]], "512 tokens are enough; 270 are not"
+    assert [rows.tolist() for rows in by_length(lengths, 4, torch.device("cuda"))] == [[1, 3, 0, 2], [4, 5, 6]]
 
 
 def test_vocabulary_must_fit_the_head(tokenizer):

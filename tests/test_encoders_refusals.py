@@ -13,6 +13,8 @@ from safetensors.torch import load_file, save_file
 
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.errors import CheckpointError, MissingExtra, UnknownName, UsageError
+from lexvl_anserini.queries import check_readable
+from lexvl_anserini.records import Topic
 
 BERT, PUBLISHED = "splade/ckpt_bert", "vdr/text-tiny"
 
@@ -173,6 +175,27 @@ def test_dense_backbone_as_sparse(bert, dense):
         with pytest.raises(CheckpointError, match="no masked-LM head .*--encoder sentence"):
             load_encoder(name, str(bert), **options)
     assert load_encoder("vdr", str(bert), device="cpu").document.weights(["a dog"]).nnz  # the tied head needs none
+
+
+@pytest.mark.parametrize(
+    "name,told", [("splade", "no masked-LM head"), ("vdr", "texts alone"), ("bertlex", "texts alone")]
+)
+def test_models_of_pictures_as_text_encoders(name, told, tmp_path):
+    from transformers import CLIPConfig
+
+    CLIPConfig().save_pretrained(tmp_path)
+    with pytest.raises(CheckpointError, match=f"a clip model, .*{told}"):
+        load_encoder(name, str(tmp_path))
+
+
+def test_a_checkpoint_for_bm25(golden):
+    with pytest.raises(UsageError, match="'bm25' has no model; leave --checkpoint out"):
+        load_encoder("bm25", str(golden / BERT))
+
+
+def test_a_picture_for_an_encoder_of_texts(load):
+    with pytest.raises(UsageError, match="encoder 'splade' reads texts only, and the query is an image$"):
+        check_readable(Topic("query", image="a.png"), load("splade", BERT))
 
 
 def test_dense_folder_is_loaded_as_dense(dense):

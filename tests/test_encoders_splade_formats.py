@@ -258,6 +258,18 @@ def test_a_run_has_its_queries_digest(bert, tiny, tmp_path):
     assert load_encoder("splade", str(tmp_path), device="cpu").checkpoint_digest != one
 
 
+def test_a_run_has_its_tars_digest(bert, tmp_path):
+    """A run named as a whole: its weights lie one folder below, and other weights are another encoder."""
+    write_tar(tmp_path / "model/model.tar", tar_state(bert))
+    for name in (*TOKENIZER, "config.json"):
+        shutil.copyfile(bert / name, tmp_path / "model" / name)
+    one = load_encoder("splade", str(tmp_path), device="cpu").checkpoint_digest
+    state = tar_state(bert)
+    state["transformer_rep.transformer.cls.predictions.bias"] += 1
+    write_tar(tmp_path / "model/model.tar", state)
+    assert load_encoder("splade", str(tmp_path), device="cpu").checkpoint_digest != one
+
+
 def test_weights_of_a_folder_come_before_its_tar(bert, splade, tmp_path):
     """The trainer writes both, and they are the same; safetensors need no unpickling."""
     shutil.copytree(bert, tmp_path / "model")

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import json
 import os
 import subprocess
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,6 +21,8 @@ from lexvl_anserini.engines.folder import read_report
 from lexvl_anserini.engines.lucene import LuceneEngine
 from lexvl_anserini.engines.memory import MemoryIndex
 from lexvl_anserini.errors import ArtefactError, UsageError
+from lexvl_anserini.impacts import read_manifest
+from lexvl_anserini.index import append_index, build_index, delete_documents
 from lexvl_anserini.records import ImpactQuery, Manifest, ScoredDoc
 from lexvl_anserini.vocabulary import Vocabulary
 
@@ -95,7 +100,7 @@ def test_the_index_knows_what_it_holds(tmp_path: Path) -> None:
     engine, manifest = built(tmp_path, DOCUMENTS)
     engine.close()
     report = read_report(tmp_path / "index")
-    assert report.pop("bytes") > 0
+    assert report.pop("bytes") > 0 and len(report.pop("digest")) == 64
     options = {"text": False, "store_text": False, "term_vectors": False, "metadata": True}
     [source] = report.pop("sources")
     assert source == {"corpus": "toy", "documents": 5, "shards": source_digest(manifest)}
@@ -234,35 +239,54 @@ from pyserini.search.lucene import LuceneImpactSearcher
 class Cached:
     def encode(self, query):
         return json.loads(query)
-searcher = LuceneImpactSearcher(sys.argv[1], query_encoder=Cached(), min_idf=-1)
-queries = json.load(open(sys.argv[2]))
-lists = [[(h.docid, h.score) for h in searcher.search(json.dumps(q), 50)] for q in queries]
-print("LISTS" + json.dumps(lists))
+found = []
+for index, queries in json.load(open(sys.argv[1])):
+    searcher = LuceneImpactSearcher(index, query_encoder=Cached(), min_idf=-1)
+    found.append([[(h.docid, h.score) for h in searcher.search(json.dumps(q), 50)] for q in queries])
+print("LISTS" + json.dumps(found))
 """
 
+StockLists = list[list[tuple[str, float]]]
 
-def test_stock_pyserini_reads_our_index_and_ranks_the_same(tmp_path: Path) -> None:
-    import json
-    import sys
 
-    engine, _ = built(tmp_path, random_documents(300, 30), random_documents(0, 30), terms=None)
-    rng = np.random.default_rng(1)
-    queries = [{f"t{dim}": int(rng.integers(1, 3)) for dim in rng.choice(30, 6)} | {"all": 2} for _ in range(20)]
-    (tmp_path / "queries.json").write_text(json.dumps(queries))
+def stock_lists(folder: Path, asked: Sequence[tuple[Path, Sequence[dict[str, int]]]]) -> list[StockLists]:
+    """What stock `LuceneImpactSearcher` finds in each of some indexes, for each of its queries, up to rank 50."""
+    (folder / "asked.json").write_text(json.dumps([(str(index), list(queries)) for index, queries in asked]))
     child = subprocess.run(
-        [sys.executable, "-c", STOCK_SEARCH, str(tmp_path / "index"), str(tmp_path / "queries.json")],
+        [sys.executable, "-c", STOCK_SEARCH, str(folder / "asked.json")],
         env={**os.environ, "OPENAI_API_KEY": "unused"},
         capture_output=True,
         text=True,
         check=False,
     )
     assert child.returncode == 0, child.stderr[-2000:]
-    stock = json.loads(child.stdout.rpartition("LISTS")[2])
-    ours = [ranked(engine, query, hits=50) for query in queries]
-    assert [[doc_id for doc_id, _ in documents] for documents in ours] == [[d for d, _ in hits] for hits in stock]
-    # Anserini lowers tied scores by 1e-6 each, which integers of this size do not show.
-    for mine, theirs in zip(ours, stock, strict=True):
-        assert [score for _, score in mine] == pytest.approx([score for _, score in theirs], abs=1e-3)
+    found = json.loads(child.stdout.rpartition("LISTS")[2])
+    return [[[(doc_id, score) for doc_id, score in hits] for hits in lists] for lists in found]
+
+
+def test_stock_pyserini_reads_our_indexes_and_ranks_the_same(tmp_path: Path) -> None:
+    """A plain index; one with all that an index may hold besides; one that was appended to and deleted from."""
+    documents = [*random_documents(300, 30), ("é/😀", {"all": 1, "t3": 2})]
+    terms = [*(f"t{dim}" for dim in range(30)), "all"]
+    write_shards(tmp_path / "all", documents, [], terms=terms)
+    write_shards(tmp_path / "first", documents[:150], terms=terms)
+    write_shards(tmp_path / "rest", documents[150:], terms=terms, suffix="parquet")
+    build_index(tmp_path / "all", tmp_path / "plain")
+    build_index(tmp_path / "all", tmp_path / "more", text=True, store_text=True, term_vectors=True)
+    build_index(tmp_path / "first", tmp_path / "changed")
+    append_index(tmp_path / "changed", tmp_path / "rest")
+    delete_documents(tmp_path / "changed", ["d0", "d151", "d299"])
+    rng = np.random.default_rng(1)
+    queries = [{f"t{dim}": int(rng.integers(1, 3)) for dim in rng.choice(30, 6)} | {"all": 2} for _ in range(20)]
+    indexes = [tmp_path / name for name in ("plain", "more", "changed")]
+    for index, stock in zip(indexes, stock_lists(tmp_path, [(index, queries) for index in indexes]), strict=True):
+        engine = LuceneEngine(index, read_manifest(index))
+        ours = [ranked(engine, query, hits=50) for query in queries]
+        engine.close()
+        assert [[doc_id for doc_id, _ in hits] for hits in ours] == [[doc_id for doc_id, _ in hits] for hits in stock]
+        # Anserini lowers tied scores by 1e-6 each, which integers of this size do not show.
+        for mine, theirs in zip(ours, stock, strict=True):
+            assert [score for _, score in mine] == pytest.approx([score for _, score in theirs], abs=1e-3)
 
 
 def stock_index(shards: Path, index: Path) -> None:

@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import orjson
 import pytest
+from embedding_tables import write_embeddings
 from typer.testing import CliRunner
 
 import eval.coco
-from eval.captions import HEADINGS, caption_table, rsum
-from eval.inputs import RunCard
+from eval.captions import HEADINGS, caption_table, rsum, with_judgements
+from eval.inputs import RunCard, Source
 from lexvl_anserini.cli import make_app
+from lexvl_anserini.files import write_json
 from lexvl_anserini.records import Measurement
+from lexvl_anserini.runs import RunManifest, manifest_path
 
 
 @pytest.fixture
@@ -66,6 +70,36 @@ def test_image_to_text_counts_any_caption(coco, tmp_path):
     values = measured(coco, write(tmp_path / "b.trec", lists), "image-to-text")
     assert values["HitRate@1"] == pytest.approx(1 / 2) and values["HitRate@10"] == pytest.approx(1 / 2)
     assert values["Recall@10"] == pytest.approx((1 / 5 + 0) / 2)
+
+
+def test_stored_vectors_have_their_own_judgements(coco, tmp_path):
+    """The captions of `--data-dir`'s coco are others; `--dataset` overrules the run."""
+    captions = {"0": {"0": "a dog", "1": "two dogs"}, "1": {"2": "a cat"}}
+    vectors = [{name: np.ones(2, np.float32) for name in names} for names in (captions, ["0", "1", "2"])]
+    own = f"embeddings:{write_embeddings(tmp_path / 'vectors', *vectors, captions)}"
+    run = write(tmp_path / "own.trec", {"0": ["0"], "1": ["1", "0"], "2": ["1"]})
+    corpus = {"name": own, "direction": "text-to-image"}
+    about = RunManifest(own, own, "test", None, corpus, {"name": "d2s"}, {}, "i", 10, False)
+    write_json(manifest_path(run), about.to_json())
+    arguments = ["--run", str(run), "--data-dir", str(coco), "--format", "json"]
+    told = [
+        CliRunner().invoke(make_app(eval.coco.command), [*arguments, *more]) for more in ([], ["--dataset", "coco"])
+    ]
+    rows, overruled = (json.loads(result.stdout) for result in told)
+    values = {row["measure"]: row["value"] for row in rows}
+    assert values["HitRate@1"] == pytest.approx(2 / 3) and values["HitRate@5"] == 1
+    assert {row["dataset"] for row in rows} == {f"{own}/test text-to-image"}
+    assert {row["dataset"] for row in overruled} == {"coco/test text-to-image"}
+
+
+def test_other_runs_are_judged_by_the_commands_own_corpus():
+    def judged(dataset: str | None) -> Source:
+        source = Source(None, dataset, "val", direction="image-to-text")
+        return with_judgements(RunCard(Path("x"), "x", source), "coco").source
+
+    assert judged("coco") == Source(None, "coco", "val", direction="image-to-text")
+    assert judged(None) == judged("beir/scifact") == judged("flickr30k") == Source(dataset="coco")
+    assert judged("embeddings:a/b").split == "val"
 
 
 def test_the_table_has_the_papers_headings(coco, tmp_path):

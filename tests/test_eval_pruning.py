@@ -8,7 +8,7 @@ import pytest
 from test_engines_shards import jsonl, write_shards
 from typer.testing import CliRunner
 
-from eval.pruning import command, measure_settings, rows_of, settings_of
+from eval.pruning import Measured, command, measure_settings, rows_of, settings_of
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.errors import UsageError
 from lexvl_anserini.records import ImpactQuery, Qrel
@@ -57,3 +57,10 @@ def test_the_command_without_judgements(tmp_path: Path) -> None:
     headings = ["setting", "terms/query", "postings", "overlap@10", "overlap@100", "ms/query", "speed-up"]
     assert text.splitlines()[0].split() == headings
     assert isinstance(CliRunner().invoke(make_app(command), arguments).exception, UsageError)
+
+
+def test_of_each_query_the_quicker_round_counts() -> None:
+    """A round that was interrupted at one query does not slow the others' figures."""
+    one, other = (Measured([], ms, postings=3, terms_per_query=2.0) for ms in ([1.0, 9.0], [5.0, 2.0]))
+    assert one.best(other).ms == [1.0, 2.0] and one.best(other).ms_per_query == 1.5
+    assert one.ms == [1.0, 9.0]

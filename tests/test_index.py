@@ -138,6 +138,50 @@ def test_command_prints_what_it_counted(tmp_path: Path) -> None:
         invoke(*arguments, "--format", "xml")
 
 
+def test_the_command_changes_and_checks(tmp_path: Path) -> None:
+    terms = ["a", "b"]
+    one, two, index = tmp_path / "one", tmp_path / "two", tmp_path / "index"
+    write_shards(one, [("d1", {"a": 1}), ("d2", {"b": 3})], terms=terms)
+    write_shards(two, [("d2", {"a": 5}), ("d3", {})], terms=terms)
+    (tmp_path / "ids.txt").write_text("d1\nd3\n")
+
+    def told(*arguments: Any) -> dict[str, Any]:
+        return json.loads(invoke(*arguments, "--index", index, "--format", "json"))
+
+    assert told(one)["documents"] == 2
+    with pytest.raises(ArtefactError, match="'d2' is in .* already; --replace takes the new one"):
+        told(two, "--append")
+    assert told(two, "--replace", "--dry-run")["todo"] == "replace"
+    found = told(two, "--replace")
+    assert (found["documents"], found["empty"], found["postings"]) == (3, 1, 2)
+    assert told(one, two, "--check")["problems"] == 0
+    assert told("--delete-ids", tmp_path / "ids.txt", "--dry-run") == {"index": str(index), "delete": 2}
+    assert told("--delete-ids", tmp_path / "ids.txt")["documents"] == 1
+    assert told(two, one, "--check")["ids"] == 1
+    index = tmp_path / "merged"
+    write_shards(tmp_path / "three", [("d9", {"b": 1})], terms=terms)
+    assert told(one, tmp_path / "three")["documents"] == 3
+    assert told(one, tmp_path / "three")["documents"] == 3, "finished already"
+
+
+def test_the_command_refuses_what_makes_no_sense(tmp_path: Path) -> None:
+    write_shards(tmp_path / "shards", DOCUMENTS)
+    index = ("--index", tmp_path / "index")
+    (tmp_path / "ids.txt").write_text("d1\nx y\n")
+    for arguments, message in (
+        ((tmp_path / "shards", "--append"), "--append is for an index that is there: name it with --index"),
+        ((tmp_path / "shards", "--append", "--check", *index), "--append and --check exclude each other"),
+        (("--append", *index), "no shards; name a folder that encode wrote"),
+        ((tmp_path / "shards", "--append", "--term-vectors", *index), "--term-vectors is for building one"),
+        ((tmp_path / "shards", "--delete-ids", tmp_path / "ids.txt", *index), "--delete-ids takes no shards"),
+        (("--delete-ids", tmp_path / "ids.txt", *index), r"ids.txt line 2: 'x y', expected an id without white space"),
+        (("--delete-ids", tmp_path / "none.txt", *index), "none.txt: no file of ids"),
+        ((tmp_path / "shards", "--check", *index), "index: no such folder"),
+    ):
+        with pytest.raises(LexvlError, match=message):
+            invoke(*arguments)
+
+
 def test_data_on_stdout_and_one_line_of_error(tmp_path: Path) -> None:
     write_text_shards(tmp_path / "shards", [("d1", "a dog"), ("d2", "a cat")])
     module = [

@@ -244,6 +244,18 @@ def shown(*arguments: Any) -> list[tuple[str, float]]:
     return [(hit["doc_id"], hit["score"]) for hit in json.loads(invoke(*arguments, "--format", "json"))]
 
 
+def test_texts_come_from_an_index_that_stores_them(index: Path, tmp_path: Path) -> None:
+    """No corpus of that name could be read."""
+    rows = [{"id": "d1", "contents": "a dog 😀\nat sea", "vector": {"dog": 1}}, {"id": "d2", "vector": {"dog": 2}}]
+    (tmp_path / "told/docs").mkdir(parents=True)
+    (tmp_path / "told/docs/shard-00000.jsonl").write_bytes(jsonl(rows))
+    entry = {"name": "docs/shard-00000.jsonl", "documents": 2, "empty": 0, "postings": 2, "max_impact": 2}
+    publish_shards(tmp_path / "told", "impact", [entry], Vocabulary(TERMS))
+    build_index(tmp_path / "told", tmp_path / "texts", store_text=True)
+    found = json.loads(invoke("--index", tmp_path / "texts", "--match", "dog", "--texts", "--format", "json"))
+    assert [(hit["doc_id"], hit["text"]) for hit in found] == [("d2", ""), ("d1", "a dog 😀\nat sea")]
+
+
 def test_filters_of_one_query(index: Path) -> None:
     asked = ("--index", index, "--query", "dog")
     assert shown(*asked, "--require", "cat") == [("d1", 3)]

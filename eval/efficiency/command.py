@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +13,8 @@ import typer
 from eval.efficiency.options import Options
 from eval.efficiency.report import Report
 from eval.efficiency.suites import SUITES
-from lexvl_anserini.cli import DataDir, Verbose, check_style
+from eval.render import check_format
+from lexvl_anserini.cli import DataDir, Verbose
 from lexvl_anserini.errors import UnknownName, UsageError
 from lexvl_anserini.files import write_json
 from lexvl_anserini.registry import resolve
@@ -41,6 +42,13 @@ def measured(suite: str, options: Options) -> Report:
     targets: Mapping[str, str] = {name: row.target for name, row in SUITES.items()}
     report: Report = resolve("suite", suite, targets)(options)
     return report
+
+
+FORMATS: Mapping[str, Callable[[Report, str], str]] = {
+    "text": lambda report, _: report.to_text(),
+    "markdown": lambda report, _: report.to_markdown(),
+    "json": lambda report, suite: orjson.dumps(report.to_json(suite)).decode() + "\n",
+}
 
 
 def many(values: list[Any] | None) -> tuple[Any, ...] | None:
@@ -72,15 +80,15 @@ def command(
     data_dir: DataDir = None,
     workdir: Annotated[Path | None, typer.Option(help="Keeps made-up files here, to be used again.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of everything made up.")] = None,
-    output: Annotated[Path | None, typer.Option(help="JSON file to write; cost draws a plot beside it.")] = None,
-    style: Annotated[str, typer.Option("--format", help="Of printed numbers: text or json.")] = "text",
+    output: Annotated[Path | None, typer.Option(help="JSON file; cost and overview draw a plot beside it.")] = None,
+    style: Annotated[str, typer.Option("--format", help="Of printed numbers: text, markdown or json.")] = "text",
     verbose: Verbose = False,
 ) -> None:
     """Measure the line on this machine, next to what it is compared with.
 
     Example: python -m eval.efficiency --suite startup
     """
-    check_style(style)
+    check_format(style, FORMATS)
     options = Options(
         documents=many(documents),
         shape=many(shape),
@@ -102,11 +110,10 @@ def command(
         seed=seed,
     )
     report = measured(suite, options)
-    found = report.to_json(suite)
     if output is not None:
-        write_json(output, found)
-        if suite == "cost":
+        write_json(output, report.to_json(suite))
+        if curve := {"cost": report}.get(suite) or report.parts.get("cost"):
             from eval.efficiency.plot import cost_plot
 
-            cost_plot(report, output.with_suffix(".png"))
-    sys.stdout.write(orjson.dumps(found).decode() + "\n" if style == "json" else report.to_text())
+            cost_plot(curve, output.with_suffix(".png"))
+    sys.stdout.write(FORMATS[style](report, suite))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from eval.efficiency.collection import one_shape, prepare, working_folder
-from eval.efficiency.index import index_bytes
+from eval.efficiency.index import ENVIRON, index_bytes
 from eval.efficiency.options import Options
 from eval.efficiency.processes import Worker, run_once
 from eval.efficiency.report import Ratio, Report, mib, ratio, spread
@@ -55,7 +55,7 @@ def one_size(options: Options, folder: Path, documents: int) -> tuple[list[dict[
     collection = prepare(options, folder, documents)
     index = folder / f"index-{collection.shards.name}"
     shutil.rmtree(index, ignore_errors=True)
-    built = run_once("eval.efficiency.index:ours", shards=str(collection.shards), index=str(index), threads=1)
+    built = run_once("eval.efficiency.index:ours", ENVIRON, shards=str(collection.shards), index=str(index), threads=1)
     hits = options.hits or HITS
     with ExitStack() as stack:
         workers = {

@@ -12,16 +12,20 @@ from eval.efficiency.collection import one_shape, prepare, working_folder
 from eval.efficiency.options import Options
 from eval.efficiency.processes import Outcome, Stopwatch, run_once
 from eval.efficiency.report import Ratio, Report, mib, ratio, spread
+from lexvl_anserini.engines.jvm import INDEXING_OPTIONS
 from lexvl_anserini.errors import LexvlError, UnknownName
 from lexvl_anserini.impacts import read_manifest
 
 DOCUMENTS = 20_000
 REPEATS = 3
 
+# What `python -m lexvl_anserini.index` gives Java, too: the suite measures what that command costs.
+ENVIRON: Mapping[str, str] = {"LEXVL_JAVA_OPTIONS": INDEXING_OPTIONS}
+
 # Name of the system: function of the child, format of its shards, environment.
 SYSTEMS: Mapping[str, tuple[str, str, Mapping[str, str]]] = {
-    "ours": ("eval.efficiency.index:ours", "jsonl", {}),
-    "ours-parquet": ("eval.efficiency.index:ours", "parquet", {}),
+    "ours": ("eval.efficiency.index:ours", "jsonl", ENVIRON),
+    "ours-parquet": ("eval.efficiency.index:ours", "parquet", ENVIRON),
     "stock": ("eval.efficiency.stock:index", "jsonl", stock.ENVIRON),
 }
 

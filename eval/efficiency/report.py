@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from eval.render import MISSING, Column, Table, to_text
+from eval.render import MISSING, Column, Table, to_markdown, to_text
 
 # What decides a time besides our own code.
 VERSIONED = ("lexvl-anserini", "pyserini", "faiss-cpu", "torch", "transformers", "sentence-transformers")
@@ -68,6 +68,7 @@ class Report:
     ratios    comparisons of systems
     settings  sizes and shapes that were measured
     notes     what a reader must know to judge the figures
+    parts     reports that this one draws together
     """
 
     figures: Mapping[str, Any] = field(default_factory=dict)
@@ -75,6 +76,7 @@ class Report:
     ratios: tuple[Ratio, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    parts: Mapping[str, Report] = field(default_factory=dict)
 
     def to_json(self, suite: str) -> dict[str, Any]:
         """One object: the figures, then everything else that is there."""
@@ -87,24 +89,38 @@ class Report:
             found["ratios"] = [{"what": r.what, **r.spread._asdict()} for r in self.ratios]
         if self.notes:
             found["notes"] = list(self.notes)
+        if self.parts:
+            found["parts"] = {name: part.to_json(name) for name, part in self.parts.items()}
         return {**found, "machine": machine()}
 
     def to_text(self) -> str:
         """Settings and figures by name, then the two tables, then the notes."""
-        parts = [named({**self.settings, **self.figures})] if self.settings or self.figures else []
+        return self._blocks(to_text, named)
+
+    def to_markdown(self) -> str:
+        """The same for a README: settings and figures as a list."""
+        return self._blocks(to_markdown, listed)
+
+    def _blocks(self, table: Callable[[Table], str], pairs: Callable[[Mapping[str, Any]], str]) -> str:
+        blocks = [pairs({**self.settings, **self.figures})] if self.settings or self.figures else []
         if self.rows:
-            parts.append(to_text(row_table(self.rows)))
+            blocks.append(table(row_table(self.rows)))
         if self.ratios:
-            parts.append(to_text(ratio_table(self.ratios)))
+            blocks.append(table(ratio_table(self.ratios)))
         if self.notes:
-            parts.append("".join(f"{note}\n" for note in self.notes))
-        return "\n".join(parts)
+            blocks.append("".join(f"{note}\n" for note in self.notes))
+        return "\n".join(blocks)
 
 
 def named(values: Mapping[str, Any]) -> str:
     """A mapping as aligned lines."""
     width = max(map(len, values))
     return "".join(f"{key:{width}}  {value}\n" for key, value in values.items())
+
+
+def listed(values: Mapping[str, Any]) -> str:
+    """A mapping as a Markdown list."""
+    return "".join(f"* {key}: {value}\n" for key, value in values.items())
 
 
 def row_table(rows: Sequence[Mapping[str, Any]]) -> Table:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from eval.efficiency import seismic, stock
 from eval.efficiency.collection import QUERY_COUNT, Collection, prepare, working_folder
-from eval.efficiency.index import describe
+from eval.efficiency.index import ENVIRON, describe
 from eval.efficiency.options import Options
 from eval.efficiency.processes import Ready, Stopwatch, Worker, run_once
 from eval.efficiency.rankings import digest, load_queries, one_by_one
@@ -121,7 +121,7 @@ def chosen(systems: Sequence[str] | None) -> list[str]:
 def built(collection: Collection, folder: Path) -> Path:
     """Our index of the collection, made in a child unless it is there."""
     index = folder / f"index-{collection.shards.name}"
-    run_once("eval.efficiency.index:ours", shards=str(collection.shards), index=str(index), threads=1)
+    run_once("eval.efficiency.index:ours", ENVIRON, shards=str(collection.shards), index=str(index), threads=1)
     return index
 
 

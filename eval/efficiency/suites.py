@@ -45,6 +45,7 @@ SUITES: Mapping[str, Suite] = {
     ),
     "memory": Suite("eval.efficiency.memory:measure", frozenset({"documents", "encoder", "checkpoint"})),
     "overhead": Suite("eval.efficiency.overhead:measure", frozenset({"documents", "encoder", "checkpoint"})),
+    "overview": Suite("eval.efficiency.overview:measure", frozenset({"queries", "workdir", "seed"})),
     "search": Suite("eval.efficiency.search:measure", COLLECTION | {"hits", "system", "repeats", "threads"}),
     "startup": Suite("eval.efficiency.startup:measure", frozenset({"repeats"})),
 }

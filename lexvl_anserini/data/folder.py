@@ -99,8 +99,13 @@ def _files(folder: Path) -> Iterator[Path]:
         # Links to folders are not followed: they may lead in a circle.
         if entry.is_dir(follow_symlinks=False):
             yield from _files(path)
-        elif entry.is_file() and path.suffix.lower() in IMAGE_SUFFIXES | {TEXT_SUFFIX}:
+        elif path.suffix.lower() in IMAGE_SUFFIXES | {TEXT_SUFFIX} and _to_read(entry):
             yield path
+
+
+def _to_read(entry: os.DirEntry[str]) -> bool:
+    """A file, or a link to nothing: what cannot be read is told, not left out."""
+    return entry.is_file() or (entry.is_symlink() and not entry.is_dir())
 
 
 def _path_order(entry: os.DirEntry[str]) -> str:

@@ -14,10 +14,12 @@ import io
 import os
 import re
 import struct
+import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
@@ -43,6 +45,8 @@ ON_ERROR = ("fail", "skip")
 _ORIENTATION = 0x0112
 
 _MEMBER = re.compile(r"(?P<archive>.+?\.tar)::(?P<member>.+)", re.IGNORECASE | re.DOTALL)
+
+_NUMBER = re.compile(r"\d+")
 
 # What Pillow's decoders raise for files that are not what they seem.
 _BROKEN = (OSError, SyntaxError, ValueError, EOFError, struct.error, OverflowError, IndexError, KeyError, TypeError)
@@ -210,9 +214,18 @@ def _source(where: str) -> BinaryIO:
         raise DataError(f"{where}: cannot be read ({problem.strerror or problem}){hint}") from problem
 
 
+@cache
+def _without_warnings_of_bombs() -> None:
+    """Pillow warns of large pictures on its own account, from another size on; a filter of the user's still counts."""
+    import PIL.Image
+
+    warnings.filterwarnings("ignore", category=PIL.Image.DecompressionBombWarning, append=True)
+
+
 def _opened(source: BinaryIO, where: str) -> Image:
     import PIL.Image
 
+    _without_warnings_of_bombs()
     try:
         return PIL.Image.open(source)
     except PIL.UnidentifiedImageError as problem:
@@ -221,7 +234,11 @@ def _opened(source: BinaryIO, where: str) -> Image:
         found = f"it begins with {start!r}" if start else "it is empty"
         raise DataError(f"{where}: not a picture of a known format ({found})") from problem
     except (PIL.Image.DecompressionBombError, PIL.Image.DecompressionBombWarning) as problem:
-        raise DataError(_too_large(where, str(problem), PIL.Image.MAX_IMAGE_PIXELS or MAX_PIXELS)) from problem
+        # Pillow refuses the largest before their size can be asked for, and tells the number of pixels.
+        number = _NUMBER.search(str(problem))
+        pixels = f"{int(number[0]):,} pixels" if number else str(problem)
+        limit = min(MAX_PIXELS, PIL.Image.MAX_IMAGE_PIXELS or MAX_PIXELS)
+        raise DataError(_too_large(where, pixels, limit)) from problem
 
 
 def _too_large(where: str, found: str, limit: int) -> str:

@@ -10,7 +10,6 @@ from lexvl_anserini.encoders.base import Encoder
 from lexvl_anserini.encoders.blip import load_family
 from lexvl_anserini.encoders.captions import MAX_LENGTH
 from lexvl_anserini.encoders.crossmodal import Direction
-from lexvl_anserini.encoders.itc import HEAD_WIDTH
 from lexvl_anserini.encoders.loading import Source
 
 
@@ -20,7 +19,7 @@ def load_albef(
     clean: bool = True,
     max_length: int = MAX_LENGTH,
     resolution: int | None = None,
-    head_width: int = HEAD_WIDTH,
+    head_width: int | None = None,
     fusion_layer: int | None = None,
     dimensions: int | None = None,
 ) -> Encoder:
@@ -33,7 +32,8 @@ def load_albef(
         max_length: tokens per text; 35 as in LAVIS' evaluation (30 in training).
         resolution: side of the pictures in pixels; default the checkpoint's. ALBEF.pth has positions for 256; with
             384 they are interpolated.
-        head_width: of attention heads, which weight files do not tell.
+        head_width: of attention heads, which weight files do not tell; default what a med_config.json beside the file
+            (or named by `backbone_config`) says, else 64.
         fusion_layer: how many layers read a text; default those below the first with cross-attention.
         dimensions: keep the first ones of each vector only.
 

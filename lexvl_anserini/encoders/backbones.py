@@ -115,6 +115,8 @@ def load_backbone(checkpoint: Checkpoint, device: torch.device) -> tuple[Any, in
     import transformers
 
     config = read_config(checkpoint.folder)
+    if not hasattr(config, "vocab_size"):
+        raise CheckpointError(f"{checkpoint.folder}: a {config.model_type} model, expected an encoder of texts alone")
     model, info = from_pretrained(transformers.AutoModel, checkpoint.folder)
     complain(
         str(checkpoint.folder),
@@ -147,6 +149,8 @@ def load_masked_lm(folder: Path, device: torch.device) -> tuple[Backbone, Head, 
     import transformers
 
     config = read_config(folder)
+    if type(config) not in transformers.MODEL_FOR_MASKED_LM_MAPPING:
+        raise CheckpointError(f"{folder}: a {config.model_type} model, which has no masked-LM head")
     model, info = from_pretrained(transformers.AutoModelForMaskedLM, folder)
     missing = list(info["missing_keys"])
     if any(not re.search(r"embeddings|encoder|transformer\.layer|layers\.", key) for key in missing):
@@ -164,12 +168,17 @@ def load_masked_lm(folder: Path, device: torch.device) -> tuple[Backbone, Head, 
         ],
         misshaped=misshapen(info),
     )
-    lm: Any = model.to(device)
-    decoder = lm.get_output_embeddings()
+    return *split_masked_lm(model.to(device)), config.vocab_size
+
+
+def split_masked_lm(model: Any) -> tuple[Backbone, Head]:
+    """A loaded masked LM before its decoder, and the decoder as a head; the model's own decoder is taken out of it."""
+    decoder = model.get_output_embeddings()
     head = Head(nn.Identity(), decoder.weight.detach(), None if decoder.bias is None else decoder.bias.detach())
-    lm.set_output_embeddings(PassThrough())
+    model.set_output_embeddings(PassThrough())
 
     def backbone(input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        return lm(input_ids=input_ids, attention_mask=attention_mask).logits
+        logits: Tensor = model(input_ids=input_ids, attention_mask=attention_mask).logits
+        return logits
 
-    return backbone, head, config.vocab_size
+    return backbone, head

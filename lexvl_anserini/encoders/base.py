@@ -21,14 +21,18 @@ if TYPE_CHECKING:
     from lexvl_anserini.encoders.stock import StockQueryEncoder
 
 
+class OtherModality(UsageError):
+    """A text was given to what reads images, or the reverse."""
+
+
 def read_document(document: Document, joiner: str = " ") -> str:
     """Title and text of a document, joined.
 
     Raises:
-        UsageError: the document has neither (it may be an image).
+        OtherModality: the document has neither (it may be an image).
     """
     if document.title is None and document.text is None:
-        raise UsageError(f"document {document.doc_id!r} has no text; this encoder reads texts only")
+        raise OtherModality(f"document {document.doc_id!r} has no text; this encoder reads texts only")
     return joiner.join(part for part in (document.title, document.text) if part)
 
 
@@ -36,10 +40,10 @@ def read_topic(topic: Topic) -> str:
     """The text of a topic.
 
     Raises:
-        UsageError: the topic has none (it may be an image).
+        OtherModality: the topic has none (it may be an image).
     """
     if topic.text is None:
-        raise UsageError(f"topic {topic.query_id!r} has no text; this side of the encoder reads texts only")
+        raise OtherModality(f"topic {topic.query_id!r} has no text; this side of the encoder reads texts only")
     return topic.text
 
 
@@ -47,11 +51,11 @@ def read_image_of(item: Document | Topic) -> str:
     """The image reference of a document or topic.
 
     Raises:
-        UsageError: it has none.
+        OtherModality: it has none.
     """
     if item.image is None:
         what, name = ("document", item.doc_id) if isinstance(item, Document) else ("topic", item.query_id)
-        raise UsageError(f"{what} {name!r} has no image; this side of the encoder reads images only")
+        raise OtherModality(f"{what} {name!r} has no image; this side of the encoder reads images only")
     return item.image
 
 

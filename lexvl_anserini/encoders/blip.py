@@ -11,7 +11,7 @@ from lexvl_anserini.encoders.captions import MAX_LENGTH
 from lexvl_anserini.encoders.crossmodal import Direction, in_direction
 from lexvl_anserini.encoders.dense import DenseTower
 from lexvl_anserini.encoders.features import caption_items, image_items
-from lexvl_anserini.encoders.itc import HEAD_WIDTH, load_itc
+from lexvl_anserini.encoders.itc import load_itc
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.errors import CheckpointError
 
@@ -22,7 +22,7 @@ def load_blip(
     clean: bool | None = None,
     max_length: int = MAX_LENGTH,
     resolution: int | None = None,
-    head_width: int = HEAD_WIDTH,
+    head_width: int | None = None,
     dimensions: int | None = None,
 ) -> Encoder:
     """A Hugging Face folder (`BlipForImageTextRetrieval`) or a weight file of LAVIS or of the authors.
@@ -34,7 +34,8 @@ def load_blip(
             weight files of LAVIS but not for Hugging Face folders. The authors' figures are with it.
         max_length: tokens per text.
         resolution: side of the pictures in pixels; default the checkpoint's. Another one interpolates positions.
-        head_width: of attention heads, which weight files do not tell.
+        head_width: of attention heads, which weight files do not tell; default what a med_config.json beside the file
+            (or named by `backbone_config`) says, else 64.
         dimensions: keep the first ones of each vector only.
 
     Raises:
@@ -50,7 +51,7 @@ def load_family(
     clean: bool | None,
     max_length: int,
     resolution: int | None,
-    head_width: int,
+    head_width: int | None,
     fusion_layer: int | None,
     dimensions: int | None,
 ) -> Encoder:
@@ -60,7 +61,7 @@ def load_family(
         CheckpointError: the checkpoint is the other family's.
     """
     checkpoint = source.required(family)
-    loaded = load_itc(checkpoint, source.device, resolution, head_width, fusion_layer)
+    loaded = load_itc(checkpoint, source.device, resolution, head_width, fusion_layer, source.backbone_config)
     if loaded.family != family:
         raise CheckpointError(
             f"{checkpoint.path}: the weights are of {loaded.family.upper()}; load them with --encoder {loaded.family}"

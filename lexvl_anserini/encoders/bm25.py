@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lexvl_anserini.encoders.base import Encoder, read_document, read_topic
 from lexvl_anserini.encoders.loading import Source
+from lexvl_anserini.errors import UsageError
 from lexvl_anserini.records import Document, Topic
 
 
@@ -22,6 +23,12 @@ class PlainTextTower:
 
 
 def load_bm25(source: Source) -> Encoder:
-    """Needs neither checkpoint nor device."""
+    """Needs neither checkpoint nor device.
+
+    Raises:
+        UsageError: a checkpoint is named.
+    """
+    if source.checkpoint is not None:
+        raise UsageError("encoder 'bm25' has no model; leave --checkpoint out")
     tower = PlainTextTower()
     return Encoder("bm25", "text", tower, tower)

@@ -144,6 +144,24 @@ CARDS: Mapping[str, Card] = {
     ),
 }
 
+# What `encode` is told besides the encoder, where that is not a corpus of its modalities and its first checkpoint:
+# where a packaged checkpoint serves, the example needs no hub. Names in capitals are the reader's own.
+EXAMPLES: Mapping[str, str] = {
+    "bertlex": "--corpus demo --checkpoint minilm",
+    "d2s": "--corpus embeddings:lsr42/mscoco-blip-dense "
+    "--checkpoint lsr42/d2s_mscoco-blip-dense_q_reg_0.001_d_reg_0.001",
+    "dense-crossmodal": "--corpus demo",
+    "dpr": "--corpus demo --checkpoint facebook/dpr-ctx_encoder-single-nq-base "
+    "--set query_checkpoint=facebook/dpr-question_encoder-single-nq-base",
+    "fdt": "--corpus coco --checkpoint RUN-FOLDER",
+    "joint": "--corpus embeddings:FOLDER,before_proj_blip --checkpoint checkpoint_best.ckpt",
+    "lexlip": "--corpus coco --checkpoint FOLDER",
+    "stair": "--corpus coco --checkpoint FOLDER",
+    "svdr": "--corpus demo --checkpoint minilm",
+    "vdr": "--corpus demo --checkpoint minilm",
+    "vdr-crossmodal": "--corpus demo",
+}
+
 
 def card_of(name: str) -> Card:
     """The card of a registered encoder; one that says "unknown" where nobody has written it yet.
@@ -210,7 +228,8 @@ def example_of(name: str) -> str:
     card = card_of(name)
     corpus = "coco" if "image" in card.modalities else "demo"
     checkpoint = f" --checkpoint {card.checkpoints[0]}" if card.checkpoints else ""
-    return f"python -m lexvl_anserini.encode --corpus {corpus} --encoder {name}{checkpoint}"
+    rest = EXAMPLES.get(name, f"--corpus {corpus}{checkpoint}")
+    return f"python -m lexvl_anserini.encode --encoder {name} {rest}"
 
 
 def listing() -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from hashlib import sha256
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from lexvl_anserini.encoders.weights import SAFE_WEIGHTS, WEIGHT_SUFFIXES, usual_name, weight_files
+from lexvl_anserini.encoders.weights import SAFE_WEIGHTS, WEIGHT_SUFFIXES, may_be_shards, usual_name, weight_files
 from lexvl_anserini.encoders.weights import complain as complain
 from lexvl_anserini.encoders.weights import load_strictly as load_strictly
 from lexvl_anserini.encoders.weights import read_contents as read_contents
@@ -154,7 +154,7 @@ def from_file(path: Path, weights: bool = True) -> Checkpoint:
     if path.suffix not in WEIGHT_SUFFIXES:
         known = ", ".join(f"*{suffix}" for suffix in WEIGHT_SUFFIXES)
         raise CheckpointError(f"{path}: not a weight file ({known}); name it, or the folder that holds it")
-    if (path.parent / "config.json").is_file() and any(usual_name(file.name) for file in path.parent.iterdir()):
+    if (path.parent / "config.json").is_file() and any(may_be_shards(file.name) for file in path.parent.iterdir()):
         raise CheckpointError(f"{path}: a file; name the folder that holds config.json and the weights")
     return Checkpoint(str(path.resolve()), path.parent, weights, path)
 

@@ -24,10 +24,10 @@ from lexvl_anserini.encoders.clip_layout import (
     MERGES,
     Shape,
     build_clip,
-    clip_config,
+    build_open_clip,
     find_merges,
+    is_declip,
     is_open_layout,
-    renamed,
     run_config,
 )
 from lexvl_anserini.encoders.crops import Crop, one_crop, read_preprocessor
@@ -146,9 +146,7 @@ def read_open_layout(
         shape, preprocess = Shape.of_run(config), {}
     shape = replace(shape, activation=activation or shape.activation)
     where = str(checkpoint.path)
-    names = renamed(weights, where)
-    model = build_clip(clip_config(names, shape, where), names, where, source.device)
-    declip = any(key.startswith("encode_text.") for key in weights)
+    model, declip = build_open_clip(weights, shape, where, source.device), is_declip(weights)
     size = model.config.text_config.vocab_size
     tokenizer = open_tokenizer(source, merges, config, (MASK, START, END) if declip else (START, END), size)
     side = model.config.vision_config.image_size
@@ -208,8 +206,7 @@ def from_open_clip(source: Source, name: str) -> Loaded:
     shape = Shape.of_open_clip(described)
     if any(isinstance(module, open_clip.model.QuickGELU) for module in original.modules()):
         shape = replace(shape, activation="quick_gelu")  # some weights ask for it, whatever the architecture says
-    names = renamed(weights, name)
-    model = build_clip(clip_config(names, shape, name), names, name, source.device)
+    model = build_open_clip(weights, shape, name, source.device)
     size = model.config.text_config.vocab_size
     tokenizer = ClipBpe(Path(open_clip.__file__).parent / MERGES, (START, END), size)
     preprocess = getattr(original.visual, "preprocess_cfg", None) or {}

@@ -6,8 +6,9 @@ One network serves all of them, transformers' CLIPModel; here are the keys and t
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,11 @@ def is_open_layout(weights: Mapping[str, Tensor]) -> bool:
     return "visual.conv1.weight" in weights and "visual.class_embedding" in weights
 
 
+def is_declip(weights: Mapping[str, Tensor]) -> bool:
+    """True if the text tower has a prefix of its own, as in DeCLIP's layout."""
+    return any(key.startswith("encode_text.") for key in weights)
+
+
 def renamed(weights: Mapping[str, Tensor], where: str) -> dict[str, Tensor]:
     """The weights under transformers' names; keys of neither tower are left as they are, for strict loading to name.
 
@@ -67,8 +73,7 @@ def renamed(weights: Mapping[str, Tensor], where: str) -> dict[str, Tensor]:
     Raises:
         CheckpointError: attention weights that are not three of one shape.
     """
-    declip = any(key.startswith("encode_text.") for key in weights)
-    text_prefix = "encode_text." if declip else ""
+    text_prefix = "encode_text." if is_declip(weights) else ""
     result: dict[str, Tensor] = {}
     for key, value in weights.items():
         if any(re.fullmatch(pattern, key) for pattern in IGNORED):
@@ -84,7 +89,7 @@ def renamed(weights: Mapping[str, Tensor], where: str) -> dict[str, Tensor]:
         elif key.startswith(text_prefix) and key != "logit_scale":
             result.update(_of_tower(key.removeprefix(text_prefix), value, "text_model.", TEXT, where))
         else:
-            result[key] = value.reshape(()) if key == "logit_scale" else value
+            result[key] = value.reshape(()) if key == "logit_scale" and value.numel() == 1 else value
     return result
 
 
@@ -102,6 +107,35 @@ def _of_tower(key: str, value: Tensor, prefix: str, names: Mapping[str, str], wh
         return {f"{block}self_attn.{part}_proj.{packed[1]}": rows.contiguous() for part, rows in parts}
     module, _, kind = inside[2].rpartition(".")
     return {f"{block}{BLOCK.get(module, module)}.{kind}": value}
+
+
+def name_in_file(key: str, declip: bool) -> str:
+    """The name in OpenAI's or DeCLIP's layout of a weight that `renamed` gives transformers' name.
+
+    >>> name_in_file("vision_model.encoder.layers.3.self_attn.k_proj.bias", declip=False)
+    'visual.transformer.resblocks.3.attn.in_proj_bias'
+    """
+    if key.startswith("visual_projection."):
+        return "visual.proj"
+    text_prefix = "encode_text." if declip else ""
+    if key.startswith("text_projection."):
+        return f"{text_prefix}{key}" if declip else "text_projection"
+    for tower, prefix, names in (("vision_model.", "visual.", VISION), ("text_model.", text_prefix, TEXT)):
+        if key.startswith(tower):
+            inside = key.removeprefix(tower)
+            return prefix + {theirs: own for own, theirs in names.items()}.get(inside, _block_in_file(inside))
+    return key
+
+
+def _block_in_file(key: str) -> str:
+    """A weight of one residual block, without its tower: `encoder.layers.0.mlp.fc1.bias`."""
+    if not (found := re.fullmatch(r"encoder\.layers\.(\d+)\.(.+)\.(\w+)", key)):
+        return key
+    number, module, kind = found.groups()
+    block = f"transformer.resblocks.{number}."
+    if re.fullmatch(r"self_attn\.[qkv]_proj", module):
+        return f"{block}attn.in_proj_{kind}"
+    return f"{block}{ {theirs: own for own, theirs in BLOCK.items()}.get(module, module) }.{kind}"
 
 
 @dataclass(frozen=True)
@@ -161,7 +195,9 @@ def find_merges(named: str | None, folder: Path, config: Mapping[str, Any]) -> P
     return None
 
 
-def clip_config(weights: Mapping[str, Tensor], shape: Shape, where: str) -> Any:
+def clip_config(
+    weights: Mapping[str, Tensor], shape: Shape, where: str, name_in_file: Callable[[str], str] = str
+) -> Any:
     """Transformers' configuration of weights that have its names; dimensions from the weights themselves.
 
     Raises:
@@ -177,7 +213,9 @@ def clip_config(weights: Mapping[str, Tensor], shape: Shape, where: str) -> Any:
         hidden = {tower: weights[f"{tower}.encoder.layers.0.mlp.fc1.bias"].shape[0] for tower in TOWERS}
         joint = weights["visual_projection.weight"].shape[0]
     except KeyError as error:
-        raise CheckpointError(f"{where}: the weights do not fit the model; missing: {error.args[0]}") from error
+        raise CheckpointError(
+            f"{where}: the weights do not fit the model; missing: {name_in_file(error.args[0])}"
+        ) from error
     side = round((positions.shape[0] - 1) ** 0.5)
     if side * side + 1 != positions.shape[0]:
         raise CheckpointError(f"{where}: {positions.shape[0]} image positions, expected a square of patches and one")
@@ -219,8 +257,24 @@ def layers(weights: Mapping[str, Tensor], tower: str) -> int:
     return 1 + max((int(match[1]) for match in found if match), default=-1)
 
 
-def build_clip(config: Any, weights: Mapping[str, Tensor], where: str, device: torch.device) -> Any:
-    """A CLIPModel holding exactly `weights`, which have transformers' names.
+def build_open_clip(weights: Mapping[str, Tensor], shape: Shape, where: str, device: torch.device) -> Any:
+    """A CLIPModel holding exactly `weights`, which are in OpenAI's or DeCLIP's layout.
+
+    Raises:
+        CheckpointError: a key is missing, left over or mis-shaped; it is told by its name in that layout.
+    """
+    names, in_file = renamed(weights, where), partial(name_in_file, declip=is_declip(weights))
+    return build_clip(clip_config(names, shape, where, in_file), names, where, device, in_file)
+
+
+def build_clip(
+    config: Any,
+    weights: Mapping[str, Tensor],
+    where: str,
+    device: torch.device,
+    name_in_file: Callable[[str], str] = str,
+) -> Any:
+    """A CLIPModel holding exactly `weights`, which have transformers' names; errors say what the file calls them.
 
     Raises:
         CheckpointError: a key is missing, left over or mis-shaped.
@@ -230,5 +284,5 @@ def build_clip(config: Any, weights: Mapping[str, Tensor], where: str, device: t
     model = transformers.CLIPModel(config)
     if "text_projection.bias" in weights:  # DeCLIP's layout
         model.text_projection = nn.Linear(config.text_config.hidden_size, config.projection_dim)
-    load_strictly(model, weights, where)
+    load_strictly(model, weights, where, name_in_file=name_in_file)
     return model.float().eval().to(device)

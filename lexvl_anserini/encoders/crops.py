@@ -61,8 +61,21 @@ def offset(length: int, side: int, floor: bool) -> int:
     return (length - side) // 2 if floor else round((length - side) / 2)
 
 
+def read_preprocessing(folder: Path) -> tuple[Path, dict[str, Any]]:
+    """What a transformers folder says of pictures, and in which file; empty where it says nothing.
+
+    Its own file up to 4.x; from 5.0 on it may be a part of the description of texts and pictures together.
+    """
+    own, common = folder / "preprocessor_config.json", folder / "processor_config.json"
+    if own.is_file():
+        return own, read_json(own, "image preprocessing", CheckpointError)
+    if common.is_file():
+        return common, read_json(common, "preprocessing", CheckpointError).get("image_processor") or {}
+    return own, {}
+
+
 def read_preprocessor(folder: Path, resolution: int) -> Crop:
-    """The crop that a transformers folder describes in preprocessor_config.json; without one, CLIP's at `resolution`.
+    """The crop that a transformers folder describes; without a description, CLIP's at `resolution`.
 
     Old files give sizes as numbers, newer ones as mappings.
 
@@ -70,10 +83,9 @@ def read_preprocessor(folder: Path, resolution: int) -> Crop:
         CheckpointError: it asks for something else than shorter side, centre crop and normalising, or for another
             resolution than the model's.
     """
-    path = folder / "preprocessor_config.json"
-    if not path.is_file():
+    path, about = read_preprocessing(folder)
+    if not about:
         return Crop(resolution, floor=True)
-    about = read_json(path, "image preprocessing", CheckpointError)
     size = about.get("size", resolution)
     shorter = size.get("shortest_edge") if isinstance(size, Mapping) else size
     cropped = about.get("crop_size", resolution)

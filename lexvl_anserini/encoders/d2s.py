@@ -23,7 +23,6 @@ from lexvl_anserini.encoders.features import (
     stored,
     tokenizer_of,
 )
-from lexvl_anserini.encoders.itc import HEAD_WIDTH
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.towers import Head
 from lexvl_anserini.errors import CheckpointError
@@ -57,7 +56,7 @@ def load_d2s(
     backbone_checkpoint: str | None = None,
     clean: bool | None = None,
     resolution: int | None = None,
-    head_width: int = HEAD_WIDTH,
+    head_width: int | None = None,
 ) -> Encoder:
     """A checkpoint of the authors: config.json (model type `d2s`) and weights, or the older bare `model.pt`.
 

@@ -19,7 +19,7 @@ from lexvl_anserini.cli import Progress, silent
 from lexvl_anserini.data.images import read_images
 from lexvl_anserini.encoders.base import read_document, read_image_of, read_topic
 from lexvl_anserini.encoders.tokens import TextReader
-from lexvl_anserini.encoders.towers import Batch, pad
+from lexvl_anserini.encoders.towers import Batch, by_length, pad
 from lexvl_anserini.encoders.vision import Pixels
 from lexvl_anserini.errors import LexvlError, UsageError
 from lexvl_anserini.records import Document, Topic
@@ -59,7 +59,7 @@ class Texts:
     def batches(self, inputs: Sequence[str], batch_size: int) -> Iterator[Batch]:
         """Token ids and attention mask, both int64 [B, L]."""
         ids = self.reader(inputs)
-        for positions in by_length(ids, batch_size):
+        for positions in by_length(list(map(len, ids)), batch_size, self.device):
             rows = [ids[i] for i in positions]
             input_ids, attention = pad(rows, max(1, *map(len, rows)), self.reader.pad_id, self.device)
             yield Batch(positions, (input_ids, attention))
@@ -87,13 +87,6 @@ class Images:
             positions = np.array([image.position for image in piece], dtype=np.int64)
             stacked = torch.from_numpy(np.stack([image.value for image in piece])).to(self.device)
             yield Batch(positions, (self.pixels.normalise(stacked),))
-
-
-def by_length(rows: Sequence[Sequence[int]], batch_size: int) -> Iterator[np.ndarray]:
-    """Positions of the rows of each batch, the longest first, so that memory peaks (or runs out) at the start."""
-    order = np.argsort([-len(row) for row in rows], kind="stable")
-    for start in range(0, len(order), batch_size):
-        yield order[start : start + batch_size]
 
 
 def cut(vectors: np.ndarray, dimensions: int | None, normalise: bool) -> np.ndarray:

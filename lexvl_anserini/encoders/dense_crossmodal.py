@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lexvl_anserini.encoders.backbones import bert_from_weights, hidden_states, position_limit
 from lexvl_anserini.encoders.base import Encoder
-from lexvl_anserini.encoders.checkpoints import load_strictly, read_weights
+from lexvl_anserini.encoders.checkpoints import complain, load_strictly, read_weights
 from lexvl_anserini.encoders.dense import DenseTower, Images, Texts
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.tokens import TextReader, load_tokenizer
@@ -54,8 +54,15 @@ def load_dense_crossmodal(
     config, weights = checkpoint.config(), read_weights(checkpoint.folder)
     text_about = about(checkpoint, config, "encoder_q", (TEXT_TYPE,))
     shape = vision_shape_of(about(checkpoint, config, "encoder_p", (IMAGE_TYPE,)))
-    text_weights, text_matrix = side(weights, "encoder_q", str(checkpoint.folder))
-    image_weights, image_matrix = side(weights, "encoder_p", str(checkpoint.folder))
+    where = str(checkpoint.folder)
+    complain(where, (), [key for key in weights if not key.startswith(("encoder_q.", "encoder_p."))], ())
+    text_weights, text_matrix = side(weights, "encoder_q", where)
+    image_weights, image_matrix = side(weights, "encoder_p", where)
+    if len(text_matrix) != len(image_matrix):
+        raise CheckpointError(
+            f"{where}: encoder_q.proj gives {len(text_matrix)} dimensions, encoder_p.proj {len(image_matrix)}; "
+            "texts and images are compared, so both give the same"
+        )
 
     backbone_config, tokenizer_folder = companions(source, checkpoint, text_about["model_id"])
     bert = hidden_states(
@@ -69,6 +76,9 @@ def load_dense_crossmodal(
     vision = PatchTransformer(**shape)
     load_strictly(vision, image_weights, f"{checkpoint.folder}: encoder_p")
     vision.eval().to(source.device)
+    for prefix, matrix, width in (("q", text_matrix, backbone_config.hidden_size), ("p", image_matrix, shape["width"])):
+        expected = f"encoder_{prefix}.proj {list(matrix.shape)}, expected [dimensions, {width}]"
+        complain(where, (), (), [expected] if matrix.shape[1] != width else ())
     text_matrix, image_matrix = text_matrix.to(source.device), image_matrix.to(source.device)
 
     def embed_texts(batch: Batch) -> Tensor:

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from lexvl_anserini.encoders.backbones import bert_from_weights, position_limit, read_config
 from lexvl_anserini.encoders.base import Encoder, read_document, read_topic
 from lexvl_anserini.encoders.checkpoints import Checkpoint, find_checkpoint, load_strictly, read_weights
-from lexvl_anserini.encoders.dense import DenseTower, by_length
+from lexvl_anserini.encoders.dense import DenseTower
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.tokens import TextReader, has_tokenizer, load_tokenizer
-from lexvl_anserini.encoders.towers import Batch, pad
+from lexvl_anserini.encoders.towers import Batch, by_length, pad
 from lexvl_anserini.errors import CheckpointError, UsageError
 from lexvl_anserini.records import Document, Topic
 
@@ -64,7 +64,7 @@ class Passages:
     def batches(self, inputs: Sequence[Any], batch_size: int) -> Iterator[Batch]:
         """The longest first."""
         tokens = [self.tokens(item) for item in inputs]
-        for positions in by_length([ids for ids, _ in tokens], batch_size):
+        for positions in by_length([len(ids) for ids, _ in tokens], batch_size, self.device):
             rows = [tokens[i] for i in positions]
             length = max(len(ids) for ids, _ in rows)
             input_ids, attention = pad([ids for ids, _ in rows], length, self.reader.pad_id, self.device)

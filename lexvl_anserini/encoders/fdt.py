@@ -23,10 +23,8 @@ from lexvl_anserini.encoders.clip_bpe import END, MASK, START, ClipBpe
 from lexvl_anserini.encoders.clip_layout import (
     MERGES,
     Shape,
-    build_clip,
-    clip_config,
+    build_open_clip,
     find_merges,
-    renamed,
     run_config,
 )
 from lexvl_anserini.encoders.crops import one_crop
@@ -325,8 +323,7 @@ def read_model(
             raise CheckpointError(f"{where}: {key} {chosen[name]!r} is not known; expected {', '.join(known)}")
     codebook = weights[CODEBOOK].float()  # [K, d]
     plain = {k: v for k, v in weights.items() if not k.startswith(tuple(QUERY_MAPS.values())) and k not in OTHERS}
-    names_of_clip = renamed(plain, where)
-    clip = build_clip(clip_config(names_of_clip, Shape.of_run(config), where), names_of_clip, where, device)
+    clip = build_open_clip(plain, Shape.of_run(config), where, device)
     widths = {"image": clip.config.vision_config.hidden_size, "text": clip.config.text_config.hidden_size}
     query_maps = {}
     for modality, prefix in QUERY_MAPS.items():

@@ -19,12 +19,11 @@ from lexvl_anserini.encoders.activations import log1p_relu
 from lexvl_anserini.encoders.base import read_document, read_topic
 from lexvl_anserini.encoders.captions import MAX_LENGTH, Captions
 from lexvl_anserini.encoders.checkpoints import Checkpoint, find_checkpoint
-from lexvl_anserini.encoders.crossmodal import positive_or_top
 from lexvl_anserini.encoders.dense import Images, Items
-from lexvl_anserini.encoders.itc import HEAD_WIDTH, Loaded, Squares, load_itc
+from lexvl_anserini.encoders.itc import Loaded, load_itc
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.pooling import masked_max
-from lexvl_anserini.encoders.sparsify import Sparsifier, own_tokens
+from lexvl_anserini.encoders.sparsify import Sparsifier, own_tokens, positive_or_top
 from lexvl_anserini.encoders.tokens import Columns, TextReader, has_tokenizer, load_tokenizer, token_strings
 from lexvl_anserini.encoders.towers import Batch, Composition, Head, LexicalTower
 from lexvl_anserini.errors import CheckpointError, DataError, UsageError
@@ -115,8 +114,8 @@ def _vector(item: Any) -> Any:
 def _place(what: str, name: str, image: str | None) -> str:
     if image is None:
         raise UsageError(
-            f"{what} {name!r} has no embedding; encode a corpus of embeddings (embeddings:<folder>), or name the model "
-            "that reads texts and pictures: --set backbone_checkpoint=..."
+            f"{what} {name!r} has no embedding; those of embeddings:<folder> have one, and texts and pictures "
+            "themselves are read where the corpus is encoded with --set backbone_checkpoint=..."
         )
     return image
 
@@ -170,7 +169,7 @@ def caption_items(
 
 def image_items(loaded: Loaded, device: torch.device) -> Images:
     """How pictures are read for a BLIP or ALBEF."""
-    return Images(Squares(loaded.resolution), device)
+    return Images(loaded.pixels, device)
 
 
 def live_features(
@@ -180,7 +179,7 @@ def live_features(
     tokenizer: Any,
     clean: bool | None = None,
     resolution: int | None = None,
-    head_width: int = HEAD_WIDTH,
+    head_width: int | None = None,
     projected: bool = True,
 ) -> Pair:
     """Texts and images of a live BLIP or ALBEF as a head reads them.
@@ -199,7 +198,7 @@ def live_features(
         CheckpointError: it is neither, or its vectors have another width.
     """
     checkpoint = find_checkpoint(backbone)
-    loaded = load_itc(checkpoint, source.device, resolution, head_width)
+    loaded = load_itc(checkpoint, source.device, resolution, head_width, description=source.backbone_config)
     model = loaded.model
     found = model.text_proj.out_features if projected else model.text_proj.in_features
     if found != width:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,14 +17,20 @@ import torch
 from torch import Tensor, nn
 
 from lexvl_anserini.encoders.backbones import quietly, read_config
-from lexvl_anserini.encoders.checkpoints import Checkpoint, load_strictly, read_weights
+from lexvl_anserini.encoders.checkpoints import Checkpoint, find_checkpoint, load_strictly, read_weights
+from lexvl_anserini.encoders.crops import BICUBIC, read_preprocessing
 from lexvl_anserini.encoders.vision import Pixels
 from lexvl_anserini.errors import CheckpointError, UsageError
+from lexvl_anserini.files import read_json
 
 # LAVIS and the original repositories use PyTorch's ViT default of timm; Hugging Face's configuration says its own.
 VISION_EPS = 1e-6
+# BERT's.
+TEXT_EPS = 1e-12
 # Of ViT-B, ViT-L and BERT-base alike; weights do not tell how they are split into heads.
 HEAD_WIDTH = 64
+# How LAVIS describes the text encoder; its package holds such files, the weights' folder may.
+TEXT_DESCRIPTIONS = "*med_config*.json"
 
 # LAVIS' names -> Hugging Face's, in this order.
 RENAMED = (
@@ -83,12 +89,27 @@ class ItcModel(nn.Module):
         return self.text_proj(self.text_states(input_ids, attention_mask))
 
 
+@dataclass(frozen=True)
+class Squares(Pixels):
+    """Pictures squeezed to a square, nothing is cropped; by default bicubic, with CLIP's channel statistics.
+
+    resample  Pillow's number of the filter
+    """
+
+    resample: int = BICUBIC
+
+    def crop(self, image: Any) -> np.ndarray:
+        """uint8 [R, R, 3] of an RGB PIL image."""
+        size = (self.resolution, self.resolution)
+        return np.asarray(image if image.size == size else image.resize(size, self.resample), dtype=np.uint8)
+
+
 class Loaded(NamedTuple):
     """A model with what its layout says about reading.
 
     family       "blip" or "albef"
     published    "transformers" or "lavis": whose preprocessing of captions goes with it
-    resolution   side of its pictures in pixels
+    pixels       how its pictures are squeezed and normalised
     tokens       rows of the text embeddings
     positions    the most tokens of a text
     """
@@ -96,29 +117,23 @@ class Loaded(NamedTuple):
     model: ItcModel
     family: str
     published: str
-    resolution: int
+    pixels: Squares
     tokens: int
     positions: int
 
-
-@dataclass(frozen=True)
-class Squares(Pixels):
-    """Pictures squeezed to a square, nothing is cropped: bicubic, CLIP's channel statistics."""
-
-    def crop(self, image: Any) -> np.ndarray:
-        """uint8 [R, R, 3] of an RGB PIL image."""
-        from PIL import Image
-
-        size = (self.resolution, self.resolution)
-        return np.asarray(image if image.size == size else image.resize(size, Image.Resampling.BICUBIC), dtype=np.uint8)
+    @property
+    def resolution(self) -> int:
+        """Side of its pictures in pixels."""
+        return self.pixels.resolution
 
 
 def load_itc(
     checkpoint: Checkpoint,
     device: torch.device,
     resolution: int | None = None,
-    head_width: int = HEAD_WIDTH,
+    head_width: int | None = None,
     fusion_layer: int | None = None,
+    description: str | None = None,
 ) -> Loaded:
     """A BLIP or ALBEF retrieval model; which, its own configuration or keys say.
 
@@ -126,8 +141,10 @@ def load_itc(
         checkpoint: a Hugging Face folder, or a LAVIS or original weight file.
         device: where it goes.
         resolution: side of the pictures; another than the checkpoint's interpolates its position embeddings.
-        head_width: width of an attention head; not in LAVIS' files, and 64 in all published ones.
+        head_width: width of an attention head; not in LAVIS' files, and 64 in all published ones. Default what the
+            description of the text encoder says, else 64.
         fusion_layer: ALBEF: how many layers read a text; default those below the first cross-attention.
+        description: a med_config.json of LAVIS; default the only one beside the weights, if there is one.
 
     Raises:
         CheckpointError: neither layout, or weights that do not fit.
@@ -136,13 +153,15 @@ def load_itc(
     where, weights = str(checkpoint.path), read_weights(checkpoint.path)
     if any(key.startswith("visual_encoder.") for key in weights):
         weights = renamed(weights)
-        family, vision, text = lavis_shapes(where, weights, head_width, fusion_layer)
-        published = "lavis"
+        described = text_description(checkpoint, description)
+        family, vision, text = lavis_shapes(where, weights, head_width, fusion_layer, described)
+        published, pixels = "lavis", Squares(vision.image_size)
     else:
         family, vision, text = transformers_shapes(checkpoint)
-        published = "transformers"
+        published, pixels = "transformers", squares_of(checkpoint, vision.image_size)
     if resolution is not None and resolution != vision.image_size:
         weights, vision.image_size = resized(where, weights, resolution, vision.patch_size), resolution
+        pixels = replace(pixels, resolution=resolution)
     projection = weights.get("text_proj.weight")
     if projection is None:
         raise CheckpointError(f"{where}: no text_proj.weight; not a retrieval model of BLIP or ALBEF")
@@ -150,9 +169,7 @@ def load_itc(
         model = ItcModel(vision, text, projection.shape[0])
     above = [rf"text_encoder\.encoder\.layer\.{layer}\..*" for layer in unread_layers(weights, text.num_hidden_layers)]
     load_strictly(model, weights, where, ignored=(*UNUSED, *(above if family == "albef" else ())))
-    return Loaded(
-        model.eval().to(device), family, published, vision.image_size, text.vocab_size, text.max_position_embeddings
-    )
+    return Loaded(model.eval().to(device), family, published, pixels, text.vocab_size, text.max_position_embeddings)
 
 
 def renamed(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -182,21 +199,56 @@ def transformers_shapes(checkpoint: Checkpoint) -> tuple[str, Any, Any]:
     return "blip", config.vision_config, config.text_config
 
 
+def squares_of(checkpoint: Checkpoint, resolution: int) -> Squares:
+    """How a Hugging Face folder squeezes its pictures; without a description, as the published ones do.
+
+    Raises:
+        CheckpointError: it asks for something else than squares and normalising, or for another size than the model's.
+    """
+    path, about = read_preprocessing(checkpoint.folder)
+    size = about.get("size", resolution)
+    sides = {size.get("height"), size.get("width")} if isinstance(size, Mapping) else {size}
+    steps = [key for key in ("do_resize", "do_rescale", "do_normalize") if about.get(key) is False]
+    if sides != {resolution} or steps or about.get("do_center_crop"):
+        what = f"without {', '.join(steps)}" if steps else f"size {size}"
+        raise CheckpointError(f"{path}: {what}; expected squares of {resolution} pixels and normalising, as BLIP")
+    plain = Squares(resolution, resample=about.get("resample", BICUBIC))
+    return replace(
+        plain, mean=tuple(about.get("image_mean") or plain.mean), std=tuple(about.get("image_std") or plain.std)
+    )
+
+
+def text_description(checkpoint: Checkpoint, named: str | None) -> Mapping[str, Any]:
+    """LAVIS' description of the text encoder: the file (or folder) named, else the only one beside the weights."""
+    if named is not None:
+        found = find_checkpoint(named, weights=False)
+        return read_json(found.file or found.folder / "config.json", "text encoder's configuration", CheckpointError)
+    beside = sorted(checkpoint.folder.glob(TEXT_DESCRIPTIONS))
+    return read_json(beside[0], "text encoder's configuration", CheckpointError) if len(beside) == 1 else {}
+
+
 def lavis_shapes(
-    where: str, weights: Mapping[str, Tensor], head_width: int, fusion_layer: int | None
+    where: str,
+    weights: Mapping[str, Tensor],
+    head_width: int | None,
+    fusion_layer: int | None,
+    described: Mapping[str, Any],
 ) -> tuple[str, Any, Any]:
     """Family and configurations, read from the shapes of renamed weights.
 
-    Every text layer of BLIP has cross-attention, of ALBEF only those from the fusion layer on.
+    Every text layer of BLIP has cross-attention, of ALBEF only those from the fusion layer on. What shapes do not say
+    (heads, epsilon and activation of the text encoder) `described` does, where it is there.
 
     Raises:
-        CheckpointError: what gives a shape is missing.
+        CheckpointError: what gives a shape is missing, or the description is of another width.
         UsageError: the head width does not divide the widths.
     """
     from transformers import BlipTextConfig, BlipVisionConfig
 
     layers = 1 + max((int(match[1]) for key in weights if (match := _LAYER.match(key))), default=-1)
     crossing = sorted({int(match[1]) for key in weights if (match := _CROSS.match(key))})
+    if fusion_layer is None and not crossing:
+        fusion_layer = described.get("fusion_layer")
     if not crossing and fusion_layer is None:
         raise CheckpointError(
             f"{where}: no text layer has cross-attention, so BLIP and ALBEF cannot be told apart; say with --set "
@@ -212,14 +264,16 @@ def lavis_shapes(
     patch = shape(where, weights, "vision_model.embeddings.patch_embedding.weight")
     grid = side_of(where, weights)
     vision_width, text_width = patch[0], words[1]
-    for width in (vision_width, text_width):
-        if width % head_width:
-            raise UsageError(f"head_width {head_width}: does not divide the width {width} of {where}")
+    if described.get("hidden_size", text_width) != text_width:
+        raise CheckpointError(
+            f"{where}: a text encoder of width {text_width}; its description says {described['hidden_size']}"
+        )
+    vision_heads, text_heads = heads_of(where, vision_width, text_width, head_width, described)
     vision = BlipVisionConfig(
         hidden_size=vision_width,
         intermediate_size=shape(where, weights, "vision_model.encoder.layers.0.mlp.fc1.weight")[0],
         num_hidden_layers=len({key.split(".")[3] for key in weights if key.startswith("vision_model.encoder.layers.")}),
-        num_attention_heads=vision_width // head_width,
+        num_attention_heads=vision_heads,
         image_size=grid * patch[2],
         patch_size=patch[2],
         layer_norm_eps=VISION_EPS,
@@ -229,7 +283,9 @@ def lavis_shapes(
         hidden_size=text_width,
         intermediate_size=shape(where, weights, "text_encoder.encoder.layer.0.intermediate.dense.weight")[0],
         num_hidden_layers=read,
-        num_attention_heads=text_width // head_width,
+        num_attention_heads=text_heads,
+        layer_norm_eps=described.get("layer_norm_eps", TEXT_EPS),
+        hidden_act=described.get("hidden_act", "gelu"),
         max_position_embeddings=places[0],
         is_decoder=False,
         # Of generation; the defaults lie outside of small vocabularies.
@@ -238,6 +294,33 @@ def lavis_shapes(
         sep_token_id=None,
     )
     return family, vision, text
+
+
+def heads_of(
+    where: str, vision_width: int, text_width: int, head_width: int | None, described: Mapping[str, Any]
+) -> tuple[int, int]:
+    """Attention heads of the vision and of the text encoder.
+
+    A description says them of the text encoder; the vision encoder has as many unless its width splits into heads of
+    the usual width.
+
+    Raises:
+        UsageError: a width does not divide by the heads' number or width.
+    """
+    told = described.get("num_attention_heads") if head_width is None else None
+    text_heads = told or divided(where, text_width, head_width or HEAD_WIDTH)
+    if told is None or vision_width % HEAD_WIDTH == 0:
+        return divided(where, vision_width, head_width or HEAD_WIDTH), text_heads
+    for width in (vision_width, text_width):
+        divided(where, width, width // text_heads)
+    return text_heads, text_heads
+
+
+def divided(where: str, width: int, head_width: int) -> int:
+    """How many heads of `head_width` a width makes."""
+    if not head_width or width % head_width:
+        raise UsageError(f"head_width {head_width}: does not divide the width {width} of {where}")
+    return width // head_width
 
 
 def unread_layers(weights: Mapping[str, Tensor], read: int) -> list[int]:

@@ -27,7 +27,6 @@ from lexvl_anserini.encoders.features import (
     stored,
     tokenizer_of,
 )
-from lexvl_anserini.encoders.itc import HEAD_WIDTH
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.towers import Head
 from lexvl_anserini.errors import CheckpointError
@@ -79,7 +78,7 @@ def load_joint(
     backbone_checkpoint: str | None = None,
     clean: bool | None = None,
     resolution: int | None = None,
-    head_width: int = HEAD_WIDTH,
+    head_width: int | None = None,
     dimensions: int | None = None,
 ) -> Encoder:
     """A Lightning checkpoint of the authors (`checkpoint_best.ckpt`), or the bare weights of its model.

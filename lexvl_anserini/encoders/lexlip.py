@@ -22,9 +22,10 @@ from lexvl_anserini.encoders.backbones import bert_from_weights, hidden_states, 
 from lexvl_anserini.encoders.base import Encoder
 from lexvl_anserini.encoders.beit import EPS, Beit, window_of
 from lexvl_anserini.encoders.checkpoints import Checkpoint, complain, find_checkpoint, load_strictly, read_contents
-from lexvl_anserini.encoders.crossmodal import Direction, in_direction, positive_or_top
+from lexvl_anserini.encoders.crossmodal import Direction, in_direction
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.pooling import masked_max
+from lexvl_anserini.encoders.sparsify import positive_or_top
 from lexvl_anserini.encoders.tokens import TextReader, columns_of_all, has_tokenizer, load_tokenizer
 from lexvl_anserini.encoders.towers import Backbone, Composition, Head, TextTower
 from lexvl_anserini.encoders.vision import ImageTower, Pixels

@@ -17,14 +17,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from lexvl_anserini.encoders.backbones import PassThrough, read_config
+from lexvl_anserini.encoders.backbones import read_config, split_masked_lm
 from lexvl_anserini.encoders.checkpoints import Checkpoint, complain, find_checkpoint, load_strictly, read_yaml
 from lexvl_anserini.encoders.tokens import has_tokenizer
 from lexvl_anserini.encoders.towers import Backbone, Head
-from lexvl_anserini.encoders.weights import StandIn, below, foreign_names, read_weights, usual_name
+from lexvl_anserini.encoders.weights import NAVER_WEIGHTS, below, may_be_shards, read_weights
 from lexvl_anserini.errors import CheckpointError
-
-TAR = "model.tar"
 
 # Where model.tar keeps the document (or only) encoder and the query encoder.
 PREFIXES = {"document": "transformer_rep.transformer.", "query": "transformer_rep_q.transformer."}
@@ -85,10 +83,11 @@ def read_run(checkpoint: Checkpoint, backbone_config: str | None, tokenizer: str
     root = checkpoint.folder
     inside = root / "model"
     main = next((folder for folder in (root, inside) if (folder / "config.json").is_file()), None)
-    saved = main is not None and any(usual_name(path.name) and path.suffix != ".tar" for path in main.iterdir())
+    saved = main is not None and any(may_be_shards(path.name) for path in main.iterdir())
     if main is not None and saved and checkpoint.file is None:
         return folders_of_run(main, root, tokenizer)
-    tar = checkpoint.file or next((folder / TAR for folder in (root, inside) if (folder / TAR).is_file()), None)
+    tars = (folder / NAVER_WEIGHTS for folder in (root, inside))
+    tar = checkpoint.file or next((path for path in tars if path.is_file()), None)
     if tar is None or tar.suffix != ".tar":
         return None
     return read_tar(tar, backbone_config, tokenizer)
@@ -117,10 +116,7 @@ def named_or(tokenizer: str | None, folder: Path) -> Path:
 
 def read_tar(tar: Path, backbone_config: str | None, tokenizer: str | None) -> Run:
     """A run from the tensors of its model.tar."""
-    # The regularisers that stand beside them are objects of the trainer's own classes.
-    own_classes: list[Any] = [(StandIn, name) for name in foreign_names(tar) if name.startswith("splade.")]
-    with torch.serialization.safe_globals(own_classes):
-        weights = read_weights(tar)
+    weights = read_weights(tar)
     sides = {side: below(weights, prefix) for side, prefix in PREFIXES.items()}
     complain(
         str(tar),
@@ -223,7 +219,9 @@ def limit(k: int | None) -> int | None:
     return k if k is not None and k > 0 else None
 
 
-def masked_lm_of(config: Path, weights: Mapping[str, Tensor], where: str, device: torch.device) -> tuple[Any, Any, int]:
+def masked_lm_of(
+    config: Path, weights: Mapping[str, Tensor], where: str, device: torch.device
+) -> tuple[Backbone, Head, int]:
     """A masked LM of exactly `weights`, split before its decoder: backbone, head, number of tokens.
 
     Args:
@@ -243,14 +241,4 @@ def masked_lm_of(config: Path, weights: Mapping[str, Tensor], where: str, device
     except ValueError as error:
         raise CheckpointError(f"{config}/config.json: {about.model_type} is no masked LM") from error
     load_strictly(model, weights, where, ignored=[r"(.*\.)?pooler\..*"])
-    model.eval().to(device)
-    decoder = model.get_output_embeddings()
-    head = Head(torch.nn.Identity(), decoder.weight.detach(), None if decoder.bias is None else decoder.bias.detach())
-    model.set_output_embeddings(PassThrough())
-
-    def backbone(input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        logits: Tensor = model(input_ids=input_ids, attention_mask=attention_mask).logits
-        return logits
-
-    forward: Backbone = backbone
-    return forward, head, about.vocab_size
+    return *split_masked_lm(model.eval().to(device)), about.vocab_size

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lexvl_anserini.errors import UsageError
+
 
 @dataclass(frozen=True)
 class Sparsifier:
@@ -51,6 +53,19 @@ def positive() -> Sparsifier:
 def top_k(k: int) -> Sparsifier:
     """The k largest weights. VDR without lexical union (`encode_queries`, `encode_corpus`)."""
     return Sparsifier(f"top_k({k})", lambda weights, own: top_mask(weights, k))
+
+
+def positive_or_top(k: int | None) -> Sparsifier:
+    """Every positive weight, or the k largest of them.
+
+    Raises:
+        UsageError: k is below 1.
+    """
+    if k is None:
+        return positive()
+    if k < 1:
+        raise UsageError(f"topk {k}: expected at least 1")
+    return top_k(k)
 
 
 def top_k_or_own(k: int) -> Sparsifier:

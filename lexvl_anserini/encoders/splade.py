@@ -22,9 +22,9 @@ from lexvl_anserini.encoders.backbones import load_masked_lm, position_limit, re
 from lexvl_anserini.encoders.base import Encoder
 from lexvl_anserini.encoders.checkpoints import Checkpoint, find_checkpoint, read_weights
 from lexvl_anserini.encoders.loading import Source
-from lexvl_anserini.encoders.naver import TAR, Run, masked_lm_of, read_run
+from lexvl_anserini.encoders.naver import Run, masked_lm_of, read_run
 from lexvl_anserini.encoders.pooling import POOLINGS, Pooling
-from lexvl_anserini.encoders.sparsify import Sparsifier, own_tokens, positive, top_k
+from lexvl_anserini.encoders.sparsify import own_tokens, positive_or_top
 from lexvl_anserini.encoders.tokens import (
     Columns,
     TextReader,
@@ -32,8 +32,10 @@ from lexvl_anserini.encoders.tokens import (
     columns_without,
     has_tokenizer,
     load_tokenizer,
+    lower_casing,
 )
 from lexvl_anserini.encoders.towers import Backbone, BagTower, Composition, Head, TextTower
+from lexvl_anserini.encoders.weights import NAVER_WEIGHTS
 from lexvl_anserini.errors import CheckpointError, UsageError
 from lexvl_anserini.files import read_json
 
@@ -146,13 +148,11 @@ def tower(
         prompt=parts.prompt,
     )
     k = parts.topk if topk is None else topk
-    if k is not None and k < 1:
-        raise UsageError(f"encoder 'splade': topk {k}: expected at least 1")
+    largest = positive_or_top(k)
     if parts.backbone is None or parts.head is None:
         return BagTower(reader, parts.columns, parts.weight, topk=k)
-    sparsifier: Sparsifier = own_tokens() if lexical else positive() if k is None else top_k(k)
     pool = parts.pooling if pooling is None else POOLINGS[pooling]
-    composition = Composition(parts.backbone, parts.head, parts.activation, pool, sparsifier)
+    composition = Composition(parts.backbone, parts.head, parts.activation, pool, own_tokens() if lexical else largest)
     return TextTower(composition, reader, parts.columns, source.device)
 
 
@@ -188,11 +188,12 @@ def masked_lm_parts(
     tokenizer_folder: Path,
     max_length: int | None,
     weights: Mapping[str, Tensor] | None = None,
+    lower_case: bool = False,
     **rest: Any,
 ) -> Parts:
     """Backbone, head and tokenizer of one masked-LM folder; without `max_length` the tokenizer's own limit holds.
 
-    `weights` replace the folder's own.
+    `weights` replace the folder's own; `lower_case` lower-cases texts first, whatever the tokenizer does.
 
     Raises:
         CheckpointError: no masked LM, weights that do not fit it, or another model's tokenizer.
@@ -200,8 +201,10 @@ def masked_lm_parts(
     if weights is None:
         backbone, head, _ = load_masked_lm(folder, source.device)
     else:
-        backbone, head, _ = masked_lm_of(folder, weights, f"{folder}: {TAR}", source.device)
+        backbone, head, _ = masked_lm_of(folder, weights, f"{folder}: {NAVER_WEIGHTS}", source.device)
     tokenizer = load_tokenizer(tokenizer_folder)
+    if lower_case:
+        tokenizer = lower_casing(tokenizer)
     count = len(tokenizer)
     if not fits(len(head.matrix), tokenizer):
         raise CheckpointError(
@@ -290,6 +293,7 @@ def chain_parts(chain: list[tuple[str, Path]], folder: Path, source: Source, top
                 source,
                 path if source.tokenizer is None else source.tokenizer_folder(),
                 limits.get("max_seq_length"),
+                lower_case=bool(limits.get("do_lower_case")),
                 topk=topk,
                 prompt=prompt,
                 **splade_pooling(read_json(pooling_path / "config.json", "pooling", CheckpointError), pooling_path),

@@ -51,6 +51,16 @@ def load_tokenizer(folder: Path, size: int | None = None) -> Any:
     return tokenizer
 
 
+def lower_casing(tokenizer: Any) -> Any:
+    """The tokenizer, made to lower-case texts first unless it does so already (`do_lower_case` of older folders)."""
+    from tokenizers.normalizers import Lowercase, Sequence
+
+    own = tokenizer.backend_tokenizer.normalizer
+    if not (isinstance(own, Lowercase) or getattr(own, "lowercase", False)):
+        tokenizer.backend_tokenizer.normalizer = Lowercase() if own is None else Sequence([Lowercase(), own])
+    return tokenizer
+
+
 def token_strings(tokenizer: Any) -> list[str]:
     """Token strings in the order of their ids."""
     return tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))

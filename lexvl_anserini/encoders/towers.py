@@ -21,6 +21,10 @@ from lexvl_anserini.errors import CheckpointError, LexvlError
 from lexvl_anserini.records import Document, Topic
 from lexvl_anserini.vocabulary import Vocabulary
 
+# Rows of a matrix product from which a CPU is as fast as it gets, and the share of a text's batch row that may be
+# padding from there on.
+ENOUGH_TOKENS, MOST_PADDING = 512, 1 / 8
+
 # Maps its inputs (token ids and attention mask, both [B, L]; or pixels [B, 3, R, R]) to hidden states [B, L, D].
 Backbone = Callable[..., Tensor]
 
@@ -184,18 +188,37 @@ class TextTower(LexicalTower):
         return read_document(document, self.joiner)
 
     def batches(self, inputs: Sequence[str], batch_size: int) -> Iterator[Batch]:
-        """The longest texts come first, so that memory peaks (or runs out) at the start."""
+        """The longest texts come first (see `by_length`)."""
         ids = self.reader(inputs)
-        order = np.argsort([-len(row) for row in ids], kind="stable")
         padding_counts = self.reader.padding == "max_length"
-        for start in range(0, len(order), batch_size):
-            positions = order[start : start + batch_size]
+        lengths = [self.reader.max_length if padding_counts else len(row) for row in ids]
+        for positions in by_length(lengths, batch_size, self.device):
             rows = [ids[i] for i in positions]
             length = self.reader.max_length if padding_counts else max(1, *map(len, rows))
             input_ids, attention = pad(rows, length, self.reader.pad_id, self.device)
             masked = None if padding_counts else attention == 0
             own = self.columns.own(rows) if self.composition.sparsifier.needs_own else None
             yield Batch(positions, (input_ids, attention), masked, own)
+
+
+def by_length(lengths: Sequence[int], batch_size: int, device: torch.device) -> Iterator[np.ndarray]:
+    """Positions of the texts of each batch, int64 [B], the longest first: memory peaks (or runs out) at the start.
+
+    On a CPU, where time goes with the number of tokens and padding is tokens too, a batch that has `ENOUGH_TOKENS`
+    also ends before a text that would be padded by more than `MOST_PADDING`.
+    """
+    order = np.argsort([-length for length in lengths], kind="stable")
+    start = 0
+    while start < len(order):
+        stop = min(start + batch_size, len(order))
+        if device.type == "cpu":
+            longest = max(1, lengths[order[start]])
+            enough = start + -(-ENOUGH_TOKENS // longest)
+            while enough < stop and lengths[order[enough]] >= (1 - MOST_PADDING) * longest:
+                enough += 1
+            stop = min(stop, enough)
+        yield order[start:stop]
+        start = stop
 
 
 def pad(ids: Sequence[Sequence[int]], length: int, pad_id: int, device: torch.device) -> tuple[Tensor, Tensor]:

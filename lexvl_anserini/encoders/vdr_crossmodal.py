@@ -16,12 +16,12 @@ from torch import Tensor, nn
 
 from lexvl_anserini.encoders.activations import elu1p
 from lexvl_anserini.encoders.base import Encoder
-from lexvl_anserini.encoders.checkpoints import Checkpoint, load_strictly, read_weights
+from lexvl_anserini.encoders.checkpoints import Checkpoint, complain, load_strictly, read_weights
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.pooling import masked_max
 from lexvl_anserini.encoders.tokens import FIRST_WORD_ID, Columns, columns_ascii
 from lexvl_anserini.encoders.towers import Composition, Head
-from lexvl_anserini.encoders.vdr import TOPK, Side, bert_side, vdr_sparsifier
+from lexvl_anserini.encoders.vdr import SIDES, TOPK, Side, bert_side, vdr_sparsifier
 from lexvl_anserini.encoders.vision import ImageTower, PatchTransformer, Pixels
 from lexvl_anserini.errors import CheckpointError
 
@@ -60,6 +60,7 @@ def load_vdr_crossmodal(
     config, weights = checkpoint.config(), read_weights(checkpoint.folder)
     text_about = about(checkpoint, config, "encoder_q", TEXT_TYPES)
     image_about = about(checkpoint, config, "encoder_p", IMAGE_TYPES)
+    complain(str(checkpoint.folder), (), [key for key in weights if key.partition(".")[0] not in SIDES], ())
     # Checkpoints over another vocabulary than BERT's say from which id on its tokens are words.
     columns_of = partial(columns_ascii, shift=text_about.get("first_word_id") or FIRST_WORD_ID)
     text = bert_side(source, checkpoint, text_about, "encoder_q", weights, columns_of)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import pickle
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
@@ -26,6 +26,8 @@ from lexvl_anserini.files import read_json
 
 SAFE_WEIGHTS = "*.safetensors"
 TORCH_WEIGHTS = "pytorch_model*.bin"
+# What naver's SPLADE trainer writes into the folder `model/` of a run.
+NAVER_WEIGHTS = "model.tar"
 TORCH_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".cp", ".tar")
 WEIGHT_SUFFIXES = (".safetensors", *TORCH_SUFFIXES)
 
@@ -43,7 +45,7 @@ IGNORED_KEYS = (r".*\.position_ids",)
 
 # Classes that training frameworks leave in checkpoints. They become `StandIn`s; none of their code is imported.
 HARMLESS = re.compile(
-    r"(pytorch_lightning|lightning|lightning_fabric|omegaconf|yacs|easydict|transformers\.tokenization_utils.*)\..+"
+    r"(pytorch_lightning|lightning|lightning_fabric|omegaconf|yacs|easydict|splade|transformers\.tokenization_utils.*)\..+"
     r"|argparse\.Namespace|collections\.defaultdict|typing\.Any|pathlib\.(Posix|Windows|PurePosix)?Path"
     r"|numpy\.(_core|core)\.multiarray\.(scalar|_reconstruct)|numpy\.(dtype|ndarray)|numpy\.dtypes\.\w+"
     r"|_codecs\.encode|datetime\.(datetime|date|timedelta)"
@@ -92,9 +94,14 @@ class Contents(NamedTuple):
     extra: dict[str, Any]
 
 
-def usual_name(name: str) -> bool:
-    """True for the names under which transformers saves a model's weights."""
+def may_be_shards(name: str) -> bool:
+    """True for the names under which transformers saves a model's weights, in one file or in several."""
     return any(PurePosixPath(name).match(pattern) for pattern in (SAFE_WEIGHTS, TORCH_WEIGHTS))
+
+
+def usual_name(name: str) -> bool:
+    """True for the names of weights in a folder below the checkpoint's own: transformers' and `model/model.tar`."""
+    return may_be_shards(name) or PurePosixPath(name).name == NAVER_WEIGHTS
 
 
 def weight_files(names: Iterable[str]) -> list[str]:
@@ -154,7 +161,7 @@ def sharded_names(folder: Path, names: list[str]) -> list[str]:
         if missing := [name for name in listed if not (folder / name).is_file()]:
             raise CheckpointError(f"{index}: lists {', '.join(missing)}, not there; download the checkpoint again")
         return listed or names
-    if len(names) > 1 and not usual_name(names[0]):
+    if len(names) > 1 and not may_be_shards(names[0]):
         raise CheckpointError(f"{folder}: several weight files ({', '.join(names)}); name the one to load")
     return names
 
@@ -256,11 +263,18 @@ def below(weights: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {key.removeprefix(prefix): value for key, value in weights.items() if key.startswith(prefix)}
 
 
-def load_strictly(module: nn.Module, weights: Mapping[str, Tensor], where: str, ignored: Iterable[str] = ()) -> None:
+def load_strictly(
+    module: nn.Module,
+    weights: Mapping[str, Tensor],
+    where: str,
+    ignored: Iterable[str] = (),
+    name_in_file: Callable[[str], str] = str,
+) -> None:
     """Loads `weights` into `module`; every key must fit.
 
     Args:
         ignored: patterns of keys (full match) that the model does not use and that may be there.
+        name_in_file: what a key of the model is called in the file, where `weights` were renamed.
 
     Raises:
         CheckpointError: names every missing, unexpected and mis-shaped key (see `complain`).
@@ -270,10 +284,10 @@ def load_strictly(module: nn.Module, weights: Mapping[str, Tensor], where: str, 
     given = {key: value for key, value in weights.items() if key in wanted or not pattern.fullmatch(key)}
     complain(
         where,
-        missing=[key for key in wanted if key not in given],
-        unexpected=[key for key in given if key not in wanted],
+        missing={name_in_file(key) for key in wanted if key not in given},
+        unexpected={name_in_file(key) for key in given if key not in wanted},
         misshaped=[
-            f"{key} {list(given[key].shape)}, expected {list(wanted[key].shape)}"
+            f"{name_in_file(key)} {list(given[key].shape)}, expected {list(wanted[key].shape)}"
             for key in wanted
             if key in given and given[key].shape != wanted[key].shape
         ],

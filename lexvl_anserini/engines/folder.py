@@ -13,10 +13,11 @@ import ctypes
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from lexvl_anserini.errors import ArtefactError
 from lexvl_anserini.files import exclusive, publish, read_json, sync_folder, told_about_disk, write_json
 from lexvl_anserini.records import MANIFEST, Manifest
 from lexvl_anserini.vocabulary import VOCABULARY
@@ -72,16 +73,48 @@ def replaced(index: Path) -> Iterator[Path]:
         ArtefactError: the disk is full, the folder cannot be written, or another process is writing it.
     """
     part = index.with_name(index.name + ".part")
-    with told_about_disk(index):
-        part.mkdir(parents=True, exist_ok=True)
+    with told_about_disk(index), _held(part):
+        try:
+            _clear(part)
+            yield part
+            _replace(part, index)
+        except BaseException:
+            shutil.rmtree(part, ignore_errors=True)
+            raise
+
+
+@contextmanager
+def _held(part: Path) -> Iterator[None]:
+    """Makes the folder and holds it for this process.
+
+    Raises:
+        ArtefactError: another process holds it, or has given it its name between our making and our holding it.
+    """
+    part.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        try:
+            made = part.stat().st_ino
+            stack.enter_context(exclusive(part))
+            ours = part.stat().st_ino == made
+        except FileNotFoundError:
+            ours = False
+        if not ours:
+            raise ArtefactError(f"{part}: another process has just finished it; run the same command again")
+        yield
+
+
+def clear_remains(index: Path) -> None:
+    """Removes what a process killed at its last step left beside a finished index, unless another is writing it."""
+    part, old = (index.with_name(index.name + suffix) for suffix in (".part", ".old"))
+    if not part.is_dir():
+        shutil.rmtree(old, ignore_errors=True)
+        return
+    try:
         with exclusive(part):
-            try:
-                _clear(part)
-                yield part
-                _replace(part, index)
-            except BaseException:
-                shutil.rmtree(part, ignore_errors=True)
-                raise
+            shutil.rmtree(part, ignore_errors=True)
+            shutil.rmtree(old, ignore_errors=True)
+    except (ArtefactError, FileNotFoundError):
+        return
 
 
 def _clear(part: Path) -> None:

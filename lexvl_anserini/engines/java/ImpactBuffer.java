@@ -12,6 +12,9 @@ final class ImpactBuffer {
     private int[] ends = new int[1024];
     private int[] ranks = new int[1 << 16];
     private int[] impacts = new int[1 << 16];
+    // By term, used again for the next segment: arrays of this size would leave the heap larger each time.
+    private int[] docs = {};
+    private int[] values = {};
 
     ImpactBuffer(TermTable terms) {
         this.terms = terms;
@@ -52,7 +55,7 @@ final class ImpactBuffer {
         return start(document) == ends[document];
     }
 
-    /** By term: a counting sort, which keeps the order of documents. */
+    /** By term: a counting sort, which keeps the order of documents. What came before is overwritten. */
     Postings byTerm() {
         int[] counts = new int[terms.size() + 1];
         for (int i = 0; i < size; i++) {
@@ -69,8 +72,10 @@ final class ImpactBuffer {
             counts[rank + 1] += counts[rank];
         }
         starts[present] = size;
-        int[] docs = new int[size];
-        int[] values = new int[size];
+        if (docs.length < size) {
+            docs = new int[ranks.length];
+            values = new int[ranks.length];
+        }
         for (int document = 0; document < documents; document++) {
             for (int i = start(document); i < ends[document]; i++) {
                 int to = counts[ranks[i]]++;

@@ -9,17 +9,20 @@ import org.apache.lucene.index.IndexReader;
 import org.apache.lucene.index.LeafReader;
 import org.apache.lucene.index.NumericDocValues;
 import org.apache.lucene.index.SlowCodecReaderWrapper;
+import org.apache.lucene.index.StoredFields;
 import org.apache.lucene.index.TermVectors;
 import org.apache.lucene.index.Terms;
 
 /** A segment in memory: its side fields as Lucene wrote them, its impacts as our arrays hold them. */
 final class ImpactLeaf extends FilterLeafReader {
+    private final CodecReader side;
     private final String field;
     private final ImpactBuffer impacts;
     private final Postings postings;
 
-    private ImpactLeaf(LeafReader side, String field, ImpactBuffer impacts) {
+    private ImpactLeaf(CodecReader side, String field, ImpactBuffer impacts) {
         super(side);
+        this.side = side;
         this.field = field;
         this.impacts = impacts;
         this.postings = impacts.byTerm();
@@ -27,12 +30,18 @@ final class ImpactLeaf extends FilterLeafReader {
 
     /** What IndexWriter.addIndexes takes. */
     static CodecReader of(LeafReader side, String field, ImpactBuffer impacts) throws java.io.IOException {
-        return SlowCodecReaderWrapper.wrap(new ImpactLeaf(side, field, impacts));
+        return SlowCodecReaderWrapper.wrap(new ImpactLeaf((CodecReader) side, field, impacts));
     }
 
     @Override
     public Terms terms(String name) throws java.io.IOException {
         return name.equals(field) ? postings : super.terms(name);
+    }
+
+    /** For reading in order, as merging does: otherwise a block is inflated again for each of its documents. */
+    @Override
+    public StoredFields storedFields() {
+        return side.getFieldsReader().getMergeInstance();
     }
 
     /** As Anserini's similarity computes them: 1, and Lucene's 0 where there is no term. */

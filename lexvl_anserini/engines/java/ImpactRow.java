@@ -54,6 +54,15 @@ final class ImpactRow {
         impacts[size++] = (int) impact;
     }
 
+    /** Chars of all that is text in it. */
+    long length() {
+        long length = id.length() + contents.length();
+        for (Object value : values) {
+            length += value instanceof String word ? word.length() : 0;
+        }
+        return length;
+    }
+
     void checkId() {
         if (id == null || id.isEmpty() || id.codePoints().anyMatch(ImpactRow::isSpace)) {
             throw new IllegalArgumentException("document id '" + id + "', expected a text without white space");

@@ -11,6 +11,7 @@ import java.util.concurrent.atomic.AtomicReference;
 import org.apache.lucene.analysis.Analyzer;
 import org.apache.lucene.index.IndexWriter;
 import org.apache.lucene.index.IndexWriterConfig;
+import org.apache.lucene.index.TieredMergePolicy;
 import org.apache.lucene.search.similarities.Similarity;
 import org.apache.lucene.store.Directory;
 import org.apache.lucene.store.FSDirectory;
@@ -24,6 +25,8 @@ public final class ImpactWriter {
     private static final int COUNTS = 3;
     /** Pieces that wait: enough to keep the threads busy, few enough to keep memory flat. */
     private static final int WAITING = 2;
+    /** Segments that are merged at once. */
+    private static final int MANY_SEGMENTS = 64;
     /** Between two looks whether the other side has failed. */
     private static final long PATIENCE_MS = 20;
 
@@ -95,6 +98,7 @@ public final class ImpactWriter {
         IndexWriterConfig config = new IndexWriterConfig(analyzer);
         config.setSimilarity(similarity);
         config.setUseCompoundFile(false);
+        config.setMergePolicy(lateMerges());
         config.setOpenMode(IndexWriterConfig.OpenMode.CREATE);
         writer = new IndexWriter(directory, config);
         this.threads = new Thread[threads];
@@ -103,6 +107,14 @@ public final class ImpactWriter {
             this.threads[i].setDaemon(true);
             this.threads[i].start();
         }
+    }
+
+    /** All segments become one in the end: until then, few merges of many, since each writes its postings again. */
+    private static TieredMergePolicy lateMerges() {
+        TieredMergePolicy policy = new TieredMergePolicy();
+        policy.setSegmentsPerTier(MANY_SEGMENTS);
+        policy.setMaxMergeAtOnce(MANY_SEGMENTS);
+        return policy;
     }
 
     /** Whole lines of JSON. */

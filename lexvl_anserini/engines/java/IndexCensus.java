@@ -5,8 +5,10 @@ import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.PriorityQueue;
+import java.util.Set;
 import org.apache.lucene.index.DirectoryReader;
 import org.apache.lucene.index.IndexReader;
+import org.apache.lucene.index.LeafReader;
 import org.apache.lucene.index.LeafReaderContext;
 import org.apache.lucene.index.MultiTerms;
 import org.apache.lucene.index.PostingsEnum;
@@ -120,6 +122,12 @@ public final class IndexCensus {
             }
         }
         return most;
+    }
+
+    /** A stored text of a document as UTF-8, or null. */
+    public static byte[] stored(LeafReader leaf, int document, String field) throws IOException {
+        String text = leaf.storedFields().document(document, Set.of(field)).get(field);
+        return text == null ? null : text.getBytes(StandardCharsets.UTF_8);
     }
 
     private static TermsEnum[] dictionaries(IndexReader reader) throws IOException {

@@ -15,11 +15,14 @@ import org.apache.lucene.store.ByteBuffersDirectory;
  * the impacts, nearly all of the data, are turned over by a counting sort and handed to Lucene's merging as they are.
  */
 final class Segment {
-    /** Postings of one segment, 16 bytes each while it is made. */
-    private static final int MAX_POSTINGS = 1 << 21;
+    /**
+     * Postings of one segment, 16 bytes each while it is made: fewer segments are fewer postings to merge again. The last
+     * document should not pass the power of two at which the arrays would double.
+     */
+    private static final int MAX_POSTINGS = (1 << 22) - (1 << 15);
 
     private static final int MAX_DOCUMENTS = 1 << 18;
-    /** Of texts, in chars. */
+    /** Of texts, ids and metadata, in chars. */
     private static final long MAX_TEXT = 1 << 25;
     /** More than those texts can come to: the side fields must be one segment, in the order of documents. */
     private static final double NEVER_FLUSH_MB = 1900;
@@ -67,7 +70,7 @@ final class Segment {
         }
         side.addDocument(fields.of(row));
         impacts.add(row);
-        text += row.contents.length();
+        text += row.length();
     }
 
     /** Writes the segment and begins the next. */

@@ -17,9 +17,9 @@ from lexvl_anserini.engines.jvm import java_errors
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
 from lexvl_anserini.engines.lucene.fields import count_index
 from lexvl_anserini.engines.lucene.postings import impacts_of
-from lexvl_anserini.engines.lucene.updating import census, read_impact_manifest, sources_of
+from lexvl_anserini.engines.lucene.updating import census, is_index, read_impact_manifest, report_digest, sources_of
 from lexvl_anserini.engines.shards import read_impacts, read_vocabulary
-from lexvl_anserini.errors import ArtefactError, LexvlError
+from lexvl_anserini.errors import ArtefactError, LexvlError, UsageError
 from lexvl_anserini.records import ImpactDocument, ImpactQuery, Manifest
 
 # Documents whose postings are compared one by one, and of these how many are searched with.
@@ -43,8 +43,12 @@ def check_index(index: Path, shards: Sequence[Path], progress: Progress = silent
 
     Raises:
         ArtefactError: something differs; the message lists all that was found.
+        UsageError: an index instead of shards, or not all of the shards whose documents were replaced.
     """
     jvm.start()
+    for folder in shards:
+        if is_index(folder):
+            raise UsageError(f"{folder}: an index; name the shards that it was built from")
     problems: list[str] = []
     manifest = read_impact_manifest(index)
     _check_vocabulary(index, manifest, problems)
@@ -57,6 +61,15 @@ def check_index(index: Path, shards: Sequence[Path], progress: Progress = silent
     sources = [(folder, read_impact_manifest(folder)) for folder in shards]
     for folder, source in sources:
         _check_source(index, manifest, folder, source, problems)
+    noted = [entry["shards"] for entry in sources_of(index, manifest)]
+    if not problems:
+        # In the order in which they came into the index, however they were named here.
+        sources.sort(key=lambda source: noted.index(source_digest(source[1])))
+        if read_report(index).get("changed") and len(sources) < len(noted):
+            raise UsageError(
+                f"{index}: documents of it were deleted or replaced; name all {len(noted)} folders of shards that it "
+                "holds, so that it is known which documents are the last"
+            )
     compared = {"index": str(index), "documents": manifest.counts["documents"], "postings": manifest.counts["postings"]}
     if not problems:
         compared |= _check_documents(index, manifest, sources, problems, progress)
@@ -73,8 +86,12 @@ def _check_vocabulary(folder: Path, manifest: Manifest, problems: list[str]) -> 
 
 
 def _check_counts(index: Path, manifest: Manifest, problems: list[str]) -> None:
-    """Lucene's statistics against index.json and the manifest."""
+    """Lucene's statistics against index.json and the manifest, and these against their digest."""
     held, told = count_index(index), read_report(index)
+    if "digest" not in told:
+        problems.append("no digest in index.json, which an older version has written")
+    elif told["digest"] != report_digest(told, manifest):
+        problems.append("index.json and manifest.json are not as they were written")
     for name, count in held.items():
         for where, counts in (("index.json", told), ("manifest.json", manifest.counts)):
             if counts.get(name, count) != count:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import orjson
 
 from lexvl_anserini.cli import Progress, silent
 from lexvl_anserini.engines import jvm
-from lexvl_anserini.engines.folder import new_index, read_report
-from lexvl_anserini.engines.jvm import java_cast, java_class, java_errors
+from lexvl_anserini.engines.folder import folder_bytes, new_index, read_report
+from lexvl_anserini.engines.jvm import java_cast, java_class, java_errors, our_class
 from lexvl_anserini.engines.lucene.fields import ID, as_reader, count_index, field_similarity, open_reader
 from lexvl_anserini.engines.lucene.searching import BatchSearcher
 from lexvl_anserini.engines.lucene.updating import note, refuse_duplicates, sources_of
@@ -22,8 +23,13 @@ from lexvl_anserini.errors import ArtefactError
 from lexvl_anserini.files import read_json
 from lexvl_anserini.records import MANIFEST, ImpactQuery, Index, Manifest, ScoredDoc
 
-# Tries to open an index that other processes change.
-OPENINGS = 5
+# Tries to open an index that other processes change, and how long to wait in between.
+OPENINGS = 20
+PAUSE_S = 0.02
+
+# Up to this size all checksums are compared before the first search, some tenths of a second at most: Lucene itself
+# looks at a posting list only when it is asked for, and does not see a flipped bit in it.
+VERIFIED_BYTES = 1 << 30
 
 
 class LuceneEngine:
@@ -76,7 +82,7 @@ class LuceneEngine:
             refuse_duplicates(part)
             held = count_index(part)
             expect_counts(f"{index} after writing", held, found)
-            note(part, found, options, sources_of(shards, manifest))
+            note(part, manifest, found, options, sources_of(shards, manifest))
         return Index(index, manifest, found["documents"])
 
     def search(
@@ -127,31 +133,53 @@ def _open(index: Path, manifest: Manifest) -> tuple[Any, Manifest]:
     """A reader, and the manifest of what it reads: the index may have been changed since `manifest` was read.
 
     Raises:
-        ArtefactError: no Lucene index, or not of these documents.
+        ArtefactError: no Lucene index, a damaged one, or not of these documents.
     """
-    for _ in range(OPENINGS):
-        before = index.stat().st_ino if index.is_dir() else 0
+    for last in (*[False] * OPENINGS, True):
+        folder = _folder_of(index)
         try:
             with java_errors(f"{index}: cannot be opened as a Lucene index"):
-                reader = open_reader(index)
-        except ArtefactError:
-            # Another process may have put a new index in its place meanwhile.
-            if before and index.is_dir() and index.stat().st_ino != before:
-                continue
-            raise
-        found = int(reader.maxDoc())
-        # Stock Anserini leaves out documents without terms; they could not be hits.
-        documents, empty = manifest.counts["documents"], manifest.counts.get("empty", 0)
-        if found in (documents, documents - empty):
-            return reader, manifest
-        reader.close()
-        now = _manifest_there(index)
-        if now is None or now == manifest or not _digests(manifest) <= _digests(now):
-            break
+                reader = _verified(open_reader(index), folder_bytes(index))
+            now = _manifest_there(index)
+        except (ArtefactError, FileNotFoundError):
+            if last or _folder_of(index) == folder:
+                raise
+        else:
+            # Reader and manifest are of one index only if nobody put another in its place meanwhile.
+            if last or _folder_of(index) == folder:
+                break
+            reader.close()
+        sleep(PAUSE_S)
+    if now is not None and _digests(manifest) <= _digests(now):
         manifest = now
+    found = int(reader.maxDoc())
+    documents, empty = manifest.counts["documents"], manifest.counts.get("empty", 0)
+    # Stock Anserini leaves out documents without terms; they could not be hits.
+    if found == documents or now is None and found == documents - empty:
+        return reader, manifest
+    reader.close()
     raise ArtefactError(
         f"{index}: {found} documents, the manifest says {documents} of which {empty} empty; index again"
     )
+
+
+def _verified(reader: Any, size: int) -> Any:
+    """The reader, if the checksums of an index of that many bytes need not be compared or are right; else closed."""
+    if size <= VERIFIED_BYTES:
+        try:
+            our_class("IndexCensus")(reader).checkIntegrity()
+        except BaseException:
+            reader.close()
+            raise
+    return reader
+
+
+def _folder_of(index: Path) -> int:
+    """Which folder has the name now; 0 if none."""
+    try:
+        return index.stat().st_ino
+    except FileNotFoundError:
+        return 0
 
 
 def _digests(manifest: Manifest) -> set[str]:

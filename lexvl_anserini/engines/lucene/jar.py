@@ -38,11 +38,14 @@ def build_jar(jar: Path = OUR_JAR, javac: str = "javac") -> None:
             raise JavaError(f"{javac} cannot be run ({error}); install a Java development kit >= {RELEASE}") from error
         if done.returncode:
             raise JavaError(f"{javac} refused the sources: {done.stderr or done.stdout}")
-        with zipfile.ZipFile(jar, "w", zipfile.ZIP_STORED) as archive:
+        # Beside it and then in its place: a running JVM that has the old one open goes on reading that.
+        made = jar.with_name(jar.name + ".part")
+        with zipfile.ZipFile(made, "w", zipfile.ZIP_STORED) as archive:
             for path in sorted(Path(folder).rglob("*.class")):
                 member = zipfile.ZipInfo(path.relative_to(folder).as_posix(), EPOCH)
                 member.compress_type = zipfile.ZIP_STORED
                 archive.writestr(member, path.read_bytes())
+        made.replace(jar)
 
 
 if __name__ == "__main__":

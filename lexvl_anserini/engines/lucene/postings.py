@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
-from lexvl_anserini.engines.jvm import java_class, java_errors
-from lexvl_anserini.engines.lucene.fields import CONTENTS, ID
+from lexvl_anserini.engines import jvm
+from lexvl_anserini.engines.jvm import java_class, java_errors, our_class
+from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, TEXT, open_reader
 from lexvl_anserini.errors import DataError, UsageError
 
 
@@ -49,6 +51,33 @@ def vector_of(reader: Any, doc_id: str) -> dict[str, int]:
         return {}
     iterator = held.iterator()
     return {str(term.utf8ToString()): int(iterator.totalTermFreq()) for term in _terms(iterator)}
+
+
+def text_of(reader: Any, doc_id: str) -> str | None:
+    """The document's text as it was indexed; None in an index without stored texts.
+
+    Raises:
+        DataError: the index has no such document.
+    """
+    leaf, number = place_of(reader, doc_id)
+    with java_errors(f"document {doc_id!r} cannot be read"):
+        text = our_class("IndexCensus").stored(leaf, number, TEXT)
+    return None if text is None else text.tostring().decode()
+
+
+def stored_texts(index: Path, doc_ids: Iterable[str]) -> dict[str, str]:
+    """Texts by document, from an index that stores them.
+
+    Raises:
+        DataError: the index has no such document.
+    """
+    jvm.start()
+    with java_errors(f"{index}: cannot be opened as a Lucene index"):
+        reader = open_reader(index)
+    try:
+        return {doc_id: text_of(reader, doc_id) or "" for doc_id in doc_ids}
+    finally:
+        reader.close()
 
 
 def place_of(reader: Any, doc_id: str) -> tuple[Any, int]:

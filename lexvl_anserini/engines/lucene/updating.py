@@ -7,12 +7,16 @@ written anew, so that counts and statistics are of the documents that are there.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
+
+import orjson
 
 from lexvl_anserini.cli import Progress, silent
 from lexvl_anserini.engines import jvm
@@ -26,6 +30,8 @@ from lexvl_anserini.errors import ArtefactError, UsageError
 from lexvl_anserini.files import write_json
 from lexvl_anserini.impacts import read_manifest
 from lexvl_anserini.records import MANIFEST, Index, Manifest
+
+log = logging.getLogger(__name__)
 
 # Posting lists that index.json names.
 LONGEST = 10
@@ -55,15 +61,15 @@ def merge(
         with _updater(part) as updater:
             for source, of_source in zip(sources, manifests, strict=True):
                 with _as_index(source, of_source, part, options, threads, progress) as (folder, has):
-                    updater.add(str(folder.absolute()))
                     fields = _joined(fields, has, source)
+                    updater.add(str(folder.absolute()))
             updater.finish(True)
         refuse_duplicates(part)
         held = count_index(part)
         expect_counts(f"{index} after merging", held, manifest.counts)
         found = {**held, "max_impact": manifest.counts.get("max_impact", 0), "fields": fields}
         entries = [entry for source, of in zip(sources, manifests, strict=True) for entry in sources_of(source, of)]
-        note(part, found, options, entries)
+        note(part, manifest, found, options, entries)
     return Index(index, manifest, held["documents"])
 
 
@@ -73,31 +79,37 @@ def append(
     """The index with the documents of other folders (shards, or indexes); what it has already of them is left alone.
 
     Args:
-        replacing: a document of an id that is there takes its place; otherwise that is an error.
+        replacing: a document of an id that is there takes its place; otherwise that is an error. Shards that the index
+            has already bring back what was deleted or replaced of them.
 
     Raises:
         ArtefactError: no index of ours, the folders do not go with it, or an id is there already.
     """
     jvm.start()
-    with changed_index(index) if _new(index, sources) else _unchanged(index) as part:
+    if not _new(index, sources, replacing):
+        before = read_impact_manifest(index)
+        hint = "; --replace brings back what was deleted of them" if read_report(index)["changed"] else ""
+        log.info("%s: holds these documents already, nothing to do%s", index, hint)
+        return Index(index, before, before.counts["documents"])
+    with changed_index(index) as part:
         before, report = read_impact_manifest(part), read_report(part)
-        new = _new(part, sources)
-        if not new:
-            return Index(index, before, before.counts["documents"])
+        new = _new(part, sources, replacing)
         options = IndexOptions(**report["options"])
         manifests = [read_impact_manifest(source) for source in new]
-        after = combined([before, *manifests], [index, *new])
+        again, noted = _digests(new), sources_of(part, before)
+        unknown = [n for n, source in enumerate(new) if not _digests([source]) <= {e["shards"] for e in noted}]
+        after = combined([before, *(manifests[n] for n in unknown)], [index, *(new[n] for n in unknown)])
         fields = report["fields"]
         with java_errors(f"{index}: cannot be written"):
             with _updater(part) as updater:
                 for source, of_source in zip(new, manifests, strict=True):
                     with _as_index(source, of_source, part, options, threads, progress) as (folder, has):
+                        fields = _joined(fields, has, source)
                         if replacing:
                             updater.deleteThoseOf(str(folder.absolute()))
                         else:
                             _refuse_common(index, folder, source)
                         updater.add(str(folder.absolute()))
-                        fields = _joined(fields, has, source)
                 updater.finish(False)
             refuse_duplicates(part)
             held = count_index(part)
@@ -105,10 +117,12 @@ def append(
             if not replacing:
                 expect_counts(f"{index} after appending", held, after.counts)
             entries = [entry for source, of in zip(new, manifests, strict=True) for entry in sources_of(source, of)]
-            changed = replacing and gone > 0
+            changed = report["changed"] or replacing and gone > 0
             after = _recounted(after, held, part, gone) if changed else after
             found = {**held, "max_impact": after.counts["max_impact"], "fields": fields}
-            note(part, found, options, [*sources_of(part, before), *entries], changed or report.get("changed", False))
+            # In the order in which they came, the last of them being what is there.
+            kept = [entry for entry in noted if entry["shards"] not in again]
+            note(part, after, found, options, [*kept, *entries], changed)
             write_json(part / MANIFEST, after.to_json())
     return Index(index, after, held["documents"])
 
@@ -121,9 +135,11 @@ def delete(index: Path, doc_ids: Iterable[str]) -> Index:
     """
     jvm.start()
     lines = b"".join(f"{doc_id}\n".encode() for doc_id in dict.fromkeys(doc_ids))
-    _refuse_missing(index, lines)
+    if not is_index(index):
+        raise ArtefactError(f"{index}: no index of ours to delete from")
     with changed_index(index) as part, java_errors(f"{index}: cannot be written"):
         before, report = read_impact_manifest(part), read_report(part)
+        _refuse_missing(index, part, lines)
         with _updater(part) as updater:
             updater.delete(lines)
             updater.finish(False)
@@ -134,7 +150,7 @@ def delete(index: Path, doc_ids: Iterable[str]) -> Index:
             raise ArtefactError(f"{index}: no document would be left; remove the folder instead")
         after = _recounted(before, held, part, asked)
         found = {**held, "max_impact": after.counts["max_impact"], "fields": report["fields"]}
-        note(part, found, IndexOptions(**report["options"]), sources_of(part, before), True)
+        note(part, after, found, IndexOptions(**report["options"]), sources_of(part, before), True)
         write_json(part / MANIFEST, after.to_json())
     return Index(index, after, held["documents"])
 
@@ -192,11 +208,6 @@ def census(folder: Path) -> Iterator[Any]:
 
 
 @contextmanager
-def _unchanged(index: Path) -> Iterator[Path]:
-    yield index
-
-
-@contextmanager
 def _updater(folder: Path) -> Iterator[Any]:
     """Our Java updater; whatever goes wrong, it lets go of the folder."""
     updater = our_class("IndexUpdater")(str(folder.absolute()), field_similarity())
@@ -247,16 +258,19 @@ def _joined(fields: Mapping[str, str], more: Mapping[str, str], source: Path) ->
     return {**fields, **more}
 
 
-def _new(index: Path, sources: Sequence[Path]) -> list[Path]:
-    """The sources that the index does not have yet."""
+def _new(index: Path, sources: Sequence[Path], replacing: bool) -> list[Path]:
+    """The sources that the index does not have yet, or not as they are."""
     if not is_index(index):
         raise ArtefactError(f"{index}: no index of ours to append to; build it first")
-    there = {entry["shards"] for entry in sources_of(index, read_impact_manifest(index))}
-    return [
-        source
-        for source in sources
-        if not {entry["shards"] for entry in sources_of(source, read_impact_manifest(source))} <= there
-    ]
+    if replacing and read_report(index)["changed"]:
+        return list(sources)
+    there = _digests([index])
+    return [source for source in sources if not _digests([source]) <= there]
+
+
+def _digests(folders: Iterable[Path]) -> set[str]:
+    """Of the encoded corpora that these indexes were made of, or that these shards are."""
+    return {entry["shards"] for folder in folders for entry in sources_of(folder, read_impact_manifest(folder))}
 
 
 def _refuse_common(index: Path, other: Path, source: Path) -> None:
@@ -270,10 +284,8 @@ def _refuse_common(index: Path, other: Path, source: Path) -> None:
         raise ArtefactError(f"{source}: document id {str(common)!r} is in {index} already; --replace takes the new one")
 
 
-def _refuse_missing(index: Path, lines: bytes) -> None:
-    if not is_index(index):
-        raise ArtefactError(f"{index}: no index of ours to delete from")
-    with java_errors(f"{index}: cannot be opened as a Lucene index"), census(index) as asked:
+def _refuse_missing(index: Path, part: Path, lines: bytes) -> None:
+    with census(part) as asked:
         missing = asked.missing(lines).tostring().decode().splitlines()
     if missing:
         raise ArtefactError(f"{index}: no document {missing[0]!r} in it ({len(missing)} such ids); nothing was deleted")
@@ -290,6 +302,7 @@ def _recounted(manifest: Manifest, held: Mapping[str, int], part: Path, gone: in
 
 def note(
     part: Path,
+    manifest: Manifest,
     found: Mapping[str, Any],
     options: IndexOptions,
     sources: Sequence[Mapping[str, Any]],
@@ -297,4 +310,11 @@ def note(
 ) -> None:
     """Writes index.json: what was counted; `changed` says that documents of the sources were deleted or replaced."""
     about = {"engine": "lucene", **found, "options": options.to_json(), "sources": sources, "changed": changed}
-    write_report(part, {**about, "longest_lists": longest_lists(part), "bytes": folder_bytes(part)})
+    about |= {"longest_lists": longest_lists(part), "bytes": folder_bytes(part)}
+    write_report(part, {**about, "digest": report_digest(about, manifest)})
+
+
+def report_digest(report: Mapping[str, Any], manifest: Manifest) -> str:
+    """SHA-256 (hex) of what index.json and manifest.json say."""
+    told = [{key: value for key, value in report.items() if key != "digest"}, manifest.to_json()]
+    return sha256(orjson.dumps(told, option=orjson.OPT_SORT_KEYS)).hexdigest()

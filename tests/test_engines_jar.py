@@ -1,0 +1,67 @@
+"""The jar of our Java classes is what its sources give, byte for byte, and holds nothing else."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from lexvl_anserini.engines.jvm import OUR_JAR
+from lexvl_anserini.engines.lucene.jar import RELEASE, build_jar
+from lexvl_anserini.errors import JavaError
+
+# What a class file of Java 17 says of itself.
+CLASS_VERSION = 61
+
+
+def compiler_version() -> int:
+    """The major version of `javac`, 0 if there is none."""
+    if not (javac := shutil.which("javac")):
+        return 0
+    said = subprocess.run([javac, "-version"], capture_output=True, text=True, check=False)
+    found = re.search(r"javac (\d+)", said.stdout + said.stderr)
+    return int(found[1]) if found else 0
+
+
+def classes(jar: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(jar) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def test_every_source_is_in_the_jar_for_its_release() -> None:
+    names = {name.removeprefix("lexvl/").removesuffix(".class").partition("$")[0] for name in classes(OUR_JAR)}
+    assert names == {path.stem for path in OUR_JAR.parent.glob("*.java")}
+    for name, code in classes(OUR_JAR).items():
+        assert code[:4] == b"\xca\xfe\xba\xbe" and int.from_bytes(code[6:8], "big") == CLASS_VERSION, name
+
+
+def test_only_lucene_is_referred_to() -> None:
+    """Anserini's classes and Jackson's are of other releases."""
+    for name, code in classes(OUR_JAR).items():
+        assert b"io/anserini" not in code and b"jackson" not in code, name
+    for source in OUR_JAR.parent.glob("*.java"):
+        imported = re.findall(r"^import (?:static )?([\w.]+);", source.read_text(encoding="utf-8"), re.MULTILINE)
+        assert all(name.startswith(("java.", "org.apache.lucene.")) for name in imported), source.name
+
+
+def test_the_jar_is_what_its_sources_give(tmp_path: Path) -> None:
+    version = compiler_version()
+    if version < int(RELEASE):
+        pytest.skip(f"no javac >= {RELEASE} here")
+    build_jar(tmp_path / "made.jar")
+    made, ours = classes(tmp_path / "made.jar"), classes(OUR_JAR)
+    assert made.keys() == ours.keys()
+    # Compilers of other versions lay classes out otherwise.
+    if version == int(RELEASE):
+        differing = [name for name in ours if made[name] != ours[name]]
+        assert not differing, "run python -m lexvl_anserini.engines.lucene.jar"
+        assert (tmp_path / "made.jar").read_bytes() == OUR_JAR.read_bytes()
+
+
+def test_no_compiler(tmp_path: Path) -> None:
+    with pytest.raises(JavaError, match="javac-of-nobody cannot be run .*; install a Java development kit >= 17"):
+        build_jar(tmp_path / "x.jar", "javac-of-nobody")

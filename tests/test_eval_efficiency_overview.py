@@ -1,0 +1,94 @@
+"""The suite that draws the others together: its table, its notes, and that every goal is measured by its part."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from typer.testing import CliRunner
+
+from eval.efficiency import overview
+from eval.efficiency.command import command
+from eval.efficiency.options import Options
+from eval.efficiency.report import Ratio, Report, Spread
+from lexvl_anserini.cli import make_app
+
+INDEX = Report(
+    settings={"documents": 5, "terms_per_document": 2},
+    ratios=(
+        Ratio("stock / ours: CPU seconds", Spread(11.0, 10.0, 12.5, 3)),
+        Ratio("stock / ours: wall seconds", Spread(8.0, 7.0, 9.0, 3)),
+        Ratio("stock / ours: index bytes", Spread(1.0, 1.0, 1.0, 1)),
+    ),
+)
+CURVE = Report(
+    rows=(
+        {"documents": 10, "system": "ours", "build_peak_mib": 100.0, "bytes": 7, "build_s": 1, "cpu_ms_k3": 1.0},
+        {"documents": 1000, "system": "ours", "build_peak_mib": 120.4, "bytes": 700, "build_s": 9, "cpu_ms_k3": 2.0},
+        {"documents": 1000, "system": "faiss-flat", "bytes": 9000, "search_peak_mib": 50.0},
+    )
+)
+OTHERS = {"search": Report(notes=("a is approximate",)), "dense": Report(), "vdr": Report()}
+
+
+def parts_that_return(reports):
+    return {name: overview.Part(lambda _, r=report: r, Options()) for name, report in reports.items()}
+
+
+def test_rows_hold_both_clocks_and_leave_out_what_was_not_measured():
+    found = list(overview.rows({"index": INDEX, "cost": CURVE, **OTHERS}))
+    assert found == [
+        {
+            "figure": "indexing 20k documents, whole process: stock / ours",
+            "aim": "10, wall 6",
+            "by CPU time": "11.00 (10.00 to 12.50)",
+            "by wall time": "8.00 (7.00 to 9.00)",
+        },
+        {"figure": "index size: stock / ours", "aim": "1", "by size": "1.00"},
+    ]
+
+
+def test_the_command_prints_markdown_and_writes_parts_and_a_plot(monkeypatch, tmp_path):
+    monkeypatch.setattr(overview, "PARTS", parts_that_return({"index": INDEX, **OTHERS, "cost": CURVE}))
+    out = tmp_path / "overview.json"
+    arguments = ["--suite", "overview", "--format", "markdown", "--output", str(out)]
+    done = CliRunner().invoke(make_app(command), arguments)
+    assert done.exit_code == 0, done.output
+    lines = done.stdout.splitlines()
+    assert lines[0] == "| figure | aim | by CPU time | by wall time | by size |"
+    assert lines[3] == "| index size: stock / ours | 1 | – | – | 1.00 |"
+    assert "index: documents 5, terms per document 2" in lines and "search: a is approximate" in lines
+    assert lines[-1] == "peak memory of indexing: 10 documents 100 MiB, 1,000 documents 120 MiB"
+    told = json.loads(out.read_text())
+    assert told["parts"]["index"]["ratios"][0]["median"] == 11.0
+    assert out.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_report_as_markdown():
+    lines = replace(INDEX, rows=({"system": "ours", "bytes": 1234},)).to_markdown().splitlines()
+    assert lines[:2] == ["* documents: 5", "* terms_per_document: 2"]
+    assert lines[3:6] == ["| system | bytes |", "|---|--:|", "| ours | 1,234 |"]
+    assert "| stock / ours: index bytes | 1.00 | 1.00 | 1.00 | 1 |" in lines
+
+
+def test_only_parts_that_ask_take_the_user_s_queries(tmp_path):
+    options = Options(queries=tmp_path / "q.jsonl", seed=7)
+    assert overview.chosen(overview.PARTS["search"], options).queries == tmp_path / "q.jsonl"
+    made = overview.chosen(overview.PARTS["cost"], options)
+    assert made.queries is None and made.seed == 7
+
+
+@pytest.mark.heavy
+def test_every_goal_is_a_ratio_of_its_part(tmp_path):
+    """On a toy collection; only its size differs in the names."""
+    for name, part in overview.PARTS.items():
+        toy = replace(part.options, documents=(40,), query_count=4, query_terms=3, terms=6, workdir=tmp_path)
+        toy = replace(toy, repeats=None) if name == "cost" else replace(toy, repeats=1)
+        if name == "index":
+            toy = replace(toy, query_count=None, query_terms=None)
+        measured = {ratio.what for ratio in part.measure(toy).ratios}
+        for goal in overview.GOALS:
+            if goal.part == name:
+                ratio = goal.ratio.replace("1,000,000", "40")
+                assert {ratio.format(clock) for clock in overview.CLOCKS} <= measured

@@ -1,0 +1,282 @@
+"""CLIP, BLIP and ALBEF against transformers' classes or formulas written afresh: drawn sizes, awkward pictures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from oracle_parts import (
+    CLIP_MEAN,
+    CLIP_STD,
+    SEEDS,
+    TEXTS,
+    attention,
+    bert,
+    bert_shapes,
+    close,
+    dense,
+    draw,
+    ln,
+    padded,
+    pixels_of,
+    random_weights,
+    randomise,
+    shorter_side_crop,
+    unit,
+    write_pictures,
+    write_wordpieces,
+)
+from PIL import Image
+
+from lexvl_anserini.encoders.loading import load_encoder
+
+VOCABULARY = "common/tokenizer_bert_tiny/vocab.txt"
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory) -> list[str]:
+    return write_pictures(tmp_path_factory.mktemp("pictures"), seed=7)
+
+
+def write_clip_tokenizer(folder: Path, seed: int) -> int:
+    """A byte-level BPE in CLIP's files; returns its number of tokens."""
+    folder.mkdir(parents=True, exist_ok=True)
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    symbols = [chr(b) for b in printable] + [chr(256 + n) for n in range(256 - len(printable))]
+    merges = [("t", "h"), ("th", "e</w>"), ("a", "n"), ("i", "n"), ("d", "o"), ("do", "g</w>"), ("e", "r</w>")]
+    merges = merges[: draw(seed, 7, 3, 5)]
+    terms = [*symbols, *(f"{s}</w>" for s in symbols), *("".join(m) for m in merges)]
+    terms += ["<|startoftext|>", "<|endoftext|>"]
+    (folder / "vocab.json").write_text(json.dumps({term: n for n, term in enumerate(terms)}))
+    (folder / "merges.txt").write_text("#version: 0.2\n" + "\n".join(map(" ".join, merges)) + "\n")
+    about = {"tokenizer_class": "CLIPTokenizer", "model_max_length": 77, "pad_token": draw(seed, "!", "<|endoftext|>")}
+    (folder / "tokenizer_config.json").write_text(json.dumps(about))
+    return len(terms)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("end", ["highest", "first"])
+def test_clip(pictures, tmp_path, seed, end):
+    size = write_clip_tokenizer(tmp_path, seed)
+    side, patch = draw(seed, (40, 8), (36, 12), (21, 7))
+    text = {
+        "vocab_size": size,
+        "hidden_size": draw(seed, 24, 32, 40),
+        "intermediate_size": draw(seed, 48, 30, 64),
+        "num_hidden_layers": draw(seed, 1, 2, 3),
+        "num_attention_heads": draw(seed, 2, 4, 5),
+        "max_position_embeddings": draw(seed, 77, 20, 33),
+        "hidden_act": draw(seed, "quick_gelu", "gelu", "gelu_new"),
+        "layer_norm_eps": draw(seed, 1e-5, 1e-3, 1e-6),
+        "eos_token_id": 2 if end == "highest" else size - 1,
+        "bos_token_id": size - 2,
+        "pad_token_id": 0,
+    }
+    vision = {
+        "hidden_size": draw(seed, 36, 20, 28),
+        "intermediate_size": draw(seed, 50, 44, 32),
+        "num_hidden_layers": draw(seed, 2, 1, 2),
+        "num_attention_heads": draw(seed, 3, 4, 2),
+        "image_size": side,
+        "patch_size": patch,
+        "hidden_act": text["hidden_act"],
+        "layer_norm_eps": text["layer_norm_eps"],
+    }
+    config = transformers.CLIPConfig(text_config=text, vision_config=vision, projection_dim=draw(seed, 11, 24, 17))
+    model = randomise(transformers.CLIPModel(config), seed)
+    model.save_pretrained(tmp_path)
+    shorter = side + draw(seed, 0, 5, 3)
+    mean, std, resample = draw(
+        seed, (CLIP_MEAN, CLIP_STD, 3), ((0.5,) * 3, (0.25,) * 3, 2), ((0.1, 0.2, 0.3), CLIP_STD, 1)
+    )
+    about = {
+        "image_processor_type": "CLIPImageProcessor", "do_resize": True, "do_center_crop": True, "do_rescale": True,
+        "do_normalize": True, "image_mean": mean, "image_std": std, "resample": resample,
+        "size": draw(seed, {"shortest_edge": shorter}, shorter),
+        "crop_size": draw(seed, {"height": side, "width": side}, side),
+    }  # fmt: skip
+    if draw(seed, True, False):  # as transformers 5 saves a processor, and as before
+        (tmp_path / "processor_config.json").write_text(json.dumps({"image_processor": about}))
+    else:
+        (tmp_path / "preprocessor_config.json").write_text(json.dumps(about))
+    ours = load_encoder("clip", str(tmp_path), device="cpu", prompt=draw(seed, "", "a photo of "))
+    tokenizer = transformers.AutoTokenizer.from_pretrained(str(tmp_path))
+    limit = text["max_position_embeddings"]
+    with torch.no_grad():
+        for caption, found in zip(TEXTS, ours.query.vectors(TEXTS, 4), strict=True):
+            inputs = tokenizer(
+                draw(seed, "", "a photo of ") + caption, truncation=True, max_length=limit, return_tensors="pt"
+            )
+            states = model.text_model(**inputs).pooler_output
+            close(found, unit(model.text_projection(states))[0])
+        crops = [shorter_side_crop(path, shorter, side, resample, floor=True) for path in pictures]
+        states = model.vision_model(pixels_of(crops, mean, std)).pooler_output
+        close(ours.document.vectors(pictures, 4), unit(model.visual_projection(states)), atol=5e-5)
+
+
+def squeezed(path: str, side: int) -> np.ndarray:
+    return np.asarray(Image.open(path).convert("RGB").resize((side, side), Image.Resampling.BICUBIC))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_blip_of_transformers(golden, pictures, tmp_path, seed):
+    size, extra = draw(seed, 1300, 1999, 1024), 2
+    tokenizer = write_wordpieces(golden / VOCABULARY, tmp_path, size)
+    side, patch = draw(seed, (40, 8), (36, 12), (32, 16))
+    text = {
+        "vocab_size": size + extra,
+        "hidden_size": draw(seed, 24, 32, 40),
+        "intermediate_size": draw(seed, 48, 30, 64),
+        "num_hidden_layers": draw(seed, 1, 2, 3),
+        "num_attention_heads": draw(seed, 2, 4, 5),
+        "max_position_embeddings": draw(seed, 64, 40, 100),
+        "layer_norm_eps": draw(seed, 1e-12, 1e-5, 1e-7),
+        "bos_token_id": size,
+        "sep_token_id": 102,
+        "eos_token_id": 102,
+    }
+    vision = {
+        "hidden_size": draw(seed, 36, 20, 28),
+        "intermediate_size": draw(seed, 50, 44, 32),
+        "num_hidden_layers": draw(seed, 2, 1, 2),
+        "num_attention_heads": draw(seed, 3, 4, 2),
+        "image_size": side,
+        "patch_size": patch,
+        "layer_norm_eps": draw(seed, 1e-5, 1e-6, 1e-3),
+    }
+    text["encoder_hidden_size"] = vision["hidden_size"]
+    config = transformers.BlipConfig(
+        text_config=text, vision_config=vision, image_text_hidden_size=draw(seed, 9, 14, 20)
+    )
+    model = randomise(transformers.BlipForImageTextRetrieval(config), seed)
+    model.save_pretrained(tmp_path)
+    mean, std = draw(seed, (CLIP_MEAN, CLIP_STD), ((0.5,) * 3, (0.25,) * 3))
+    resample = draw(seed, 3, 2, 3)
+    about = {
+        "image_processor_type": "BlipImageProcessor", "do_resize": True, "do_rescale": True, "do_normalize": True,
+        "size": {"height": side, "width": side}, "image_mean": mean, "image_std": std, "resample": resample,
+    }  # fmt: skip
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(about))
+    ours = load_encoder("blip", str(tmp_path), device="cpu")
+    with torch.no_grad():
+        crops = [np.asarray(Image.open(p).convert("RGB").resize((side, side), resample)) for p in pictures]
+        pixels = pixels_of(crops, mean, std)
+        images = unit(model.vision_proj(model.vision_model(pixels).last_hidden_state[:, 0]))
+        close(ours.document.vectors(pictures, 4), images, atol=5e-5)
+        for caption, found in zip(TEXTS, ours.query.vectors(TEXTS, 4), strict=True):
+            inputs = tokenizer(caption, truncation=True, max_length=35, return_tensors="pt")
+            states = model.text_encoder(inputs["input_ids"], inputs["attention_mask"]).last_hidden_state
+            wanted = unit(model.text_proj(states[:, 0]))
+            close(found, wanted[0])
+            # The same through the model's own forward, which multiplies the two.
+            whole = model(inputs["input_ids"], pixels[:1], use_itm_head=False, attention_mask=inputs["attention_mask"])
+            close((images[:1] @ wanted.T), whole.itm_score, atol=5e-5)
+
+
+def vit_shapes(width: int, layers: int, inner: int, patches: int, patch: int) -> dict[str, tuple[int, ...]]:
+    """timm's ViT as LAVIS names it."""
+    at = "visual_encoder."
+    shapes: dict[str, tuple[int, ...]] = {
+        f"{at}cls_token": (1, 1, width),
+        f"{at}pos_embed": (1, 1 + patches, width),
+        f"{at}patch_embed.proj.weight": (width, 3, patch, patch),
+        f"{at}patch_embed.proj.bias": (width,),
+        f"{at}norm.weight": (width,),
+        f"{at}norm.bias": (width,),
+    }
+    for layer in range(layers):
+        block = f"{at}blocks.{layer}."
+        for name, rows, columns in (
+            ("attn.qkv", 3 * width, width),
+            ("attn.proj", width, width),
+            ("mlp.fc1", inner, width),
+            ("mlp.fc2", width, inner),
+        ):
+            shapes |= {f"{block}{name}.weight": (rows, columns), f"{block}{name}.bias": (rows,)}
+        shapes |= {f"{block}{name}.{kind}": (width,) for name in ("norm1", "norm2") for kind in ("weight", "bias")}
+    return shapes
+
+
+def vit(weights: dict[str, torch.Tensor], pixels: torch.Tensor, layers: int, heads: int) -> torch.Tensor:
+    at = "visual_encoder."
+    patch = weights[f"{at}patch_embed.proj.weight"]
+    x = torch.nn.functional.conv2d(pixels, patch, weights[f"{at}patch_embed.proj.bias"], stride=patch.shape[-1])
+    x = x.flatten(2).transpose(1, 2)
+    x = torch.cat([weights[f"{at}cls_token"].expand(len(x), 1, -1), x], dim=1) + weights[f"{at}pos_embed"]
+    for layer in range(layers):
+        block = f"{at}blocks.{layer}."
+        packed = dense(ln(x, weights, f"{block}norm1", 1e-6), weights, f"{block}attn.qkv")
+        x = x + dense(attention(*packed.chunk(3, dim=-1), heads), weights, f"{block}attn.proj")
+        inner = torch.nn.functional.gelu(dense(ln(x, weights, f"{block}norm2", 1e-6), weights, f"{block}mlp.fc1"))
+        x = x + dense(inner, weights, f"{block}mlp.fc2")
+    return ln(x, weights, f"{at}norm", 1e-6)
+
+
+def cleaned(caption: str) -> str:
+    for mark in '.!"()*#:;~':
+        caption = caption.replace(mark, " ")
+    words = " ".join(part for part in caption.lower().replace("\t", " ").split(" ") if part)
+    return " ".join(words.split(" ")[:50])
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("family", ["blip", "albef"])
+@pytest.mark.parametrize("told", ["by an option", "by a file"])
+def test_lavis_files(golden, pictures, tmp_path, seed, family, told):
+    size = draw(seed, 1300, 1999, 1024)
+    tokenizer = write_wordpieces(golden / VOCABULARY, tmp_path / "tokens", size)
+    rows = size + (2 if family == "blip" else 0)
+    head = draw(seed, 8, 4, 8)
+    width, text_width = draw(seed, (24, 16), (16, 32), (24, 48))
+    grid, patch = draw(seed, (3, 8), (2, 16), (5, 7))
+    layers, text_layers, fusion = draw(seed, (1, 3, 1), (3, 2, 1), (2, 5, 3))
+    inner, text_inner, positions = draw(seed, (40, 24, 60), (64, 128, 40), (16, 50, 77))
+    shapes = vit_shapes(width, layers, inner, grid * grid, patch)
+    shapes |= bert_shapes("text_encoder.", rows, text_width, text_layers, text_inner, positions)
+    del shapes["text_encoder.embeddings.token_type_embeddings.weight"]
+    for layer in range(0 if family == "blip" else fusion, text_layers):
+        at = f"text_encoder.encoder.layer.{layer}.crossattention."
+        shapes |= {
+            f"{at}self.{n}.weight": (text_width, width if n != "query" else text_width)
+            for n in ("query", "key", "value")
+        }
+        shapes |= {f"{at}self.{n}.bias": (text_width,) for n in ("query", "key", "value")}
+        shapes |= {f"{at}output.dense.weight": (text_width, text_width), f"{at}output.dense.bias": (text_width,)}
+        shapes |= {f"{at}output.LayerNorm.{kind}": (text_width,) for kind in ("weight", "bias")}
+    text_heads = text_width // head
+    heads = width // head if told == "by an option" else text_heads
+    eps = 1e-12 if told == "by an option" else 1e-4
+    size_of_vector = draw(seed, 6, 10, 8)
+    for name, columns in (("vision_proj", width), ("text_proj", text_width), ("itm_head", text_width)):
+        shapes |= {f"{name}.weight": (size_of_vector, columns), f"{name}.bias": (size_of_vector,)}
+    weights = random_weights(shapes, seed)
+    queues = {"image_queue": torch.randn(size_of_vector, 7), "queue_ptr": torch.zeros(1, dtype=torch.long)}
+    momentum = {f"visual_encoder_m.{n}": torch.zeros(1) for n in ("cls_token", "pos_embed")}
+    extra = {
+        "temp": torch.tensor(0.07), **queues, **momentum,
+        "text_encoder.embeddings.position_ids": torch.arange(positions)[None],
+    }  # fmt: skip
+    path = tmp_path / f"{family}_coco_retrieval.pth"
+    torch.save({"model": {**weights, **extra}}, path)
+    options = {"tokenizer": str(tmp_path / "tokens")}
+    if told == "by an option":
+        options["head_width"] = head
+    else:
+        about = {"num_attention_heads": text_heads, "hidden_size": text_width, "layer_norm_eps": eps}
+        (tmp_path / "med_config.json").write_text(json.dumps(about))
+    ours = load_encoder(family, str(path), device="cpu", **options)
+    side = grid * patch
+    pixels = pixels_of([squeezed(p, side) for p in pictures], CLIP_MEAN, CLIP_STD)
+    states = vit(weights, pixels, layers, heads)
+    close(ours.document.vectors(pictures, 4), unit(dense(states[:, 0], weights, "vision_proj")), atol=5e-5)
+    captions = [*TEXTS, 'A (very) *odd*  caption: #1; ~ "quoted"!', "word " * 60]
+    rows_of_ids = tokenizer([cleaned(c) for c in captions], truncation=True, max_length=35)["input_ids"]
+    for row, found in zip(rows_of_ids, ours.query.vectors(captions, 4), strict=True):
+        ids, mask = padded([row], len(row))
+        read = text_layers if family == "blip" else fusion
+        states = bert(weights, "text_encoder.", ids, mask, read, text_heads, token_types=False, eps=eps)
+        close(found, unit(dense(states[:, 0], weights, "text_proj"))[0])
