@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The whole line on the demo's pictures: encode -> index -> search -> measure, in both directions, then one table
-# and three queries explained.
+# The whole line on the demo's pictures: encode -> index -> search -> measure, in both directions, then one table,
+# three queries explained, and a contact sheet.
 # Usage: bash runs/quickstart.sh          everything goes to .quickstart/ ; a second call finds it done
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -15,6 +15,10 @@ index() { # NAME DIRECTION [options of encode]
   python -m lexvl_anserini.index "$out/impacts/$name" --index "$out/indexes/$name" >/dev/null
 }
 
+check() { # NAME
+  python -m lexvl_anserini.index "$out/impacts/$1" --index "$out/indexes/$1" --check >/dev/null
+}
+
 search() { # RUN INDEX [options of search]
   local run=$1 index=$2
   shift 2
@@ -27,6 +31,7 @@ for direction in text-to-image image-to-text; do
     index "$direction.$encoder" $direction --encoder $encoder --checkpoint "demo-${encoder%-crossmodal}"
     search "$direction.$encoder" "$direction.$encoder"
   done
+  check "$direction.vdr-crossmodal"
 done
 search text-to-image.alpha text-to-image.vdr-crossmodal --set mode=alpha
 index captions.bm25 text-to-text --encoder bm25
@@ -47,4 +52,8 @@ for query in "a red boat under the moon" "two dogs on the beach" "a teddy bear i
   python -m lexvl_anserini.explain --index "$out/indexes/text-to-image.vdr-crossmodal" --query "$query" --hits 3 --terms 6
 done
 
+python -m eval.sheet --run "$out/runs/text-to-image.vdr-crossmodal.trec" \
+  --index "$out/indexes/text-to-image.vdr-crossmodal" --output "$out/contact-sheet.png" >/dev/null
+echo
+echo "queries, first pictures and their terms: $out/contact-sheet.png"
 echo "done in $SECONDS s; everything is in $out/"

@@ -39,12 +39,12 @@ def ranked(scores: np.ndarray) -> list[ScoredDoc]:
     ]
 
 
-def measured(direction: str, measures: list[str]) -> dict[str, float]:
+def measured(direction: str, measures: list[str], ties: str = "rank") -> dict[str, float]:
     scores = np.load(GOLDEN / "scores.npz")["scores_image_x_caption"]
     pairs = image_and_caption_pairs()
     if direction == "image-to-text":
-        return means(evaluate(ranked(scores), [Qrel(image, caption, 1) for image, caption in pairs], measures))
-    return means(evaluate(ranked(scores.T), [Qrel(caption, image, 1) for image, caption in pairs], measures))
+        return means(evaluate(ranked(scores), [Qrel(image, caption, 1) for image, caption in pairs], measures, ties=ties))
+    return means(evaluate(ranked(scores.T), [Qrel(caption, image, 1) for image, caption in pairs], measures, ties=ties))
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,9 @@ def test_hit_rate_is_r_at_k_of_the_caption_papers(direction: str, lexlip: str, l
 
 @pytest.mark.parametrize(("direction", "key"), [("image-to-text", "i2t"), ("text-to-image", "t2i")])
 def test_recall_and_reciprocal_rank_are_those_of_ir_measures(direction: str, key: str, expected: dict):
-    found = measured(direction, ["Recall@1", "Recall@5", "Recall@10", "RR@10"])
+    """Each in its own order of ties, see `test_a_tie_under_both_orders`."""
+    found = measured(direction, ["Recall@1", "Recall@5", "Recall@10"], ties="trec_eval")
+    found.update(measured(direction, ["RR@10"]))
     renamed = {name.replace("Recall", "R"): value for name, value in found.items()}
     assert renamed == pytest.approx(expected["ir_measures"][key], abs=1e-9)
 

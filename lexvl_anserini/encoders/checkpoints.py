@@ -35,7 +35,10 @@ HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 # Configurations and tokenizers; hidden files are none of a model's.
 SMALL_FILES = ("*.json", "*.yaml", "*.txt", "*.model")
 HIDDEN_FILES = (".*",)
-CONFIGURATIONS = ("config.json", "config.yaml")
+# How LAVIS describes the text encoder; its package holds such files, the weights' folder may.
+TEXT_DESCRIPTIONS = "*med_config*.json"
+# Of a weight file that was named, these count beside it.
+CONFIGURATIONS = ("config.json", "config.yaml", TEXT_DESCRIPTIONS)
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,8 @@ class Checkpoint:
     def digest(self) -> str:
         """SHA-256 (hex) over the names and contents of the files that decide what the model computes."""
         if self.file is not None:
-            names = [name for name in (*CONFIGURATIONS, self.file.name) if (self.folder / name).is_file()]
+            found = (path for pattern in CONFIGURATIONS for path in sorted(self.folder.glob(pattern)))
+            names = [*(path.name for path in found if path.is_file()), self.file.name]
         else:
             files = (path.relative_to(self.folder).as_posix() for path in self.folder.rglob("*") if path.is_file())
             names = model_files(files, self.weights)

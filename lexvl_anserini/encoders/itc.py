@@ -17,7 +17,13 @@ import torch
 from torch import Tensor, nn
 
 from lexvl_anserini.encoders.backbones import quietly, read_config
-from lexvl_anserini.encoders.checkpoints import Checkpoint, find_checkpoint, load_strictly, read_weights
+from lexvl_anserini.encoders.checkpoints import (
+    TEXT_DESCRIPTIONS,
+    Checkpoint,
+    find_checkpoint,
+    load_strictly,
+    read_weights,
+)
 from lexvl_anserini.encoders.crops import BICUBIC, read_preprocessing
 from lexvl_anserini.encoders.vision import Pixels
 from lexvl_anserini.errors import CheckpointError, UsageError
@@ -29,8 +35,6 @@ VISION_EPS = 1e-6
 TEXT_EPS = 1e-12
 # Of ViT-B, ViT-L and BERT-base alike; weights do not tell how they are split into heads.
 HEAD_WIDTH = 64
-# How LAVIS describes the text encoder; its package holds such files, the weights' folder may.
-TEXT_DESCRIPTIONS = "*med_config*.json"
 
 # LAVIS' names -> Hugging Face's, in this order.
 RENAMED = (
