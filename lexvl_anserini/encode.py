@@ -78,7 +78,8 @@ def load_encoder_of(
     Raises:
         ArtefactError: the checkpoint or its vocabulary is not the one that made the artefact.
     """
-    from lexvl_anserini.encoders.loading import load_encoder
+    from lexvl_anserini.encoders.checkpoints import find_checkpoint
+    from lexvl_anserini.encoders.loading import digest_of, load_encoder, other_parts
 
     about = manifest.encoder
     options = {**(about.get("options") or {}), **(settings or {})}
@@ -88,9 +89,14 @@ def load_encoder_of(
     model = load_encoder(
         about["name"], checkpoint or about.get("checkpoint"), tokenizer, backbone_config, device, **options
     )
-    if model.checkpoint_digest != about.get("checkpoint_digest"):
+    found = model.checkpoint_digest
+    if "backbone_checkpoint" in options and "backbone_checkpoint" not in (about.get("options") or {}):
+        # Vectors were read from the corpus; now texts and pictures are to be encoded, by a part the index knows not.
+        named = {"tokenizer": tokenizer, "backbone_config": backbone_config, **options, "backbone_checkpoint": None}
+        found = digest_of(find_checkpoint(model.checkpoint) if model.checkpoint else None, other_parts(named))
+    if found != about.get("checkpoint_digest"):
         raise ArtefactError(
-            f"checkpoint {model.checkpoint} has digest {str(model.checkpoint_digest)[:16]}, the index was made with "
+            f"checkpoint {model.checkpoint} has digest {str(found)[:16]}, the index was made with "
             f"{str(about.get('checkpoint_digest'))[:16]}; name that checkpoint with --checkpoint or encode again"
         )
     vocabulary = manifest.vocabulary.get("digest")  # none where only the encoder is asked for, not its index

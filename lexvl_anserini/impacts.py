@@ -349,7 +349,7 @@ def previous(output: Path, plan: Manifest, overwrite: bool, on_error: str = "fai
     """What an earlier call left in `output`: None if nothing (or it was cleared), else its manifest or plan.
 
     Raises:
-        ArtefactError: something of another making, and not told to overwrite; or a folder that is not ours.
+        ArtefactError: encoded documents of another making, and not told to overwrite; or a folder that is not ours.
     """
     names = {path.name for path in output.iterdir()}
     state = next((name for name in (MANIFEST, UNFINISHED) if name in names), None)
@@ -368,7 +368,8 @@ def previous(output: Path, plan: Manifest, overwrite: bool, on_error: str = "fai
         told = f"without {without} documents whose pictures cannot be read, see {SKIPPED}; --on-error skip accepts it"
     if not told:
         return found
-    if not overwrite:
+    # A plan by which nothing was encoded yet is nobody's loss.
+    if not overwrite and (state == MANIFEST or found.shards):
         what = "shards" if state == MANIFEST else "unfinished shards"
         raise ArtefactError(f"{output}: holds {what} of another making ({told}); --overwrite replaces them")
     clear(output)

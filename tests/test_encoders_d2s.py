@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,10 +13,11 @@ from embedding_tables import write_embeddings, write_golden
 from PIL import Image
 
 from lexvl_anserini.data.base import load_dataset
+from lexvl_anserini.encode import load_encoder_of
 from lexvl_anserini.encoders.features import Embedded
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.errors import CheckpointError, DataError, UsageError
-from lexvl_anserini.records import Document, Topic
+from lexvl_anserini.errors import ArtefactError, CheckpointError, DataError, UsageError
+from lexvl_anserini.records import Document, Manifest, Topic
 
 CLOSE = {"atol": 1e-5, "rtol": 1e-5}
 
@@ -443,3 +445,18 @@ def test_the_line_with_live_pictures(shared, tiny, tmp_path):
     index = build_index(tmp_path / "impacts", tmp_path / "index")
     [hits] = search_index(index, [Topic("q", text="a man riding a horse")], model=model)
     assert len(hits) == 4
+
+
+@pytest.mark.shared
+def test_an_index_of_stored_vectors_is_asked_through_a_backbone(shared, tiny):
+    """The index was made from vectors; a typed text needs the backbone, which is no other checkpoint of the index."""
+    stored = load_d2s(shared, tiny)
+    made_by = {"name": "d2s", "checkpoint": stored.checkpoint, "checkpoint_digest": stored.checkpoint_digest}
+    vocabulary = {"digest": stored.query.vocabulary.digest}
+    manifest = Manifest("impact", {**made_by, "options": stored.options}, {}, {}, vocabulary=vocabulary)
+    settings = {"backbone_checkpoint": str(shared / "golden/blip/lavis_checkpoint.pth"), "head_width": 16}
+    asked = load_encoder_of(manifest, device="cpu", settings=settings)
+    assert asked.query.read_topic(Topic("q", text="a man")) == "a man"
+    other = replace(manifest, encoder={**manifest.encoder, "checkpoint_digest": "0" * 64})
+    with pytest.raises(ArtefactError, match=f"has digest {stored.checkpoint_digest[:16]}, .* with 0000"):
+        load_encoder_of(other, device="cpu", settings=settings)

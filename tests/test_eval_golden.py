@@ -43,7 +43,9 @@ def measured(direction: str, measures: list[str], ties: str = "rank") -> dict[st
     scores = np.load(GOLDEN / "scores.npz")["scores_image_x_caption"]
     pairs = image_and_caption_pairs()
     if direction == "image-to-text":
-        return means(evaluate(ranked(scores), [Qrel(image, caption, 1) for image, caption in pairs], measures, ties=ties))
+        return means(
+            evaluate(ranked(scores), [Qrel(image, caption, 1) for image, caption in pairs], measures, ties=ties)
+        )
     return means(evaluate(ranked(scores.T), [Qrel(caption, image, 1) for image, caption in pairs], measures, ties=ties))
 
 

@@ -743,6 +743,14 @@ def test_an_unfinished_folder_of_another_making(tmp_path):
     assert tree(tmp_path / "out") == tree(tmp_path / "fresh")
 
 
+def test_a_plan_by_which_nothing_was_encoded_is_no_loss(tmp_path):
+    """For example because the encoder cannot read the corpus: the next one may have the folder."""
+    stopped(tmp_path / "out", after=0)
+    encode(tmp_path / "out", DOCUMENTS[:9])
+    encode(tmp_path / "fresh", DOCUMENTS[:9])
+    assert tree(tmp_path / "out") == tree(tmp_path / "fresh")
+
+
 def test_other_versions_do_not_continue_a_folder(tmp_path, monkeypatch):
     stopped(tmp_path / "out", after=2)
     monkeypatch.setattr(impacts, "versions", lambda: {"torch": "1.0"})

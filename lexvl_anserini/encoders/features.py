@@ -115,7 +115,7 @@ def _place(what: str, name: str, image: str | None) -> str:
     if image is None:
         raise UsageError(
             f"{what} {name!r} has no embedding; those of embeddings:<folder> have one, and texts and pictures "
-            "themselves are read where the corpus is encoded with --set backbone_checkpoint=..."
+            "themselves are read with --set backbone_checkpoint=..."
         )
     return image
 

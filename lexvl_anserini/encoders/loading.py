@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -95,20 +95,24 @@ def load_encoder(
         raise
     chosen = choose_device(device)
     encoder: Encoder = load(Source(found, chosen, tokenizer, backbone_config), **options)
-    places = {"tokenizer": tokenizer, "backbone_config": backbone_config, **options}
-    others = {key: find_checkpoint(places[key], key.endswith("_checkpoint")) for key in PLACES if places.get(key)}
+    others = other_parts({"tokenizer": tokenizer, "backbone_config": backbone_config, **options})
     return replace(
         encoder,
         checkpoint=found.reference if found else None,
-        checkpoint_digest=digest_of([part for part in (found, *others.values()) if part is not None]),
+        checkpoint_digest=digest_of(found, others),
         options={**options, **{key: other.reference for key, other in others.items()}},
         device=str(chosen),
     )
 
 
-def digest_of(parts: Sequence[Checkpoint]) -> str | None:
+def other_parts(options: Mapping[str, Any]) -> dict[str, Checkpoint]:
+    """What an encoder is loaded from beside its checkpoint, by the options that name it."""
+    return {key: find_checkpoint(options[key], key.endswith("_checkpoint")) for key in PLACES if options.get(key)}
+
+
+def digest_of(checkpoint: Checkpoint | None, others: Mapping[str, Checkpoint]) -> str | None:
     """The digest of everything an encoder was loaded from; None if nothing was named."""
-    digests = [part.digest() for part in parts]
+    digests = [part.digest() for part in (checkpoint, *others.values()) if part is not None]
     return digests[0] if len(digests) == 1 else sha256("\n".join(digests).encode()).hexdigest() if digests else None
 
 
