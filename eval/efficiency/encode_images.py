@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from eval.efficiency.encode import work_folder
-from eval.efficiency.encode_texts import COMPARED, TOKENIZER
-from eval.efficiency.processes import Stopwatch, forget_peak, resident_bytes
+from eval.efficiency.encode_texts import TOKENIZER
+from eval.efficiency.encoding import Encoding, alternate, memory
 from lexvl_anserini.encoders.checkpoints import find_checkpoint
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.files import write_json
@@ -123,23 +123,23 @@ def compare(
     """Costs per system and round, how far their vectors are from ours, and where our time goes."""
     torch.set_num_threads(threads)
     loaded = {name: LOADERS[name](shape, folder) for name in systems}
-    dense = {name: tower.dense_weights(inputs[:COMPARED]) for name, tower in loaded.items()}
-    costs: dict[str, list[dict[str, float]]] = {name: [] for name in systems}
     spent = Spent(loaded["ours"]) if "ours" in loaded else None
-    for _ in range(repeats):
-        for name, tower in loaded.items():
-            with Stopwatch() as watch:
-                tower.weights(inputs, batch_size)
-            costs[name].append(watch.told())
-    reference = dense.get("ours", next(iter(dense.values())))
-    figures: dict[str, Any] = {"vocabulary": int(reference.shape[1])}
+    turns = {name: as_encoding(tower) for name, tower in loaded.items()}
     if spent is not None:
-        wall_s = sum(cost["wall_s"] for cost in costs["ours"])
+        turns["ours"] = turns["ours"]._replace(vectors=spent.vectors)
+    compared = alternate(turns, inputs, batch_size, repeats)
+    figures: dict[str, Any] = {"vocabulary": compared.dimensions}
+    if spent is not None:
+        wall_s = sum(cost["wall_s"] for cost in compared.costs["ours"])
         figures["forward_share"] = round(spent.forward_s / wall_s, 4)
         figures["pictures_share"] = round(spent.pictures_s / wall_s, 4)
         figures["other_share"] = round(1 - (spent.forward_s + spent.pictures_s) / wall_s, 4)
-    differences = {name: float(np.abs(weights - reference).max()) for name, weights in dense.items()}
-    return {"costs": costs, "differences": differences, "figures": figures}
+    return {"costs": compared.costs, "differences": compared.differences, "figures": figures}
+
+
+def as_encoding(tower: Any) -> Encoding:
+    """What is timed and compared of a tower."""
+    return Encoding(tower.weights, tower.dense_weights)
 
 
 class Spent:
@@ -150,35 +150,36 @@ class Spent:
     """
 
     def __init__(self, tower: Any):
+        self.tower = tower
         self.forward_s = self.pictures_s = 0.0
-        pooled, batches = tower.pooled, tower.batches
+        self.pooled, self.batches = tower.pooled, tower.batches
 
-        def timed_pooled(*arguments: Any) -> Tensor:
+    def vectors(self, inputs: Sequence[str], batch_size: int) -> Any:
+        """What the tower gives, counted."""
+        self.tower.pooled, self.tower.batches = self._timed_pooled, self._timed_batches
+        try:
+            return self.tower.weights(inputs, batch_size)
+        finally:
+            self.tower.pooled, self.tower.batches = self.pooled, self.batches
+
+    def _timed_pooled(self, *arguments: Any) -> Tensor:
+        started = time.perf_counter()
+        weights: Tensor = self.pooled(*arguments)
+        self.forward_s += time.perf_counter() - started
+        return weights
+
+    def _timed_batches(self, inputs: Sequence[Any], batch_size: int) -> Iterator[Any]:
+        stream = self.batches(inputs, batch_size)
+        while True:
             started = time.perf_counter()
-            weights = pooled(*arguments)
-            self.forward_s += time.perf_counter() - started
-            return weights
-
-        def timed_batches(inputs: Sequence[Any], batch_size: int) -> Iterator[Any]:
-            stream = batches(inputs, batch_size)
-            while True:
-                started = time.perf_counter()
-                batch = next(stream, None)
-                self.pictures_s += time.perf_counter() - started
-                if batch is None:
-                    return
-                yield batch
-
-        tower.pooled, tower.batches = timed_pooled, timed_batches
+            batch = next(stream, None)
+            self.pictures_s += time.perf_counter() - started
+            if batch is None:
+                return
+            yield batch
 
 
 def peak(shape: str, folder: str, inputs: list[str], batch_size: int, threads: int, system: str) -> dict[str, int]:
     """Resident memory of the loaded system, and how much more it took while it encoded."""
     torch.set_num_threads(threads)
-    tower = LOADERS[system](shape, folder)
-    # What the first call loads for good is not counted.
-    tower.weights(inputs[:1], batch_size)
-    before = resident_bytes("VmRSS")
-    forget_peak()
-    tower.weights(inputs, batch_size)
-    return {"before": before, "extra": resident_bytes() - before}
+    return memory(as_encoding(LOADERS[system](shape, folder)), inputs, batch_size)

@@ -14,7 +14,8 @@ from scipy import sparse
 from torch import Tensor
 
 from eval.efficiency.encode import work_folder
-from eval.efficiency.processes import Stopwatch, forget_peak, resident_bytes
+from eval.efficiency.encoding import Encoding, alternate, memory
+from eval.efficiency.processes import Stopwatch
 from lexvl_anserini.encoders.checkpoints import find_checkpoint
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.tokens import FIRST_WORD_ID, load_tokenizer
@@ -33,16 +34,6 @@ VDR_TERMS = 768
 
 # How often a product is computed, and the shapes of its factors.
 Product = tuple[int, tuple[int, ...], tuple[int, ...]]
-
-# Texts whose vectors are compared between the systems.
-COMPARED = 8
-
-
-class Encoding:
-    """A loaded system: `vectors` is timed, `dense` is compared (before VDR's top k, whose ties rounding decides)."""
-
-    def __init__(self, vectors: Callable[[Sequence[str], int], Any], dense: Callable[[Sequence[str]], np.ndarray]):
-        self.vectors, self.dense = vectors, dense
 
 
 def make(
@@ -114,15 +105,7 @@ def compare(
 ) -> dict[str, Any]:
     """Costs per system and round, how far their vectors are from ours, and the floor of the matrix products."""
     torch.set_num_threads(threads)
-    loaded = {name: LOADERS[name](shape, folder) for name in systems}
-    dense = {name: system.dense(inputs[:COMPARED]) for name, system in loaded.items()}
-    costs: dict[str, list[dict[str, float]]] = {name: [] for name in systems}
-    for _ in range(repeats):
-        for name, system in loaded.items():
-            with Stopwatch() as watch:
-                system.vectors(inputs, batch_size)
-            costs[name].append(watch.told())
-    reference = dense.get("ours", next(iter(dense.values())))
+    compared = alternate({name: LOADERS[name](shape, folder) for name in systems}, inputs, batch_size, repeats)
     figures: dict[str, Any] = {}
     lengths = token_lengths(folder, inputs)
     figures["mean_tokens"] = round(float(np.mean(lengths)), 1)
@@ -130,10 +113,9 @@ def compare(
         config = read_json(Path(folder) / "config.json", "model configuration")
         floor_s = matrix_product_seconds(config, len(inputs), lengths[0], batch_size, shape)
         figures["matrix_product_floor_cpu_s"] = round(floor_s, 2)
-        for name, rounds in costs.items():
+        for name, rounds in compared.costs.items():
             figures[f"{name}_over_floor"] = round(min(cost["cpu_s"] for cost in rounds) / floor_s, 2)
-    differences = {name: float(np.abs(vectors - reference).max()) for name, vectors in dense.items()}
-    return {"costs": costs, "differences": differences, "figures": figures}
+    return {"costs": compared.costs, "differences": compared.differences, "figures": figures}
 
 
 def token_lengths(folder: str, texts: Sequence[str]) -> list[int]:
@@ -145,13 +127,7 @@ def token_lengths(folder: str, texts: Sequence[str]) -> list[int]:
 def peak(shape: str, folder: str, inputs: list[str], batch_size: int, threads: int, system: str) -> dict[str, int]:
     """Resident memory of the loaded system, and how much more it took while it encoded."""
     torch.set_num_threads(threads)
-    loaded = LOADERS[system](shape, folder)
-    # What the first call loads for good is not counted.
-    loaded.vectors(inputs[:1], batch_size)
-    before = resident_bytes("VmRSS")
-    forget_peak()
-    loaded.vectors(inputs, batch_size)
-    return {"before": before, "extra": resident_bytes() - before}
+    return memory(LOADERS[system](shape, folder), inputs, batch_size)
 
 
 def load_ours(shape: str, folder: str) -> Encoding:
