@@ -187,7 +187,7 @@ def loss_table(rows: Sequence[Mapping[str, Any]]) -> Table:
 def command(
     corpus: Annotated[str, typer.Option(help="demo, beir/<name>, beir:<path>, folder:<path>.")] = "demo",
     encoder: Annotated[str | None, typer.Option(help="A lexical encoder; default as in encode.")] = None,
-    checkpoint: Annotated[str | None, typer.Option(help="Folder, hub id (owner/name[@revision]) or minilm.")] = None,
+    checkpoint: Annotated[str | None, typer.Option(help="Folder, hub id (owner/name[@revision]) or packaged.")] = None,
     split: Annotated[str | None, typer.Option(help="Split of topics and judgements; default test.")] = None,
     direction: Annotated[str | None, typer.Option(help="Of captioned images; default as in encode.")] = None,
     data_dir: DataDir = None,

@@ -330,8 +330,11 @@ def command(
         str,
         typer.Option(help="demo, beir/<name>, coco, flickr30k, flickr8k, or a path: see the README."),
     ] = "demo",
-    encoder: Annotated[str | None, typer.Option(help="A row of --list-encoders; default vdr.")] = None,
-    checkpoint: Annotated[str | None, typer.Option(help="Folder, hub id (owner/name[@revision]) or minilm.")] = None,
+    encoder: Annotated[str | None, typer.Option(help="A row of --list-encoders; default by corpus.")] = None,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(help="Folder, hub id (owner/name[@revision]), or packaged: minilm, demo-vdr, demo-dense."),
+    ] = None,
     output: Annotated[
         str | None, typer.Option(help="Folder of the shards; default impacts/<corpus>.<encoder>.")
     ] = None,

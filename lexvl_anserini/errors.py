@@ -39,7 +39,7 @@ class UnknownName(UsageError):
         known = sorted(known)
         near = get_close_matches(name, known, n=1, cutoff=0.5)
         hint = f"; did you mean {near[0]!r}?" if near else ";"
-        super().__init__(f"unknown {kind} {name!r}{hint} known: {', '.join(known)}")
+        super().__init__(f"unknown {kind} {name!r}{hint} known: {', '.join(known) or '(none)'}")
 
 
 class MissingExtra(UsageError):

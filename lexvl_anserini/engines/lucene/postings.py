@@ -47,7 +47,9 @@ def vector_of(reader: Any, doc_id: str) -> dict[str, int]:
     held = None if vectors is None else vectors.terms(CONTENTS)
     if held is None:
         if leaf.getFieldInfos().fieldInfo(CONTENTS) is None or not leaf.getFieldInfos().hasVectors():
-            raise UsageError("this index has no term vectors; build it with --term-vectors, or name the shards")
+            raise UsageError(
+                "this index has no term vectors; build it with --term-vectors, or name the shards (--feedback-shards)"
+            )
         return {}
     iterator = held.iterator()
     return {str(term.utf8ToString()): int(iterator.totalTermFreq()) for term in _terms(iterator)}
