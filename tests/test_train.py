@@ -20,7 +20,7 @@ from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.tokens import columns_ascii
 from lexvl_anserini.errors import ArtefactError, UsageError
 from lexvl_anserini.training.batches import Batches, augment, text_batch
-from lexvl_anserini.training.data import Tokens, read_captioned, read_pixels, tokenise
+from lexvl_anserini.training.data import Tokens, named_terms, read_captioned, read_pixels, tokenise
 from lexvl_anserini.training.loop import learning_rate_shape, train
 from lexvl_anserini.training.measuring import backward_rates, hit_rates
 from lexvl_anserini.training.recipe import Augmentation, Recipe, checked, read_recipe
@@ -182,6 +182,15 @@ def test_regularisers_and_full_float_states_take_part(corpus: str, tmp_path: Pat
     assert not torch.equal(weights_of(folder)["encoder_p.proj"], weights_of(plain)["encoder_p.proj"])
 
 
+def test_auxiliaries_take_part_and_are_refused_by_name(corpus: str, tmp_path: Path) -> None:
+    naming = {"name": "naming", "weight": 2.0, "options": {"temperature": 0.1}}
+    folder = train(recipe_of(corpus, auxiliaries=[naming]), tmp_path / "a", device="cpu")
+    plain = train(recipe_of(corpus), tmp_path / "b", device="cpu")
+    assert not torch.equal(weights_of(folder)["encoder_p.proj"], weights_of(plain)["encoder_p.proj"])
+    with pytest.raises(UsageError, match="auxiliary naming: .*heat"):
+        train(recipe_of(corpus, auxiliaries=[{**naming, "options": {"heat": 1}}]), tmp_path / "c", device="cpu")
+
+
 def test_recipes_of_the_project_are_valid() -> None:
     names = [read_recipe(path).name for path in sorted(RECIPES.glob("*.yaml"))]
     assert names == [path.stem for path in sorted(RECIPES.glob("*.yaml"))] and names
@@ -194,6 +203,7 @@ def test_recipes_of_the_project_are_valid() -> None:
         ({"objective.name": "vrd"}, "objective.name 'vrd', expected one of vdr"),
         ({"model.image.resolution": 65}, "no multiple of patch_size"),
         ({"optimisation.steps": 0}, "optimisation.steps: Input should be greater"),
+        ({"auxiliaries": [{"name": "namin", "weight": 1}]}, "auxiliary 'namin', expected one of naming"),
         ({"regularisers": [{"name": "l2", "side": "query", "weight": 1}]}, "regulariser 'l2'"),
     ],
 )
@@ -272,6 +282,19 @@ def test_a_bag_has_the_words_and_no_padding() -> None:
     batch = text_batch(tokens, np.array([0, 1]), Fake(), torch.device("cpu"))  # type: ignore[arg-type]
     assert batch.bag.tolist() == [[False, True], [False, False]]
     assert batch.attention.tolist() == [[1, 1, 1], [1, 1, 0]]
+
+
+def test_the_share_of_an_image_s_captions_that_hold_a_term() -> None:
+    # Image 0: "a b b" and "b"; image 1: "a". A repeated word counts once, padding (0) not at all.
+    tokens = Tokens(
+        np.array([[2, 4, 5, 5, 3], [2, 5, 3, 0, 0], [2, 4, 3, 0, 0]]), np.array([5, 3, 3]), np.array([0, 2, 3])
+    )
+
+    class Fake:
+        vocabulary = ("a", "b", "c")
+        of_token = np.array([-1, -1, -1, -1, 0, 1, 2])
+
+    assert named_terms(tokens, Fake()).toarray().tolist() == [[0.5, 1, 0], [1, 0, 0]]  # type: ignore[arg-type]
 
 
 def test_augmentation_moves_without_turning() -> None:

@@ -17,6 +17,7 @@ from lexvl_anserini.training.objectives import (
     contrastive_mask,
     info_nce,
     masked,
+    naming,
     svdr,
     vdr,
 )
@@ -129,3 +130,38 @@ def test_regularisers_by_hand() -> None:
     assert l1(weights).item() == 3.0  # (1 + 5) / 2
     assert flops(weights).item() == 5.0  # 2^2 + 1^2
     assert [ramp(step, 4) for step in (0, 2, 4, 9)] == [0, 0.25, 1, 1]
+
+
+def test_naming_by_hand() -> None:
+    pictures, named = torch.tensor([[2.0, 0.0, 0.0]]), torch.tensor([[1.0, 0.5, 0.0]])
+    encoded = Encoded(pictures, pictures, named=named, frequency=torch.tensor([0.5, 0.25, 0.25]))
+    # Shares 2/3 and 1/3; softmax of (1 + ln 1/2, ln 1/4, ln 1/4).
+    whole = math.e / 2 + 0.5
+    expected = -(2 * math.log(math.e / 2 / whole) + math.log(0.25 / whole)) / 3
+    assert naming(encoded, temperature=2.0).item() == pytest.approx(expected)
+
+
+def test_naming_is_least_where_weights_are_the_mutual_information_of_term_and_picture() -> None:
+    named = torch.tensor([[1.0, 0.5, 0.0, 0.5], [1.0, 0.0, 1.0, 0.25]])
+    frequency = named.mean(dim=0)
+    weights = torch.zeros(2, 4, requires_grad=True)
+    optimiser = torch.optim.LBFGS([weights], max_iter=200, tolerance_grad=1e-9, tolerance_change=1e-12)
+
+    def loss() -> torch.Tensor:
+        optimiser.zero_grad()
+        value = naming(Encoded(weights, weights, named=named, frequency=frequency), temperature=1.0)
+        value.backward()
+        return value
+
+    optimiser.step(loss)  # type: ignore[arg-type]
+    information = (named / frequency).log()  # up to a number per picture
+    there = named > 0
+    for row, expected, held in zip(weights.detach(), information, there, strict=True):
+        difference = (row - expected)[held]
+        torch.testing.assert_close(difference, difference.mean().expand_as(difference), atol=1e-3, rtol=0)
+        assert row[~held].max() < row[held].min()
+
+
+def test_naming_needs_captions() -> None:
+    with pytest.raises(ValueError, match="captions"):
+        naming(Encoded(torch.eye(2), torch.eye(2)))

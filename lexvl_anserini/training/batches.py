@@ -12,7 +12,7 @@ from torch import Tensor
 from lexvl_anserini.encoders.tokens import Columns
 from lexvl_anserini.encoders.vision import Pixels
 from lexvl_anserini.errors import UsageError
-from lexvl_anserini.training.data import Tokens
+from lexvl_anserini.training.data import Tokens, named_terms
 from lexvl_anserini.training.pairs import TextBatch
 from lexvl_anserini.training.recipe import Augmentation
 
@@ -21,12 +21,16 @@ from lexvl_anserini.training.recipe import Augmentation
 class TrainingBatch:
     """Images and, for each round of captions, one caption per image in the same order.
 
-    pixels  float32 [B, 3, R, R]
-    rounds  as many as captions are drawn per image; each [B, L]
+    pixels     float32 [B, 3, R, R]
+    rounds     as many as captions are drawn per image; each [B, L]
+    named      float32 [B, V], the share of all captions of an image that hold a term
+    frequency  float32 [V], the mean of `named` over all images
     """
 
     pixels: Tensor
     rounds: tuple[TextBatch, ...]
+    named: Tensor
+    frequency: Tensor
 
 
 class Batches:
@@ -63,6 +67,8 @@ class Batches:
             raise UsageError(f"batch_size {size} is more than the {len(pixels)} training images")
         self.pixels, self.tokens, self.columns, self.prepare = pixels, tokens, columns, prepare
         self.size, self.captions, self.augmentation, self.seed, self.device = size, captions, augmentation, seed, device
+        self.named = named_terms(tokens, columns)
+        self.frequency = torch.from_numpy(np.asarray(self.named.mean(axis=0), dtype=np.float32)[0]).to(device)
         self.per_epoch = len(pixels) // size
         # A few epochs at most are asked for in turn; orders are made again rather than kept.
         self._order = lru_cache(maxsize=2)(self._make_order)
@@ -78,7 +84,9 @@ class Batches:
         # Distinct captions of an image, as long as it has so many.
         offsets = [draws.permutation(count)[np.arange(self.captions) % count] for count in counts]
         told = first[:, None] + np.stack(offsets)  # [B, rounds]
-        return TrainingBatch(pixels, tuple(self.texts(told[:, column]) for column in range(self.captions)))
+        rounds = tuple(self.texts(told[:, column]) for column in range(self.captions))
+        named = torch.from_numpy(self.named[chosen].toarray()).to(self.device)
+        return TrainingBatch(pixels, rounds, named, self.frequency)
 
     def texts(self, captions: np.ndarray) -> TextBatch:
         """Some captions [B] as one batch, padded to the longest among them."""

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy import sparse
 
 from lexvl_anserini.cli import Progress, silent
 from lexvl_anserini.data.base import Dataset
 from lexvl_anserini.data.images import read_images
+from lexvl_anserini.encoders.tokens import Columns
 from lexvl_anserini.encoders.vision import Pixels
 from lexvl_anserini.errors import DataError
 
@@ -89,6 +91,19 @@ class Tokens:
     ids: np.ndarray
     lengths: np.ndarray
     first: np.ndarray
+
+
+def named_terms(tokens: Tokens, columns: Columns) -> sparse.csr_matrix:
+    """CSR [n images, V] float32: the share of an image's captions that hold a term."""
+    counts = np.diff(tokens.first)
+    owner = np.repeat(np.arange(len(counts)), counts)
+    real = np.arange(tokens.ids.shape[1]) < tokens.lengths[:, None]
+    caption, place = np.nonzero(real & (columns.of_token[tokens.ids] >= 0))
+    terms = columns.of_token[tokens.ids[caption, place]]
+    held = np.unique(np.stack([caption, terms]), axis=1)  # a term that a caption repeats counts once
+    images = owner[held[0]]
+    shares = (1 / counts[images]).astype(np.float32)
+    return sparse.csr_matrix((shares, (images, held[1])), shape=(len(counts), len(columns.vocabulary)))
 
 
 def tokenise(captions: Sequence[Sequence[str]], reader: Any) -> Tokens:

@@ -15,7 +15,7 @@ import math
 import platform
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from lexvl_anserini.files import exclusive, read_json, write_json
 from lexvl_anserini.training.batches import Batches, TrainingBatch
 from lexvl_anserini.training.data import read_captioned, read_pixels, tokenise
 from lexvl_anserini.training.measuring import Validation
-from lexvl_anserini.training.objectives import OBJECTIVES, Encoded
+from lexvl_anserini.training.objectives import AUXILIARIES, OBJECTIVES, Encoded
 from lexvl_anserini.training.pairs import Pair, make_pair, save_pair
 from lexvl_anserini.training.recipe import Optimisation, Recipe, checked
 from lexvl_anserini.training.regularisers import REGULARISERS, ramp
@@ -189,18 +189,31 @@ def encode(model: Any, batch: TrainingBatch) -> tuple[list[Encoded], Tensor]:
     # Padding is masked everywhere, so rounds of different lengths go through the text side one after the other.
     unwrapped: Pair = model.module if hasattr(model, "module") else model
     images = unwrapped.encoder_p(batch.pixels).float()
-    rounds = [Encoded(unwrapped.encoder_q(texts).float(), images, texts.bag) for texts in batch.rounds]
+    rounds = [
+        Encoded(unwrapped.encoder_q(texts).float(), images, texts.bag, named=batch.named, frequency=batch.frequency)
+        for texts in batch.rounds
+    ]
     return rounds, unwrapped.log_temperature.exp()
 
 
-def objective(recipe: Recipe, rounds: Iterable[Encoded], temperature: Tensor) -> Tensor:
-    """The mean of the recipe's objective over the rounds."""
-    function = OBJECTIVES[recipe.objective.name]
-    try:
-        losses = [function(encoded, temperature=temperature, **recipe.objective.options) for encoded in rounds]
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"recipe {recipe.name}: objective {recipe.objective.name}: {error}") from error
-    return torch.stack(losses).mean()
+def objective(recipe: Recipe, rounds: Sequence[Encoded], temperature: Tensor) -> Tensor:
+    """The mean of the recipe's objective over the rounds, and the auxiliaries' by their weights.
+
+    Raises:
+        UsageError: options or data do not fit a function.
+    """
+
+    def mean(function: Callable[..., Tensor], what: str, options: Mapping[str, Any]) -> Tensor:
+        try:
+            return torch.stack([function(encoded, **options) for encoded in rounds]).mean()
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"recipe {recipe.name}: {what}: {error}") from error
+
+    main = recipe.objective
+    total = mean(OBJECTIVES[main.name], f"objective {main.name}", {"temperature": temperature, **main.options})
+    for also in recipe.auxiliaries:
+        total = total + also.weight * mean(AUXILIARIES[also.name], f"auxiliary {also.name}", also.options)
+    return total
 
 
 def penalty(recipe: Recipe, rounds: list[Encoded], step: int) -> Tensor:

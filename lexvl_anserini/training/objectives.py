@@ -27,15 +27,22 @@ class Encoded(NamedTuple):
     document      float32 [M, V] (or [M, D]); positives first
     query_bag     bool [N, V], the queries' own tokens; None where a side is no text
     document_bag  bool [M, V], the same for documents
+    named         float32 [M, V], the share of each document's captions that hold a term; None if documents are texts
+    frequency     float32 [V], the mean of `named` over the training split
     """
 
     query: Tensor
     document: Tensor
     query_bag: Tensor | None = None
     document_bag: Tensor | None = None
+    named: Tensor | None = None
+    frequency: Tensor | None = None
 
 
 Temperature = float | Tensor
+
+# Below any frequency of a term that occurs.
+RAREST = 1e-6
 
 
 def contrastive(query: Tensor, document: Tensor, temperature: Temperature = 1.0, symmetric: bool = True) -> Tensor:
@@ -155,6 +162,26 @@ def info_nce(encoded: Encoded, temperature: Temperature = 0.07) -> Tensor:
     return contrastive(encoded.query, encoded.document, temperature) / 2
 
 
+def naming(encoded: Encoded, temperature: Temperature = 0.05) -> Tensor:
+    """Cross entropy between the terms of a picture's captions and softmax_v(w_v / temperature + log frequency_v).
+
+    Every weight is compared with all other terms' of the same picture, where the contrastive losses compare it with
+    the same term's in the batch's other pictures: far more is learned from a picture. Classifying pictures by all words
+    of their captions is Joulin et al. (ECCV 2016) and Huang et al. (NeurIPS 2024). The frequency is a prior (Menon et
+    al., ICLR 2021): w_v / temperature tends to the pointwise mutual information of term and picture, as in the
+    contrastive losses, and common words do not become heavy.
+
+    Raises:
+        ValueError: documents are no pictures with captions.
+    """
+    named, frequency = encoded.named, encoded.frequency
+    if named is None or frequency is None:
+        raise ValueError("naming needs pictures with captions as documents")
+    logits = encoded.document / temperature + frequency.clamp(min=RAREST).log()  # [M, V]
+    share = named / named.sum(dim=1, keepdim=True).clamp(min=RAREST)
+    return -(share * logits.log_softmax(dim=1)).sum(dim=1).mean()
+
+
 def bag_of(bag: Tensor | None, normalised: bool) -> Tensor:
     """The bag as weights, float32 [n, V]: ones, or of unit length."""
     weights = _present(bag).float()
@@ -174,3 +201,4 @@ def _present(bag: Tensor | None) -> Tensor:
 
 
 OBJECTIVES: Mapping[str, Callable[..., Tensor]] = {"vdr": vdr, "svdr": svdr, "info_nce": info_nce}
+AUXILIARIES: Mapping[str, Callable[..., Tensor]] = {"naming": naming}

@@ -98,6 +98,14 @@ class Objective(_Part):
     options: dict[str, Any] = {}
 
 
+class Auxiliary(_Part):
+    """What is minimised besides: a row of `objectives.AUXILIARIES`, its weight, and its arguments."""
+
+    name: str
+    weight: PositiveFloat
+    options: dict[str, Any] = {}
+
+
 class Regulariser(_Part):
     """A row of `regularisers.REGULARISERS` on one side, its weight, and the steps until that is reached."""
 
@@ -151,6 +159,7 @@ class Recipe(_Part):
     data: Data
     model: Model
     objective: Objective
+    auxiliaries: tuple[Auxiliary, ...] = ()
     regularisers: tuple[Regulariser, ...] = ()
     augmentation: Augmentation = Augmentation()
     optimisation: Optimisation
@@ -188,7 +197,7 @@ def checked(content: dict[str, Any], where: str) -> Recipe:
     Raises:
         UsageError: names every key that does not fit.
     """
-    from lexvl_anserini.training.objectives import OBJECTIVES
+    from lexvl_anserini.training.objectives import AUXILIARIES, OBJECTIVES
     from lexvl_anserini.training.regularisers import REGULARISERS
 
     try:
@@ -198,6 +207,9 @@ def checked(content: dict[str, Any], where: str) -> Recipe:
         raise UsageError(f"{where}: {'; '.join(problems)}") from error
     if recipe.objective.name not in OBJECTIVES:
         raise UsageError(f"{where}: objective.name {recipe.objective.name!r}, expected one of {', '.join(OBJECTIVES)}")
+    for auxiliary in recipe.auxiliaries:
+        if auxiliary.name not in AUXILIARIES:
+            raise UsageError(f"{where}: auxiliary {auxiliary.name!r}, expected one of {', '.join(AUXILIARIES)}")
     for regulariser in recipe.regularisers:
         if regulariser.name not in REGULARISERS:
             raise UsageError(f"{where}: regulariser {regulariser.name!r}, expected one of {', '.join(REGULARISERS)}")
