@@ -114,6 +114,20 @@ def test_the_crop_is_the_centre(size):
         assert crop[:, 0].max() == 0 and crop[:, -1].min() == 255
 
 
+@pytest.mark.parametrize("size", [(20, 30_011), (30_011, 33), (16, 20_000)])
+def test_of_a_long_strip_only_the_centre_is_computed(size):
+    picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8))
+    shorter, longer = min(size), max(size)
+    resized = [16 if length == shorter else int(16 * longer / shorter) for length in size]
+    left, top = (round((length - 16) / 2) for length in resized)
+    whole = picture.resize(resized, Image.Resampling.BICUBIC).crop((left, top, left + 16, top + 16))
+    assert np.abs(Pixels(16).crop(picture).astype(int) - np.asarray(whole)).max() <= 1
+
+
+def test_a_strip_of_one_pixel_s_width_takes_no_memory():
+    assert Pixels(64).crop(Image.new("RGB", (1, 2_000_000), (9, 8, 7)))[5, 5].tolist() == [9, 8, 7]
+
+
 @pytest.mark.shared
 def test_the_line_with_pictures(folder, images, tmp_path):
     """Pictures in a folder are encoded, indexed and found by a caption, with the exact integer score."""

@@ -395,6 +395,14 @@ def test_padded_static_weights(golden, load, splade, tmp_path):
     close(found, load("splade", name).query.weights(queries).toarray())
 
 
+def test_another_similarity_than_dot_is_refused(golden, tmp_path):
+    folder = Path(shutil.copytree(golden / "sentence_transformers_sparse/st5_doc_only_ones", tmp_path / "model"))
+    about = folder / "config_sentence_transformers.json"
+    about.write_text(about.read_text().replace('"dot"', '"cosine"'))
+    with pytest.raises(CheckpointError, match="similarity_fn_name 'cosine', but an impact index"):
+        load_encoder("splade", str(folder), device="cpu")
+
+
 # ---- what an index is given
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from lexvl_anserini.encoders.vision import Pixels
+from lexvl_anserini.encoders.vision import Pixels, resized_square
 from lexvl_anserini.errors import CheckpointError
 from lexvl_anserini.files import read_json
 
@@ -46,9 +46,8 @@ class Crop(Pixels):
             size = (shorter, max(shorter, int(shorter * height / width)))
         else:
             size = (max(shorter, int(shorter * width / height)), shorter)
-        image = image if image.size == size else image.resize(size, self.resample)
         left, top = (offset(length, side, self.floor) for length in size)
-        return np.asarray(image.crop((left, top, left + side, top + side)), dtype=np.uint8)
+        return resized_square(image, size, left, top, side, self.resample)
 
 
 def one_crop(side: int) -> Crop:

@@ -237,10 +237,15 @@ def sentence_transformers_sides(folder: Path, source: Source) -> dict[str, Parts
     """The sides of a SparseEncoder folder: one chain of modules, or a Router with one chain per side.
 
     Raises:
-        CheckpointError: a dense model, or modules this layout does not have.
+        CheckpointError: a dense model, modules this layout does not have, or another similarity than dot.
     """
     about_file = folder / "config_sentence_transformers.json"
     about = read_json(about_file, "model description", CheckpointError) if about_file.is_file() else {}
+    if (similarity := about.get("similarity_fn_name") or "dot") != "dot":
+        raise CheckpointError(
+            f"{about_file}: similarity_fn_name {similarity!r}, but an impact index adds products of weights (dot); "
+            "if that is meant, say so there"
+        )
     chain = read_modules(folder)
     prompts = about.get("prompts") or {}
     topk = about.get("max_active_dims")

@@ -22,6 +22,9 @@ from lexvl_anserini.records import Document, Topic
 CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
 
+# Sides of the crop that a resized picture may be long.
+LONGEST = 64
+
 
 @dataclass(frozen=True)
 class Pixels:
@@ -48,15 +51,28 @@ class Pixels:
             size = (side, max(side, int(side * height / width)))
         else:
             size = (max(side, int(side * width / height)), side)
-        image = image if image.size == size else image.resize(size, Image.Resampling.BICUBIC)
         left, top = round((size[0] - side) / 2), round((size[1] - side) / 2)
-        return np.asarray(image.crop((left, top, left + side, top + side)), dtype=np.uint8)
+        return resized_square(image, size, left, top, side, Image.Resampling.BICUBIC)
 
     def normalise(self, crops: Tensor) -> Tensor:
         """uint8 [B, R, R, 3] -> float32 [B, 3, R, R]."""
         pixels = crops.permute(0, 3, 1, 2).float() / 255.0
         mean, std = (torch.tensor(v, device=crops.device).view(1, 3, 1, 1) for v in (self.mean, self.std))
         return (pixels - mean) / std
+
+
+def resized_square(image: Any, size: tuple[int, int], left: int, top: int, side: int, resample: int) -> np.ndarray:
+    """uint8 [side, side, 3]: an RGB PIL image resized to `size`, of which the square at (left, top) is kept.
+
+    Of a strip so long that resizing it would fill the memory only the square is computed, as Pillow rounds it.
+    """
+    if max(size) > LONGEST * side and min(size) >= side:
+        width, height = image.size
+        across, down = width / size[0], height / size[1]
+        box = (left * across, top * down, min((left + side) * across, width), min((top + side) * down, height))
+        return np.asarray(image.resize((side, side), resample, box=box), dtype=np.uint8)
+    image = image if image.size == size else image.resize(size, resample)
+    return np.asarray(image.crop((left, top, left + side, top + side)), dtype=np.uint8)
 
 
 class QuickGELU(nn.Module):
