@@ -50,16 +50,26 @@ class RunCard:
 
 
 def system_name(encoder: Mapping[str, Any]) -> str:
-    """An encoder's name, with its options in brackets; the direction is told with the data set.
+    """An encoder's name, with its options in brackets; a fusion's method and runs. The direction is the data set's.
 
     >>> system_name({"name": "vdr", "options": {"pooling": "max", "top_k": 64}})
     'vdr (pooling=max, top_k=64)'
+    >>> system_name({"name": "fusion", "options": {"method": "rrf", "runs": ["a.trec@12", "b.trec.gz@34"]}})
+    'rrf of a, b'
     """
     name, settings = str(encoder.get("name", "?")), encoder.get("options") or {}
+    if name == "fusion":
+        runs = (run_name(str(run).partition("@")[0]) for run in settings.get("runs", ()))
+        return f"{settings.get('method', name)} of {', '.join(runs)}"
     options = ", ".join(
         f"{option}={value}" for option, value in settings.items() if value is not None and option != "direction"
     )
     return f"{name} ({options})" if options else name
+
+
+def run_name(file: str) -> str:
+    """A run's file name without what says that it is a run."""
+    return file.removesuffix(".gz").removesuffix(".trec")
 
 
 def describe_run(path: Path) -> RunCard:
@@ -73,7 +83,7 @@ def describe_run(path: Path) -> RunCard:
         raise DataError(f"{path}: no such run; write one with python -m lexvl_anserini.search")
     manifest = read_run_manifest(path)
     if manifest is None:
-        return RunCard(path, system=path.name.removesuffix(".gz").removesuffix(".trec"))
+        return RunCard(path, system=run_name(path.name))
     return RunCard(
         path,
         system=system_name(manifest.encoder),

@@ -195,7 +195,7 @@ def compute(
     relevance_level: int = 1,
 ) -> dict[Measure, np.ndarray]:
     """Values [T] of each measure; the t-th ranking (doc_ids, best first) belongs to the t-th judgements."""
-    with told_if_slow(SLOW_S, "ranx is being compiled for this machine: up to half a minute, once"):
+    with told_if_slow(SLOW_S, "ranx is loading; its first use on a machine compiles it, up to half a minute"):
         from ranx import metrics as ranx_metrics
 
         # A cut below the longest ranking needs no more than the cut; an uncut measure needs everything.

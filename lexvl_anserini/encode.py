@@ -280,9 +280,9 @@ def load_topics(
     The latter has dataset, split, data_dir and remove_query; it is empty for a file.
     """
     from lexvl_anserini.data.base import load_dataset
-    from lexvl_anserini.data.topics import read_topics
+    from lexvl_anserini.data.topics import is_file_of_topics, read_topics
 
-    if Path(topics).is_file():
+    if is_file_of_topics(topics):
         return read_topics(Path(topics)), {}
     dataset = load_dataset(topics, None, data_dir, escape_ids, direction)
     origin = {"dataset": dataset.name, "split": dataset.split, "data_dir": data_dir}
@@ -328,7 +328,7 @@ def encode_topics(
 def command(
     corpus: Annotated[
         str,
-        typer.Option(help="demo, beir/<name>, coco, flickr30k, flickr8k, or a path: see the README."),
+        typer.Option(help="demo, beir/<name>, coco, flickr30k, flickr8k, beir:<path> or folder:<path>."),
     ] = "demo",
     encoder: Annotated[str | None, typer.Option(help="A row of --list-encoders; default by corpus.")] = None,
     checkpoint: Annotated[

@@ -19,7 +19,7 @@ from lexvl_anserini.clauses import All, Ids, Impacts
 from lexvl_anserini.cli import DataDir, Verbose, check_style, run
 from lexvl_anserini.encode import encode_queries, load_encoder_of, parse_settings
 from lexvl_anserini.errors import ArtefactError, DataError, UsageError
-from lexvl_anserini.queries import check_readable, topic_source, typed_topic, vocabulary_file
+from lexvl_anserini.queries import TYPED, check_readable, topic_source, typed_topic, vocabulary_file
 from lexvl_anserini.records import ImpactQuery, Index, Manifest, Topic
 from lexvl_anserini.refine import Refinement
 from lexvl_anserini.registry import ENGINES, resolve
@@ -185,8 +185,9 @@ def warn_of_other_scores(run_path: Path, scores: dict[str, float], explanations:
 def to_text(explanation: Explanation, terms: int) -> str:
     """Aligned columns: term, query weight, impact, product, and the share of the score up to here."""
     shared = explanation.terms
+    asked = "" if explanation.query_id == TYPED else f"query {explanation.query_id}, "
     lines = [
-        f"{explanation.query_id} {explanation.doc_id}: score {explanation.score}, "
+        f"{asked}document {explanation.doc_id}: score {explanation.score}, "
         f"{len(shared)} of {explanation.query_terms} query terms"
     ]
     if not shared:

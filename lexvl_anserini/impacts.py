@@ -504,7 +504,7 @@ def finish(output: Path, plan: Manifest) -> Manifest:
     write_json(output / MANIFEST, manifest.to_json())
     (output / UNFINISHED).unlink()
     if without := counts.get("skipped"):
-        log.warning("%d documents left out, their pictures cannot be read: %s", without, output / SKIPPED)
+        log.warning("left out, their pictures cannot be read: %d (listed in %s)", without, output / SKIPPED)
     return manifest
 
 

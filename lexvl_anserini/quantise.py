@@ -77,6 +77,11 @@ class SideQuantiser:
         """What the user asked for, without what calibration found: equal requests make equal artefacts."""
         return {**asdict(self), "scale": None if self.scheme == "calibrated" else self.scale}
 
+    def effect(self) -> dict[str, Any]:
+        """What impacts depend on, however the scale was found."""
+        scheme = "fixed" if self.scheme == "calibrated" else self.scheme
+        return {"scheme": scheme, "bits": self.bits, "scale": self.scale}
+
 
 class Quantised(NamedTuple):
     """Integer vectors and what quantising did to them.
@@ -187,6 +192,10 @@ class Quantiser:
     def to_json(self) -> dict[str, Any]:
         """For the manifest."""
         return {"document": asdict(self.document), "query": asdict(self.query)}
+
+    def effect(self) -> dict[str, Any]:
+        """What impacts depend on: a calibrated scale and the same one given by hand are one."""
+        return {"document": self.document.effect(), "query": self.query.effect()}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Quantiser:

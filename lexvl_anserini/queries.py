@@ -19,6 +19,9 @@ from lexvl_anserini.vocabulary import VOCABULARY
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.base import Encoder
 
+# The id of a query that was typed.
+TYPED = "query"
+
 Query = ImpactQuery | TreeQuery | DenseQuery | Topic
 
 
@@ -90,9 +93,9 @@ def topic_source(
         LexvlError: as `load_dataset`, `read_topics` and `read_queries`.
     """
     from lexvl_anserini.data.base import load_dataset
-    from lexvl_anserini.data.topics import read_topics
+    from lexvl_anserini.data.topics import is_file_of_topics, read_topics
 
-    if topics and Path(topics).is_file():
+    if topics and is_file_of_topics(topics):
         path = Path(topics)
         escape_ids = bool(manifest.corpus.get("escape_ids"))
         stream: Callable[[], Iterator[Query]] = partial(read_topics, path, escape_ids)
@@ -125,7 +128,7 @@ def typed_topic(text: str | None, image: str | None) -> Topic:
         raise UsageError("give a text that is not empty with --query, or an image with --query-image")
     if image is not None and not Path(image.partition("::")[0]).is_file():
         raise DataError(f"{image}: no such image")
-    return Topic("query", text, image)
+    return Topic(TYPED, text, image)
 
 
 def check_readable(topic: Topic, model: Encoder) -> None:

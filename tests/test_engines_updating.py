@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from test_engines_shards import Documents, jsonl, publish_shards, write_shards
 
 from lexvl_anserini.clauses import Equals, Impacts, Text
+from lexvl_anserini.engines.combine import refuse_other_making
 from lexvl_anserini.engines.folder import read_report
 from lexvl_anserini.engines.lucene import LuceneEngine, SearchSession, count_index
 from lexvl_anserini.engines.lucene.compile import TreeSearcher
@@ -22,7 +24,8 @@ from lexvl_anserini.engines.lucene.postings import stored_texts, vector_of
 from lexvl_anserini.errors import ArtefactError, UsageError
 from lexvl_anserini.impacts import read_manifest
 from lexvl_anserini.index import append_index, build_index, check_index, delete_documents
-from lexvl_anserini.records import ImpactQuery
+from lexvl_anserini.quantise import Quantiser, SideQuantiser
+from lexvl_anserini.records import ImpactQuery, Manifest
 from lexvl_anserini.vocabulary import Vocabulary
 
 TERMS = ["##c", "a", "b", "日本", "😀"]
@@ -326,3 +329,21 @@ def test_many_changes_and_the_oracle_agree(documents: Any, steps: Any, queries: 
 
 def test_index_json_is_plain_json(index: Path) -> None:
     assert json.loads((index / "index.json").read_bytes())["changed"] is False
+
+
+def test_a_scale_found_and_the_same_scale_given_are_one(tmp_path: Path) -> None:
+    query = SideQuantiser("peak", 8)
+    manifest = read_manifest(shards(tmp_path / "one", FIRST))
+
+    def scaled(document: SideQuantiser) -> Manifest:
+        return dataclasses.replace(manifest, quantiser=Quantiser(document, query).to_json())
+
+    found = scaled(SideQuantiser("calibrated", 8, 17.5, 99.0))
+    refuse_other_making(found, scaled(SideQuantiser("fixed", 8, 17.5)), tmp_path)
+    for other in (
+        SideQuantiser("fixed", 8, 18.0),
+        SideQuantiser("fixed", 6, 17.5),
+        SideQuantiser("calibrated", 8, 9.0),
+    ):
+        with pytest.raises(ArtefactError, match="--quantiser fixed --scale 17.5 --bits 8 --query-bits 8"):
+            refuse_other_making(found, scaled(other), tmp_path)

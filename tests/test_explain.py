@@ -111,12 +111,12 @@ def test_every_document_is_its_dot_product(engine: Any, vector: dict[str, int]) 
 def test_the_command(index: Path, toy: None) -> None:
     told = invoke("--index", index, "--query", "dog cat cat", "--doc-id", "d1", "--doc-id", "d3", "--terms", 1)
     assert told.splitlines() == [
-        "query d1: score 11, 2 of 2 query terms",
+        "document d1: score 11, 2 of 2 query terms",
         "  term  weight  impact   product   share",
         "  dog        1       9         9   81.8%",
         "  1 more, together 2",
         "",
-        "query d3: score 0, 0 of 2 query terms",
+        "document d3: score 0, 0 of 2 query terms",
     ]
     [found] = json.loads(invoke("--index", index, "--query", "dog", "--hits", 1, "--format", "json"))
     assert found == {

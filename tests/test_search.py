@@ -133,6 +133,14 @@ def test_a_run_of_a_data_set(index: Path, beir: Path, tmp_path: Path) -> None:
     assert (manifest.index, manifest.hits, manifest.encoder["name"]) == ("index", 1000, "toy")
 
 
+def test_a_folder_as_run_and_a_file_of_topics_that_is_not_there(index: Path, beir: Path, tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    with pytest.raises(UsageError, match=r"runs: a folder; --output names the run's file, for example .*runs/run.trec"):
+        invoke("--index", index, "--topics", f"beir:{beir}", "--output", tmp_path / "runs", "--overwrite")
+    with pytest.raises(DataError, match=r"^nosuch.tsv: no such file"):
+        invoke("--index", index, "--topics", "nosuch.tsv", "--output", tmp_path / "r.trec")
+
+
 def test_options_of_the_run(index: Path, beir: Path, tmp_path: Path) -> None:
     def run_with(name: str, *options: Any) -> str:
         invoke("--index", index, "--topics", f"beir:{beir}", "--output", tmp_path / name, *options)

@@ -68,7 +68,7 @@ def load_beir_folder(
     """A data set in BEIR's layout under a name of the caller's choice.
 
     Only the corpus has to be there; topics and qrels are looked for when they are read, so that a bare corpus can be
-    encoded. A split asked for by name is looked for at once.
+    encoded. Another split than the default is looked for at once.
 
     Raises:
         DataError: no folder, no corpus, or a named split that is not there.
@@ -76,9 +76,10 @@ def load_beir_folder(
     corpus = corpus_file(folder)
     if corpus is None:
         raise DataError(f"{folder}: {_absent(folder)}; expected corpus.jsonl, queries.jsonl, qrels/<split>.tsv")
-    if split is not None:
+    default = DEFAULT_SPLITS.get(name.removeprefix("beir/"), DEFAULT_SPLIT)
+    if split not in (None, default):
         qrels_file(folder, split)
-    split = split or DEFAULT_SPLITS.get(name.removeprefix("beir/"), DEFAULT_SPLIT)
+    split = split or default
     return Dataset(
         name=name,
         split=split,

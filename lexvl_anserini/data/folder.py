@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
@@ -31,8 +32,8 @@ def load_folder(
     document, in the order of their paths: an image is named by its path, with the text of `<same name>.txt` as its
     caption if there is one; a text is named by its path without the suffix. Hidden files are left out.
 
-    The default direction is text-to-image if the first of its files is an image, else text-to-text. A folder in BEIR's
-    layout has text-to-text only.
+    The default direction is text-to-image if the first of its files is an image, else (and in BEIR's layout)
+    text-to-text.
 
     Raises:
         UsageError: no path, or a direction it does not have.
@@ -45,8 +46,8 @@ def load_folder(
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder")
     if corpus_file(folder):
-        checked_direction(name, direction, ("text-to-text",), "text-to-text")
-        return load_beir_folder(folder, name, split, data_dir, remove_query=False, escape_ids=escape_ids)
+        dataset = load_beir_folder(folder, name, split, data_dir, remove_query=False, escape_ids=escape_ids)
+        return replace(dataset, direction=checked_direction(name, direction, DIRECTIONS, "text-to-text"))
     first = next(_files(folder), None)
     if first is None:
         kinds = ", ".join(sorted(IMAGE_SUFFIXES | {TEXT_SUFFIX}))

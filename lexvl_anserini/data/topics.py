@@ -13,8 +13,24 @@ from lexvl_anserini.records import Qrel, Topic
 
 TOPIC_FORMATS = ".tsv or .txt (query_id, tab, text) or .jsonl (BEIR queries), each also as .gz"
 
+# How files are called that somebody may take for one of topics; no data set's name ends so.
+_FILE_SUFFIXES = frozenset({".csv", ".gz", ".json", ".jsonl", ".tsv", ".txt"})
+
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _QRELS_HEADER = ("query-id", "corpus-id", "score")
+
+
+def is_file_of_topics(name: str) -> bool:
+    """Whether topics are asked for as a file rather than as a data set's.
+
+    Raises:
+        DataError: a file's name, and no such file.
+    """
+    if Path(name).is_file():
+        return True
+    if Path(name).suffix in _FILE_SUFFIXES:
+        raise DataError(f"{name}: no such file")
+    return False
 
 
 def read_topics(path: Path, escape_ids: bool = False) -> Iterator[Topic]:

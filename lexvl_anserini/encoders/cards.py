@@ -85,7 +85,7 @@ CARDS: Mapping[str, Card] = {
         ("lsr42/d2s_mscoco-blip-dense_q_reg_0.001_d_reg_0.001",),
     ),
     "dense-crossmodal": Card(
-        "none: the dense twin of vdr-crossmodal, trained beside it", ("text", "image"), ("demo-dense",)
+        "none: the dense twin of vdr-crossmodal, trained beside it", ("text", "image"), ("demo-dense",), "Apache-2.0"
     ),
     "dpr": Card(
         "Karpukhin et al., DPR, EMNLP 2020 (arXiv 2004.04906)",
@@ -142,7 +142,10 @@ CARDS: Mapping[str, Card] = {
         ),
     ),
     "vdr-crossmodal": Card(
-        "Zhou et al., VDR, ICLR 2024 (arXiv 2212.07699)", ("text", "image"), ("vsearch/vdr-cross-modal", "demo-vdr")
+        "Zhou et al., VDR, ICLR 2024 (arXiv 2212.07699)",
+        ("text", "image"),
+        ("vsearch/vdr-cross-modal", "demo-vdr"),
+        "Apache-2.0 (demo-vdr); unknown of the hub's",
     ),
 }
 

@@ -61,6 +61,14 @@ DEFAULT_CHECKPOINTS: Mapping[str, str] = {
 }
 
 
+# What may be loaded instead, and what it is.
+NEEDING_NO_HUB: Mapping[str, str] = {
+    "vdr": "minilm, untrained",
+    "svdr": "minilm, untrained",
+    "vdr-crossmodal": "demo-vdr, trained on small drawings",
+}
+
+
 def load_encoder(
     name: str,
     checkpoint: str | None = None,
@@ -90,8 +98,10 @@ def load_encoder(
     try:
         found = find_checkpoint(reference) if reference else None
     except CheckpointError as error:
-        if checkpoint is None and name in ("vdr", "svdr"):
-            raise CheckpointError(f"{error} with --checkpoint; --checkpoint minilm, untrained, needs no hub") from error
+        if checkpoint is None and name in NEEDING_NO_HUB:
+            raise CheckpointError(
+                f"{error} with --checkpoint; --checkpoint {NEEDING_NO_HUB[name]}, needs no hub"
+            ) from error
         raise
     chosen = choose_device(device)
     encoder: Encoder = load(Source(found, chosen, tokenizer, backbone_config), **options)

@@ -241,11 +241,6 @@ def sentence_transformers_sides(folder: Path, source: Source) -> dict[str, Parts
     """
     about_file = folder / "config_sentence_transformers.json"
     about = read_json(about_file, "model description", CheckpointError) if about_file.is_file() else {}
-    if (similarity := about.get("similarity_fn_name") or "dot") != "dot":
-        raise CheckpointError(
-            f"{about_file}: similarity_fn_name {similarity!r}, but an impact index adds products of weights (dot); "
-            "if that is meant, say so there"
-        )
     chain = read_modules(folder)
     prompts = about.get("prompts") or {}
     topk = about.get("max_active_dims")
@@ -257,12 +252,19 @@ def sentence_transformers_sides(folder: Path, source: Source) -> dict[str, Parts
         }
         if missing := {"query", "document"} - set(chains):
             raise CheckpointError(f"{chain[0][1]}/router_config.json: no route for {', '.join(sorted(missing))}")
-        return {
+        sides = {
             side: chain_parts(chains[side], folder, source, topk, prompts.get(side) or "")
             for side in ("query", "document")
         }
-    both = chain_parts(chain, folder, source, topk, "")
-    return {side: replace(both, prompt=prompts.get(side) or "") for side in ("query", "document")}
+    else:
+        both = chain_parts(chain, folder, source, topk, "")
+        sides = {side: replace(both, prompt=prompts.get(side) or "") for side in ("query", "document")}
+    if (similarity := about.get("similarity_fn_name") or "dot") != "dot":
+        raise CheckpointError(
+            f"{about_file}: similarity_fn_name {similarity!r}, but an impact index adds products of weights (dot); "
+            "if that is meant, say so there"
+        )
+    return sides
 
 
 def read_modules(folder: Path) -> list[tuple[str, Path]]:

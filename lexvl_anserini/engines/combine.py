@@ -12,6 +12,7 @@ import orjson
 
 from lexvl_anserini.encoders import PLACES
 from lexvl_anserini.errors import ArtefactError
+from lexvl_anserini.quantise import Quantiser
 from lexvl_anserini.records import Manifest
 
 # Counts of a manifest that add up.
@@ -35,14 +36,9 @@ def refuse_other_making(first: Manifest, other: Manifest, where: Path) -> None:
     for name, ours in meaning(first).items():
         theirs = meaning(other)[name]
         if ours != theirs:
-            hint = (
-                "; encode them as parts of one corpus, or with --quantiser fixed and one --scale"
-                if name == "quantiser"
-                else ""
-            )
             raise ArtefactError(
                 f"{where}: {name} {_short(theirs)}, the others have {_short(ours)}; their scores cannot be compared"
-                f"{hint}"
+                f"{_same_scale(first) if name == 'quantiser' else ''}"
             )
 
 
@@ -54,8 +50,17 @@ def meaning(manifest: Manifest) -> dict[str, Any]:
         "kind": manifest.kind,
         "encoder": encoder,
         "vocabulary": dict(manifest.vocabulary),
-        "quantiser": dict(manifest.quantiser),
+        "quantiser": Quantiser.from_json(manifest.quantiser).effect() if manifest.quantiser else {},
     }
+
+
+def _same_scale(manifest: Manifest) -> str:
+    """How a corpus is encoded to fit another."""
+    sides = Quantiser.from_json(manifest.quantiser)
+    options = [f"--quantiser fixed --scale {sides.document.scale!r}"]
+    options += [f"--bits {sides.document.bits}"] if sides.document.bits else []
+    options += [f"--query-bits {sides.query.bits}"] if sides.query.bits else []
+    return f"; encode with {' '.join(options)}" if sides.document.scale else ""
 
 
 def combined(manifests: Sequence[Manifest], folders: Sequence[Path]) -> Manifest:
