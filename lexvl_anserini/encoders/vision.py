@@ -22,8 +22,8 @@ from lexvl_anserini.records import Document, Topic
 CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
 
-# Sides of the crop that a resized picture may be long.
-LONGEST = 64
+# Pixels that a resized picture may have: 96 MiB.
+MOST_PIXELS = 1 << 25
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def resized_square(image: Any, size: tuple[int, int], left: int, top: int, side:
 
     Of a strip so long that resizing it would fill the memory only the square is computed, as Pillow rounds it.
     """
-    if max(size) > LONGEST * side and min(size) >= side:
+    if size[0] * size[1] > MOST_PIXELS and min(size) >= side:
         width, height = image.size
         across, down = width / size[0], height / size[1]
         box = (left * across, top * down, min((left + side) * across, width), min((top + side) * down, height))
