@@ -9,7 +9,7 @@ from lexvl_anserini.encoders.towers import BagTower
 
 
 def load_bag_of_tokens(source: Source, max_length: int = 256, shift: int | None = None) -> Encoder:
-    """The binary token vectors of SVDR's non-parametric sides (specs of VDR, section 1.1: `bow`), alone.
+    """The binary token vectors of SVDR's non-parametric sides (the reference's `bow`), alone.
 
     Args:
         source: only its tokenizer is read; default the packaged `minilm`, whose vocabulary is bert-base-uncased's.

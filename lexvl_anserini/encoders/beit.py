@@ -1,6 +1,6 @@
 """BEiT: a vision transformer that knows positions only by a learned bias per pair of patches (Bao et al., ICLR 2022).
 
-As LexLIP uses it (specified in section 3): class token, no absolute positions, no LayerNorm after the last layer.
+As LexLIP uses it: class token, no absolute positions, no LayerNorm after the last layer.
 """
 
 from __future__ import annotations

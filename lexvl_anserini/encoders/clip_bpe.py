@@ -1,4 +1,4 @@
-"""CLIP's byte-level BPE from its merges file, as OpenAI's, DeCLIP's and FDT's code number it (FDT, section 1.2).
+"""CLIP's byte-level BPE from its merges file, as OpenAI's, DeCLIP's and FDT's code number it.
 
 Token ids: 256 bytes, the same 256 at the end of a word, one per merge, then the special symbols. DeCLIP and FDT have
 <|mask|> before <|startoftext|> and <|endoftext|>, so their ids are not OpenAI's.

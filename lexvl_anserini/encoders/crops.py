@@ -17,7 +17,7 @@ from lexvl_anserini.files import read_json
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
-# DeCLIP's and FDT's evaluation resizes the shorter side to this many sides of the centre crop (FDT, section 1.1).
+# DeCLIP's and FDT's evaluation resizes the shorter side to this many sides of the centre crop.
 SHORTER = 256 / 224
 
 # Pillow's numbers, as preprocessor_config.json writes them.

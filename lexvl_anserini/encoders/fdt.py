@@ -72,7 +72,7 @@ ATTENTIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
 
 
 def floored_max(logits: Tensor, masked: Tensor, activation: Activation) -> Tensor:
-    """Max over positions, a masked one counting as 0: the reference multiplies padding by 0 (section 1.3, point 3)."""
+    """Max over positions, a masked one counting as 0: the reference multiplies padding by 0."""
     logits.view(-1, logits.shape[-1]).index_fill_(0, masked, 0.0)
     return activation(logits.amax(dim=1))
 
@@ -365,7 +365,7 @@ def weight_file(checkpoint: Checkpoint) -> Path:
 def temperature_of(config: Mapping[str, Any], extra: Mapping[str, Any], where: str) -> float:
     """T at the checkpoint's iteration, as the reference's evaluation computes it; it is not in the weights.
 
-    T = max(org_t * sd_T_decay_w ^ (last_iter / sd_T_decay_iter), sd_T_min), the exponent a fraction (section 1.4). A
+    T = max(org_t * sd_T_decay_w ^ (last_iter / sd_T_decay_iter), sd_T_min), the exponent a fraction. A
     `temperature` under `fdt` in the configuration, for converted checkpoints, comes first.
 
     Raises:

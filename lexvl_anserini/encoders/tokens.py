@@ -96,7 +96,7 @@ class Columns:
 
 
 def columns_from(tokenizer: Any, shift: int) -> Columns:
-    """Dimension j is token id j + shift (VDR, section 1.1).
+    """Dimension j is token id j + shift (VDR).
 
     Raises:
         UsageError: the shift leaves no dimension, or is negative.
@@ -109,7 +109,7 @@ def columns_from(tokenizer: Any, shift: int) -> Columns:
 
 
 def columns_ascii(tokenizer: Any, shift: int = FIRST_WORD_ID) -> Columns:
-    """Dimensions are the tokens from `shift` on that are pure ASCII, in order (VDR cross-modal, section 1.2)."""
+    """Dimensions are the tokens from `shift` on that are pure ASCII, in order (VDR cross-modal)."""
     strings = token_strings(tokenizer)
     tokens = [token for token in range(shift, len(strings)) if strings[token].isascii()]
     of_token = np.full(len(strings), -1, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""VDR cross-modal: texts and images as weights over one vocabulary (Zhou et al., ICLR 2024; specified in section 1.2).
+"""VDR cross-modal: texts and images as weights over one vocabulary (Zhou et al., ICLR 2024).
 
 Text:  w = elu1p(max_i <ln(h_i), E_v>) over the ASCII tokens v of BERT's vocabulary, L2-normalised, top-k or own tokens.
 Image: w = elu1p(max_p <h_p, P_v>) over the patches p of a vision transformer without class token, L2-normalised, top-k.

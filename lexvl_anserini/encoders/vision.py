@@ -41,7 +41,7 @@ class Pixels:
     def crop(self, image: Any) -> np.ndarray:
         """uint8 [R, R, 3] of an RGB PIL image.
 
-        The long side is rounded down and the crop's offset half to even, as torchvision does (VDR, section 1.3).
+        The long side is rounded down and the crop's offset half to even, as torchvision does.
         """
         from PIL import Image
 
@@ -152,7 +152,7 @@ class ConvStem(nn.Sequential):
 
 
 class PatchTransformer(nn.Module):
-    """CLIP's vision transformer without class token: every patch state leaves it (VDR, section 1.3).
+    """CLIP's vision transformer without class token: every patch state leaves it (VDR).
 
     With `stem` (`{"widths": [32, 64, 128], "blocks": [0, 1, 1]}`) a convolutional stem of total stride `patch_size`
     stands where the patch embedding was.

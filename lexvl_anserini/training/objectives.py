@@ -1,4 +1,4 @@
-"""Objectives: what is minimised, as functions of vectors (VDR: Zhou et al., ICLR 2024; specified in section 5.2).
+"""Objectives: what is minimised, as functions of vectors (VDR: Zhou et al., ICLR 2024).
 
 Layout of a batch. Rows of `query` [N, V] and of `document` [M, V] belong together row by row; where M > N, the first N
 documents are the positives and the others hard negatives. Vectors are as the encoder gives them, so L2-normalised
