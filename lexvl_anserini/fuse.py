@@ -38,6 +38,8 @@ def fuse_runs(runs: Sequence[Path], fusion: Fusion, hits: int = DEFAULT_HITS) ->
         lists: dict[str, list[ScoredDoc]] = {}
         for document in read_run(path):
             lists.setdefault(document.query_id, []).append(document)
+        if not lists:
+            log.warning("%s: no hits in it; the other runs are fused without it", path)
         by_topic.append(lists)
     for query_id in dict.fromkeys(query_id for lists in by_topic for query_id in lists):
         yield fuse_lists(query_id, [lists.get(query_id, ()) for lists in by_topic], fusion, hits)

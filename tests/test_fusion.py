@@ -92,6 +92,13 @@ def invoke(*arguments: Any) -> Any:
     return json.loads(result.stdout)
 
 
+def test_an_empty_run_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    one = written(tmp_path / "one.trec", "demo/test", q=ranking(a=3))
+    (tmp_path / "none.trec").write_text("")
+    invoke("--run", one, "--run", tmp_path / "none.trec", "--output", tmp_path / "f.trec", "--format", "json")
+    assert "none.trec: no hits in it" in caplog.text
+
+
 def test_the_command_writes_a_run_and_its_manifest(tmp_path: Path) -> None:
     other = [ScoredDoc("r", "x", 1, 2.0)]
     one = written(tmp_path / "one.trec", "demo/test", q=ranking(a=3, b=3), r=other)
