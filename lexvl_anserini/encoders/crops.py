@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from lexvl_anserini.encoders.vision import Pixels, resized_square
+from lexvl_anserini.encoders.vision import BICUBIC, BILINEAR, Pixels, centre_crop
 from lexvl_anserini.errors import CheckpointError
 from lexvl_anserini.files import read_json
 
@@ -19,9 +19,6 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 
 # DeCLIP's and FDT's evaluation resizes the shorter side to this many sides of the centre crop.
 SHORTER = 256 / 224
-
-# Pillow's numbers, as preprocessor_config.json writes them.
-BILINEAR, BICUBIC = 2, 3
 
 
 @dataclass(frozen=True)
@@ -39,25 +36,12 @@ class Crop(Pixels):
 
     def crop(self, image: Any) -> np.ndarray:
         """uint8 [R, R, 3] of an RGB PIL image; where the resized picture is smaller than the crop, black around it."""
-        width, height = image.size
-        side, shorter = self.resolution, self.shorter or self.resolution
-        # The long side is rounded down by both libraries.
-        if width <= height:
-            size = (shorter, max(shorter, int(shorter * height / width)))
-        else:
-            size = (max(shorter, int(shorter * width / height)), shorter)
-        left, top = (offset(length, side, self.floor) for length in size)
-        return resized_square(image, size, left, top, side, self.resample)
+        return centre_crop(image, self.resolution, self.shorter or self.resolution, self.resample, self.floor)
 
 
 def one_crop(side: int) -> Crop:
     """The evaluation crop of DeCLIP and FDT ("ONECROP"): bilinear, ImageNet's statistics."""
     return Crop(side, IMAGENET_MEAN, IMAGENET_STD, round(side * SHORTER), BILINEAR)
-
-
-def offset(length: int, side: int, floor: bool) -> int:
-    """Where a centre crop of `side` begins in `length`."""
-    return (length - side) // 2 if floor else round((length - side) / 2)
 
 
 def read_preprocessing(folder: Path) -> tuple[Path, dict[str, Any]]:

@@ -22,6 +22,9 @@ from lexvl_anserini.records import Document, Topic
 CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
 
+# Pillow's numbers, as preprocessor_config.json writes them.
+BILINEAR, BICUBIC = 2, 3
+
 # Pixels that a resized picture may have: 96 MiB.
 MOST_PIXELS = 1 << 25
 
@@ -43,16 +46,7 @@ class Pixels:
 
         The long side is rounded down and the crop's offset half to even, as torchvision does.
         """
-        from PIL import Image
-
-        width, height = image.size
-        side = self.resolution
-        if width <= height:
-            size = (side, max(side, int(side * height / width)))
-        else:
-            size = (max(side, int(side * width / height)), side)
-        left, top = round((size[0] - side) / 2), round((size[1] - side) / 2)
-        return resized_square(image, size, left, top, side, Image.Resampling.BICUBIC)
+        return centre_crop(image, self.resolution, self.resolution)
 
     def normalise(self, crops: Tensor) -> Tensor:
         """uint8 [B, R, R, 3] -> float32 [B, 3, R, R]."""
@@ -61,18 +55,36 @@ class Pixels:
         return (pixels - mean) / std
 
 
-def resized_square(image: Any, size: tuple[int, int], left: int, top: int, side: int, resample: int) -> np.ndarray:
-    """uint8 [side, side, 3]: an RGB PIL image resized to `size`, of which the square at (left, top) is kept.
+def centre_crop(image: Any, side: int, shorter: int, resample: int = BICUBIC, floor: bool = False) -> np.ndarray:
+    """uint8 [side, side, 3] from the middle of an RGB PIL image whose shorter side was resized to `shorter`.
 
-    Of a strip so long that resizing it would fill the memory only the square is computed, as Pillow rounds it.
+    The long side is rounded down, as libraries do. Where the resized picture is smaller than the crop, black is around
+    it. Of a strip so long that resizing it would fill the memory only the crop is computed, as Pillow rounds it.
+
+    Args:
+        image: of any size.
+        side: of the crop.
+        shorter: side after resizing.
+        resample: Pillow's number of the filter.
+        floor: the crop's offset is rounded down, as transformers does; else half to even, as torchvision does.
     """
-    if size[0] * size[1] > MOST_PIXELS and min(size) >= side:
-        width, height = image.size
+    width, height = image.size
+    if width <= height:
+        size = (shorter, max(shorter, int(shorter * height / width)))
+    else:
+        size = (max(shorter, int(shorter * width / height)), shorter)
+    left, top = (offset(length, side, floor) for length in size)
+    if size[0] * size[1] > MOST_PIXELS and shorter >= side:
         across, down = width / size[0], height / size[1]
         box = (left * across, top * down, min((left + side) * across, width), min((top + side) * down, height))
         return np.asarray(image.resize((side, side), resample, box=box), dtype=np.uint8)
     image = image if image.size == size else image.resize(size, resample)
     return np.asarray(image.crop((left, top, left + side, top + side)), dtype=np.uint8)
+
+
+def offset(length: int, side: int, floor: bool) -> int:
+    """Where a centre crop of `side` begins in `length`."""
+    return (length - side) // 2 if floor else round((length - side) / 2)
 
 
 class QuickGELU(nn.Module):

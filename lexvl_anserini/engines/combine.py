@@ -33,8 +33,9 @@ def refuse_other_making(first: Manifest, other: Manifest, where: Path) -> None:
     Raises:
         ArtefactError: kind, encoder, vocabulary or quantiser differ; the message names the first that does.
     """
+    others = meaning(other)
     for name, ours in meaning(first).items():
-        theirs = meaning(other)[name]
+        theirs = others[name]
         if ours != theirs:
             raise ArtefactError(
                 f"{where}: {name} {_short(theirs)}, the others have {_short(ours)}; their scores cannot be compared"

@@ -23,14 +23,14 @@ class TrainingBatch:
 
     pixels     float32 [B, 3, R, R]
     rounds     as many as captions are drawn per image; each [B, L]
-    named      float32 [B, V], the share of all captions of an image that hold a term
-    frequency  float32 [V], the mean of `named` over all images
+    named      float32 [B, V], the share of all captions of an image that hold a term; None unless asked for
+    frequency  float32 [V], the mean of `named` over all images; None with it
     """
 
     pixels: Tensor
     rounds: tuple[TextBatch, ...]
-    named: Tensor
-    frequency: Tensor
+    named: Tensor | None = None
+    frequency: Tensor | None = None
 
 
 class Batches:
@@ -46,6 +46,7 @@ class Batches:
         augmentation: random views.
         seed: of everything drawn.
         device: where batches go.
+        naming: give the terms of all captions too.
 
     Raises:
         UsageError: fewer images than a batch holds.
@@ -62,13 +63,16 @@ class Batches:
         augmentation: Augmentation,
         seed: int,
         device: torch.device,
+        naming: bool = False,
     ):
         if len(pixels) < size:
             raise UsageError(f"batch_size {size} is more than the {len(pixels)} training images")
         self.pixels, self.tokens, self.columns, self.prepare = pixels, tokens, columns, prepare
         self.size, self.captions, self.augmentation, self.seed, self.device = size, captions, augmentation, seed, device
-        self.named = named_terms(tokens, columns)
-        self.frequency = torch.from_numpy(np.asarray(self.named.mean(axis=0), dtype=np.float32)[0]).to(device)
+        self.named = self.frequency = None
+        if naming:
+            self.named = named_terms(tokens, columns)
+            self.frequency = torch.from_numpy(np.asarray(self.named.mean(axis=0), dtype=np.float32)[0]).to(device)
         self.per_epoch = len(pixels) // size
         # A few epochs at most are asked for in turn; orders are made again rather than kept.
         self._order = lru_cache(maxsize=2)(self._make_order)
@@ -85,7 +89,7 @@ class Batches:
         offsets = [draws.permutation(count)[np.arange(self.captions) % count] for count in counts]
         told = first[:, None] + np.stack(offsets)  # [B, rounds]
         rounds = tuple(self.texts(told[:, column]) for column in range(self.captions))
-        named = torch.from_numpy(self.named[chosen].toarray()).to(self.device)
+        named = None if self.named is None else torch.from_numpy(self.named[chosen].toarray()).to(self.device)
         return TrainingBatch(pixels, rounds, named, self.frequency)
 
     def texts(self, captions: np.ndarray) -> TextBatch:

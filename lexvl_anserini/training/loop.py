@@ -102,6 +102,7 @@ def _train(recipe: Recipe, output: Path, data_dir: str | None, device: str, stop
         recipe.augmentation,
         recipe.seed,
         accelerator.device,
+        naming=bool(recipe.auxiliaries),
     )
     validation = None
     if recipe.data.validation:

@@ -205,14 +205,14 @@ def checked(content: dict[str, Any], where: str) -> Recipe:
     except ValidationError as error:
         problems = [f"{'.'.join(map(str, e['loc'])) or 'recipe'}: {e['msg']}" for e in error.errors()]
         raise UsageError(f"{where}: {'; '.join(problems)}") from error
-    if recipe.objective.name not in OBJECTIVES:
-        raise UsageError(f"{where}: objective.name {recipe.objective.name!r}, expected one of {', '.join(OBJECTIVES)}")
-    for auxiliary in recipe.auxiliaries:
-        if auxiliary.name not in AUXILIARIES:
-            raise UsageError(f"{where}: auxiliary {auxiliary.name!r}, expected one of {', '.join(AUXILIARIES)}")
-    for regulariser in recipe.regularisers:
-        if regulariser.name not in REGULARISERS:
-            raise UsageError(f"{where}: regulariser {regulariser.name!r}, expected one of {', '.join(REGULARISERS)}")
+    asked = [
+        ("objective.name", recipe.objective.name, OBJECTIVES),
+        *(("auxiliary", auxiliary.name, AUXILIARIES) for auxiliary in recipe.auxiliaries),
+        *(("regulariser", regulariser.name, REGULARISERS) for regulariser in recipe.regularisers),
+    ]
+    for what, name, known in asked:
+        if name not in known:
+            raise UsageError(f"{where}: {what} {name!r}, expected one of {', '.join(known)}")
     return recipe
 
 
