@@ -327,6 +327,14 @@ def test_a_tar_is_whole_or_absent(tmp_path, few, monkeypatch):
         assert len(archive.getnames()) == 6
 
 
+def test_processes_draw_the_same_file_as_one(tmp_path, monkeypatch):
+    one = demo_images("val", str(tmp_path / "one"), size=16)
+    monkeypatch.setattr(pictures, "MANY", 1)
+    monkeypatch.setattr(pictures, "usable_cores", lambda: 2)
+    many = demo_images("val", str(tmp_path / "many"), size=16)
+    assert one.read_bytes() == many.read_bytes()
+
+
 def test_of_several_that_want_it_one_draws(tmp_path, few, monkeypatch):
     calls = []
     monkeypatch.setattr(pictures, "draw", lambda scene, size: calls.append(scene) or draw(scene, size))

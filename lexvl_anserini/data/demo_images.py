@@ -9,7 +9,7 @@ import os
 import struct
 import tarfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lexvl_anserini.data.base import data_root
+from lexvl_anserini.data.images import usable_cores
 from lexvl_anserini.data.scenes.drawing import VERSION, draw
 from lexvl_anserini.data.scenes.staging import make_scene
 from lexvl_anserini.data.scenes.world import SPLITS
@@ -30,6 +31,10 @@ SIZES = (16, 512)
 
 # Filtering makes flat drawings larger, not smaller, and level 3 is where more effort stops to pay.
 ZLIB_LEVEL = 3
+
+# Pictures that a process draws before it hands them over, and from how many on more than one process is worth starting.
+SHARE = 100
+MANY = 4_000
 
 
 def demo_images(split: str = "test", data_dir: str | None = None, size: int = SIZE) -> Path:
@@ -78,12 +83,27 @@ def png(picture: NDArray[np.uint8]) -> bytes:
 
 def _write(path: Path, split: str, size: int) -> None:
     with atomic_write(path) as out, tarfile.open(fileobj=out, mode="w", format=tarfile.USTAR_FORMAT) as archive:
-        for number in range(SPLITS[split]):
-            scene = make_scene(split, number)
-            data = png(draw(scene, size))
-            member = tarfile.TarInfo(f"{scene.scene_id}.png")
+        for name, data in _drawn(split, size):
+            member = tarfile.TarInfo(name)
             member.size = len(data)
             archive.addfile(member, io.BytesIO(data))
+
+
+def _drawn(split: str, size: int) -> Iterator[tuple[str, bytes]]:
+    """Names and files of a split's pictures in order; large splits are drawn on all cores."""
+    from joblib import Parallel, delayed
+
+    total = SPLITS[split]
+    # Its processes do not import the caller's main module again, as multiprocessing's do.
+    parallel = Parallel(usable_cores() if total >= MANY else 1, return_as="generator", idle_worker_timeout=5)
+    shares = (range(first, min(first + SHARE, total)) for first in range(0, total, SHARE))
+    for share in parallel(delayed(_share)(split, numbers, size) for numbers in shares):
+        yield from share
+
+
+def _share(split: str, numbers: Iterable[int], size: int) -> list[tuple[str, bytes]]:
+    scenes = (make_scene(split, number) for number in numbers)
+    return [(f"{scene.scene_id}.png", png(draw(scene, size))) for scene in scenes]
 
 
 @contextmanager
