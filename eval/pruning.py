@@ -263,7 +263,7 @@ def read_inputs(
         UsageError: the shards hold no impacts.
         DataError: there is no topic.
     """
-    from lexvl_anserini.data.base import load_dataset
+    from lexvl_anserini.data.base import noted_dataset
     from lexvl_anserini.encode import encode_queries, load_encoder_of
     from lexvl_anserini.impacts import read_manifest
     from lexvl_anserini.queries import topic_source, vocabulary_file
@@ -281,10 +281,8 @@ def read_inputs(
         asked = list(encode_queries(model, asked, manifest))
     if not source.dataset:
         return asked, [], False
-    corpus = manifest.corpus
-    dataset = load_dataset(
-        source.dataset, source.split, source.data_dir, bool(corpus.get("escape_ids")), corpus.get("direction")
-    )
+    judged = {**manifest.corpus, "name": source.dataset, "split": source.split, "data_dir": source.data_dir}
+    dataset = noted_dataset(judged)
     return asked, list(dataset.qrels()), source.remove_query
 
 

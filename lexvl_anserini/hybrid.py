@@ -30,7 +30,6 @@ from lexvl_anserini.search import DEFAULT_HITS, is_finished
 if TYPE_CHECKING:
     import numpy as np
 
-    from lexvl_anserini.data.base import Dataset
     from lexvl_anserini.encoders.base import Encoder
 
 # Not __name__, which is "__main__" when the module runs as the command.
@@ -162,6 +161,7 @@ def part_of(path: Path, weight: float, data_dir: str | None, device: str) -> Par
     Raises:
         ArtefactError: no manifest, or another checkpoint than the run's.
     """
+    from lexvl_anserini.data.base import noted_dataset
     from lexvl_anserini.encoders.loading import load_encoder
 
     about = _manifest_of(path)
@@ -173,7 +173,7 @@ def part_of(path: Path, weight: float, data_dir: str | None, device: str) -> Par
             f"{path}: made with a checkpoint of digest {str(about.encoder.get('checkpoint_digest'))[:16]}, "
             f"{model.checkpoint} has {str(model.checkpoint_digest)[:16]} now; search again"
         )
-    return Part(model, weight, _corpus_of(about, data_dir).documents)
+    return Part(model, weight, noted_dataset(about.corpus, data_dir).documents)
 
 
 def _manifest_of(path: Path) -> RunManifest:
@@ -183,30 +183,21 @@ def _manifest_of(path: Path) -> RunManifest:
     return about
 
 
-def _corpus_of(about: RunManifest, data_dir: str | None) -> Dataset:
-    from lexvl_anserini.data.base import load_dataset
-
-    corpus = about.corpus
-    where, split = data_dir or corpus.get("data_dir"), corpus.get("split") or None
-    return load_dataset(corpus["name"], split, where, bool(corpus.get("escape_ids")), corpus.get("direction"))
-
-
 def topics_of(about: RunManifest, topics: str | None, data_dir: str | None) -> Iterator[Topic]:
     """The topics that a run answers.
 
     Raises:
         UsageError: they came from a file, and it is not named.
     """
-    from lexvl_anserini.data.base import load_dataset
+    from lexvl_anserini.data.base import noted_dataset
     from lexvl_anserini.data.topics import read_topics
 
-    corpus = about.corpus
     if topics is not None:
-        return read_topics(Path(topics), bool(corpus.get("escape_ids")))
+        return read_topics(Path(topics), bool(about.corpus.get("escape_ids")))
     if not about.dataset:
         raise UsageError(f"the topics came from the file {about.topics}; name it with --topics")
-    where, direction = data_dir or about.data_dir, corpus.get("direction")
-    return load_dataset(about.dataset, about.split or None, where, bool(corpus.get("escape_ids")), direction).topics()
+    asked = {**about.corpus, "name": about.dataset, "split": about.split, "data_dir": about.data_dir}
+    return noted_dataset(asked, data_dir).topics()
 
 
 def hybrid_manifest(runs: Sequence[Path], weights: Sequence[float], candidates: int, hits: int) -> RunManifest:

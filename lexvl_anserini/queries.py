@@ -92,7 +92,7 @@ def topic_source(
     Raises:
         LexvlError: as `load_dataset`, `read_topics` and `read_queries`.
     """
-    from lexvl_anserini.data.base import load_dataset
+    from lexvl_anserini.data.base import noted_dataset
     from lexvl_anserini.data.topics import is_file_of_topics, read_topics
 
     if topics and is_file_of_topics(topics):
@@ -108,13 +108,10 @@ def topic_source(
         if origin and data_dir:
             origin = {**origin, "data_dir": data_dir}
         return TopicSource(stream, path.name, sha256=file_sha256(path), encoded=encoded, **origin)
-    corpus = manifest.corpus
-    name, split = (topics, None) if topics else (corpus["name"], corpus.get("split"))
-    where = data_dir or corpus.get("data_dir")
-    dataset = load_dataset(name, split, where, bool(corpus.get("escape_ids")), corpus.get("direction"))
-    return TopicSource(
-        dataset.topics, f"{dataset.name}/{dataset.split}", dataset.name, dataset.split, where, dataset.remove_query
-    )
+    asked = {**manifest.corpus, "name": topics, "split": None} if topics else manifest.corpus
+    dataset = noted_dataset(asked, data_dir)
+    label, where = f"{dataset.name}/{dataset.split}", data_dir or asked.get("data_dir")
+    return TopicSource(dataset.topics, label, dataset.name, dataset.split, where, dataset.remove_query)
 
 
 def typed_topic(text: str | None, image: str | None) -> Topic:

@@ -133,7 +133,7 @@ def command(
 
     Example: python -m lexvl_anserini.rerank --run runs/demo.svdr.trec --output runs/demo.svdr-reranked.trec
     """
-    from lexvl_anserini.data.base import load_dataset
+    from lexvl_anserini.data.base import noted_dataset
 
     check_style(style)
     about = read_run_manifest(run)
@@ -146,9 +146,7 @@ def command(
         written = read_run_manifest(output)
         assert written is not None
     else:
-        corpus = about.corpus
-        where, split = data_dir or corpus.get("data_dir"), corpus.get("split") or None
-        dataset = load_dataset(corpus["name"], split, where, bool(corpus.get("escape_ids")), corpus.get("direction"))
+        dataset = noted_dataset(about.corpus, data_dir)
         stream = topics_of(about, topics, data_dir)
         lists = rerank_lists(stream, lists_of(run), model, dataset.documents, depth, batch_size)
         written = write_run(output, lists, wanted, tag=f"{model.name}-reranked")

@@ -266,16 +266,13 @@ def texts_of(documents: list[ScoredDoc], index: Index, data_dir: str | None) -> 
     Raises:
         LexvlError: the corpus is not where it was.
     """
-    from lexvl_anserini.data.base import load_dataset
+    from lexvl_anserini.data.base import noted_dataset
 
-    about = index.manifest.corpus
     if read_report(index.path).get("options", {}).get("store_text"):
         from lexvl_anserini.engines.lucene.postings import stored_texts
 
         return stored_texts(index.path, [document.doc_id for document in documents])
-    where = data_dir or about.get("data_dir")
-    split, escape_ids, direction = about.get("split") or None, bool(about.get("escape_ids")), about.get("direction")
-    dataset = load_dataset(about["name"], split, where, escape_ids, direction)
+    dataset = noted_dataset(index.manifest.corpus, data_dir)
     wanted = {document.doc_id for document in documents}
     return {d.doc_id: d.contents or str(d.image or "") for d in dataset.documents() if d.doc_id in wanted}
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from lexvl_anserini.errors import UnknownName, UsageError
 from lexvl_anserini.records import Document, Qrel, Topic
@@ -68,6 +69,21 @@ def load_dataset(
     family = name.split(":", 1)[0].split("/", 1)[0]
     load: Callable[[str, str | None, str | None, bool, str | None], Dataset] = resolve("corpus", family, DATASETS)
     return load(name, split, data_dir, escape_ids, direction)
+
+
+def noted_dataset(corpus: Mapping[str, Any], data_dir: str | None = None) -> Dataset:
+    """Loads the data set that the `corpus` of a manifest notes; `data_dir` replaces the folder it was in.
+
+    Raises:
+        LexvlError: as `load_dataset`.
+    """
+    return load_dataset(
+        corpus["name"],
+        corpus.get("split") or None,
+        data_dir or corpus.get("data_dir"),
+        bool(corpus.get("escape_ids")),
+        corpus.get("direction"),
+    )
 
 
 def checked_direction(name: str, direction: str | None, offered: Sequence[str], default: str) -> str:
