@@ -204,6 +204,7 @@ def test_recipes_of_the_project_are_valid() -> None:
         ({"model.image.resolution": 65}, "no multiple of patch_size"),
         ({"optimisation.steps": 0}, "optimisation.steps: Input should be greater"),
         ({"auxiliaries": [{"name": "namin", "weight": 1}]}, "auxiliary 'namin', expected one of naming"),
+        ({"model.kind": "dense-crossmodal"}, "objective.name 'vdr' needs terms as dimensions"),
         ({"regularisers": [{"name": "l2", "side": "query", "weight": 1}]}, "regulariser 'l2'"),
     ],
 )

@@ -202,3 +202,5 @@ def _present(bag: Tensor | None) -> Tensor:
 
 OBJECTIVES: Mapping[str, Callable[..., Tensor]] = {"vdr": vdr, "svdr": svdr, "info_nce": info_nce}
 AUXILIARIES: Mapping[str, Callable[..., Tensor]] = {"naming": naming}
+# Those whose dimensions must be terms.
+LEXICAL = frozenset({"vdr", "svdr", "naming"})

@@ -197,7 +197,7 @@ def checked(content: dict[str, Any], where: str) -> Recipe:
     Raises:
         UsageError: names every key that does not fit.
     """
-    from lexvl_anserini.training.objectives import AUXILIARIES, OBJECTIVES
+    from lexvl_anserini.training.objectives import AUXILIARIES, LEXICAL, OBJECTIVES
     from lexvl_anserini.training.regularisers import REGULARISERS
 
     try:
@@ -213,6 +213,8 @@ def checked(content: dict[str, Any], where: str) -> Recipe:
     for what, name, known in asked:
         if name not in known:
             raise UsageError(f"{where}: {what} {name!r}, expected one of {', '.join(known)}")
+        if name in LEXICAL and recipe.model.kind == "dense-crossmodal":
+            raise UsageError(f"{where}: {what} {name!r} needs terms as dimensions, which {recipe.model.kind} has not")
     return recipe
 
 
