@@ -28,7 +28,7 @@ def load_demo(
     escape_ids: bool = False,
     direction: str | None = None,
 ) -> Dataset:
-    """Loads `demo` or `demo/<split>`: train (10,000 scenes), val (1,000) or test (1,000, the default).
+    """Loads `demo` or `demo/<split>`: train (20,000 scenes), val (1,000) or test (1,000, the default).
 
     Raises:
         UnknownName: no such split or direction.

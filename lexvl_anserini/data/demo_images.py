@@ -44,7 +44,7 @@ def demo_images(split: str = "test", data_dir: str | None = None, size: int = SI
     processes that want it one draws, the others wait.
 
     Args:
-        split: train (10,000), val (1,000) or test (1,000).
+        split: train (20,000), val (1,000) or test (1,000).
         data_dir: folder of the data sets; default $LEXVL_DATA, else ~/.cache/lexvl.
         size: of a picture's side in pixels.
 

@@ -36,8 +36,8 @@ SKIN: tuple[Colour, ...] = ((244, 204, 174), (224, 172, 136), (178, 124, 88), (1
 HAIR: tuple[Colour, ...] = ((44, 32, 28), (88, 54, 32), (150, 100, 48), (226, 190, 110), (150, 150, 150), (140, 60, 30))
 TROUSERS: tuple[Colour, ...] = ((52, 66, 110), (60, 60, 68), (96, 78, 60), (40, 44, 52), (120, 120, 124))
 
-# Changes whenever a pixel does, so that pictures drawn before are drawn again.
-VERSION = 1
+# Changes whenever a pixel or the size of a split does, so that pictures drawn before are drawn again.
+VERSION = 2
 
 
 def draw(scene: Scene, size: int = 64) -> NDArray[np.uint8]:

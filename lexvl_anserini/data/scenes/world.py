@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-SPLITS: Mapping[str, int] = {"train": 10_000, "val": 1_000, "test": 1_000}
+SPLITS: Mapping[str, int] = {"train": 20_000, "val": 1_000, "test": 1_000}
 
 
 @dataclass(frozen=True, slots=True)
