@@ -24,7 +24,7 @@ from lexvl_anserini.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.fuse import fused_manifest
 from lexvl_anserini.fusion import Fusion
 from lexvl_anserini.records import Document, ScoredDoc, Topic
-from lexvl_anserini.runs import RunManifest, in_rank_order, read_run, read_run_manifest, write_run
+from lexvl_anserini.runs import RunManifest, lists_of, read_run_manifest, write_run
 from lexvl_anserini.search import DEFAULT_HITS, is_finished
 
 if TYPE_CHECKING:
@@ -146,12 +146,8 @@ def candidates_of(runs: Sequence[Path], depth: int) -> dict[str, list[str]]:
     """
     merged: dict[str, dict[str, None]] = {}
     for path in runs:
-        lists: dict[str, list[ScoredDoc]] = {}
-        for document in read_run(path):
-            lists.setdefault(document.query_id, []).append(document)
-        for query_id, documents in lists.items():
-            first = in_rank_order(documents)[:depth]
-            merged.setdefault(query_id, {}).update(dict.fromkeys(document.doc_id for document in first))
+        for query_id, documents in lists_of(path).items():
+            merged.setdefault(query_id, {}).update(dict.fromkeys(document.doc_id for document in documents[:depth]))
     return {query_id: list(doc_ids) for query_id, doc_ids in merged.items()}
 
 

@@ -110,8 +110,8 @@ def topic_source(
         return TopicSource(stream, path.name, sha256=file_sha256(path), encoded=encoded, **origin)
     asked = {**manifest.corpus, "name": topics, "split": None} if topics else manifest.corpus
     dataset = noted_dataset(asked, data_dir)
-    label, where = f"{dataset.name}/{dataset.split}", data_dir or asked.get("data_dir")
-    return TopicSource(dataset.topics, label, dataset.name, dataset.split, where, dataset.remove_query)
+    label = f"{dataset.name}/{dataset.split}"
+    return TopicSource(dataset.topics, label, dataset.name, dataset.split, dataset.data_dir, dataset.remove_query)
 
 
 def typed_topic(text: str | None, image: str | None) -> Topic:

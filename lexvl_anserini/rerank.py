@@ -23,7 +23,7 @@ from lexvl_anserini.encode import load_encoder_of, parse_settings
 from lexvl_anserini.errors import ArtefactError
 from lexvl_anserini.hybrid import Part, hybrid_lists, topics_of
 from lexvl_anserini.records import Manifest, ScoredDoc, Topic
-from lexvl_anserini.runs import RunManifest, in_rank_order, read_run, read_run_manifest, write_run
+from lexvl_anserini.runs import RunManifest, lists_of, read_run_manifest, write_run
 from lexvl_anserini.search import is_finished
 
 if TYPE_CHECKING:
@@ -76,18 +76,6 @@ def below(rest: Sequence[ScoredDoc], first: Sequence[ScoredDoc]) -> list[ScoredD
     """The documents of another scale in their order, from 1 below the last of `first` on; their distances stay."""
     shift = first[-1].score - 1 - rest[0].score if rest else 0.0
     return [d._replace(rank=rank, score=d.score + shift) for rank, d in enumerate(rest, start=len(first) + 1)]
-
-
-def lists_of(path: Path) -> dict[str, list[ScoredDoc]]:
-    """Per topic the documents of a run, in rank order.
-
-    Raises:
-        DataError: the run cannot be read.
-    """
-    lists: dict[str, list[ScoredDoc]] = {}
-    for document in read_run(path):
-        lists.setdefault(document.query_id, []).append(document)
-    return {query_id: in_rank_order(documents) for query_id, documents in lists.items()}
 
 
 def model_of(

@@ -114,6 +114,18 @@ def read_run(path: Path) -> Iterator[ScoredDoc]:
             yield scored
 
 
+def lists_of(path: Path) -> dict[str, list[ScoredDoc]]:
+    """Per topic the documents of a run, in rank order.
+
+    Raises:
+        DataError: the run cannot be read.
+    """
+    lists: dict[str, list[ScoredDoc]] = {}
+    for document in read_run(path):
+        lists.setdefault(document.query_id, []).append(document)
+    return {query_id: in_rank_order(documents) for query_id, documents in lists.items()}
+
+
 def in_rank_order(documents: Iterable[ScoredDoc]) -> list[ScoredDoc]:
     """One topic's list in the order its system meant, ranks again from 1.
 

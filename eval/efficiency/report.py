@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from eval.render import MISSING, Column, Table, to_markdown, to_text
+from lexvl_anserini.data.images import usable_cores
 
 # What decides a time besides our own code.
 VERSIONED = ("lexvl-anserini", "pyserini", "faiss-cpu", "torch", "transformers", "sentence-transformers")
@@ -156,7 +157,7 @@ def machine() -> dict[str, Any]:
             continue
     return {
         "processor": processor(),
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": usable_cores(),
         "memory_mib": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20,
         "load_average": [round(load, 2) for load in os.getloadavg()],
         "python": platform.python_version(),
