@@ -111,6 +111,14 @@ def test_rows_of_different_columns_share_a_table():
     assert cell(True) == "True"
 
 
+def test_a_report_notes_its_machine_once(monkeypatch):
+    loads = iter([(1.87, 1.6, 1.77), (1.88, 1.6, 1.77)])
+    monkeypatch.setattr("os.getloadavg", lambda: next(loads))
+    report = Report({"x": 1})
+    assert report.to_json("index") == report.to_json("index")
+    assert report.to_json("index")["machine"]["load_average"] == [1.87, 1.6, 1.77]
+
+
 def test_a_report_as_json_and_text():
     report = Report({"x": 1}, ({"system": "ours"},), (Ratio("a / b", Spread(2.0, 1.0, 3.0, 3)),), {"size": 5}, ("so",))
     found = report.to_json("index")

@@ -60,6 +60,31 @@ def mib(size: float) -> float:
     return round(size / (1 << 20), 1)
 
 
+def machine() -> dict[str, Any]:
+    """Where a figure was measured, and how busy that machine was."""
+    versions = {}
+    for package in VERSIONED:
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return {
+        "processor": processor(),
+        "cores": usable_cores(),
+        "memory_mib": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20,
+        "load_average": [round(load, 2) for load in os.getloadavg()],
+        "python": platform.python_version(),
+        "versions": versions,
+    }
+
+
+def processor() -> str:
+    """The name of the processor, as far as the system tells it."""
+    about = Path("/proc/cpuinfo")
+    lines = about.read_text().splitlines() if about.is_file() else []
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
 @dataclass(frozen=True)
 class Report:
     """What a suite found.
@@ -70,6 +95,7 @@ class Report:
     settings  sizes and shapes that were measured
     notes     what a reader must know to judge the figures
     parts     reports that this one draws together
+    machine   where it was measured, and how busy that machine was when the report was made
     """
 
     figures: Mapping[str, Any] = field(default_factory=dict)
@@ -78,6 +104,7 @@ class Report:
     settings: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     parts: Mapping[str, Report] = field(default_factory=dict)
+    machine: Mapping[str, Any] = field(default_factory=machine, compare=False)
 
     def to_json(self, suite: str) -> dict[str, Any]:
         """One object: the figures, then everything else that is there."""
@@ -92,7 +119,7 @@ class Report:
             found["notes"] = list(self.notes)
         if self.parts:
             found["parts"] = {name: part.to_json(name) for name, part in self.parts.items()}
-        return {**found, "machine": machine()}
+        return {**found, "machine": dict(self.machine)}
 
     def to_text(self) -> str:
         """Settings and figures by name, then the two tables, then the notes."""
@@ -145,28 +172,3 @@ def cell(value: Any) -> str:
     if value is None:
         return MISSING
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
-
-
-def machine() -> dict[str, Any]:
-    """Where a figure was measured, and how busy that machine was."""
-    versions = {}
-    for package in VERSIONED:
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return {
-        "processor": processor(),
-        "cores": usable_cores(),
-        "memory_mib": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20,
-        "load_average": [round(load, 2) for load in os.getloadavg()],
-        "python": platform.python_version(),
-        "versions": versions,
-    }
-
-
-def processor() -> str:
-    """The name of the processor, as far as the system tells it."""
-    about = Path("/proc/cpuinfo")
-    lines = about.read_text().splitlines() if about.is_file() else []
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
