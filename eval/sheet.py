@@ -16,11 +16,11 @@ from eval.inputs import describe_run
 from eval.strips import Cell, Item, Strip, draw_sheet
 from lexvl_anserini.cli import DataDir, Verbose, check_style, print_rows, run
 from lexvl_anserini.encode import load_encoder_of
+from lexvl_anserini.engines.folder import index_manifest
 from lexvl_anserini.errors import DataError, UsageError
 from lexvl_anserini.explain import as_cut, encoded, encoder_options, explain, warn_of_other_scores
 from lexvl_anserini.records import Document, Index, Manifest, ScoredDoc, Topic
 from lexvl_anserini.runs import in_rank_order, read_run, read_run_manifest
-from lexvl_anserini.search import index_manifest
 
 if TYPE_CHECKING:
     from lexvl_anserini.data.base import Dataset

@@ -18,13 +18,13 @@ import typer
 from lexvl_anserini.clauses import All, Ids, Impacts
 from lexvl_anserini.cli import DataDir, Verbose, check_style, run
 from lexvl_anserini.encode import encode_queries, load_encoder_of, parse_settings
+from lexvl_anserini.engines.folder import index_manifest
 from lexvl_anserini.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.queries import TYPED, check_readable, topic_source, typed_topic, vocabulary_file
 from lexvl_anserini.records import ImpactQuery, Index, Manifest, Topic
-from lexvl_anserini.refine import Refinement
+from lexvl_anserini.refine import Refinement, refinement_names
 from lexvl_anserini.registry import ENGINES, resolve
 from lexvl_anserini.runs import RunManifest, in_rank_order, read_run, read_run_manifest
-from lexvl_anserini.search import index_manifest, refinement_names
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.base import Encoder

@@ -15,8 +15,7 @@ from lexvl_anserini.errors import DataError, UsageError
 from lexvl_anserini.files import file_sha256
 from lexvl_anserini.fusion import RRF_K, Fusion, fuse_lists
 from lexvl_anserini.records import ScoredDoc
-from lexvl_anserini.runs import RunManifest, read_run, read_run_manifest, write_run
-from lexvl_anserini.search import DEFAULT_HITS, is_finished
+from lexvl_anserini.runs import DEFAULT_HITS, RunManifest, is_finished, read_run, read_run_manifest, write_run
 
 # Not __name__, which is "__main__" when the module runs as the command.
 log = logging.getLogger("lexvl_anserini.fuse")

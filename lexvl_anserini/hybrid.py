@@ -24,8 +24,7 @@ from lexvl_anserini.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.fuse import fused_manifest
 from lexvl_anserini.fusion import Fusion
 from lexvl_anserini.records import Document, ScoredDoc, Topic
-from lexvl_anserini.runs import RunManifest, lists_of, read_run_manifest, write_run
-from lexvl_anserini.search import DEFAULT_HITS, is_finished
+from lexvl_anserini.runs import DEFAULT_HITS, RunManifest, is_finished, lists_of, read_run_manifest, write_run
 
 if TYPE_CHECKING:
     import numpy as np

@@ -7,7 +7,7 @@ and the vector searched: with BM25 of the topic's text beside it, among the docu
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -96,6 +96,11 @@ class Refinement:
         if self.text_weight:
             clause = AnyOf((clause, Text(_text_of(asked), self.text_weight)))
         return clause if self.where is None else All((clause, Unscored(self.where)))
+
+
+def refinement_names() -> set[str]:
+    """Under which names a run's manifest keeps what is not an option of the encoder itself."""
+    return {"require", "forbid", *(field.name for field in fields(Refinement))}
 
 
 def heaviest(vector: Vector, count: int | None) -> dict[str, int]:

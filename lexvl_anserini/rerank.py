@@ -23,8 +23,7 @@ from lexvl_anserini.encode import load_encoder_of, parse_settings
 from lexvl_anserini.errors import ArtefactError
 from lexvl_anserini.hybrid import Part, hybrid_lists, topics_of
 from lexvl_anserini.records import Manifest, ScoredDoc, Topic
-from lexvl_anserini.runs import RunManifest, lists_of, read_run_manifest, write_run
-from lexvl_anserini.search import is_finished
+from lexvl_anserini.runs import RunManifest, is_finished, lists_of, read_run_manifest, write_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,6 +15,7 @@ from lexvl_anserini.files import atomic_write, packed, read_json, write_json
 from lexvl_anserini.records import ScoredDoc
 
 OUTPUT_FORMATS = ("trec", "msmarco")
+DEFAULT_HITS = 1000
 
 # Between two equal scores a strict run keeps at least the spacing of float32 at this magnitude, so that scores
 # around zero do not end in denormal numbers.
@@ -91,6 +92,28 @@ def read_run_manifest(run: Path) -> RunManifest | None:
     """
     path = manifest_path(run)
     return RunManifest.from_json(read_json(path, "run's manifest"), str(path)) if path.exists() else None
+
+
+def is_finished(output: Path, wanted: RunManifest, overwrite: bool) -> bool:
+    """True if the run is there and was made as wanted; False if it may be written.
+
+    Raises:
+        ArtefactError: there is a run of another or of unknown making, and it may not be overwritten.
+        UsageError: there is a folder.
+    """
+    if output.is_dir():
+        raise UsageError(f"{output}: a folder; --output names the run's file, for example {output / 'run.trec'}")
+    if not output.exists() or overwrite:
+        return False
+    found = read_run_manifest(output)
+    if found is None:
+        raise ArtefactError(f"{output}: exists without {manifest_path(output).name}; --overwrite replaces it")
+    ours, theirs = wanted.making(), found.making()
+    if differing := [name for name in ours if ours[name] != theirs[name]]:
+        raise ArtefactError(
+            f"{output}: a run of another making (they differ in {', '.join(differing)}); --overwrite replaces it"
+        )
+    return True
 
 
 def read_run(path: Path) -> Iterator[ScoredDoc]:

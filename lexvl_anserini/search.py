@@ -6,7 +6,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial, reduce
 from importlib.metadata import version
 from itertools import chain, tee
@@ -20,10 +20,10 @@ import typer
 from lexvl_anserini.clauses import Clause, Not, Term, TreeQuery
 from lexvl_anserini.cli import DataDir, Overwrite, Verbose, check_style, file_name, print_rows, progress_bar, run
 from lexvl_anserini.encode import encode_queries, load_encoder_of, parse_settings
-from lexvl_anserini.engines.folder import read_report
+from lexvl_anserini.engines.folder import index_manifest, read_report
 from lexvl_anserini.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.feedback import Feedback, ShardVectors
-from lexvl_anserini.files import file_sha256, read_json, write_json
+from lexvl_anserini.files import file_sha256, write_json
 from lexvl_anserini.queries import (
     Query,
     TopicSource,
@@ -33,10 +33,18 @@ from lexvl_anserini.queries import (
     typed_topic,
     vocabulary_file,
 )
-from lexvl_anserini.records import MANIFEST, DenseQuery, ImpactQuery, Index, Manifest, ScoredDoc, Topic
+from lexvl_anserini.records import DenseQuery, ImpactQuery, Index, Manifest, ScoredDoc, Topic
 from lexvl_anserini.refine import Asked, Refinement, TwoPhase, read_terms, refined_queries, search_refined
 from lexvl_anserini.registry import ENGINES, resolve
-from lexvl_anserini.runs import OUTPUT_FORMATS, RunManifest, manifest_path, read_run_manifest, write_run
+from lexvl_anserini.runs import (
+    DEFAULT_HITS,
+    OUTPUT_FORMATS,
+    RunManifest,
+    is_finished,
+    manifest_path,
+    read_run_manifest,
+    write_run,
+)
 from lexvl_anserini.syntax import parse
 
 if TYPE_CHECKING:
@@ -50,7 +58,6 @@ Search = Callable[..., Iterator[list[ScoredDoc]]]
 # Not __name__, which is "__main__" when the module runs as the command.
 log = logging.getLogger("lexvl_anserini.search")
 
-DEFAULT_HITS = 1000
 DEFAULT_HITS_SHOWN = 10
 # Of a document's text, beside its id; json has it whole.
 SHOWN_CHARACTERS = 240
@@ -101,25 +108,6 @@ class Tally:
             figures["mean_query_terms"] = round(self.terms / self.queries, 2)
             figures["mean_document_terms"] = round(manifest.counts["postings"] / manifest.counts["documents"], 2)
         return figures
-
-
-def index_manifest(index: Path, manifest: Path | None = None) -> Manifest:
-    """The manifest of an index, or of the shards a stock index was built from.
-
-    Raises:
-        ArtefactError: there is no such index, or no manifest.
-    """
-    if not index.is_dir():
-        raise ArtefactError(f"{index}: no such index; build it with python -m lexvl_anserini.index")
-    path = manifest or index / MANIFEST
-    if path.is_dir():
-        path = path / MANIFEST
-    if not path.is_file():
-        raise ArtefactError(
-            f"{path}: no manifest; for an index that stock Pyserini built, name the manifest.json of its shards with "
-            "--manifest"
-        )
-    return Manifest.from_json(read_json(path, "manifest"), str(path))
 
 
 def search_index(
@@ -224,27 +212,6 @@ def without_query(documents: list[ScoredDoc], hits: int) -> list[ScoredDoc]:
     return [d._replace(rank=rank) for rank, d in enumerate(kept, start=1)]
 
 
-def is_finished(output: Path, wanted: RunManifest, overwrite: bool) -> bool:
-    """True if the run is there and was made as wanted; False if it may be written.
-
-    Raises:
-        ArtefactError: there is a run of another or of unknown making, and it may not be overwritten.
-    """
-    if output.is_dir():
-        raise UsageError(f"{output}: a folder; --output names the run's file, for example {output / 'run.trec'}")
-    if not output.exists() or overwrite:
-        return False
-    found = read_run_manifest(output)
-    if found is None:
-        raise ArtefactError(f"{output}: exists without {manifest_path(output).name}; --overwrite replaces it")
-    ours, theirs = wanted.making(), found.making()
-    if differing := [name for name in ours if ours[name] != theirs[name]]:
-        raise ArtefactError(
-            f"{output}: a run of another making (they differ in {', '.join(differing)}); --overwrite replaces it"
-        )
-    return True
-
-
 def asked_encoder(
     manifest: Manifest, checkpoint: str | None, tokenizer: str | None, options: Mapping[str, Any]
 ) -> dict[str, Any]:
@@ -323,11 +290,6 @@ def refinement_of(wishes: Mapping[str, Any]) -> Refinement | None:
         feedback=wishes["feedback"] and Feedback(*wishes["feedback"]),
     )
     return None if refinement == Refinement() else refinement
-
-
-def refinement_names() -> set[str]:
-    """Under which names a run's manifest keeps what is not an option of the encoder itself."""
-    return {"require", "forbid", *(field.name for field in fields(Refinement))}
 
 
 def noted(wishes: Mapping[str, Any]) -> dict[str, Any]:

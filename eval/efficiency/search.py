@@ -52,8 +52,8 @@ SYSTEMS: Mapping[str, System] = {
 
 def ours(index: str, queries: str) -> Ready:
     """A worker around our engine, through what `search_index` uses."""
+    from lexvl_anserini.engines.folder import index_manifest
     from lexvl_anserini.registry import ENGINES, resolve
-    from lexvl_anserini.search import index_manifest
 
     path = Path(index)
     manifest = index_manifest(path)

@@ -165,3 +165,22 @@ def folder_bytes(index: Path) -> int:
     """Size of the engine's files, without the manifest and its companions."""
     ours = {MANIFEST, REPORT, VOCABULARY}
     return sum(f.stat().st_size for f in index.rglob("*") if f.is_file() and f.name not in ours)
+
+
+def index_manifest(index: Path, manifest: Path | None = None) -> Manifest:
+    """The manifest of an index, or of the shards a stock index was built from.
+
+    Raises:
+        ArtefactError: there is no such index, or no manifest.
+    """
+    if not index.is_dir():
+        raise ArtefactError(f"{index}: no such index; build it with python -m lexvl_anserini.index")
+    path = manifest or index / MANIFEST
+    if path.is_dir():
+        path = path / MANIFEST
+    if not path.is_file():
+        raise ArtefactError(
+            f"{path}: no manifest; for an index that stock Pyserini built, name the manifest.json of its shards with "
+            "--manifest"
+        )
+    return Manifest.from_json(read_json(path, "manifest"), str(path))
