@@ -184,7 +184,8 @@ def read_all(shards: Path, topics: str | None, data_dir: str | None, device: str
     Raises:
         UsageError: the shards are not dense, or there is no topic.
     """
-    from lexvl_anserini.encode import encode_queries, load_encoder_of
+    from lexvl_anserini.encode import encode_queries
+    from lexvl_anserini.encoders.choosing import load_encoder_of
     from lexvl_anserini.engines.shards import read_vectors
     from lexvl_anserini.impacts import read_manifest
     from lexvl_anserini.queries import topic_source

@@ -29,10 +29,10 @@ import typer
 from eval.meanings import Meaning, concepts_in, distinct, meanings, named, words_of
 from eval.render import FORMATS as TABLE_FORMATS
 from eval.render import Column, Table, check_format
-from lexvl_anserini.cli import DataDir, Verbose, run
+from lexvl_anserini.cli import DataDir, Verbose, parse_settings, run
 from lexvl_anserini.data.demo import captions, scenes
 from lexvl_anserini.data.scenes.world import Scene
-from lexvl_anserini.encode import default_encoder, parse_settings
+from lexvl_anserini.encoders.choosing import default_encoder
 from lexvl_anserini.errors import UsageError
 
 if TYPE_CHECKING:

@@ -264,7 +264,8 @@ def read_inputs(
         DataError: there is no topic.
     """
     from lexvl_anserini.data.base import noted_dataset
-    from lexvl_anserini.encode import encode_queries, load_encoder_of
+    from lexvl_anserini.encode import encode_queries
+    from lexvl_anserini.encoders.choosing import load_encoder_of
     from lexvl_anserini.impacts import read_manifest
     from lexvl_anserini.queries import topic_source, vocabulary_file
     from lexvl_anserini.records import Topic

@@ -19,8 +19,8 @@ from eval.metrics import evaluate, mean, means, parse_measure
 from eval.order import strict_order
 from eval.render import FORMATS as TABLE_FORMATS
 from eval.render import Column, Table, check_format
-from lexvl_anserini.cli import DataDir, Verbose, run
-from lexvl_anserini.encode import default_encoder, direction_option, natural_direction, parse_settings
+from lexvl_anserini.cli import DataDir, Verbose, parse_settings, run
+from lexvl_anserini.encoders.choosing import default_encoder, direction_option, natural_direction
 from lexvl_anserini.errors import UsageError
 from lexvl_anserini.records import Qrel, ScoredDoc
 

@@ -15,7 +15,7 @@ import typer
 from eval.inputs import describe_run
 from eval.strips import Cell, Item, Strip, draw_sheet
 from lexvl_anserini.cli import DataDir, Verbose, check_style, print_rows, run
-from lexvl_anserini.encode import load_encoder_of
+from lexvl_anserini.encoders.choosing import load_encoder_of
 from lexvl_anserini.engines.folder import index_manifest
 from lexvl_anserini.errors import DataError, UsageError
 from lexvl_anserini.explain import as_cut, encoded, encoder_options, explain, warn_of_other_scores

@@ -11,7 +11,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -136,6 +136,21 @@ def main() -> None:
     for name, module in COMMANDS.items():
         register(app, import_module(module).command, name)
     guarded(app)
+
+
+def parse_settings(settings: Iterable[str]) -> dict[str, Any]:
+    """`["topk=64", "mode=alpha"]` -> `{"topk": "64", "mode": "alpha"}`; the loader's signature gives the types.
+
+    Raises:
+        UsageError: an entry is not KEY=VALUE.
+    """
+    parsed: dict[str, Any] = {}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals or not key:
+            raise UsageError(f"--set {setting!r}: expected KEY=VALUE, for example --set topk=64")
+        parsed[key.strip().replace("-", "_")] = value
+    return parsed
 
 
 def check_style(style: str) -> None:

@@ -21,16 +21,18 @@ from lexvl_anserini.cli import (
     Verbose,
     check_style,
     file_name,
+    parse_settings,
     print_rows,
     progress_bar,
     run,
     silent,
 )
 from lexvl_anserini.data.images import ON_ERROR
+from lexvl_anserini.encoders.choosing import TRIED_ON, default_encoder, direction_option, natural_direction
 from lexvl_anserini.errors import ArtefactError, UnknownName, UsageError
 from lexvl_anserini.files import write_json
 from lexvl_anserini.records import DenseQuery, ImpactQuery, Manifest, Topic
-from lexvl_anserini.registry import ENCODERS, resolve
+from lexvl_anserini.registry import ENCODERS
 from lexvl_anserini.runs import manifest_path
 
 if TYPE_CHECKING:
@@ -48,64 +50,6 @@ Query = ImpactQuery | DenseQuery | Topic
 PIECE = 1024
 # Documents that a dry run times.
 DRY_RUN_SAMPLE = 64
-
-# The encoder when none is named: of pictures, of texts.
-DEFAULT_IMAGE_ENCODER = "vdr-crossmodal"
-DEFAULT_ENCODER = "vdr"
-
-# The checkpoint of an encoder on a corpus when none is named; elsewhere the loader's own default.
-DEMO_CHECKPOINTS: Mapping[str, str] = {"vdr-crossmodal": "demo-vdr", "dense-crossmodal": "demo-dense", "vdr": "minilm"}
-# Photos that the embedded models are tried on where none is named. They have seen drawings only, and are said to.
-TRIED_ON = frozenset({"flickr8k"})
-
-
-def load_encoder_of(
-    manifest: Manifest,
-    checkpoint: str | None = None,
-    tokenizer: str | None = None,
-    device: str = "auto",
-    settings: Mapping[str, Any] | None = None,
-) -> Encoder:
-    """Loads the encoder that made an artefact.
-
-    Args:
-        manifest: of shards or of an index.
-        checkpoint: where the same checkpoint lies now, if it moved.
-        tokenizer: the same for its tokenizer.
-        device: auto, cpu, cuda, ...
-        settings: options of the query side that replace those of the making, for example `query_topk`.
-
-    Raises:
-        ArtefactError: the checkpoint or its vocabulary is not the one that made the artefact.
-    """
-    from lexvl_anserini.encoders.checkpoints import find_checkpoint
-    from lexvl_anserini.encoders.loading import digest_of, load_encoder, other_parts
-
-    about = manifest.encoder
-    options = {**(about.get("options") or {}), **(settings or {})}
-    tokenizer = tokenizer or options.pop("tokenizer", None)
-    options.pop("tokenizer", None)
-    backbone_config = options.pop("backbone_config", None)
-    model = load_encoder(
-        about["name"], checkpoint or about.get("checkpoint"), tokenizer, backbone_config, device, **options
-    )
-    found = model.checkpoint_digest
-    if "backbone_checkpoint" in options and "backbone_checkpoint" not in (about.get("options") or {}):
-        # Vectors were read from the corpus; now texts and pictures are to be encoded, by a part the index knows not.
-        named = {"tokenizer": tokenizer, "backbone_config": backbone_config, **options, "backbone_checkpoint": None}
-        found = digest_of(find_checkpoint(model.checkpoint) if model.checkpoint else None, other_parts(named))
-    if found != about.get("checkpoint_digest"):
-        raise ArtefactError(
-            f"checkpoint {model.checkpoint} has digest {str(found)[:16]}, the index was made with "
-            f"{str(about.get('checkpoint_digest'))[:16]}; name that checkpoint with --checkpoint or encode again"
-        )
-    vocabulary = manifest.vocabulary.get("digest")  # none where only the encoder is asked for, not its index
-    if model.kind == "impact" and vocabulary and model.query.vocabulary.digest != vocabulary:
-        raise ArtefactError(
-            f"encoder {model.name!r} has vocabulary {model.query.vocabulary.digest[:16]}, the index was made with "
-            f"{vocabulary[:16]}; encode again or name the right checkpoint and tokenizer"
-        )
-    return model
 
 
 def encode_queries(
@@ -143,21 +87,6 @@ def quantised_queries(
             vectors = StockQueryEncoder(model, quantiser, max_impact, batch_size).encode_all(inputs)
             for topic, terms in zip(piece, vectors, strict=True):
                 yield ImpactQuery(topic.query_id, terms)
-
-
-def parse_settings(settings: Iterable[str]) -> dict[str, Any]:
-    """`["topk=64", "mode=alpha"]` -> `{"topk": "64", "mode": "alpha"}`; the loader's signature gives the types.
-
-    Raises:
-        UsageError: an entry is not KEY=VALUE.
-    """
-    parsed: dict[str, Any] = {}
-    for setting in settings:
-        key, equals, value = setting.partition("=")
-        if not equals or not key:
-            raise UsageError(f"--set {setting!r}: expected KEY=VALUE, for example --set topk=64")
-        parsed[key.strip().replace("-", "_")] = value
-    return parsed
 
 
 def list_encoders(style: str = "text") -> str:
@@ -249,27 +178,6 @@ def part_of(number: int | None, of: int | None) -> Part | None:
         raise UsageError("--shard-id and --shard-num go together, for example --shard-id 0 --shard-num 4")
     Part(number, of).span(of)  # any corpus has as many documents
     return Part(number, of)
-
-
-def default_encoder(corpus: str, direction: str, encoder: str | None = None) -> tuple[str, str | None]:
-    """Encoder and checkpoint of a corpus where the user names none, or names only the encoder."""
-    named = encoder or (DEFAULT_ENCODER if direction == "text-to-text" else DEFAULT_IMAGE_ENCODER)
-    family = corpus.split("/")[0]
-    embedded = family == "demo" or (family in TRIED_ON and direction != "text-to-text")
-    return named, DEMO_CHECKPOINTS.get(named) if embedded else None
-
-
-def natural_direction(encoder: str | None, direction: str | None) -> str | None:
-    """An encoder that reads texts only asks a corpus of captioned images for its captions, unless told otherwise."""
-    return direction or (None if encoder is None or direction_option(encoder, "any") else "text-to-text")
-
-
-def direction_option(encoder: str, direction: str) -> dict[str, str]:
-    """`{"direction": ...}` for encoders that have that option (one side reads images), else nothing."""
-    import inspect
-
-    takes = "direction" in inspect.signature(resolve("encoder", encoder, ENCODERS)).parameters
-    return {"direction": direction} if takes else {}
 
 
 def load_topics(

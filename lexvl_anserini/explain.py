@@ -16,8 +16,9 @@ import orjson
 import typer
 
 from lexvl_anserini.clauses import All, Ids, Impacts
-from lexvl_anserini.cli import DataDir, Verbose, check_style, run
-from lexvl_anserini.encode import encode_queries, load_encoder_of, parse_settings
+from lexvl_anserini.cli import DataDir, Verbose, check_style, parse_settings, run
+from lexvl_anserini.encode import encode_queries
+from lexvl_anserini.encoders.choosing import load_encoder_of
 from lexvl_anserini.engines.folder import index_manifest
 from lexvl_anserini.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.queries import TYPED, check_readable, topic_source, typed_topic, vocabulary_file

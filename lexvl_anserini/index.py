@@ -12,7 +12,17 @@ from typing import Annotated, Any
 
 import typer
 
-from lexvl_anserini.cli import Overwrite, Progress, Verbose, check_style, print_rows, progress_bar, run, silent
+from lexvl_anserini.cli import (
+    Overwrite,
+    Progress,
+    Verbose,
+    check_style,
+    parse_settings,
+    print_rows,
+    progress_bar,
+    run,
+    silent,
+)
 from lexvl_anserini.engines.folder import REPORT, clear_remains, read_report
 from lexvl_anserini.errors import ArtefactError, UsageError
 from lexvl_anserini.records import MANIFEST, Index, Manifest
@@ -333,7 +343,6 @@ def command(
 
     Example: python -m lexvl_anserini.index impacts/demo --index indexes/demo
     """
-    from lexvl_anserini.encode import parse_settings
     from lexvl_anserini.engines.jvm import INDEXING_OPTIONS
 
     check_style(style)

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import orjson
 import typer
 
-from lexvl_anserini.cli import Verbose, check_style, run
-from lexvl_anserini.encode import default_encoder, parse_settings
+from lexvl_anserini.cli import Verbose, check_style, parse_settings, run
+from lexvl_anserini.encoders.choosing import default_encoder
 from lexvl_anserini.errors import UsageError
 from lexvl_anserini.files import atomic_write
 

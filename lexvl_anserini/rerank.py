@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lexvl_anserini import cli
-from lexvl_anserini.cli import DataDir, Overwrite, Verbose, check_style, print_rows
-from lexvl_anserini.encode import load_encoder_of, parse_settings
+from lexvl_anserini.cli import DataDir, Overwrite, Verbose, check_style, parse_settings, print_rows
+from lexvl_anserini.encoders.choosing import load_encoder_of
 from lexvl_anserini.errors import ArtefactError
 from lexvl_anserini.hybrid import Part, hybrid_lists, topics_of
 from lexvl_anserini.records import Manifest, ScoredDoc, Topic

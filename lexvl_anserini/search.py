@@ -18,8 +18,19 @@ import orjson
 import typer
 
 from lexvl_anserini.clauses import Clause, Not, Term, TreeQuery
-from lexvl_anserini.cli import DataDir, Overwrite, Verbose, check_style, file_name, print_rows, progress_bar, run
-from lexvl_anserini.encode import encode_queries, load_encoder_of, parse_settings
+from lexvl_anserini.cli import (
+    DataDir,
+    Overwrite,
+    Verbose,
+    check_style,
+    file_name,
+    parse_settings,
+    print_rows,
+    progress_bar,
+    run,
+)
+from lexvl_anserini.encode import encode_queries
+from lexvl_anserini.encoders.choosing import load_encoder_of
 from lexvl_anserini.engines.folder import index_manifest, read_report
 from lexvl_anserini.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.feedback import Feedback, ShardVectors

@@ -575,7 +575,7 @@ def test_a_damaged_cache_is_seen_without_the_hub(hub):
 
 def test_the_pinned_revision_is_in_the_manifest(hub, tmp_path):
     from lexvl_anserini.data.base import Dataset
-    from lexvl_anserini.encode import load_encoder_of
+    from lexvl_anserini.encoders.choosing import load_encoder_of
     from lexvl_anserini.impacts import write_impacts
     from lexvl_anserini.records import Document
 

@@ -18,8 +18,10 @@ from pathlib import Path
 import pytest
 
 from lexvl_anserini import cli
+from lexvl_anserini.cli import parse_settings
 from lexvl_anserini.data.base import load_dataset
-from lexvl_anserini.encode import command, default_encoder, encode_queries, load_encoder_of, parse_settings
+from lexvl_anserini.encode import command, encode_queries
+from lexvl_anserini.encoders.choosing import default_encoder, load_encoder_of
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.errors import ArtefactError, UsageError
 from lexvl_anserini.impacts import read_manifest, write_impacts

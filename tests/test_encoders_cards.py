@@ -13,8 +13,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from lexvl_anserini.cli import make_app
-from lexvl_anserini.encode import DEMO_CHECKPOINTS, command, parse_settings
+from lexvl_anserini.cli import make_app, parse_settings
+from lexvl_anserini.encode import command
 from lexvl_anserini.encoders.cards import (
     CARDS,
     EXAMPLES,
@@ -29,6 +29,7 @@ from lexvl_anserini.encoders.cards import (
     type_name,
 )
 from lexvl_anserini.encoders.checkpoints import PACKAGED
+from lexvl_anserini.encoders.choosing import DEMO_CHECKPOINTS
 from lexvl_anserini.encoders.loading import DEFAULT_CHECKPOINTS, checked_options, load_encoder
 from lexvl_anserini.errors import UnknownName
 from lexvl_anserini.registry import DATASETS, ENCODERS, resolve

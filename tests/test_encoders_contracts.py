@@ -19,8 +19,8 @@ from PIL import Image
 from scipy import sparse
 from tiny_encoders import BERT, SPARSE, TINY_ENCODERS, Tiny
 
-from lexvl_anserini.encode import load_encoder_of
 from lexvl_anserini.encoders.checkpoints import read_weights
+from lexvl_anserini.encoders.choosing import load_encoder_of
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.weights import WEIGHT_SUFFIXES
 from lexvl_anserini.errors import CheckpointError, LexvlError, UsageError
