@@ -1,7 +1,4 @@
-"""Which encoder is meant: by default for a corpus, by direction, or by the manifest of an artefact.
-
-Nothing here loads torch before an encoder is loaded.
-"""
+"""Which encoder is meant: by default for a corpus, by direction, or by the manifest of an artefact."""
 
 from __future__ import annotations
 
