@@ -21,7 +21,7 @@ from eval.render import FORMATS as TABLE_FORMATS
 from eval.render import Column, Table, check_format, json_rows
 from lexvl_anserini.cli import Verbose, run
 from lexvl_anserini.data.demo import scenes
-from lexvl_anserini.data.scenes.facts import Fact, readings
+from lexvl_anserini.data.scenes.facts import Fact, link, readings
 from lexvl_anserini.data.scenes.grammar import tellings
 from lexvl_anserini.data.scenes.world import Scene
 
@@ -64,7 +64,9 @@ class Tellable:
     def agreeing(self, facts: Sequence[Fact]) -> int:
         """The scenes that a caption of these facts agrees with, scene i as bit i."""
         everything = (1 << self.count) - 1
-        told = (reduce(and_, (table.get(fact, 0) for fact in facts), everything) for table in self.tables)
+        # From its landmark a scene is told only together with how the two stand to each other.
+        tables = self.tables if any(fact.slot is link for fact in facts) else self.tables[:1]
+        told = (reduce(and_, (table.get(fact, 0) for fact in facts), everything) for table in tables)
         return reduce(or_, told)
 
 

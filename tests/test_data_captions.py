@@ -325,7 +325,7 @@ def few(monkeypatch):
 def test_demo_text_to_image(tmp_path, few):
     data = load_dataset("demo", "val", str(tmp_path), direction="text-to-image")
     documents, topics, qrels = everything(data)
-    archive = tmp_path / "demo" / "images-v2-64px-val.tar"
+    archive = tmp_path / "demo" / "images-v3-64px-val.tar"
     assert documents[3] == Document("val-00003", image=f"{archive}::val-00003.png")
     assert open_image(documents[3].image).size == (64, 64)
     assert [topic.query_id for topic in topics[:6]] == [*(f"val-00000-{n}" for n in range(1, 6)), "val-00001-1"]

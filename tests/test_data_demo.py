@@ -23,7 +23,7 @@ from lexvl_anserini.data.scenes.world import (
 )
 from lexvl_anserini.errors import UnknownName, UsageError
 
-DIGEST_OF_TEST_CAPTIONS = "c924342f1d0181b892f575def58fc8b8e90015251ffbe0fb034b4bd05a6a68f4"
+DIGEST_OF_TEST_CAPTIONS = "0639b396bd607c905a057390bfcaa4e34d9201991a451b93f0d37af72b08201b"
 
 
 @pytest.fixture(scope="module")

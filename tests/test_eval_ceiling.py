@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from dataclasses import replace
+from itertools import islice
 
 import pytest
 from typer.testing import CliRunner
@@ -158,10 +159,11 @@ def test_every_wording_stands_in_its_caption(listed):
 def test_equal_texts_agree_with_equal_scenes(listed, index):
     """What a caption says does not depend on how it came about."""
     agreeing = defaultdict(set)
-    for scene in [*listed, *scenes("val")]:
+    listed = [*listed, *scenes("val"), *islice(scenes("train"), 3_000)]
+    for scene in listed:
         for telling in tellings(scene):
             agreeing[telling.text.lower().rstrip(".")].add(index.agreeing(telling.facts))
-    assert len(agreeing) < 10 * len(listed), "no caption of two scenes, nothing tested"
+    assert len(agreeing) < 5 * len(listed), "no caption of two scenes, nothing tested"
     assert all(len(found) == 1 for found in agreeing.values())
 
 
@@ -231,8 +233,8 @@ def test_scenes_that_look_alike_halve_the_ceiling(listed):
 def test_ceiling_of_the_test_split():
     found = ceiling("test")
     assert found.captions == 5000
-    assert 0.88 < found.alone < 0.90
-    assert 0.930 < found.r_at_1 < 0.938 < found.r_at_5 < found.r_at_10 < 1
+    assert 0.90 < found.alone < 0.92
+    assert 0.940 < found.r_at_1 < 0.948 < found.r_at_5 < found.r_at_10 < 1
     assert 1 < found.mean_scenes < found.most_scenes < 30
 
 

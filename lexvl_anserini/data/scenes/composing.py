@@ -42,15 +42,17 @@ def compose(scene: Scene, draws: Draws, horizon: int) -> list[Placed]:
 
 
 def _behind_all(stage: Stage, thing: Thing, placed: list[Placed]) -> list[Placed]:
-    """A thing in the background, where the others hide it least."""
+    """A thing in the background, where the others hide it least; nearer where nothing stands beside the subject."""
     draws = stage.draws
-    depth = 40 if stage.ground == "home" else draws.between(60, 140)
-    spans = [(start, start + 330) for start in (20, 180, 340, 500, 650)]
+    near = stage.scene.landmark is None
+    depth = 40 if stage.ground == "home" else draws.between(60, 140) + (60 if near else 0)
+    width, percent = (460, 92) if near else (360, 72)
+    spans = [(start, start + width) for start in range(20, 981 - width, (960 - width) // 4)]
     covered = [sum(_shared(span, one) for one in placed) for span in spans]
     best = min(covered)
     span = draws.choice([span for span, hidden in zip(spans, covered, strict=True) if hidden <= best + 60])
     pose = any_pose(stage, thing.kind)
-    return place(stage, "backdrop", thing, pose, span, stage.horizon + depth, 420, 62, far=True)
+    return place(stage, "backdrop", thing, pose, span, stage.horizon + depth, 420, percent, far=not near)
 
 
 def _shared(span: tuple[int, int], one: Placed) -> int:
@@ -90,8 +92,8 @@ def _overlapping(stage: Stage, front: str) -> list[Placed]:
     left = draws.chance(50)
     near, far = ((20, 620), (330, 980)) if left else ((380, 980), (20, 670))
     if front == "subject":
-        return place_landmark(stage, far, behind_floor, percent=105) + place_subject(stage, near, floor, 480, 84)
-    return place_subject(stage, far, behind_floor, percent=105) + place_landmark(stage, near, floor, 480, 84)
+        return place_landmark(stage, far, behind_floor, percent=118) + place_subject(stage, near, floor, 480, 84)
+    return place_subject(stage, far, behind_floor, percent=118) + place_landmark(stage, near, floor, 480, 84)
 
 
 def _in_front_of(stage: Stage) -> list[Placed]:
@@ -104,7 +106,7 @@ def _behind(stage: Stage) -> list[Placed]:
 
 def _above(stage: Stage) -> list[Placed]:
     draws = stage.draws
-    below = place_landmark(stage, (80, 920), stage.floor(), 430, 84)
+    below = place_landmark(stage, (80, 920), stage.floor(), 460, 94)
     top = min(one.bottom - one.height for one in below)
     middle = sum(one.x for one in below) // len(below)
     half = 300 + 60 * stage.scene.subject.count

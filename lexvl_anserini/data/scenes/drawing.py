@@ -37,7 +37,7 @@ HAIR: tuple[Colour, ...] = ((44, 32, 28), (88, 54, 32), (150, 100, 48), (226, 19
 TROUSERS: tuple[Colour, ...] = ((52, 66, 110), (60, 60, 68), (96, 78, 60), (40, 44, 52), (120, 120, 124))
 
 # Changes whenever a pixel or the size of a split does, so that pictures drawn before are drawn again.
-VERSION = 2
+VERSION = 3
 
 
 def draw(scene: Scene, size: int = 64) -> NDArray[np.uint8]:

@@ -20,6 +20,9 @@ FEWEST_WORDS, MOST_WORDS = 6, 16
 # Poses not worth a verb at the end of a caption.
 _AT_REST = frozenset({"standing", "lying", "open"})
 
+# Of a hundred captions that can tell a backdrop, those that do where nothing else is beside the subject.
+_ALONE = 80
+
 
 class Telling(NamedTuple):
     """A caption and the facts it tells, in the order in which they were chosen."""
@@ -94,8 +97,10 @@ def _doing(pen: Pen, form: int, pose: int = 75, beside: int = 70, place: int = 6
     return _join(verb, where, pen.say(facts.place, bool(where)) if named else "")
 
 
-def _backdrop(pen: Pen) -> str:
-    if pen.scene.backdrop is None:
+def _backdrop(pen: Pen, percent: int = 0) -> str:
+    """What is behind, told in so many cases of a hundred; in most where it is the only thing besides the subject."""
+    percent = percent if pen.scene.landmark else _ALONE
+    if not (percent and pen.draws.chance(percent)) or pen.scene.backdrop is None:
         return ""
     return pen.word(words.BACKDROP_PHRASES).format(_thing(pen, "backdrop", colour=45))
 
@@ -105,24 +110,24 @@ def _backdrop(pen: Pen) -> str:
 
 def _fragment(pen: Pen) -> str:
     """`Two crimson boats sailing on the ocean at dusk`."""
-    return _join(_thing(pen, "subject"), _doing(pen, 0), pen.say(facts.sky), pen.maybe(30, lambda: _backdrop(pen)))
+    return _join(_thing(pen, "subject"), _doing(pen, 0), pen.say(facts.sky), _backdrop(pen, 30))
 
 
 def _clause(pen: Pen) -> str:
     """`Two crimson boats sail on the ocean`."""
-    return _join(_thing(pen, "subject"), _doing(pen, 1), pen.say(facts.sky), pen.maybe(25, lambda: _backdrop(pen)))
+    return _join(_thing(pen, "subject"), _doing(pen, 1), pen.say(facts.sky), _backdrop(pen, 25))
 
 
 def _there_is(pen: Pen) -> str:
     """`There are two crimson boats on the ocean`."""
     there = "there is" if pen.scene.subject.count == 1 else "there are"
-    return _join(there, _thing(pen, "subject"), _doing(pen, 0, pose=40, place=75), pen.say(facts.sky))
+    return _join(there, _thing(pen, "subject"), _doing(pen, 0, pose=40, place=75), pen.say(facts.sky), _backdrop(pen))
 
 
 def _opening(pen: Pen) -> str:
     """`A view of two crimson boats on the ocean`."""
     subject = _thing(pen, "subject")
-    backdrop = pen.maybe(30, lambda: _backdrop(pen))
+    backdrop = _backdrop(pen, 30)
     return _join(pen.word(words.OPENINGS), subject, _doing(pen, 0, pose=55, place=60), pen.say(facts.sky), backdrop)
 
 
@@ -137,7 +142,7 @@ def _scene_first(pen: Pen) -> str:
 def _sky_first(pen: Pen) -> str:
     """`At dusk, two crimson boats sail on the ocean`."""
     sky = pen.say(facts.sky)
-    return sky and _join(sky + ",", _thing(pen, "subject"), _doing(pen, 1))
+    return sky and _join(sky + ",", _thing(pen, "subject"), _doing(pen, 1), _backdrop(pen))
 
 
 def _landmark_first(pen: Pen) -> str:
