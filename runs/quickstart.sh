@@ -44,7 +44,8 @@ python -m eval.demo --label "VDR, Lucene" --label "dense twin, FAISS" --label "V
   --run "$out/runs/text-to-image.vdr-crossmodal.trec" --run "$out/runs/text-to-image.dense-crossmodal.trec" \
   --run "$out/runs/text-to-image.alpha.trec" --run "$out/runs/image-to-text.vdr-crossmodal.trec" \
   --run "$out/runs/image-to-text.dense-crossmodal.trec" --run "$out/runs/captions.bm25.trec"
-echo "alpha asks with a caption's bare words: no text encoder at query time"
+echo "alpha asks with a caption's bare words: no text encoder at query time (ms/query is the index's alone, without encoder)"
+echo "BM25 knows no pictures: each picture's fifth caption asks, its other four are the document"
 
 for query in "a red boat under the moon" "two dogs on the beach" "a teddy bear in a bedroom"; do
   echo
@@ -55,5 +56,6 @@ done
 python -m eval.sheet --run "$out/runs/text-to-image.vdr-crossmodal.trec" \
   --index "$out/indexes/text-to-image.vdr-crossmodal" --output "$out/contact-sheet.png" >/dev/null
 echo
+echo "document ID is the picture ID.png in ${LEXVL_DATA:-~/.cache/lexvl}/demo/images-*-test.tar"
 echo "queries, first pictures and their terms: $out/contact-sheet.png"
 echo "done in $SECONDS s; everything is in $out/"
