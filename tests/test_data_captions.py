@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from lexvl_anserini.data.base import load_dataset
+from lexvl_anserini.data.captions import SOURCES
 from lexvl_anserini.data.demo import captions, scenes
 from lexvl_anserini.data.images import open_image
 from lexvl_anserini.data.karpathy import Caption, CaptionedImage, read_karpathy
@@ -170,6 +171,50 @@ def test_coco_folders_as_unpacked(tmp_path):
     assert found == [f"{tmp_path}/coco/val2014/1.jpg", f"{tmp_path}/coco/train2014/2.jpg"]
 
 
+def gallery_of(root, *names):
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(b"-")
+
+
+@pytest.mark.parametrize(
+    "others", [["train2014/1.jpg"], ["train2014/1.jpg", "val2014/2.jpg"], ["images/train2014/1.jpg"]]
+)
+def test_a_picture_of_another_folder_is_not_taken(tmp_path, others):
+    root = corpus_of(tmp_path, images=[image(1, filepath="val2014")], pictures=False)
+    gallery_of(tmp_path / "coco", *others)
+    with pytest.raises(DataError, match=r"1 of 1 images are not in .*: val2014/1\.jpg$"):
+        next(load_dataset("coco", data_dir=root).documents())
+
+
+@pytest.mark.parametrize("where", ["images", "images/all"])
+def test_pictures_of_several_folders_put_into_one(tmp_path, where):
+    names = ["COCO_val2014_1.jpg", "COCO_train2014_2.jpg"]
+    records = [image(n, filepath=names[n - 1].split("_")[1], filename=names[n - 1]) for n in (1, 2)]
+    root = corpus_of(tmp_path, images=records, pictures=False)
+    gallery_of(tmp_path / "coco" / where, *names)
+    found = [document.image for document in load_dataset("coco", data_dir=root).documents()]
+    assert found == [f"{tmp_path}/coco/{where}/{name}" for name in names]
+
+
+def test_one_picture_is_not_taken_for_two_nor_one_of_two(tmp_path):
+    records = [image(1, filepath="a", filename="x.jpg"), image(2, filepath="b", filename="x.jpg")]
+    root = corpus_of(tmp_path, images=records, pictures=False)
+    gallery_of(tmp_path / "coco" / "images", "x.jpg")
+    with pytest.raises(DataError, match=r"2 of 2 images are not in .*: a/x\.jpg, b/x\.jpg$"):
+        next(load_dataset("coco", data_dir=root).documents())
+    root = corpus_of(tmp_path, images=[image(1, filepath="c", filename="x.jpg")], pictures=False)
+    gallery_of(tmp_path / "coco" / "images", "d/x.jpg")
+    with pytest.raises(DataError, match=r"1 of 1 images are not in .*: c/x\.jpg$"):
+        next(load_dataset("coco", data_dir=root).documents())
+
+
+def test_of_pictures_of_one_name_the_one_at_the_top_counts(tmp_path):
+    root = corpus_of(tmp_path, images=[image(1)])
+    gallery_of(tmp_path / "coco" / "images", "0/1.jpg")
+    assert next(load_dataset("coco", data_dir=root).documents()).image == f"{tmp_path}/coco/images/1.jpg"
+
+
 def test_a_folder_within_images_and_files_of_one_name(tmp_path):
     records = [image(1, filepath="b", filename="x.jpg"), image(2, filepath="a", filename="x.jpg")]
     root = corpus_of(tmp_path, images=records)
@@ -214,6 +259,10 @@ def test_captions_without_images(tmp_path, name):
         DataError, match=f"{name} has its captions but no images; missing: .*text-to-text needs no images"
     ):
         next(load_dataset(name, data_dir=root).documents())
+    with pytest.raises(DataError) as told:
+        next(load_dataset(name, data_dir=root).documents())
+    for folder in ("images", *SOURCES[name].folders):
+        assert f"{tmp_path}/{name}/{folder}/" in str(told.value)
     assert next(load_dataset(name, data_dir=root).qrels())  # what needs no picture asks for none
 
 
@@ -349,6 +398,20 @@ def test_demo_draws_only_when_pictures_are_asked_for(tmp_path, few):
     assert not (tmp_path / "demo").exists()
     next(data.documents())
     assert (tmp_path / "demo").exists()
+
+
+def test_demo_pictures_are_listed_without_staging_scenes_or_writing_captions(tmp_path, few, monkeypatch):
+    data = load_dataset("demo", "val", str(tmp_path), direction="text-to-image")
+    first = list(data.documents())
+    monkeypatch.setattr("lexvl_anserini.data.demo.make_scene", None)
+    assert list(data.documents()) == first
+
+
+def test_demo_captions_are_written_once(few, monkeypatch):
+    data = load_dataset("demo", "val", direction="text-to-text")
+    first = everything(data)
+    monkeypatch.setattr("lexvl_anserini.data.demo.captions", None)
+    assert everything(data) == first
 
 
 # --- real data ------------------------------------------------------------------------------------------------------

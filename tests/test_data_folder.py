@@ -1,4 +1,5 @@
 import os
+import tarfile
 
 import pytest
 
@@ -53,6 +54,69 @@ def test_images_with_and_without_captions(tmp_path):
 def test_images_and_texts_together(tmp_path):
     folder_of(tmp_path, pictures__a_DOT_jpg=b"-", texts__a_DOT_txt=b"not its caption")
     assert [doc.doc_id for doc in documents(tmp_path)] == ["pictures/a.jpg", "texts/a"]
+
+
+@pytest.mark.parametrize("suffix", ["jfif", "jpe", "JP2", "ppm", "avif", "tga"])
+def test_whatever_picture_can_be_read_is_a_document(tmp_path, suffix):
+    folder_of(tmp_path, **{f"a_DOT_{suffix}": b"-", "a_DOT_txt": b"its caption"})
+    assert [(doc.doc_id, doc.text) for doc in documents(tmp_path)] == [(f"a.{suffix}", "its caption")]
+
+
+def test_what_is_left_out_is_counted_once(tmp_path, caplog):
+    folder_of(tmp_path, a_DOT_jpg=b"-", b_DOT_md=b"-", c__d_DOT_md=b"-", c__e_DOT_pdf=b"-", _DOT_hidden_DOT_md=b"-")
+    caplog.set_level("INFO")
+    assert len(documents(tmp_path)) == len(documents(tmp_path)) == 1
+    assert caplog.messages == [f"{tmp_path}: left out, neither picture nor text: 3 (2 .md, 1 .pdf)"]
+
+
+def test_a_text_among_pictures_is_told_with_its_path(tmp_path, caplog):
+    folder_of(tmp_path, a_DOT_jpg=b"-", a_DOT_txt=b"a caption", notes_DOT_txt=b"no caption", z_DOT_txt=b"no caption")
+    caplog.set_level("INFO")
+    assert len(documents(tmp_path, direction="text-to-text")) == 3
+    assert caplog.messages == []
+    documents(tmp_path)
+    documents(tmp_path)
+    assert caplog.messages == [
+        f"{tmp_path}/notes.txt: a text without a picture of its name; it is a document of its own"
+    ]
+
+
+def test_captions_are_named_exactly_as_their_pictures(tmp_path):
+    folder_of(tmp_path, a_DOT_Jpg=b"-", a_DOT_txt=b"a caption", b_DOT_jpg=b"-", b_DOT_TXT=b"a text")
+    assert [(doc.doc_id, doc.text) for doc in documents(tmp_path)] == [
+        ("a.Jpg", "a caption"),
+        ("b", "a text"),
+        ("b.jpg", None),
+    ]
+
+
+def test_a_tar_is_read_as_the_folder_it_was_made_of(tmp_path):
+    folder = tmp_path / "in"
+    folder_of(
+        folder, b_DOT_jpg=b"-", b_DOT_txt=b"b\n", a__z_DOT_png=b"-", a_DOT_txt=b"a", _DOT_x_DOT_jpg=b"-", y_DOT_md=b""
+    )
+    (folder / "a-b.txt").write_text("before a/z")
+    packed = tmp_path / "{in}.tar"
+    with tarfile.open(packed, "w") as archive:
+        archive.add(folder, ".")
+    assert [(doc.doc_id, doc.text, doc.image) for doc in documents(packed)] == [
+        (doc.doc_id, doc.text, doc.image and doc.image.replace(f"{folder}/", f"{packed}::"))
+        for doc in documents(folder)
+    ]
+    assert len(documents(packed)) == 4
+    with pytest.raises(DataError, match=r"in}\.tar: a plain folder has no topics"):
+        load_dataset(f"folder:{packed}").topics()
+
+
+def test_files_that_are_neither_folder_nor_tar(tmp_path):
+    (tmp_path / "x.tar.gz").write_bytes(b"-")
+    with pytest.raises(DataError, match=r"x\.tar\.gz: neither a folder nor an uncompressed \.tar; unpack it"):
+        load_dataset(f"folder:{tmp_path}/x.tar.gz")
+    (tmp_path / "x.tar").write_bytes(b"-" * 600)
+    with pytest.raises(DataError, match=r"x\.tar: not an uncompressed tar archive"):
+        load_dataset(f"folder:{tmp_path}/x.tar")
+    with pytest.raises(DataError, match=r"y\.tar: no such folder or tar"):
+        load_dataset(f"folder:{tmp_path}/y.tar")
 
 
 def test_a_folder_in_beir_layout(tmp_path):

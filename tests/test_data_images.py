@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, features
 
 from lexvl_anserini.data.archives import open_archive
 from lexvl_anserini.data.base import load_dataset
-from lexvl_anserini.data.images import AHEAD, ImageReader, open_image, read_images
+from lexvl_anserini.data.images import AHEAD, ImageReader, image_suffixes, open_image, read_images
 from lexvl_anserini.errors import DataError, UsageError
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
@@ -194,6 +194,23 @@ def test_the_limit_can_be_set(tmp_path):
     assert open_image(path, max_pixels=10_000).size == (100, 100)
 
 
+def test_the_limit_holds_for_opened_pictures_that_are_not_decoded_yet(tmp_path):
+    (tmp_path / "bomb.png").write_bytes(png_header(9000, 9000))
+    opened = Image.open(tmp_path / "bomb.png")
+    with pytest.raises(DataError, match=r"PIL image .*bomb\.png: 9000x9000 pixels, more than the limit"), opened:
+        open_image(opened)
+    with pytest.raises(DataError, match="PIL image: 100x100 pixels, more than the limit of 9,999"):
+        open_image(Image.new("L", (100, 100)), max_pixels=9_999)
+
+
+def test_postscript_is_not_run_whatever_its_name(tmp_path):
+    (tmp_path / "fake.jpg").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n")
+    with pytest.raises(DataError, match=r"fake\.jpg: not a picture of a known format \(it begins with b'%!PS-Ado'"):
+        open_image(tmp_path / "fake.jpg")
+    assert {".jpg", ".jfif", ".jpe", ".jp2", ".ppm", ".tga", ".dds"} <= image_suffixes()
+    assert not {".eps", ".ps", ".pdf", ".wmf", ".emf", ".mpg", ".h5"} & image_suffixes()
+
+
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF"])
 def test_cut_off_files(tmp_path, kind):
     noise = np.random.default_rng(0).integers(0, 255, (64, 64, 3), np.uint8)
@@ -221,8 +238,9 @@ def test_damaged_bytes_never_raise_anything_else(tmp_path):
     random = np.random.default_rng(1)
     noise = Image.fromarray(random.integers(0, 255, (32, 32, 3), np.uint8))
     path = tmp_path / "damaged"
-    for kind in ("JPEG", "PNG", "GIF", "WEBP", "TIFF"):
-        data = stored(noise, kind)
+    kinds = ["JPEG", "PNG", "GIF", "WEBP", "TIFF", "DDS", "BLP", *(["AVIF"] if features.check("avif") else [])]
+    for kind in kinds:
+        data = stored(noise.convert("P") if kind == "BLP" else noise, kind)
         for _ in range(25):
             damaged = bytearray(data)
             for place in random.integers(0, len(data), 8):
@@ -232,6 +250,25 @@ def test_damaged_bytes_never_raise_anything_else(tmp_path):
                 assert open_image(path).mode == "RGB"
             except DataError as problem:
                 assert str(problem).startswith(str(path))
+
+
+def awkward(kind):
+    """Headers that Pillow's own plugins refuse with a `NotImplementedError`."""
+    if kind == "DDS":
+        data = bytearray(stored(Image.new("RGB", (4, 4)), "DDS"))
+        data[80:84] = struct.pack("<I", 0x4)  # compressed, by a method without a name
+    else:
+        data = bytearray(stored(Image.new("P", (4, 4)), "BLP"))
+        data[4:8] = struct.pack("<I", 77)  # the compression
+    return bytes(data)
+
+
+@pytest.mark.parametrize("kind", ["DDS", "BLP"])
+def test_what_pillow_does_not_implement_is_told_or_skipped(tmp_path, kind):
+    (tmp_path / "odd").write_bytes(awkward(kind))
+    with pytest.raises(DataError, match=r"odd: a damaged or cut off picture \(.*"):
+        open_image(tmp_path / "odd")
+    assert len(list(reader := read_images([tmp_path / "odd"], on_error="skip"))) == 0 and len(reader.skipped) == 1
 
 
 # --- archives -------------------------------------------------------------------------------------------------------

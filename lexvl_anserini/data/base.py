@@ -18,7 +18,7 @@ DIRECTIONS = ("text-to-text", "text-to-image", "image-to-text")
 
 @dataclass(frozen=True)
 class Dataset:
-    """Documents, topics and qrels of one split; each call starts a fresh stream, nothing is held in memory.
+    """Documents, topics and qrels of one split; each call starts a fresh stream, and only captions are held in memory.
 
     name          as `load_dataset` was given it, without the split: `beir/scifact`
     split         of topics and qrels (and of the documents where the corpus itself is split, as in `demo`)

@@ -42,6 +42,14 @@ class Source(NamedTuple):
     origin: str
 
 
+class Gallery(NamedTuple):
+    """Where a corpus' images are: what is looked through, folders it may name, and the error where there is nothing."""
+
+    sources: list[Path]
+    folders: tuple[str, ...]
+    nothing: Callable[[], str]
+
+
 _KARPATHY = "Karpathy's caption_datasets.zip (cs.stanford.edu/people/karpathy/deepimagesent)"
 SOURCES: Mapping[str, Source] = {
     "coco": Source(
@@ -87,18 +95,18 @@ def load_captions(
     candidates = [root / corpus, root / "captions", root]
     folder = next((folder for folder in candidates if (folder / f"dataset_{corpus}.json").is_file()), None)
     if folder is None:
-        raise DataError(_missing(corpus, root, "captions"))
+        raise DataError(_no_captions(corpus, root))
     galleries = dict.fromkeys((root / corpus, folder))
-    sources = [path for one in galleries for path in sources_in(one, ("images", *SOURCES[corpus].folders))]
+    folders = SOURCES[corpus].folders
+    sources = [path for one in galleries for path in sources_in(one, ("images", *folders))]
     return _dataset(
         corpus,
         folder / f"dataset_{corpus}.json",
-        sources,
+        Gallery(sources, folders, partial(_no_images, corpus, root)),
         split or split_in_name or None,
         data_dir,
         escape_ids,
         direction,
-        _missing(corpus, root, "images"),
     )
 
 
@@ -121,28 +129,24 @@ def load_karpathy(
     json, _, images = (rest, "", "") if Path(rest).expanduser().is_file() else rest.partition(",")
     path = Path(json).expanduser()
     if images:
-        gallery = Path(images).expanduser()
-        if not gallery.exists():
-            raise DataError(f"{gallery}: no such folder or tar archive of images")
-        sources = [gallery]
+        named = Path(images).expanduser()
+        if not named.exists():
+            raise DataError(f"{named}: no such folder or tar archive of images")
+        sources = [named]
     else:
         sources = sources_in(path.parent, ("images",))
-    missing = (
-        f"{name}: no images beside {path}; put them into {path.parent / 'images'} or a .tar there, "
-        f"or name them: karpathy:{path},<images folder or tar>"
-    )
-    return _dataset(name, path, sources, split, data_dir, escape_ids, direction, missing)
+    gallery = Gallery(sources, (), partial(_no_images_beside, name, path))
+    return _dataset(name, path, gallery, split, data_dir, escape_ids, direction)
 
 
 def _dataset(
     name: str,
     path: Path,
-    sources: list[Path],
+    gallery: Gallery,
     split: str | None,
     data_dir: str | None,
     escape_ids: bool,
     direction: str | None,
-    missing: str,
 ) -> Dataset:
     chosen = checked_direction(name, direction, DIRECTIONS, DEFAULT_DIRECTION)
     split = split or DEFAULT_SPLIT
@@ -155,9 +159,10 @@ def _dataset(
     @cache
     def opened() -> Callable[[str], str]:
         # Only what reads pictures needs them: captions are searched, and runs measured, without.
-        if not sources:
-            raise DataError(missing)
-        return references([image.file for image in images], sources, f"{name}/{split}").__getitem__
+        if not gallery.sources:
+            raise DataError(gallery.nothing())
+        files = [image.file for image in images]
+        return references(files, gallery.sources, f"{name}/{split}", gallery.folders).__getitem__
 
     return Dataset(
         name=name,
@@ -205,17 +210,33 @@ def _refuse_repeated(path: Path, key: str, ids: list[str]) -> None:
     raise DataError(f"{path}: {key} {repeated} comes more than once; ids must be distinct")
 
 
-def _missing(corpus: str, root: Path, what: str) -> str:
-    source = SOURCES[corpus]
-    folders = " and ".join(f"{root / corpus / folder}/" for folder in source.folders[:2]) if corpus == "coco" else ""
-    images = f"{root / corpus / 'images'}/ or {root / corpus}/*.tar" + (f" or {folders}" if folders else "")
-    wanted = f"{root / corpus}/dataset_{corpus}.json from {_KARPATHY}"
-    if what == "captions":
-        return (
-            f"{corpus} is not in the data folder; missing: {wanted}; and, unless the direction is text-to-text, "
-            f"{images} with {source.origin}; --data-dir or $LEXVL_DATA name another data folder"
-        )
+# --- what is missing ------------------------------------------------------------------------------------------------
+
+
+def _no_captions(corpus: str, root: Path) -> str:
     return (
-        f"{corpus} has its captions but no images; missing: {images} with {source.origin}, unpacked or as an "
+        f"{corpus} is not in the data folder; missing: {root / corpus}/dataset_{corpus}.json from {_KARPATHY}; and, "
+        f"unless the direction is text-to-text, {_wanted_images(corpus, root)}; "
+        "--data-dir or $LEXVL_DATA name another data folder"
+    )
+
+
+def _no_images(corpus: str, root: Path) -> str:
+    return (
+        f"{corpus} has its captions but no images; missing: {_wanted_images(corpus, root)}, unpacked or as an "
         "uncompressed tar; the direction text-to-text needs no images"
     )
+
+
+def _no_images_beside(name: str, path: Path) -> str:
+    return (
+        f"{name}: no images beside {path}; put them into {path.parent / 'images'} or a .tar there, "
+        f"or name them: karpathy:{path},<images folder or tar>"
+    )
+
+
+def _wanted_images(corpus: str, root: Path) -> str:
+    """Every place that is looked at in the corpus' own folder, and what belongs there."""
+    source = SOURCES[corpus]
+    places = [f"{root / corpus / folder}/" for folder in ("images", *source.folders)]
+    return f"{' or '.join(places)} or {root / corpus}/*.tar with {source.origin}"

@@ -8,13 +8,14 @@ four captions of a scene, a topic the fifth; exact words often miss it, because 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import lru_cache, partial
+from typing import NamedTuple
 
 from lexvl_anserini.data.base import DIRECTIONS, Dataset, checked_direction
-from lexvl_anserini.data.karpathy import Caption, CaptionedImage
+from lexvl_anserini.data.karpathy import Caption
 from lexvl_anserini.data.scenes.grammar import captions
 from lexvl_anserini.data.scenes.staging import make_scene
-from lexvl_anserini.data.scenes.world import SPLITS, Scene
+from lexvl_anserini.data.scenes.world import SPLITS, Scene, scene_id
 from lexvl_anserini.data.views import VIEWS
 from lexvl_anserini.errors import UnknownName, UsageError
 
@@ -65,18 +66,48 @@ def scenes(split: str) -> Iterator[Scene]:
     return (make_scene(split, number) for number in range(SPLITS[split]))
 
 
-def captioned_images(split: str) -> Iterator[CaptionedImage]:
-    """Scenes as captioned images: `test-00012`, its picture's file, its captions `test-00012-1` to `-5`.
+class CaptionedScene(NamedTuple):
+    """A scene as a captioned image: `test-00012`, its picture's file, its captions `test-00012-1` to `-5`.
+
+    A scene is staged and its captions are written when they are asked for: who lists pictures needs neither.
+    """
+
+    split: str
+    number: int
+
+    @property
+    def image_id(self) -> str:
+        return scene_id(self.split, self.number)
+
+    @property
+    def file(self) -> str:
+        return f"{self.image_id}.png"
+
+    @property
+    def captions(self) -> tuple[Caption, ...]:
+        return _captions(self.split, self.number)
+
+
+def captioned_images(split: str) -> Iterator[CaptionedScene]:
+    """The scenes of a split in order, as captioned images.
 
     Raises:
         UnknownName: no such split.
     """
-    for scene in scenes(split):
-        told = (Caption(f"{scene.scene_id}-{number}", text) for number, text in enumerate(captions(scene), start=1))
-        yield CaptionedImage(scene.scene_id, split, f"{scene.scene_id}.png", tuple(told))
+    if split not in SPLITS:
+        raise UnknownName("split of demo", split, SPLITS)
+    return (CaptionedScene(split, number) for number in range(SPLITS[split]))
+
+
+@lru_cache(maxsize=sum(SPLITS.values()))
+def _captions(split: str, number: int) -> tuple[Caption, ...]:
+    """Written once, however often documents, topics and qrels are asked for (some 2 kB a scene)."""
+    scene = make_scene(split, number)
+    return tuple(Caption(f"{scene.scene_id}-{place}", text) for place, text in enumerate(captions(scene), start=1))
 
 
 def _opened(split: str, data_dir: str | None) -> Callable[[str], str]:
     from lexvl_anserini.data.demo_images import demo_images
 
-    return f"{demo_images(split, data_dir)}::{{}}".format
+    archive = demo_images(split, data_dir)
+    return lambda file: f"{archive}::{file}"

@@ -1,22 +1,47 @@
-"""A folder of one's own: text files, images, images with captions, or BEIR's layout."""
+"""A folder of one's own: text files, images, images with captions, or BEIR's layout; images may be in a tar instead."""
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
-from typing import NoReturn
+from functools import cache, partial
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple, NoReturn
 
+from lexvl_anserini.data.archives import open_archive
 from lexvl_anserini.data.base import DIRECTIONS, Dataset, checked_direction
 from lexvl_anserini.data.beir import corpus_file, load_beir_folder
 from lexvl_anserini.data.ids import checked_id
+from lexvl_anserini.data.images import image_suffixes
 from lexvl_anserini.errors import DataError, UsageError
 from lexvl_anserini.records import Document
 
+log = logging.getLogger(__name__)
+
 TEXT_SUFFIX = ".txt"
-IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff"})
+
+# Kinds of files named in the line that tells what is left out.
+NAMED = 5
+
+
+class Files(NamedTuple):
+    """What is below a folder or in a tar.
+
+    where  the folder or tar
+    names  its files in the order of their paths, captions of pictures left out
+    refer  from a name to how the file is referred to
+    read   from a name to its bytes
+    has    whether there is a file of a name
+    """
+
+    where: Path
+    names: Callable[[], Iterator[str]]
+    refer: Callable[[str], str]
+    read: Callable[[str], bytes]
+    has: Callable[[str], bool]
 
 
 def load_folder(
@@ -26,82 +51,120 @@ def load_folder(
     escape_ids: bool = False,
     direction: str | None = None,
 ) -> Dataset:
-    """Loads `folder:<path>`.
+    """Loads `folder:<path>`, the path being a folder or an uncompressed tar of one.
 
     A folder with a `corpus.jsonl` is read in BEIR's layout. Otherwise every image and every `.txt` file below it is a
     document, in the order of their paths: an image is named by its path, with the text of `<same name>.txt` as its
-    caption if there is one; a text is named by its path without the suffix. Hidden files are left out.
+    caption if there is one; a text is named by its path without the suffix. Hidden files are left out; how many files
+    of other kinds there are is logged.
 
     The default direction is text-to-image if the first of its files is an image, else (and in BEIR's layout)
     text-to-text.
 
     Raises:
         UsageError: no path, or a direction it does not have.
-        DataError: no such folder, nothing to read in it, or a split of a folder that has none.
+        DataError: no such folder or tar, nothing to read in it, or a split of a folder that has none.
     """
     path = name.partition(":")[2]
     if not path:
         raise UsageError(f"{name!r} names no folder; expected folder:<path>")
-    folder = Path(path).expanduser()
-    if not folder.is_dir():
-        raise DataError(f"{folder}: no such folder")
-    if corpus_file(folder):
-        dataset = load_beir_folder(folder, name, split, data_dir, remove_query=False, escape_ids=escape_ids)
+    where = Path(path).expanduser()
+    if where.is_dir() and corpus_file(where):
+        dataset = load_beir_folder(where, name, split, data_dir, remove_query=False, escape_ids=escape_ids)
         return replace(dataset, direction=checked_direction(name, direction, DIRECTIONS, "text-to-text"))
-    first = next(_files(folder), None)
+    files = _files(where)
+    first = next(filter(_is_read, files.names()), None)
     if first is None:
-        kinds = ", ".join(sorted(IMAGE_SUFFIXES | {TEXT_SUFFIX}))
-        raise DataError(f"{folder}: no corpus.jsonl and no file to read in it; expected {kinds}")
+        raise DataError(
+            f"{where}: no corpus.jsonl and no file to read in it; expected pictures (.jpg, .png, ...) or {TEXT_SUFFIX}"
+        )
     if split is not None:
-        raise DataError(f"{folder}: split {split!r} of a plain folder; only BEIR's layout has splits")
-    default = "text-to-image" if first.suffix.lower() in IMAGE_SUFFIXES else "text-to-text"
+        raise DataError(f"{where}: split {split!r} of a plain folder; only BEIR's layout has splits")
+    direction = checked_direction(name, direction, DIRECTIONS, "text-to-image" if _is_image(first) else "text-to-text")
     return Dataset(
         name=name,
         split="",
-        documents=partial(read_folder, folder, escape_ids),
-        topics=partial(_nothing, folder, "topics"),
-        qrels=partial(_nothing, folder, "judgements"),
+        documents=partial(read_files, files, escape_ids, pictures=direction == "text-to-image"),
+        topics=partial(_nothing, where, "topics"),
+        qrels=partial(_nothing, where, "judgements"),
         data_dir=data_dir,
         escape_ids=escape_ids,
-        direction=checked_direction(name, direction, DIRECTIONS, default),
+        direction=direction,
     )
 
 
-def read_folder(folder: Path, escape_ids: bool = False) -> Iterator[Document]:
-    """Streams the images and texts below a folder.
+def read_files(files: Files, escape_ids: bool = False, pictures: bool = False) -> Iterator[Document]:
+    """Streams images and texts; where `pictures` are expected, the first text that is no image's caption is logged.
 
     Raises:
         DataError: a file name that cannot be an id, or a text that cannot be read or is not UTF-8.
     """
-    for path in _files(folder):
-        image = path.suffix.lower() in IMAGE_SUFFIXES
-        if not image and _caption_of_image(path):
-            continue
-        relative = path.relative_to(folder)
-        raw_id = (relative if image else relative.with_suffix("")).as_posix()
-        doc_id = checked_id(_readable_name(raw_id, path), str(path), escape_ids)
-        if image:
-            caption = next((found for found in _captions(path) if found.is_file()), None)
-            yield Document(doc_id, text=_read_text(caption) if caption else None, image=str(path))
+    left_out: Counter[str] = Counter()
+    stray = False
+    for name in files.names():
+        where = files.refer(name)
+        if _is_image(name):
+            caption = next(filter(files.has, _captions(name)), None)
+            text = None if caption is None else _read_text(files, caption)
+            yield Document(_checked_name(name, where, escape_ids), text=text, image=where)
+        elif _is_read(name):
+            if pictures and not stray:
+                stray = True
+                _log_once(f"{where}: a text without a picture of its name; it is a document of its own")
+            yield Document(_checked_name(name[: -len(TEXT_SUFFIX)], where, escape_ids), text=_read_text(files, name))
         else:
-            yield Document(doc_id, text=_read_text(path))
+            left_out[_suffix(name) or "no suffix"] += 1
+    if left_out:
+        kinds = ", ".join(f"{count:,} {suffix}" for suffix, count in left_out.most_common(NAMED))
+        _log_once(f"{files.where}: left out, neither picture nor text: {left_out.total():,} ({kinds})")
 
 
-def _files(folder: Path) -> Iterator[Path]:
-    """Readable files below a folder, sorted by path (code points), holding one folder's names at a time."""
+# --- where files are ------------------------------------------------------------------------------------------------
+
+
+def _files(where: Path) -> Files:
+    if where.is_dir():
+        return Files(
+            where,
+            names=partial(_names_below, where),
+            refer=lambda name: str(where / name),
+            read=lambda name: (where / name).read_bytes(),
+            has=lambda name: (where / name).is_file(),
+        )
+    if where.suffix.lower() == ".tar" and where.is_file():
+        archive = open_archive(where)
+        return Files(
+            where,
+            names=partial(_names_in, archive.members),
+            refer=lambda name: f"{where}::{name}",
+            read=archive.read,
+            has=archive.members.__contains__,
+        )
+    if where.exists():
+        raise DataError(f"{where}: neither a folder nor an uncompressed .tar; unpack it, or name the folder it is in")
+    raise DataError(f"{where}: no such folder or tar")
+
+
+def _names_below(folder: Path, prefix: str = "") -> Iterator[str]:
+    """Names of the files below a folder, sorted by path (code points), holding one folder's names at a time."""
     try:
-        entries = list(os.scandir(folder))
+        entries = sorted(os.scandir(folder), key=_path_order)
     except OSError as problem:
         raise DataError(f"{folder}: cannot be read ({problem.strerror})") from problem
-    for entry in sorted(entries, key=_path_order):
+    captions = _captions_among(entry.name for entry in entries if _to_read(entry))
+    for entry in entries:
         if entry.name.startswith("."):
             continue
-        path = folder / entry.name
         # Links to folders are not followed: they may lead in a circle.
         if entry.is_dir(follow_symlinks=False):
-            yield from _files(path)
-        elif path.suffix.lower() in IMAGE_SUFFIXES | {TEXT_SUFFIX} and _to_read(entry):
-            yield path
+            yield from _names_below(folder / entry.name, f"{prefix}{entry.name}/")
+        elif entry.name not in captions and _to_read(entry):
+            yield prefix + entry.name
+
+
+def _names_in(members: Iterable[str]) -> Iterator[str]:
+    captions = _captions_among(members)
+    return (name for name in sorted(members) if name not in captions and "/." not in f"/{name}")
 
 
 def _to_read(entry: os.DirEntry[str]) -> bool:
@@ -114,40 +177,53 @@ def _path_order(entry: os.DirEntry[str]) -> str:
     return entry.name + "/" if entry.is_dir(follow_symlinks=False) else entry.name
 
 
-def _captions(image: Path) -> tuple[Path, Path]:
+# --- what they are --------------------------------------------------------------------------------------------------
+
+
+def _suffix(name: str) -> str:
+    return PurePosixPath(name).suffix.lower()
+
+
+def _is_image(name: str) -> bool:
+    return _suffix(name) in image_suffixes()
+
+
+def _is_read(name: str) -> bool:
+    return _is_image(name) or _suffix(name) == TEXT_SUFFIX
+
+
+def _captions(image: str) -> tuple[str, str]:
     """Where an image's caption may be: `a.txt` or `a.jpg.txt` for `a.jpg`."""
-    return image.with_suffix(TEXT_SUFFIX), image.with_name(image.name + TEXT_SUFFIX)
+    return str(PurePosixPath(image).with_suffix(TEXT_SUFFIX)), image + TEXT_SUFFIX
 
 
-def _caption_of_image(text: Path) -> bool:
-    """Whether a text file is the caption of an image beside it."""
-    stem = text.with_suffix("")
-    if stem.suffix.lower() in IMAGE_SUFFIXES and stem.is_file():
-        return True
-    return any(stem.with_name(stem.name + suffix).is_file() for suffix in _spellings())
+def _captions_among(names: Iterable[str]) -> frozenset[str]:
+    """The names that captions of the images among the names would have."""
+    return frozenset(caption for name in names if _is_image(name) for caption in _captions(name))
 
 
-def _spellings() -> Iterator[str]:
-    for suffix in sorted(IMAGE_SUFFIXES):
-        yield suffix
-        yield suffix.upper()
-
-
-def _readable_name(name: str, path: Path) -> str:
+def _checked_name(name: str, where: str, escape_ids: bool) -> str:
     try:
         name.encode("utf-8")
     except UnicodeEncodeError as problem:
-        raise DataError(f"{os.fsencode(path)!r}: the file's name is not valid UTF-8; rename it") from problem
-    return name
+        raise DataError(f"{os.fsencode(where)!r}: the file's name is not valid UTF-8; rename it") from problem
+    return checked_id(name, where, escape_ids)
 
 
-def _read_text(path: Path) -> str:
+def _read_text(files: Files, name: str) -> str:
     try:
-        return path.read_bytes().decode("utf-8-sig").strip()
+        return files.read(name).decode("utf-8-sig").strip()
     except UnicodeDecodeError as problem:
-        raise DataError(f"{path}: not valid UTF-8 (byte {problem.start + 1}); convert the file to UTF-8") from problem
+        where = files.refer(name)
+        raise DataError(f"{where}: not valid UTF-8 (byte {problem.start + 1}); convert the file to UTF-8") from problem
     except OSError as problem:
-        raise DataError(f"{path}: cannot be read ({problem.strerror or problem})") from problem
+        raise DataError(f"{files.refer(name)}: cannot be read ({problem.strerror or problem})") from problem
+
+
+@cache
+def _log_once(message: str) -> None:
+    """A corpus is read several times, which is not worth telling as often."""
+    log.info("%s", message)
 
 
 def _nothing(folder: Path, what: str) -> NoReturn:

@@ -48,8 +48,18 @@ _MEMBER = re.compile(r"(?P<archive>.+?\.tar)::(?P<member>.+)", re.IGNORECASE | r
 
 _NUMBER = re.compile(r"\d+")
 
-# What Pillow's decoders raise for files that are not what they seem.
-_BROKEN = (OSError, SyntaxError, ValueError, EOFError, struct.error, OverflowError, IndexError, KeyError, TypeError)
+# Pillow's names of the formats that are read, the frequent ones first; TGA is last, for it has no mark to know it by.
+# EPS and the like are not among them: they are programs, which Pillow hands to another program to run.
+FORMATS = (
+    *("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000", "MPO", "DIB", "ICO", "DDS", "BLP"),
+    *("PCX", "PSD", "QOI", "SGI", "TGA"),
+)
+
+# What Pillow's decoders raise for files that are not what they seem (`NotImplementedError` is a `RuntimeError`).
+_BROKEN = (
+    *(OSError, SyntaxError, ValueError, EOFError, struct.error, OverflowError, IndexError, KeyError, TypeError),
+    RuntimeError,
+)
 
 
 class ReadImage(NamedTuple):
@@ -86,15 +96,20 @@ def open_image(
     import PIL.Image
 
     if isinstance(reference, PIL.Image.Image):
-        with _told(f"PIL image {reference.size[0]}x{reference.size[1]}"):
-            return _upright_rgb(reference, background)
+        where = f"PIL image {getattr(reference, 'filename', '')}".strip()
+        with _told(where):
+            return _decoded(reference, where, background, max_pixels)
     where = str(reference)
     with _told(where), _source(where) as source, _opened(source, where) as image:
-        width, height = image.size
-        if width * height > max_pixels:
-            raise DataError(_too_large(where, f"{width}x{height} pixels", max_pixels))
-        image.load()
-        return _upright_rgb(image, background)
+        return _decoded(image, where, background, max_pixels)
+
+
+@cache
+def image_suffixes() -> frozenset[str]:
+    """The suffixes, as `.jpg`, of the formats that are read."""
+    import PIL.Image
+
+    return frozenset(suffix for suffix, kind in PIL.Image.registered_extensions().items() if kind in FORMATS)
 
 
 class ImageReader:
@@ -222,12 +237,21 @@ def _without_warnings_of_bombs() -> None:
     warnings.filterwarnings("ignore", category=PIL.Image.DecompressionBombWarning, append=True)
 
 
+@cache
+def _readable_formats() -> tuple[str, ...]:
+    """Those of `FORMATS` that this Pillow opens."""
+    import PIL.Image
+
+    PIL.Image.init()
+    return tuple(kind for kind in FORMATS if kind in PIL.Image.OPEN)
+
+
 def _opened(source: BinaryIO, where: str) -> Image:
     import PIL.Image
 
     _without_warnings_of_bombs()
     try:
-        return PIL.Image.open(source)
+        return PIL.Image.open(source, formats=_readable_formats())
     except PIL.UnidentifiedImageError as problem:
         source.seek(0)
         start = source.read(8)
@@ -252,6 +276,15 @@ def _told(where: str) -> Iterator[None]:
         yield
     except _BROKEN as problem:
         raise DataError(f"{where}: a damaged or cut off picture ({problem})") from problem
+
+
+def _decoded(image: Image, where: str, background: tuple[int, int, int] | None, max_pixels: int) -> Image:
+    """Many pictures are opened but not decoded yet: their size is looked at first."""
+    width, height = image.size
+    if width * height > max_pixels:
+        raise DataError(_too_large(where, f"{width}x{height} pixels", max_pixels))
+    image.load()
+    return _upright_rgb(image, background)
 
 
 def _upright_rgb(image: Image, background: tuple[int, int, int] | None) -> Image:

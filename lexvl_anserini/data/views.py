@@ -7,17 +7,34 @@ text-to-text   no images: a document is the first four captions of an image, the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, Protocol
 
-from lexvl_anserini.data.karpathy import CaptionedImage
+from lexvl_anserini.data.karpathy import Caption
 from lexvl_anserini.records import Document, Qrel, Topic
 
 # Captions of an image that make its document, text to text; the next one is the topic, further ones are not used.
 DOCUMENT_CAPTIONS = 4
 
+
+class Captioned(Protocol):
+    """An image with its captions, such as a `karpathy.CaptionedImage`."""
+
+    @property
+    def image_id(self) -> str:
+        """The image's id."""
+
+    @property
+    def file(self) -> str:
+        """The image's file, as `Opened` refers to it."""
+
+    @property
+    def captions(self) -> Sequence[Caption]:
+        """The captions, perhaps made when they are asked for."""
+
+
 # The images, from the start at each call.
-Images = Callable[[], Iterable[CaptionedImage]]
+Images = Callable[[], Iterable[Captioned]]
 # Makes ready what is needed to read images, and returns how a file is referred to.
 Opened = Callable[[], Callable[[str], str]]
 

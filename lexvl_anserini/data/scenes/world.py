@@ -28,6 +28,11 @@ class Thing:
     size: str
 
 
+def scene_id(split: str, number: int) -> str:
+    """The name of a scene, its picture and its document: `test-00012`."""
+    return f"{split}-{number:05d}"
+
+
 class Scene(NamedTuple):
     """What one picture shows.
 
@@ -56,7 +61,7 @@ class Scene(NamedTuple):
     @property
     def scene_id(self) -> str:
         """`test-00012`."""
-        return f"{self.split}-{self.number:05d}"
+        return scene_id(self.split, self.number)
 
     @property
     def sight(self) -> tuple[object, ...]:
