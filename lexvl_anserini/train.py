@@ -10,26 +10,23 @@ from typing import Annotated, Any
 
 import typer
 
-from lexvl_anserini.cli import DataDir, Overwrite, Verbose, check_style, print_rows, run
+from lexvl_anserini.cli import DataDir, Overwrite, Verbose, check_style, parse_settings, print_rows, run
 
 
 def read_changes(settings: list[str] | None) -> dict[str, Any]:
     """`["optimisation.steps=100"]` -> `{"optimisation.steps": 100}`; values are YAML.
 
     Raises:
-        UsageError: an entry is not KEY=VALUE.
+        UsageError: an entry is not KEY=VALUE, or the value not YAML.
     """
     import yaml
 
     from lexvl_anserini.errors import UsageError
 
-    changes = {}
-    for setting in settings or []:
-        key, equals, value = setting.partition("=")
-        if not equals or not key:
-            raise UsageError(f"--set {setting!r}: expected KEY=VALUE, for example --set optimisation.steps=100")
-        changes[key] = yaml.safe_load(value)
-    return changes
+    try:
+        return {key: yaml.safe_load(value) for key, value in parse_settings(settings or []).items()}
+    except yaml.YAMLError as error:
+        raise UsageError(f"--set: a value is not YAML ({str(error).splitlines()[0]})") from error
 
 
 def command(
@@ -41,11 +38,13 @@ def command(
         list[str] | None, typer.Option("--set", help="Change a key, optimisation.steps=100; repeatable.")
     ] = None,
     data_dir: DataDir = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")] = "auto",
     threads: Annotated[int | None, typer.Option(min=1, help="Of the CPU; default all.")] = None,
     stop_after: Annotated[int | None, typer.Option(min=1, help="Stop at this step; run again to go on.")] = None,
     overwrite: Overwrite = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check the recipe and say what would be done.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check recipe, data and device, and say what would be done.")
+    ] = False,
     style: Annotated[str, typer.Option("--format", help="Of printed numbers: text or json.")] = "text",
     verbose: Verbose = False,
 ) -> None:
@@ -58,19 +57,21 @@ def command(
     check_style(style)
     wanted = read_recipe(Path(recipe), read_changes(settings))
     target = Path(output) if output else Path("training") / wanted.name
+    import torch
+
+    from lexvl_anserini.training.folder import MODEL, step_of
+    from lexvl_anserini.training.loop import check, train
+
     if dry_run:
+        check(wanted, data_dir, device)
         plan = wanted.optimisation
         rows = {"output": str(target), "kind": wanted.model.kind, "corpus": wanted.data.corpus, "steps": plan.steps}
         print_rows({**rows, "images_seen": plan.steps * plan.batch_size}, style)
         return
-    import torch
-
-    from lexvl_anserini.training.loop import train
-
     if threads:
         torch.set_num_threads(threads)
-    model = train(wanted, target, data_dir, device, overwrite, stop_after)
-    print_rows({"model": str(model)}, style)
+    made = train(wanted, target, data_dir, device, overwrite, stop_after)
+    print_rows({"model": str(made)} if made.name == MODEL else {"state": str(made), "step": step_of(made)}, style)
 
 
 if __name__ == "__main__":

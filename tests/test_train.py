@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -19,15 +19,19 @@ from PIL import Image
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.tokens import columns_ascii
 from lexvl_anserini.errors import ArtefactError, UsageError
+from lexvl_anserini.train import read_changes
 from lexvl_anserini.training.batches import Batches, augment, text_batch
 from lexvl_anserini.training.data import Tokens, named_terms, read_captioned, read_pixels, tokenise
-from lexvl_anserini.training.loop import learning_rate_shape, train
+from lexvl_anserini.training.loop import learning_rate_shape, objective, train
 from lexvl_anserini.training.measuring import backward_rates, hit_rates
-from lexvl_anserini.training.recipe import Augmentation, Recipe, checked, read_recipe
+from lexvl_anserini.training.objectives import Encoded
+from lexvl_anserini.training.pairs import KINDS
+from lexvl_anserini.training.recipe import Augmentation, Model, Recipe, checked, read_recipe
 from lexvl_anserini.training.words import FIRST_WORD_ID, learn_words, save_tokenizer
 
 COLOURS = {"red": (220, 30, 30), "green": (30, 200, 30), "blue": (30, 30, 220), "white": (250, 250, 250)}
 RECIPES = Path(__file__).parents[1] / "runs" / "recipes"
+ASSETS = Path(__file__).parents[1] / "lexvl_anserini" / "assets"
 
 
 @pytest.fixture(scope="module")
@@ -140,6 +144,8 @@ def test_what_is_beside_the_weights(trained: Path, corpus: str) -> None:
     assert about["recipe"] == recipe_of(corpus).model_dump(mode="json")
     assert about["images"] == 12 and set(about["validation"]) >= {"t2i_R@1", "i2t_R@10", "alpha_t2i_R@5"}
     assert not list(trained.parent.glob("pixels-*"))
+    assert about["data"] == json.loads((trained.parent / "data.json").read_text())
+    assert (trained / "log.jsonl").read_bytes() == (trained.parent / "log.jsonl").read_bytes()
 
 
 def test_the_checkpoint_gives_what_was_trained(trained: Path, corpus: str, tmp_path: Path) -> None:
@@ -187,8 +193,31 @@ def test_auxiliaries_take_part_and_are_refused_by_name(corpus: str, tmp_path: Pa
     folder = train(recipe_of(corpus, auxiliaries=[naming]), tmp_path / "a", device="cpu")
     plain = train(recipe_of(corpus), tmp_path / "b", device="cpu")
     assert not torch.equal(weights_of(folder)["encoder_p.proj"], weights_of(plain)["encoder_p.proj"])
-    with pytest.raises(UsageError, match="auxiliary naming: .*heat"):
-        train(recipe_of(corpus, auxiliaries=[{**naming, "options": {"heat": 1}}]), tmp_path / "c", device="cpu")
+    with pytest.raises(UsageError, match="auxiliary 'naming' has no options 'heat'; expected some of temperature"):
+        recipe_of(corpus, auxiliaries=[{**naming, "options": {"heat": 1}}])
+
+
+def test_every_kind_of_a_recipe_can_be_made() -> None:
+    assert set(KINDS) == set(get_args(Model.model_fields["kind"].annotation))
+
+
+def test_the_objective_keeps_as_many_dimensions_as_the_model() -> None:
+    query = torch.tensor([[3.0, 2.0, 1.0], [1.0, 3.0, 2.0]])
+    encoded = Encoded(query, query, torch.zeros(2, 3, dtype=torch.bool))
+    model = recipe_of("demo").model.model_dump(mode="json")
+
+    def loss(of_model: int, **options: Any) -> float:
+        asked = {"name": "vdr", "options": {"nonparametric": 0, **options}}
+        recipe = recipe_of("demo", objective=asked, model={**model, "topk": of_model})
+        return objective(recipe, [encoded], torch.tensor(1.0)).item()
+
+    assert loss(1) == loss(2, topk=1) != loss(2)
+
+
+def test_a_change_that_is_not_yaml_is_told() -> None:
+    assert read_changes(["optimisation.betas=[0.8, 0.9]"]) == {"optimisation.betas": [0.8, 0.9]}
+    with pytest.raises(UsageError, match="--set: a value is not YAML"):
+        read_changes(["optimisation.betas=[0.8"])
 
 
 def test_recipes_of_the_project_are_valid() -> None:
@@ -206,11 +235,30 @@ def test_recipes_of_the_project_are_valid() -> None:
         ({"auxiliaries": [{"name": "namin", "weight": 1}]}, "auxiliary 'namin', expected one of naming"),
         ({"model.kind": "dense-crossmodal"}, "objective.name 'vdr' needs terms as dimensions"),
         ({"regularisers": [{"name": "l2", "side": "query", "weight": 1}]}, "regulariser 'l2'"),
+        (
+            {"objective.options.tokp": 3},
+            "objective.name 'vdr' has no options 'tokp'; expected some of temperature, topk",
+        ),
+        ({"objective.options.temperature": 1}, "the temperature is objective.temperature"),
+        ({"objective": {"name": "svdr"}}, "'svdr' needs texts on both sides"),
+        ({"model.text.heads": 3}, "model.text: .*width 128 is no multiple of heads 3"),
+        ({"model.image.patch_size": 16}, "a stem of 3 stages has stride 8, not 16"),
+        ({"model.image.stem.blocks": [0, 1]}, "3 widths and 2 blocks"),
+        ({"model.image.stem.blocks": [0, 1, -1]}, "blocks.2: Input should be greater"),
+        ({"optimisation.betas": [0.9, 1.0]}, "betas.1: Input should be less"),
+        ({"optimisation.learning_rate": float("inf")}, "learning_rate: Input should be a finite"),
     ],
 )
 def test_a_recipe_that_does_not_fit_is_told(change: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         read_recipe(RECIPES / "demo-vdr.yaml", change)
+
+
+@pytest.mark.parametrize("name", ["demo-dense", "demo-vdr"])
+def test_what_the_package_ships_was_trained_by_the_recipe(name: str) -> None:
+    about = json.loads((ASSETS / name / "training.json").read_text())
+    assert checked(about["recipe"], name) == read_recipe(RECIPES / f"{name}.yaml")
+    assert (ASSETS / name / "log.jsonl").is_file()
 
 
 def test_a_missing_or_broken_recipe_is_told(tmp_path: Path) -> None:
@@ -219,12 +267,6 @@ def test_a_missing_or_broken_recipe_is_told(tmp_path: Path) -> None:
     (tmp_path / "list.yaml").write_text("- a\n")
     with pytest.raises(UsageError, match="expected keys and values, found list"):
         read_recipe(tmp_path / "list.yaml")
-
-
-def test_an_option_the_objective_does_not_have_is_told(corpus: str, tmp_path: Path) -> None:
-    recipe = recipe_of(corpus, objective={"name": "info_nce", "options": {"topk": 3}})
-    with pytest.raises(UsageError, match="objective info_nce: .*topk"):
-        train(recipe, tmp_path, device="cpu")
 
 
 def test_a_batch_larger_than_the_corpus_is_told(corpus: str, tmp_path: Path) -> None:
@@ -318,3 +360,13 @@ def test_hit_rates_by_hand() -> None:
     owner = torch.tensor([0, 1, 1])
     assert hit_rates(scores, owner)[1] == pytest.approx(66.67)
     assert backward_rates(scores.T, owner)[1] == 100.0
+
+
+def test_equal_scores_go_by_position() -> None:
+    flat = torch.zeros(4, 4)
+    assert hit_rates(flat, torch.arange(4))[1] == backward_rates(flat, torch.arange(4))[1] == 25.0
+    # Image 0 has captions 0 and 2, image 1 captions 1 and 3; caption 1 ties with image 0's best, which comes later.
+    scores = torch.tensor([[0.1, 0.9, 0.9, 0.0], [0.5, 0.5, 0.1, 0.5]])
+    assert backward_rates(scores, torch.tensor([0, 1, 0, 1]))[1] == 0.0
+    with pytest.raises(UsageError, match="scores that are no numbers"):
+        hit_rates(torch.full((2, 2), torch.nan), torch.arange(2))

@@ -4,28 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 from scipy import sparse
 
 from lexvl_anserini.cli import Progress, silent
+from lexvl_anserini.data.archives import open_archive
 from lexvl_anserini.data.base import Dataset
 from lexvl_anserini.data.images import read_images
 from lexvl_anserini.encoders.tokens import Columns
 from lexvl_anserini.encoders.vision import Pixels
 from lexvl_anserini.errors import DataError
+from lexvl_anserini.files import file_sha256
 
 
 @dataclass(frozen=True)
 class Captioned:
     """Images with their captions.
 
+    ids       of the images
     images    references, one per image
     captions  texts of each image, at least one
     """
 
+    ids: Sequence[str]
     images: Sequence[str]
     captions: Sequence[Sequence[str]]
 
@@ -46,20 +52,51 @@ def read_captioned(dataset: Dataset, limit: int | None = None) -> Captioned:
     for qrel in dataset.qrels():
         if qrel.relevance > 0:
             captions.setdefault(qrel.doc_id, []).append(texts[qrel.query_id])
-    images, told = [], []
+    ids, images, told = [], [], []
     for document in dataset.documents():
         if document.image is None:
             raise DataError(
                 f"{dataset.name}: document {document.doc_id!r} is no image; training needs captioned images"
             )
         if document.doc_id in captions:
+            ids.append(document.doc_id)
             images.append(document.image)
             told.append(captions[document.doc_id])
         if len(images) == limit:
             break
     if not images:
         raise DataError(f"{dataset.name}/{dataset.split}: no image has a caption")
-    return Captioned(images, told)
+    return Captioned(ids, images, told)
+
+
+def digest(captioned: Captioned) -> str:
+    """SHA-256 (hex) of ids, captions and the bytes of the pictures, in order.
+
+    The bytes count, not a file's name, place or time: a copy elsewhere is the same data, a picture that was replaced or
+    drawn anew is not.
+
+    Raises:
+        DataError: a picture that is not there.
+    """
+    whole = sha256()
+    for doc_id, image, texts in zip(captioned.ids, captioned.images, captioned.captions, strict=True):
+        whole.update(orjson.dumps([doc_id, list(texts), picture_digest(image)]))
+    return whole.hexdigest()
+
+
+def picture_digest(reference: str) -> str:
+    """SHA-256 (hex) of the bytes of a picture, a file or `archive.tar::member`.
+
+    Raises:
+        DataError: it is not there.
+    """
+    archive, mark, member = reference.partition("::")
+    if mark and archive.lower().endswith(".tar"):
+        return sha256(open_archive(Path(archive).expanduser()).read(member)).hexdigest()
+    try:
+        return file_sha256(Path(reference).expanduser())
+    except OSError as problem:
+        raise DataError(f"{reference}: cannot be read ({problem.strerror or problem})") from problem
 
 
 def read_pixels(images: Sequence[str], pixels: Pixels, path: Path, progress: Progress = silent) -> np.ndarray:

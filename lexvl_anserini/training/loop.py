@@ -1,46 +1,41 @@
-"""The training loop, read top to bottom: make ready, resume, step, measure, keep, ship.
-
-OUT/
-  recipe.yaml   as it was run
-  log.jsonl     one line per report: step, loss, learning rate, seconds; validation figures
-  pixels-*.npy  decoded images, deleted at the end
-  state/        the newest resumable state
-  model/        the trained checkpoint, as the encoder of its kind loads it; there when all is done
-"""
+"""The training loop, read top to bottom: make ready, resume, step, measure, keep, ship; `folder` tells the files."""
 
 from __future__ import annotations
 
+import inspect
 import logging
 import math
 import platform
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import orjson
 import torch
-import yaml
 from torch import Tensor
 
-from lexvl_anserini.data.base import load_dataset
+from lexvl_anserini.data.base import Dataset, load_dataset
+from lexvl_anserini.encoders.base import choose_device
 from lexvl_anserini.encoders.tokens import TextReader, columns_ascii
 from lexvl_anserini.encoders.vision import Pixels
-from lexvl_anserini.errors import ArtefactError, UsageError
-from lexvl_anserini.files import exclusive, read_json, write_json
+from lexvl_anserini.errors import DataError, UsageError
+from lexvl_anserini.files import exclusive, publish, sync_to, told_about_disk, write_json
 from lexvl_anserini.training.batches import Batches, TrainingBatch
-from lexvl_anserini.training.data import read_captioned, read_pixels, tokenise
+from lexvl_anserini.training.data import Captioned, digest, read_captioned, read_pixels, tokenise
+from lexvl_anserini.training.folder import LOG, MODEL, PIXELS, STATE, WORDS, claim, entries, keep, resume
 from lexvl_anserini.training.measuring import Validation
 from lexvl_anserini.training.objectives import AUXILIARIES, OBJECTIVES, Encoded
 from lexvl_anserini.training.pairs import Pair, make_pair, save_pair
-from lexvl_anserini.training.recipe import Optimisation, Recipe, checked
+from lexvl_anserini.training.recipe import Optimisation, Recipe
 from lexvl_anserini.training.regularisers import REGULARISERS, ramp
 from lexvl_anserini.training.words import FIRST_WORD_ID, learn_words, save_tokenizer
 
 log = logging.getLogger(__name__)
 
-RECIPE, LOG, STATE, MODEL, WORDS = "recipe.yaml", "log.jsonl", "state", "model", "words"
+TRAINING, VALIDATION = "training", "validation"
 
 
 def train(
@@ -59,38 +54,100 @@ def train(
         recipe: what to train.
         output: folder of the run.
         data_dir: folder of the data sets.
-        device: auto, cpu, cuda.
-        overwrite: start again where another recipe's run lies.
-        stop_after: stop at this step, with a state to resume from.
+        device: auto, cpu, cuda, cuda:1.
+        overwrite: start again, whatever run lies there.
+        stop_after: stop at this step, or at once if the run is beyond it.
+
+    Returns:
+        The folder of the checkpoint; where the run stopped before its end, that of the state to go on from.
 
     Raises:
-        ArtefactError: `output` holds the run of another recipe.
-        UsageError: the recipe and its data do not fit.
+        ArtefactError: `output` holds the run of another recipe or of other data, something else, or damaged states.
+        UsageError: the recipe and its data do not fit, or there is no such device.
     """
-    output.mkdir(parents=True, exist_ok=True)
+    chosen = choose_device(device)
+    with told_about_disk(output):
+        output.mkdir(parents=True, exist_ok=True)
     with exclusive(output):
-        if finished(recipe, output, overwrite):
+        entries(output)  # a wrong folder is told before the data are read, which may take a minute
+        log.info("%s: reading captions and pictures of %s", output, recipe.data.corpus)
+        data = {role: read_captioned(*asked) for role, asked in splits(recipe, data_dir).items()}
+        digests = {role: digest(captioned) for role, captioned in data.items()}
+        claim(output, recipe, digests, overwrite)
+        if (output / MODEL).is_dir():
             log.info("%s: trained already, nothing to do", output)
             return output / MODEL
-        return _train(recipe, output, data_dir, device, stop_after)
+        return _train(recipe, output, data, digests, chosen, stop_after)
 
 
-def _train(recipe: Recipe, output: Path, data_dir: str | None, device: str, stop_after: int | None) -> Path:
+def check(recipe: Recipe, data_dir: str | None, device: str) -> None:
+    """Whether the device and the data of a recipe are there; no picture is read.
+
+    Raises:
+        LexvlError: they are not.
+    """
+    choose_device(device)
+    for dataset, _ in splits(recipe, data_dir).values():
+        if next(iter(dataset.qrels()), None) is None:
+            raise DataError(f"{dataset.name}/{dataset.split}: no image has a caption")
+
+
+def splits(recipe: Recipe, data_dir: str | None) -> dict[str, tuple[Dataset, int | None]]:
+    """The data set for training and, if there is one, for validation; with how many images of it count."""
+    data = recipe.data
+    wanted = {TRAINING: (data.split, data.images), VALIDATION: (data.validation, None)}
+    return {
+        role: (load_dataset(data.corpus, split, data_dir, direction="text-to-image"), images)
+        for role, (split, images) in wanted.items()
+        if split
+    }
+
+
+def make_accelerator(device: torch.device, precision: str) -> Any:
+    """An accelerator on this device.
+
+    Raises:
+        UsageError: it does not compute in this precision there, or was configured for something else.
+    """
     from accelerate import Accelerator
+    from accelerate.state import AcceleratorState
 
-    accelerator = Accelerator(cpu=device == "cpu" or None, mixed_precision=recipe.precision)
+    # It keeps device and precision for the whole process, where an earlier training may have had others.
+    AcceleratorState._reset_state(reset_partial_state=True)
+    if device.type == "cuda" and device.index is not None:
+        torch.cuda.set_device(device)
+    try:
+        accelerator = Accelerator(cpu=device.type == "cpu", mixed_precision=precision)
+    except ValueError as error:
+        raise UsageError(f"precision {precision} on {device}: {error}") from error
+    if accelerator.device.type != device.type:
+        raise UsageError(f"accelerate is configured for {accelerator.device}, not {device}; unset its ACCELERATE_...")
+    if precision != "no" and not accelerator.native_amp:  # it would compute in float32 without a word
+        raise UsageError(f"precision {precision}: {device} does not compute in it; expected no or bf16")
     if accelerator.num_processes > 1:
         raise UsageError(f"{accelerator.num_processes} processes: the contrastive batch is one process's; start one")
+    return accelerator
+
+
+def _train(
+    recipe: Recipe,
+    output: Path,
+    data: Mapping[str, Captioned],
+    digests: Mapping[str, str],
+    device: torch.device,
+    stop_after: int | None,
+) -> Path:
+    accelerator = make_accelerator(device, recipe.precision)
 
     # Data.
-    training = read_captioned(_split(recipe, recipe.data.split, data_dir), recipe.data.images)
+    training, held_out = data[TRAINING], data.get(VALIDATION)
     tokenizer = save_tokenizer(
         learn_words(training.texts, recipe.model.text.words), output / WORDS, recipe.model.text.max_length
     )
     columns = columns_ascii(tokenizer, FIRST_WORD_ID)
     reader = TextReader(tokenizer, recipe.model.text.max_length)
     prepare = Pixels(recipe.model.image.resolution)
-    pixels = read_pixels(training.images, prepare, output / "pixels-train.npy")
+    pixels = read_pixels(training.images, prepare, output / PIXELS.replace("*", TRAINING))
     plan = recipe.optimisation
     batches = Batches(
         pixels,
@@ -105,9 +162,8 @@ def _train(recipe: Recipe, output: Path, data_dir: str | None, device: str, stop
         naming=bool(recipe.auxiliaries),
     )
     validation = None
-    if recipe.data.validation:
-        held_out = read_captioned(_split(recipe, recipe.data.validation, data_dir))
-        seen = read_pixels(held_out.images, prepare, output / "pixels-validation.npy")
+    if held_out:
+        seen = read_pixels(held_out.images, prepare, output / PIXELS.replace("*", VALIDATION))
         validation = Validation(seen, tokenise(held_out.captions, reader), columns, prepare)
 
     # Model.
@@ -117,8 +173,8 @@ def _train(recipe: Recipe, output: Path, data_dir: str | None, device: str, stop
         parameter_groups(pair, plan.weight_decay), lr=plan.learning_rate, betas=plan.betas, eps=1e-8
     )
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimiser, learning_rate_shape(plan))
-    model, optimiser, scheduler = accelerator.prepare(pair, optimiser, scheduler)
-    start = resume(accelerator, output)
+    pair, optimiser, scheduler = accelerator.prepare(pair, optimiser, scheduler)
+    standing = resume(accelerator, output)
     log.info(
         "%s: %s, %d images, %d terms, %.2f M parameters, step %d of %d",
         output,
@@ -126,40 +182,41 @@ def _train(recipe: Recipe, output: Path, data_dir: str | None, device: str, stop
         len(training.images),
         len(columns.vocabulary),
         sum(p.numel() for p in pair.parameters()) / 1e6,
-        start,
+        standing.step,
         plan.steps,
     )
 
     # Steps.
-    model.train()
-    began, running = time.monotonic(), Running()
+    last = min(plan.steps, stop_after or plan.steps)
+    pair.train()
+    began = time.monotonic() - standing.seconds
     with open(output / LOG, "ab") as lines:
 
         def report(row: Mapping[str, Any]) -> None:
             lines.write(orjson.dumps(row) + b"\n")
-            lines.flush()
+            sync_to(lines)
             log.info("%s", "  ".join(f"{key} {value}" for key, value in row.items()))
 
-        for step in range(start, plan.steps):
+        for step in range(standing.step, last):
             torch.manual_seed(recipe.seed * 1_000_003 + step)  # dropout, a function of the step alone
             batch = batches[step]
             with accelerator.autocast():
-                encoded, temperature = encode(model, batch)
+                encoded, temperature = encode(pair, batch)
             loss = objective(recipe, encoded, temperature) + penalty(recipe, encoded, step)
             if not torch.isfinite(loss):
                 raise UsageError(f"step {step}: the loss is {loss.item()}; lower the learning rate or the clip")
             accelerator.backward(loss)
-            accelerator.clip_grad_norm_(model.parameters(), plan.clip)
+            accelerator.clip_grad_norm_(pair.parameters(), plan.clip)
             optimiser.step()
             scheduler.step()
             optimiser.zero_grad()
 
-            done = step + 1
-            running.add(loss.item())
+            done = standing.step = step + 1
+            standing.losses.append(loss.item())
+            standing.seconds = time.monotonic() - began
             if done % recipe.log_every == 0 or done == plan.steps:
-                rate = scheduler.get_last_lr()[0]
-                seconds = round(time.monotonic() - began, 1)
-                report({"step": done, "loss": running.mean(), "learning_rate": rate, "seconds": seconds})
+                rate, seconds = scheduler.get_last_lr()[0], round(standing.seconds, 1)
+                report({"step": done, "loss": standing.mean_loss(), "learning_rate": rate, "seconds": seconds})
             if validation and (done % recipe.validate_every == 0 or done == plan.steps):
                 report(
                     {
@@ -168,33 +225,33 @@ def _train(recipe: Recipe, output: Path, data_dir: str | None, device: str, stop
                         **validation.measure(pair, recipe.model),
                     }
                 )
-            if done % recipe.state_every == 0 or done in (plan.steps, stop_after):
-                keep(accelerator, output, done)
-            if done == stop_after:
-                return output
+            if done % recipe.state_every == 0 or done == last:
+                keep(accelerator, output, standing)
+    if standing.step < plan.steps:
+        return output / STATE
 
     # Ship.
     part = output / f"{MODEL}.part"
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir()
     save_pair(pair, recipe.model, tokenizer, part, getattr(torch, recipe.weights))
-    write_json(part / "training.json", about(recipe, output, len(training.images)))
-    part.replace(output / MODEL)
-    for leftover in output.glob("pixels-*.npy"):
+    shutil.copyfile(output / LOG, part / LOG)
+    write_json(part / "training.json", about(recipe, output, len(training.images), digests))
+    publish(part, output / MODEL)
+    for leftover in output.glob(PIXELS):
         leftover.unlink()
     return output / MODEL
 
 
-def encode(model: Any, batch: TrainingBatch) -> tuple[list[Encoded], Tensor]:
+def encode(pair: Pair, batch: TrainingBatch) -> tuple[list[Encoded], Tensor]:
     """One `Encoded` per round of captions, all with the same images; and the temperature."""
     # Padding is masked everywhere, so rounds of different lengths go through the text side one after the other.
-    unwrapped: Pair = model.module if hasattr(model, "module") else model
-    images = unwrapped.encoder_p(batch.pixels).float()
+    images = pair.encoder_p(batch.pixels).float()
     rounds = [
-        Encoded(unwrapped.encoder_q(texts).float(), images, texts.bag, named=batch.named, frequency=batch.frequency)
+        Encoded(pair.encoder_q(texts).float(), images, texts.bag, named=batch.named, frequency=batch.frequency)
         for texts in batch.rounds
     ]
-    return rounds, unwrapped.log_temperature.exp()
+    return rounds, pair.log_temperature.exp()
 
 
 def objective(recipe: Recipe, rounds: Sequence[Encoded], temperature: Tensor) -> Tensor:
@@ -211,7 +268,10 @@ def objective(recipe: Recipe, rounds: Sequence[Encoded], temperature: Tensor) ->
             raise UsageError(f"recipe {recipe.name}: {what}: {error}") from error
 
     main = recipe.objective
-    total = mean(OBJECTIVES[main.name], f"objective {main.name}", {"temperature": temperature, **main.options})
+    function = OBJECTIVES[main.name]
+    given = {"temperature": temperature, "topk": recipe.model.topk}
+    taken = {key: value for key, value in given.items() if key in inspect.signature(function).parameters}
+    total = mean(function, f"objective {main.name}", {**taken, **main.options})
     for also in recipe.auxiliaries:
         total = total + also.weight * mean(AUXILIARIES[also.name], f"auxiliary {also.name}", also.options)
     return total
@@ -247,93 +307,16 @@ def learning_rate_shape(plan: Optimisation) -> Callable[[int], float]:
     return factor
 
 
-class Running:
-    """The mean loss since it was last asked for."""
-
-    def __init__(self) -> None:
-        self.values: list[float] = []
-
-    def add(self, value: float) -> None:
-        """One step's loss."""
-        self.values.append(value)
-
-    def mean(self) -> float:
-        """The mean, after which it starts anew."""
-        mean = sum(self.values) / len(self.values)
-        self.values.clear()
-        return round(mean, 4)
-
-
-def keep(accelerator: Any, output: Path, step: int) -> None:
-    """Writes the state after `step` steps; it replaces the last one whole."""
-    part, state = output / f"{STATE}.part", output / STATE
-    shutil.rmtree(part, ignore_errors=True)
-    accelerator.save_state(str(part), safe_serialization=True)
-    write_json(part / "step.json", {"step": step})
-    old = output / f"{STATE}.old"
-    shutil.rmtree(old, ignore_errors=True)
-    if state.exists():
-        state.replace(old)
-    part.replace(state)
-    shutil.rmtree(old, ignore_errors=True)
-
-
-def resume(accelerator: Any, output: Path) -> int:
-    """Loads the newest state, drops the log's lines after it, and returns how many steps it has seen."""
-    state, old = output / STATE, output / f"{STATE}.old"
-    if not state.exists() and old.exists():  # killed between the two renames of `keep`
-        old.replace(state)
-    if not state.exists():
-        (output / LOG).unlink(missing_ok=True)
-        return 0
-    step = int(read_json(state / "step.json", "training state")["step"])
-    accelerator.load_state(str(state))
-    if (output / LOG).is_file():
-        lines = (output / LOG).read_bytes().splitlines(keepends=True)
-        whole = [line for line in lines if line.endswith(b"\n") and orjson.loads(line)["step"] <= step]
-        (output / LOG).write_bytes(b"".join(whole))
-    return step
-
-
-def finished(recipe: Recipe, output: Path, overwrite: bool) -> bool:
-    """True if this recipe was trained here; notes the recipe otherwise.
-
-    Raises:
-        ArtefactError: another recipe's run lies there.
-    """
-    noted, content = output / RECIPE, recipe.model_dump(mode="json")
-    if overwrite:
-        for entry in output.iterdir():
-            if entry.is_dir():
-                shutil.rmtree(entry)
-            else:
-                entry.unlink()
-    if noted.is_file():
-        found = checked(yaml.safe_load(noted.read_text(encoding="utf-8")), str(noted)).model_dump(mode="json")
-        if differing := [key for key in content if content[key] != found[key]]:
-            raise ArtefactError(
-                f"{output}: the run of another recipe (they differ in {', '.join(differing)}); "
-                "--overwrite starts again, --output names another folder"
-            )
-    noted.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
-    return (output / MODEL).is_dir()
-
-
-def about(recipe: Recipe, output: Path, images: int) -> dict[str, Any]:
-    """What stands beside the shipped weights: recipe, last validation figures, versions."""
-    from importlib.metadata import version
-
+def about(recipe: Recipe, output: Path, images: int, digests: Mapping[str, str]) -> dict[str, Any]:
+    """What stands beside the shipped weights: recipe, data, last validation figures, versions."""
     rows = [orjson.loads(line) for line in (output / LOG).read_bytes().splitlines()]
     measured = [row for row in rows if "t2i_R@1" in row]
     return {
         "recipe": recipe.model_dump(mode="json"),
+        "data": dict(digests),
         "images": images,
         "validation": measured[-1] if measured else None,
         "threads": torch.get_num_threads(),
         "machine": platform.machine(),
         "versions": {name: version(name) for name in ("torch", "transformers", "accelerate", "lexvl-anserini")},
     }
-
-
-def _split(recipe: Recipe, split: str, data_dir: str | None) -> Any:
-    return load_dataset(recipe.data.corpus, split, data_dir, direction="text-to-image")

@@ -10,10 +10,11 @@ from torch import Tensor
 
 from lexvl_anserini.encoders.tokens import Columns
 from lexvl_anserini.encoders.vision import Pixels
+from lexvl_anserini.errors import UsageError
 from lexvl_anserini.training.batches import text_batch
 from lexvl_anserini.training.data import Tokens
 from lexvl_anserini.training.objectives import bag_of, masked
-from lexvl_anserini.training.pairs import Pair
+from lexvl_anserini.training.pairs import KINDS, Pair
 from lexvl_anserini.training.recipe import Model
 
 BATCH = 256
@@ -32,7 +33,7 @@ class Validation:
     @torch.inference_mode()
     def measure(self, pair: Pair, model: Model) -> dict[str, float]:
         """Hit rates in percent: text-to-image and image-to-text, and of the alpha mode where the pair is lexical."""
-        device = pair.log_temperature.device
+        device, lexical = pair.log_temperature.device, KINDS[model.kind].lexical
         pair.eval()
         pieces = []
         for start in range(0, len(self.pixels), BATCH):
@@ -45,12 +46,12 @@ class Validation:
             chosen = np.arange(start, min(start + BATCH, len(owner)))
             batch = text_batch(self.tokens, chosen, self.columns, device)
             encoded = pair.encoder_q(batch)
-            if model.kind == "vdr-crossmodal":
+            if lexical:
                 encoded = masked(encoded, batch.bag, model.topk)
                 bags.append(bag_of(batch.bag, normalised=False))
             texts.append(encoded)
         pair.train()
-        if model.kind == "vdr-crossmodal":
+        if lexical:
             images = masked(images, None, model.topk)
         text = torch.cat(texts)
         found = {f"t2i_R@{k}": rate for k, rate in hit_rates(text @ images.T, owner).items()}
@@ -63,15 +64,39 @@ class Validation:
 
 
 def hit_rates(scores: Tensor, owner: Tensor) -> dict[int, float]:
-    """Share in percent of queries [N] whose document `owner` [N] is among the first k by scores [N, M]."""
-    own = scores.gather(1, owner[:, None])
-    rank = (scores > own).sum(dim=1)
-    return {k: round(100 * float((rank < k).float().mean()), 2) for k in CUTS}
+    """Share in percent of queries [N] whose document `owner` [N] is among the first k by scores [N, M].
+
+    Raises:
+        UsageError: scores that are no numbers.
+    """
+    return _shares(ranks(scores, owner))
 
 
 def backward_rates(scores: Tensor, owner: Tensor) -> dict[int, float]:
-    """Share in percent of images [M] with a caption of theirs among the first k by scores [M, N]."""
+    """Share in percent of images [M] with a caption of theirs among the first k by scores [M, N].
+
+    Raises:
+        UsageError: scores that are no numbers.
+    """
     mine = owner[None, :] == torch.arange(len(scores), device=scores.device)[:, None]
     best = scores.masked_fill(~mine, -torch.inf).amax(dim=1, keepdim=True)
-    rank = (scores > best).sum(dim=1)
+    places = torch.arange(scores.shape[1], device=scores.device).expand_as(scores)
+    first = places.masked_fill(~mine | (scores != best), scores.shape[1] - 1).amin(dim=1)
+    return _shares(ranks(scores, first))
+
+
+def ranks(scores: Tensor, place: Tensor) -> Tensor:
+    """How many columns come before column `place` [N] of each row of scores [N, M], equal scores by their position.
+
+    Raises:
+        UsageError: scores that are no numbers.
+    """
+    if not torch.isfinite(scores).all():
+        raise UsageError("validation: scores that are no numbers; lower the learning rate or the clip")
+    own = scores.gather(1, place[:, None])
+    before = torch.arange(scores.shape[1], device=scores.device) < place[:, None]
+    return ((scores > own) | ((scores == own) & before)).sum(dim=1)
+
+
+def _shares(rank: Tensor) -> dict[int, float]:
     return {k: round(100 * float((rank < k).float().mean()), 2) for k in CUTS}

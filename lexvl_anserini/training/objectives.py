@@ -204,3 +204,5 @@ OBJECTIVES: Mapping[str, Callable[..., Tensor]] = {"vdr": vdr, "svdr": svdr, "in
 AUXILIARIES: Mapping[str, Callable[..., Tensor]] = {"naming": naming}
 # Those whose dimensions must be terms.
 LEXICAL = frozenset({"vdr", "svdr", "naming"})
+# Those whose documents must be texts; the pairs that are trained here read pictures.
+OF_TEXTS = frozenset({"svdr"})

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
@@ -19,6 +20,7 @@ from lexvl_anserini.encoders.vdr import HEAD_EPS
 from lexvl_anserini.encoders.vdr_crossmodal import IMAGE_TYPES, TEXT_TYPES
 from lexvl_anserini.encoders.vision import PatchTransformer
 from lexvl_anserini.files import write_json
+from lexvl_anserini.training.projection import project_max
 from lexvl_anserini.training.recipe import Model
 from lexvl_anserini.training.words import FIRST_WORD_ID
 
@@ -40,13 +42,13 @@ class TextBatch(NamedTuple):
 class TextSide(nn.Module):
     """A BERT without pooler and what stands on it; keys as in published checkpoints."""
 
-    def __init__(self, model: Model, tokens: int):
+    def __init__(self, model: Model, columns: Columns):
         super().__init__()
         import transformers
 
         text = model.text
         self.config = transformers.BertConfig(
-            vocab_size=tokens,
+            vocab_size=len(columns.of_token),
             hidden_size=text.width,
             num_hidden_layers=text.layers,
             num_attention_heads=text.heads,
@@ -68,15 +70,13 @@ class VdrText(TextSide):
 
     tokens: Tensor
 
-    def __init__(self, model: Model, tokens: int, columns: Columns):
-        super().__init__(model, tokens)
+    def __init__(self, model: Model, columns: Columns):
+        super().__init__(model, columns)
         self.ln = nn.LayerNorm(model.text.width, eps=HEAD_EPS)
         self.register_buffer("tokens", torch.from_numpy(columns.tokens), persistent=False)
 
     def forward(self, batch: TextBatch) -> Tensor:
         """Weights before the sparsifier, [B, V]."""
-        from lexvl_anserini.training.projection import project_max
-
         embeddings = self.bert_model.embeddings.word_embeddings.weight[self.tokens]
         pooled = project_max(self.ln(self.states(batch)), embeddings, batch.attention == 0)
         return normalize(elu1p(pooled), dim=1)
@@ -92,16 +92,14 @@ class VdrImage(PatchTransformer):
 
     def forward(self, pixels: Tensor) -> Tensor:
         """Weights before the sparsifier, [B, V]."""
-        from lexvl_anserini.training.projection import project_max
-
         return normalize(elu1p(project_max(super().forward(pixels), self.proj)), dim=1)
 
 
 class DenseText(TextSide):
     """v = W mean_i h_i over the text's tokens, of unit length."""
 
-    def __init__(self, model: Model, tokens: int):
-        super().__init__(model, tokens)
+    def __init__(self, model: Model, columns: Columns):
+        super().__init__(model, columns)
         self.proj = nn.Parameter(torch.randn(model.dimensions, model.text.width) * model.text.width**-0.5)
 
     def forward(self, batch: TextBatch) -> Tensor:
@@ -112,7 +110,7 @@ class DenseText(TextSide):
 class DenseImage(PatchTransformer):
     """v = W mean_p h_p over the patches, of unit length."""
 
-    def __init__(self, model: Model):
+    def __init__(self, model: Model, columns: Columns):
         super().__init__(**vision_shape(model))
         self.proj = nn.Parameter(torch.randn(model.dimensions, model.image.width) * model.image.width**-0.5)
         nn.init.normal_(self.positional_embedding, std=INITIAL_STD)
@@ -128,13 +126,29 @@ class Pair(nn.Module):
     def __init__(self, text: TextSide, image: PatchTransformer, temperature: float, learn_temperature: bool):
         super().__init__()
         self.encoder_q, self.encoder_p = text, image
-        self.text_config = text.config
         logarithm = torch.tensor(temperature).log()
         self.log_temperature = nn.Parameter(logarithm, requires_grad=learn_temperature)
 
-    def forward(self, text: TextBatch, pixels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Vectors of the texts and of the images, and the temperature."""
-        return self.encoder_q(text), self.encoder_p(pixels), self.log_temperature.exp()
+
+class Kind(NamedTuple):
+    """What `model.kind` decides.
+
+    text, image            the sides
+    text_type, image_type  what config.json calls them
+    lexical                dimensions are terms, and vectors are sparsified before they are searched with
+    """
+
+    text: Callable[[Model, Columns], TextSide]
+    image: Callable[[Model, Columns], PatchTransformer]
+    text_type: str
+    image_type: str
+    lexical: bool
+
+
+KINDS: Mapping[str, Kind] = {
+    "vdr-crossmodal": Kind(VdrText, VdrImage, TEXT_TYPES[0], IMAGE_TYPES[0], lexical=True),
+    "dense-crossmodal": Kind(DenseText, DenseImage, DENSE_TEXT, DENSE_IMAGE, lexical=False),
+}
 
 
 def vision_shape(model: Model) -> dict[str, Any]:
@@ -145,28 +159,21 @@ def vision_shape(model: Model) -> dict[str, Any]:
 
 def make_pair(model: Model, columns: Columns, temperature: float, learn_temperature: bool) -> Pair:
     """A fresh pair; torch's random state decides its weights."""
-    tokens = len(columns.of_token)
-    makers: Mapping[str, Callable[[], tuple[TextSide, PatchTransformer]]] = {
-        "vdr-crossmodal": lambda: (VdrText(model, tokens, columns), VdrImage(model, columns)),
-        "dense-crossmodal": lambda: (DenseText(model, tokens), DenseImage(model)),
-    }
-    text, image = makers[model.kind]()
+    kind = KINDS[model.kind]
+    text, image = kind.text(model, columns), kind.image(model, columns)
     return Pair(text, image, temperature, learn_temperature)
 
 
 def save_pair(pair: Pair, model: Model, tokenizer: Any, folder: Path, weights: torch.dtype) -> None:
     """Writes config.json, model.safetensors and `text/` (backbone configuration, tokenizer) into an empty folder."""
-    from safetensors.torch import save_file
-
-    types = {"vdr-crossmodal": (TEXT_TYPES[0], IMAGE_TYPES[0]), "dense-crossmodal": (DENSE_TEXT, DENSE_IMAGE)}
-    text_type, image_type = types[model.kind]
-    sparse = {"topk": model.topk} if model.kind == "vdr-crossmodal" else {}
-    text = {"type": text_type, "model_id": TEXT_FOLDER, "max_len": model.text.max_length, "padding": "none"}
-    image = {"type": image_type, **vision_shape(model)}
+    kind = KINDS[model.kind]
+    sparse = {"topk": model.topk} if kind.lexical else {}
+    text = {"type": kind.text_type, "model_id": TEXT_FOLDER, "max_len": model.text.max_length, "padding": "none"}
+    image = {"type": kind.image_type, **vision_shape(model)}
     config = {"encoder_q": {**text, "first_word_id": FIRST_WORD_ID, **sparse}, "encoder_p": {**image, **sparse}}
     text_folder = folder / TEXT_FOLDER
     tokenizer.save_pretrained(str(text_folder))
-    pair.text_config.save_pretrained(str(text_folder))
+    pair.encoder_q.config.save_pretrained(str(text_folder))
     state = {
         key: (value.to(weights) if value.is_floating_point() else value).contiguous().cpu()
         for key, value in pair.state_dict().items()

@@ -2,16 +2,38 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError, model_validator
+import yaml
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    model_validator,
+)
 
 from lexvl_anserini.errors import UsageError
+from lexvl_anserini.training.objectives import AUXILIARIES, LEXICAL, OBJECTIVES, OF_TEXTS
+from lexvl_anserini.training.regularisers import REGULARISERS
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+Share = Annotated[float, Field(ge=0, lt=1)]
+
+
+def _heads_fit(part: Text | Image) -> None:
+    if part.width % part.heads:
+        raise ValueError(f"width {part.width} is no multiple of heads {part.heads}")
 
 
 class Data(_Part):
@@ -40,14 +62,25 @@ class Text(_Part):
     width: PositiveInt = 128
     layers: PositiveInt = 2
     heads: PositiveInt = 4
-    dropout: float = Field(default=0.0, ge=0, lt=1)
+    dropout: Share = 0.0
+
+    @model_validator(mode="after")
+    def _fits(self) -> Text:
+        _heads_fit(self)
+        return self
 
 
 class Stem(_Part):
     """A convolutional stem: channels and residual blocks per stage, each of which halves the grid."""
 
-    widths: tuple[PositiveInt, ...]
-    blocks: tuple[int, ...]
+    widths: tuple[PositiveInt, ...] = Field(min_length=1)
+    blocks: tuple[NonNegativeInt, ...]
+
+    @model_validator(mode="after")
+    def _fits(self) -> Stem:
+        if len(self.widths) != len(self.blocks):
+            raise ValueError(f"{len(self.widths)} widths and {len(self.blocks)} blocks; expected one of each per stage")
+        return self
 
 
 class Image(_Part):
@@ -64,8 +97,9 @@ class Image(_Part):
     def _fits(self) -> Image:
         if self.resolution % self.patch_size:
             raise ValueError(f"resolution {self.resolution} is no multiple of patch_size {self.patch_size}")
-        if self.width % self.heads:
-            raise ValueError(f"width {self.width} is no multiple of heads {self.heads}")
+        _heads_fit(self)
+        if self.stem and (stride := 2 ** len(self.stem.widths)) != self.patch_size:
+            raise ValueError(f"a stem of {len(self.stem.widths)} stages has stride {stride}, not {self.patch_size}")
         return self
 
 
@@ -89,7 +123,7 @@ class Objective(_Part):
 
     temperature        divides scores; where it is learned, its start
     learn_temperature  learn its logarithm
-    options            further arguments of the function
+    options            further arguments of the function; `topk`, where it has one, defaults to the model's
     """
 
     name: str
@@ -141,7 +175,7 @@ class Optimisation(_Part):
     last_learning_rate: float = Field(default=0.0, ge=0)
     warmup_steps: PositiveInt = 100
     weight_decay: float = Field(default=0.0, ge=0)
-    betas: tuple[float, float] = (0.9, 0.98)
+    betas: tuple[Share, Share] = (0.9, 0.98)
     clip: PositiveFloat = 2.0
 
 
@@ -176,13 +210,11 @@ def read_recipe(path: Path, changes: dict[str, Any] | None = None) -> Recipe:
     Raises:
         UsageError: not there, not YAML, an unknown key or a value that does not fit; all of them are named.
     """
-    import yaml
-
     if not path.is_file():
         raise UsageError(f"{path}: no such recipe; those of the project are runs/recipes/*.yaml")
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: not YAML ({str(error).splitlines()[0]})") from error
     if not isinstance(content, dict):
         raise UsageError(f"{path}: expected keys and values, found {type(content).__name__}")
@@ -197,24 +229,34 @@ def checked(content: dict[str, Any], where: str) -> Recipe:
     Raises:
         UsageError: names every key that does not fit.
     """
-    from lexvl_anserini.training.objectives import AUXILIARIES, LEXICAL, OBJECTIVES
-    from lexvl_anserini.training.regularisers import REGULARISERS
+    # The sides are built by a `Model`, which is defined here.
+    from lexvl_anserini.training.pairs import KINDS
 
     try:
         recipe = Recipe.model_validate(content)
     except ValidationError as error:
         problems = [f"{'.'.join(map(str, e['loc'])) or 'recipe'}: {e['msg']}" for e in error.errors()]
         raise UsageError(f"{where}: {'; '.join(problems)}") from error
-    asked = [
-        ("objective.name", recipe.objective.name, OBJECTIVES),
-        *(("auxiliary", auxiliary.name, AUXILIARIES) for auxiliary in recipe.auxiliaries),
-        *(("regulariser", regulariser.name, REGULARISERS) for regulariser in recipe.regularisers),
+    objective, auxiliaries = recipe.objective, recipe.auxiliaries
+    asked: list[tuple[str, str, Mapping[str, Callable[..., Any]], Mapping[str, Any]]] = [
+        ("objective.name", objective.name, OBJECTIVES, objective.options),
+        *(("auxiliary", auxiliary.name, AUXILIARIES, auxiliary.options) for auxiliary in auxiliaries),
+        *(("regulariser", regulariser.name, REGULARISERS, {}) for regulariser in recipe.regularisers),
     ]
-    for what, name, known in asked:
+    for what, name, known, options in asked:
         if name not in known:
             raise UsageError(f"{where}: {what} {name!r}, expected one of {', '.join(known)}")
-        if name in LEXICAL and recipe.model.kind == "dense-crossmodal":
+        if name in OF_TEXTS:
+            raise UsageError(f"{where}: {what} {name!r} needs texts on both sides; recipes train on pictures")
+        if name in LEXICAL and not KINDS[recipe.model.kind].lexical:
             raise UsageError(f"{where}: {what} {name!r} needs terms as dimensions, which {recipe.model.kind} has not")
+        # The first argument is the batch.
+        offered = list(inspect.signature(known[name]).parameters)[1:]
+        if unknown := [option for option in options if option not in offered]:
+            told = f"expected some of {', '.join(offered)}" if offered else "it has none"
+            raise UsageError(f"{where}: {what} {name!r} has no options {', '.join(map(repr, unknown))}; {told}")
+    if "temperature" in objective.options:
+        raise UsageError(f"{where}: objective.options.temperature: the temperature is objective.temperature")
     return recipe
 
 

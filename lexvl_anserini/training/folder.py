@@ -1,0 +1,176 @@
+"""The folder of a run: what lies in it, whose run it is, its log and its states.
+
+OUT/
+  recipe.yaml   as it was run
+  data.json     digests of the pictures and captions that it learns from and is measured on
+  log.jsonl     one line per report: step, loss, learning rate, seconds; validation figures
+  words/        the tokenizer that was learned
+  pixels-*.npy  decoded images, deleted at the end
+  state/        the newest resumable state; state.old/ is the one before it, should that one be damaged
+  model/        the trained checkpoint, as the encoder of its kind loads it; there when all is done
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import orjson
+import yaml
+
+from lexvl_anserini.errors import ArtefactError, LexvlError
+from lexvl_anserini.files import atomic_write, publish, read_json, told_about_disk, write_json
+from lexvl_anserini.training.recipe import Recipe, read_recipe
+
+log = logging.getLogger(__name__)
+
+RECIPE, DATA, LOG, WORDS, PIXELS = "recipe.yaml", "data.json", "log.jsonl", "words", "pixels-*.npy"
+STATE, OLD_STATE, MODEL = "state", "state.old", "model"
+OURS = (RECIPE, DATA, LOG, WORDS, PIXELS, STATE, OLD_STATE, MODEL)
+# What it costs time to make again.
+PRECIOUS = (STATE, OLD_STATE, MODEL)
+
+STANDING = "step.json"
+
+
+@dataclass
+class Standing:
+    """How far a run is.
+
+    step     steps done
+    losses   of the steps since the log's last line
+    seconds  spent on steps, by all processes that worked on the run
+    """
+
+    step: int = 0
+    losses: list[float] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def mean_loss(self) -> float:
+        """The mean of the losses, which start anew."""
+        mean = sum(self.losses) / len(self.losses)
+        self.losses.clear()
+        return round(mean, 4)
+
+
+def claim(output: Path, recipe: Recipe, data: Mapping[str, str], overwrite: bool) -> None:
+    """Makes a folder this run's, or finds that it is.
+
+    A run that has kept no state yet is nobody's loss: another one replaces it.
+
+    Args:
+        output: folder of the run.
+        recipe: what is trained.
+        data: digests of the data by their role.
+        overwrite: start again.
+
+    Raises:
+        ArtefactError: the folder is no run's, or the run of another recipe or of other data.
+    """
+    names = entries(output)
+    told = difference(output, recipe, data) if names else ""
+    if told and not overwrite and names.intersection(PRECIOUS):
+        raise ArtefactError(f"{output}: {told}; --overwrite starts again, --output names another folder")
+    if told or overwrite:
+        clear(output)
+    with atomic_write(output / RECIPE) as out:
+        out.write(yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False).encode())
+    write_json(output / DATA, data)
+
+
+def entries(output: Path) -> set[str]:
+    """The names in a run's folder; none where nothing of it was noted.
+
+    Raises:
+        ArtefactError: the folder is no run's.
+    """
+    names = {entry.name for entry in output.iterdir()} - {f"{RECIPE}.part"}
+    if names and RECIPE not in names:
+        raise ArtefactError(f"{output}: not empty and not written by train; name another --output")
+    return names
+
+
+def difference(output: Path, recipe: Recipe, data: Mapping[str, str]) -> str:
+    """What tells the run in a folder from this one; nothing if it is the same."""
+    wanted = recipe.model_dump(mode="json")
+    try:
+        found = read_recipe(output / RECIPE).model_dump(mode="json")
+        noted = read_json(output / DATA, "digest of the data")
+    except LexvlError as error:
+        return f"holds a run that cannot be gone on with ({error})"
+    if other := [key for key in wanted if wanted[key] != found[key]]:
+        return f"holds the run of another recipe (they differ in {', '.join(other)})"
+    if other := [role for role in {**data, **noted} if data.get(role) != noted.get(role)]:
+        return f"holds a run on other data (the pictures or captions for {' and '.join(other)} have changed)"
+    return ""
+
+
+def clear(output: Path) -> None:
+    """Removes what a run consists of, and nothing else; the recipe last, so that half a clearing is still a run's."""
+    mine = [
+        entry for entry in output.iterdir() if any(fnmatch(entry.name.removesuffix(".part"), name) for name in OURS)
+    ]
+    for entry in sorted(mine, key=lambda entry: entry.name == RECIPE):
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+
+
+def keep(accelerator: Any, output: Path, standing: Standing) -> None:
+    """Writes a state whole; the one before it stays."""
+    part, state, old = output / f"{STATE}.part", output / STATE, output / OLD_STATE
+    with told_about_disk(state):
+        shutil.rmtree(part, ignore_errors=True)
+        accelerator.save_state(str(part), safe_serialization=True)
+        write_json(part / STANDING, asdict(standing))
+        shutil.rmtree(old, ignore_errors=True)
+        if state.exists():
+            state.replace(old)
+        publish(part, state)
+
+
+def resume(accelerator: Any, output: Path) -> Standing:
+    """Loads the newest state that is whole and drops the log's lines after it.
+
+    Raises:
+        ArtefactError: there are states, and all of them are damaged.
+    """
+    problems = []
+    for state in (output / STATE, output / OLD_STATE):
+        if not state.exists():
+            continue
+        try:
+            standing = Standing(**read_json(state / STANDING, "training state"))
+            accelerator.load_state(str(state))
+        except Exception as error:  # torch, pickle and safetensors have each their own for a file that is cut off
+            problems.append(f"{state}: a damaged state ({str(error).splitlines()[0] if str(error) else error!r})")
+            log.warning("%s", problems[-1])
+            continue
+        if state.name != STATE:
+            shutil.rmtree(output / STATE, ignore_errors=True)
+            publish(state, output / STATE)
+        cut_log(output / LOG, standing.step)
+        return standing
+    if problems:
+        raise ArtefactError(f"{'; '.join(problems)}; --overwrite starts again")
+    (output / LOG).unlink(missing_ok=True)
+    return Standing()
+
+
+def step_of(state: Path) -> int:
+    """How many steps a state has seen."""
+    return int(read_json(state / STANDING, "training state")["step"])
+
+
+def cut_log(path: Path, step: int) -> None:
+    """Keeps the whole lines of the log up to a step."""
+    if path.is_file():
+        lines = path.read_bytes().splitlines(keepends=True)
+        with atomic_write(path) as out:
+            out.writelines(line for line in lines if line.endswith(b"\n") and orjson.loads(line)["step"] <= step)
