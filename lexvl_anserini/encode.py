@@ -28,7 +28,13 @@ from lexvl_anserini.cli import (
     silent,
 )
 from lexvl_anserini.data.images import ON_ERROR
-from lexvl_anserini.encoders.choosing import TRIED_ON, default_encoder, direction_option, natural_direction
+from lexvl_anserini.encoders.choosing import (
+    TRIED_ON,
+    default_encoder,
+    direction_option,
+    length_options,
+    natural_direction,
+)
 from lexvl_anserini.errors import ArtefactError, UnknownName, UsageError
 from lexvl_anserini.files import write_json
 from lexvl_anserini.records import DenseQuery, ImpactQuery, Manifest, Topic
@@ -261,7 +267,9 @@ def command(
     backbone_config: Annotated[str | None, typer.Option(help="Take the backbone's configuration from here.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
     batch_size: Annotated[int, typer.Option(min=1, help="Texts per forward pass.")] = 32,
-    max_length: Annotated[int | None, typer.Option(min=1, help="Tokens read per document.")] = None,
+    max_length: Annotated[
+        int | None, typer.Option(min=1, help="Tokens read per document; per text where there is one limit.")
+    ] = None,
     query_max_length: Annotated[int | None, typer.Option(min=1, help="Tokens read per query.")] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="An encoder's option, KEY=VALUE; repeatable.")
@@ -327,8 +335,9 @@ def command(
     wanted = Quantiser.named(quantiser, bits, query_bits, scale, percentile)
     layout = Layout(shard_format, shard_size, compress, store_contents, store_metadata)
     options = parse_settings(settings or ())
-    options |= {k: v for k, v in (("max_length", max_length), ("query_max_length", query_max_length)) if v is not None}
     options = {**direction_option(name, dataset.direction), **options}
+    asked = str(options.get("direction", dataset.direction))
+    options |= length_options(name, asked, max_length, query_max_length)
     model = load_encoder(name, checkpoint or default_checkpoint, tokenizer, backbone_config, device, **options)
     suffix = f".part-{part.number}-of-{part.of}" if part else ""
     target = Path(output) if output else Path("impacts") / f"{file_name(corpus)}.{name}{suffix}"

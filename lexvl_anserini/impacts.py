@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
-from itertools import islice
+from itertools import compress, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import orjson
@@ -28,7 +28,7 @@ import orjson
 from lexvl_anserini.cli import Progress, silent
 from lexvl_anserini.data.base import Dataset
 from lexvl_anserini.data.checks import CorpusSummary, check_corpus, document_bytes
-from lexvl_anserini.data.images import ON_ERROR, read_images
+from lexvl_anserini.data.images import ON_ERROR, Skipped
 from lexvl_anserini.encoders import PLACES
 from lexvl_anserini.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.files import (
@@ -50,8 +50,6 @@ if TYPE_CHECKING:
     from hashlib import _Hash as Digest
 
     from lexvl_anserini.encoders.base import Encoder
-
-Result = TypeVar("Result")
 
 log = logging.getLogger(__name__)
 
@@ -78,65 +76,38 @@ def encode_shard(
     on_error: str = "fail",
 ) -> Shard:
     """Encodes and quantises one shard's documents; with `on_error` "skip" those whose picture can be read."""
-
-    def encode(documents: Sequence[Document], progress: Progress) -> Shard:
+    if model.kind == "text":
         ids, metadata = [d.doc_id for d in documents], [d.metadata for d in documents]
-        inputs, contents = [model.document.read(d) for d in documents], [d.contents or d.image or "" for d in documents]
-        if model.kind == "text":
-            progress(len(ids))
-            return Shard(ids, inputs, None, metadata=metadata)
-        if model.kind == "dense":
-            vectors = model.document.vectors(inputs, batch_size, progress)
-            return Shard(ids, contents, vectors, metadata=metadata)
-        impacts, clipped, dropped = quantiser.documents(model.document.weights(inputs, batch_size, progress))
-        return Shard(ids, contents, impacts, clipped, dropped, metadata=metadata)
-
-    shard, skipped = of_readable(documents, model, on_error, encode, progress)
-    return shard._replace(skipped=skipped)
+        progress(len(ids))
+        return Shard(ids, [model.document.read(d) for d in documents], None, metadata=metadata)
+    read, vectors, skipped = encode_readable(documents, model, batch_size, progress, on_error)
+    clipped = dropped = 0
+    if model.kind == "impact":
+        vectors, clipped, dropped = quantiser.documents(vectors)
+    ids, contents = [d.doc_id for d in read], [d.contents or d.image or "" for d in read]
+    return Shard(ids, contents, vectors, clipped, dropped, skipped, [d.metadata for d in read])
 
 
-def of_readable(
-    documents: Sequence[Document],
-    model: Encoder,
-    on_error: str,
-    encode: Callable[[Sequence[Document], Progress], Result],
-    progress: Progress = silent,
-) -> tuple[Result, list[SkippedDocument]]:
-    """What `encode` gives for all documents or, with `on_error` "skip", for those whose picture can be read.
-
-    Pictures are looked through only after one has failed: a corpus in order costs nothing more.
+def encode_readable(
+    documents: Sequence[Document], model: Encoder, batch_size: int, progress: Progress = silent, on_error: str = "fail"
+) -> tuple[list[Document], Any, list[SkippedDocument]]:
+    """Documents, the vectors of each, and those that were left out: with `on_error` "skip" the unreadable pictures.
 
     Raises:
         DataError: a picture cannot be read, and none is to be skipped.
     """
-    told = 0
-
-    def counted(done: int) -> None:
-        nonlocal told
-        told += done
-        progress(done)
-
-    try:
-        return encode(documents, counted), []
-    except DataError:
-        if on_error == "fail":
-            raise
-        skipped = unreadable_documents(documents, model)
-        if not skipped:
-            raise
-    left_out = {document.doc_id for document in skipped}
-    result = encode([document for document in documents if document.doc_id not in left_out], silent)
-    progress(len(documents) - told)
-    return result, skipped
-
-
-def unreadable_documents(documents: Sequence[Document], model: Encoder) -> list[SkippedDocument]:
-    """The documents whose picture the model would read and that cannot be decoded, in order."""
-    pictured = [d for d in documents if d.image is not None and model.document.read(d) == d.image]
-    pictures = read_images([str(d.image) for d in pictured], on_error="skip", prepare=lambda image: None)
-    for _ in pictures:
-        pass
-    return [SkippedDocument(pictured[s.position].doc_id, s.reference, s.reason) for s in pictures.skipped]
+    unread: list[Skipped] = []
+    tower = model.document.skipping(unread) if on_error == "skip" else model.document
+    inputs = [tower.read(document) for document in documents]
+    encode = tower.vectors if model.kind == "dense" else tower.weights
+    vectors = encode(inputs, batch_size, progress)
+    if not unread:
+        return list(documents), vectors, []
+    progress(len(unread))
+    kept = np.ones(len(documents), dtype=bool)
+    kept[[one.position for one in unread]] = False
+    skipped = [SkippedDocument(documents[one.position].doc_id, one.reference, one.reason) for one in unread]
+    return list(compress(documents, kept)), vectors[kept], skipped
 
 
 def calibration_sample(documents: Iterable[Document], count: int) -> list[Document]:
@@ -161,12 +132,8 @@ def calibrated(
     if quantiser.document.scheme != "calibrated":
         return quantiser
     sample = calibration_sample(dataset.documents(), count)
-
-    def encode(documents: Sequence[Document], progress: Progress) -> Any:
-        return model.document.weights([model.document.read(d) for d in documents], batch_size)
-
-    weights, skipped = of_readable(sample, model, on_error, encode)
-    if len(skipped) == len(sample):
+    read, weights, skipped = encode_readable(sample, model, batch_size, on_error=on_error)
+    if not read:
         raise DataError(f"{dataset.name}: none of {len(sample)} pictures can be read; the first: {skipped[0].reason}")
     return quantiser.calibrate(weights)
 

@@ -21,7 +21,7 @@ from lexvl_anserini import cli
 from lexvl_anserini.cli import parse_settings
 from lexvl_anserini.data.base import load_dataset
 from lexvl_anserini.encode import command, encode_queries
-from lexvl_anserini.encoders.choosing import default_encoder, load_encoder_of
+from lexvl_anserini.encoders.choosing import default_encoder, length_options, load_encoder_of
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.errors import ArtefactError, UsageError
 from lexvl_anserini.impacts import read_manifest, write_impacts
@@ -124,6 +124,52 @@ def test_options_reach_the_encoder(encode):
     manifest = read_manifest(Path("out"))
     assert manifest.encoder["options"] == {"topk": 5, "query_topk": 3, "max_length": 9}
     assert manifest.counts["postings"] <= 40 * 5
+
+
+@pytest.mark.parametrize(
+    "encoder,direction,lengths,expected",
+    [
+        ("splade", "text-to-text", (9, 5), {"max_length": 9, "query_max_length": 5}),
+        ("vdr-crossmodal", "text-to-image", (None, 16), {"text_max_length": 16}),
+        ("vdr-crossmodal", "text-to-image", (16, None), {"text_max_length": 16}),
+        ("dense-crossmodal", "image-to-text", (16, None), {"text_max_length": 16}),
+        ("clip", "text-to-image", (None, 16), {"text_max_length": 16}),
+        ("lexlip", "text-to-image", (16, 16), {"text_max_length": 16}),
+        ("stair", "text-to-text", (16, None), {"text_max_length": 16}),
+        ("blip", "text-to-image", (None, 16), {"max_length": 16}),
+        ("bag-of-tokens", "text-to-text", (16, None), {"max_length": 16}),
+        ("vdr-crossmodal", "text-to-image", (None, None), {}),
+        ("d2s", "text-to-image", (None, 16), {"query_max_length": 16}),  # the loader tells that it has no such option
+    ],
+)
+def test_lengths_go_by_the_name_that_the_encoder_has_for_them(encoder, direction, lengths, expected):
+    assert length_options(encoder, direction, *lengths) == expected
+
+
+@pytest.mark.parametrize(
+    "encoder,direction,lengths",
+    [
+        ("vdr-crossmodal", "image-to-text", (None, 16)),  # the queries are pictures
+        ("clip", "text-to-text", (None, 16)),
+        ("bertlex", "text-to-text", (None, 16)),
+        ("bag-of-tokens", "text-to-image", (None, 16)),
+        ("vdr-crossmodal", "text-to-image", (8, 16)),
+    ],
+)
+def test_a_length_of_queries_never_cuts_documents(encoder, direction, lengths):
+    with pytest.raises(UsageError, match="reads all texts to one length; give it by --max-length alone"):
+        length_options(encoder, direction, *lengths)
+
+
+@pytest.mark.shared
+def test_lengths_reach_a_crossmodal_encoder(encode, shared):
+    golden = shared / "golden"
+    pictures = {"corpus": f"folder:{golden / 'common/images'}", "encoder": "vdr-crossmodal"}
+    checkpoint = golden / "vdr/crossmodal-tiny"
+    assert encode("--query-max-length", "6", output="out", checkpoint=checkpoint, **pictures)[0] == 0
+    manifest = read_manifest(Path("out"))
+    assert manifest.encoder["options"] == {"direction": "text-to-image", "text_max_length": 6}
+    assert load_encoder_of(manifest, device="cpu").query.reader.max_length == 6
 
 
 def test_options_reach_the_quantiser_and_the_layout(encode):

@@ -23,7 +23,7 @@ from lexvl_anserini.encoders.checkpoints import read_weights
 from lexvl_anserini.encoders.choosing import load_encoder_of
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.weights import WEIGHT_SUFFIXES
-from lexvl_anserini.errors import CheckpointError, LexvlError, UsageError
+from lexvl_anserini.errors import CheckpointError, DataError, LexvlError, UsageError
 from lexvl_anserini.records import Document, Manifest, Topic
 from lexvl_anserini.registry import ENCODERS
 
@@ -247,6 +247,23 @@ def test_pictures_of_all_modes_and_sizes(any_model, tmp_path):
             for path, picture in zip(paths, some, strict=False):
                 picture.save(path)
             np.testing.assert_allclose(encoded(tower, paths), found[:2], atol=1e-5)
+
+
+def test_what_cannot_be_read_is_skipped_if_told(any_model, tmp_path):
+    """A broken picture has a row of zeros and is told; all else has the row that it has without it."""
+    model, about = any_model
+    for tower in towers(model):
+        inputs, skipped = inputs_for(tower, about), []
+        skipping = tower.skipping(skipped)
+        if reads(tower, about) != "image":
+            np.testing.assert_array_equal(encoded(skipping, inputs), encoded(tower, inputs))
+            continue
+        broken = str(tmp_path / "broken.png")
+        with pytest.raises(DataError, match=r"broken\.png: "):
+            encoded(tower, [*inputs[:2], broken, *inputs[2:]], 4)
+        found = encoded(skipping, [*inputs[:2], broken, *inputs[2:]], 4)
+        assert not found[2].any() and [(one.position, one.reference) for one in skipped] == [(2, broken)]
+        np.testing.assert_allclose(np.delete(found, 2, axis=0), encoded(tower, inputs, 4), atol=1e-5)
 
 
 def test_no_input(any_model):

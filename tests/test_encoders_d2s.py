@@ -389,6 +389,10 @@ def test_live_features_are_those_of_the_dense_encoder(shared, tiny, texts, famil
         vectors = getattr(dense, side).vectors(inputs)
         expected = getattr(stored, side).weights(vectors).toarray()
         np.testing.assert_allclose(getattr(live, side).weights(inputs, 3).toarray(), expected, atol=1e-4)
+    skipped: list = []
+    found = live.document.skipping(skipped).weights(["nowhere.png", images[0]]).toarray()
+    assert [one.position for one in skipped] == [0] and not found[0].any()
+    np.testing.assert_allclose(found[1], live.document.weights(images[:1]).toarray()[0], atol=1e-4)
     assert live.query.read_topic(Topic("q", text="a man")) == "a man"
     masked = load_d2s(shared, tiny, text="masked", **options).query.weights(texts).toarray()
     expected = load_d2s(shared, tiny, text="masked").query.weights(with_texts(texts, dense.query.vectors(texts)))

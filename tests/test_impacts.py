@@ -30,8 +30,11 @@ from scipy import sparse
 
 from lexvl_anserini import files, impacts, shards
 from lexvl_anserini.cli import silent
+from lexvl_anserini.data import images
 from lexvl_anserini.data.base import Dataset
 from lexvl_anserini.data.images import read_images
+from lexvl_anserini.encoders.loading import load_encoder
+from lexvl_anserini.encoders.vision import Pixels
 from lexvl_anserini.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.files import exclusive
 from lexvl_anserini.impacts import calibration_sample, read_manifest, write_impacts, write_queries
@@ -57,6 +60,9 @@ class ToyTower:
         if document.text is None and document.title is None:
             raise UsageError(f"document {document.doc_id!r} has no text; this encoder reads texts only")
         return document.contents
+
+    def skipping(self, skipped):
+        return self
 
     def weights(self, inputs, batch_size=32, progress=lambda n: None):
         rows = [[text.split().count(term) / 2 for term in TERMS] for text in inputs]
@@ -412,13 +418,21 @@ class PictureTower(ToyTower):
     def read(self, document):
         return document.image
 
+    def __init__(self, skipped=None):
+        self.skipped = skipped
+
+    def skipping(self, skipped):
+        return type(self)(skipped)
+
     def weights(self, inputs, batch_size=32, progress=silent):
-        rows = []
-        for picture in read_images(inputs, workers=2):
-            red = np.asarray(picture.value)[0, 0, 0]
-            rows.append([red / 255, 0, 0, 0, 0, 0, 0, 1])
+        matrix = np.zeros((len(inputs), len(TERMS)), dtype=np.float32)
+        pictures = read_images(inputs, workers=2, on_error="fail" if self.skipped is None else "skip")
+        for picture in pictures:
+            matrix[picture.position, [0, -1]] = np.asarray(picture.value)[0, 0, 0] / 255, 1
             progress(1)
-        return sparse.csr_matrix(np.array(rows, dtype=np.float32).reshape(len(rows), len(TERMS)))
+        if self.skipped is not None:
+            self.skipped += pictures.skipped
+        return sparse.csr_matrix(matrix)
 
 
 class DensePictureTower(PictureTower):
@@ -484,6 +498,35 @@ def test_what_is_left_is_what_a_corpus_without_them_gives(tmp_path, pictured):
         for name in ("out", "whole")
     )
     assert found == expected
+
+
+@pytest.mark.parametrize("name,checkpoint", [("vdr-crossmodal", "demo-vdr"), ("dense-crossmodal", "demo-dense")])
+def test_skipping_reads_and_encodes_each_picture_once(tmp_path, pictured, name, checkpoint, monkeypatch):
+    model = load_encoder(name, checkpoint, device="cpu")
+    fixed = Quantiser.named("fixed", scale=100)  # calibrating would encode its sample once more
+    whole = [document for number, document in enumerate(pictured) if number not in BROKEN]
+    encode(tmp_path / "whole", whole, model, quantiser=fixed, batch_size=1)
+    opened, forwarded = [], []
+    open_image, normalise = images.open_image, Pixels.normalise
+    monkeypatch.setattr(images, "open_image", lambda reference: (opened.append(reference), open_image(reference))[1])
+    monkeypatch.setattr(Pixels, "normalise", lambda self, crops: (forwarded.extend(crops), normalise(self, crops))[1])
+    manifest = encode(tmp_path / "out", pictured, model, quantiser=fixed, batch_size=1, on_error="skip")
+    assert (len(opened), len(forwarded), manifest.counts["skipped"]) == (30, 25, 5)
+    assert rows_of(tmp_path / "out") == rows_of(tmp_path / "whole")
+
+
+def rows_of(folder):
+    """All rows of all shards of either format."""
+    paths = sorted((folder / "docs").iterdir())
+    return [row for p in paths for row in (lines(p) if p.suffix == ".jsonl" else parquet.read_table(p).to_pylist())]
+
+
+@pytest.mark.parametrize("name", ["bag-of-tokens", "splade"])
+def test_texts_have_nothing_to_skip(tmp_path, load, name):
+    model = load(name, "splade/ckpt_bert")
+    encode(tmp_path / "fail", model=model)
+    encode(tmp_path / "skip", model=model, on_error="skip")
+    assert tree(tmp_path / "fail") == tree(tmp_path / "skip")
 
 
 def test_skipping_nothing_is_no_difference(tmp_path, pictured):

@@ -1,7 +1,8 @@
 """Encoders: a query tower and a document tower, whatever the model.
 
 Three kinds exist: "impact" (lexical vectors for an inverted index), "dense" (for FAISS) and "text" (plain text for
-BM25). A tower has its `kind`, `read(document)`, and `weights(inputs)` or `vectors(inputs)`.
+BM25). A tower has its `kind`, `read(document)`, and `weights(inputs)` or `vectors(inputs)`. `skipping(skipped)` is the
+same tower for a corpus in which some pictures cannot be read: it appends them to the list, and their rows are zeros.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from lexvl_anserini.errors import ArtefactError
+from lexvl_anserini.errors import ArtefactError, UsageError
 from lexvl_anserini.records import Manifest
 from lexvl_anserini.registry import ENCODERS, resolve
 
@@ -40,6 +40,29 @@ def direction_option(encoder: str, direction: str) -> dict[str, str]:
     """`{"direction": ...}` for encoders that have that option (one side reads images), else nothing."""
     takes = "direction" in inspect.signature(resolve("encoder", encoder, ENCODERS)).parameters
     return {"direction": direction} if takes else {}
+
+
+def length_options(
+    encoder: str, direction: str, max_length: int | None = None, query_max_length: int | None = None
+) -> dict[str, int]:
+    """The options by which an encoder is told the tokens it reads per document and per query.
+
+    An encoder with one limit for all its texts has one option, which is meant by `max_length`; where texts only ask,
+    by `query_max_length` too.
+
+    Raises:
+        UsageError: it has one limit, and the two lengths differ or documents were not meant.
+    """
+    told = {"max_length": max_length, "query_max_length": query_max_length}
+    lengths = {key: length for key, length in told.items() if length is not None}
+    takes = inspect.signature(resolve("encoder", encoder, ENCODERS)).parameters
+    only = next((key for key in ("text_max_length", "max_length") if key in takes), None)
+    if not lengths or only is None or "query_max_length" in takes:
+        return lengths
+    texts_only_ask = "direction" in takes and direction == "text-to-image"
+    if len(set(lengths.values())) > 1 or (max_length is None and not texts_only_ask):
+        raise UsageError(f"encoder {encoder!r} reads all texts to one length; give it by --max-length alone")
+    return {only: next(iter(lengths.values()))}
 
 
 def load_encoder_of(

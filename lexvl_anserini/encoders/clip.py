@@ -32,10 +32,11 @@ from lexvl_anserini.encoders.clip_layout import (
 )
 from lexvl_anserini.encoders.crops import Crop, one_crop, read_preprocessor
 from lexvl_anserini.encoders.crossmodal import Direction, in_direction
-from lexvl_anserini.encoders.dense import DenseTower, Images, Texts
+from lexvl_anserini.encoders.dense import DenseTower, Texts
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.tokens import TextReader, has_tokenizer, load_tokenizer
 from lexvl_anserini.encoders.towers import Batch
+from lexvl_anserini.encoders.vision import Images
 from lexvl_anserini.errors import CheckpointError, UsageError
 from lexvl_anserini.files import read_json
 

@@ -7,20 +7,18 @@ embeds one forward pass.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import islice
-from typing import Any, ClassVar, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from lexvl_anserini.cli import Progress, silent
-from lexvl_anserini.data.images import read_images
-from lexvl_anserini.encoders.base import read_document, read_image_of, read_topic
+from lexvl_anserini.data.images import Skipped
+from lexvl_anserini.encoders.base import read_document, read_topic
 from lexvl_anserini.encoders.tokens import TextReader
-from lexvl_anserini.encoders.towers import Batch, by_length, pad
-from lexvl_anserini.encoders.vision import Pixels
+from lexvl_anserini.encoders.towers import Batch, token_batches
 from lexvl_anserini.errors import LexvlError, UsageError
 from lexvl_anserini.records import Document, Topic
 
@@ -40,9 +38,13 @@ class Items(Protocol):
         """The forward passes of `inputs`, each item in exactly one."""
         ...
 
+    def skipping(self, skipped: list[Skipped]) -> Items:
+        """The same; what reads pictures leaves out those that cannot be read and appends them to `skipped`."""
+        return self
+
 
 @dataclass(frozen=True)
-class Texts:
+class Texts(Items):
     """Texts, tokenised and batched by length, the longest first; the inputs are token ids and attention [B, L]."""
 
     reader: TextReader
@@ -58,35 +60,8 @@ class Texts:
 
     def batches(self, inputs: Sequence[str], batch_size: int) -> Iterator[Batch]:
         """Token ids and attention mask, both int64 [B, L]."""
-        ids = self.reader(inputs)
-        for positions in by_length(list(map(len, ids)), batch_size, self.device):
-            rows = [ids[i] for i in positions]
-            input_ids, attention = pad(rows, max(1, *map(len, rows)), self.reader.pad_id, self.device)
-            yield Batch(positions, (input_ids, attention))
-
-
-@dataclass(frozen=True)
-class Images:
-    """Pictures, decoded and cropped in threads beside the forward pass; the input is pixels [B, 3, R, R]."""
-
-    pixels: Pixels
-    device: torch.device
-
-    def read(self, document: Document) -> str:
-        """The image of a document."""
-        return read_image_of(document)
-
-    def read_topic(self, topic: Topic) -> str:
-        """The image of a topic."""
-        return read_image_of(topic)
-
-    def batches(self, inputs: Sequence[Any], batch_size: int) -> Iterator[Batch]:
-        """In the order of the inputs, which are paths, `archive.tar::member` or PIL images."""
-        crops = iter(read_images(inputs, prepare=self.pixels.crop))
-        while piece := list(islice(crops, batch_size)):
-            positions = np.array([image.position for image in piece], dtype=np.int64)
-            stacked = torch.from_numpy(np.stack([image.value for image in piece])).to(self.device)
-            yield Batch(positions, (self.pixels.normalise(stacked),))
+        for positions, _, padded in token_batches(self.reader, inputs, batch_size, self.device):
+            yield Batch(positions, padded)
 
 
 def cut(vectors: np.ndarray, dimensions: int | None, normalise: bool) -> np.ndarray:
@@ -146,6 +121,10 @@ class DenseTower:
         """What a topic gives this tower to encode."""
         return self.items.read_topic(topic)
 
+    def skipping(self, skipped: list[Skipped]) -> Self:
+        """The same tower; pictures that cannot be read are appended to `skipped`, their vectors are zeros."""
+        return replace(self, items=self.items.skipping(skipped))
+
     @torch.inference_mode()
     def features(self, inputs: Sequence[Any], batch_size: int = 32, progress: Progress = silent) -> np.ndarray:
         """float32 [n, width] as the model gives them, neither cut nor normalised.
@@ -153,7 +132,7 @@ class DenseTower:
         Raises:
             LexvlError: the model gave a number that is not finite.
         """
-        result = np.empty((len(inputs), self.width), dtype=np.float32)
+        result = np.zeros((len(inputs), self.width), dtype=np.float32)
         for batch in self.items.batches(inputs, batch_size):
             found = self.embed(batch).float().cpu().numpy()  # [B, width]
             if not np.isfinite(found).all():

@@ -14,13 +14,14 @@ from torch import Tensor
 from lexvl_anserini.encoders.backbones import bert_from_weights, hidden_states, position_limit
 from lexvl_anserini.encoders.base import Encoder
 from lexvl_anserini.encoders.checkpoints import complain, load_strictly, read_weights
-from lexvl_anserini.encoders.dense import DenseTower, Images, Texts
+from lexvl_anserini.encoders.crossmodal import in_direction
+from lexvl_anserini.encoders.dense import DenseTower, Texts
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.tokens import TextReader, load_tokenizer
 from lexvl_anserini.encoders.towers import Batch
 from lexvl_anserini.encoders.vdr import companions
-from lexvl_anserini.encoders.vdr_crossmodal import about, vision_shape_of
-from lexvl_anserini.encoders.vision import PatchTransformer, Pixels
+from lexvl_anserini.encoders.vdr_layout import about, vision_shape_of
+from lexvl_anserini.encoders.vision import Images, PatchTransformer, Pixels
 from lexvl_anserini.errors import CheckpointError
 
 TEXT_TYPE = "dense_crossmodal_text"
@@ -94,7 +95,7 @@ def load_dense_crossmodal(
     text = DenseTower(texts, embed_texts, len(text_matrix), dimensions=dimensions)
     pictures = Images(Pixels(shape["resolution"]), source.device)
     image = DenseTower(pictures, embed_images, len(image_matrix), dimensions=dimensions)
-    query, document = (text, image) if direction == "text-to-image" else (image, text)
+    query, document = in_direction(direction, text, image)
     return Encoder("dense-crossmodal", "dense", query=query, document=document)
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from lexvl_anserini.encoders.backbones import bert_from_weights, position_limit, read_config
 from lexvl_anserini.encoders.base import Encoder, read_document, read_topic
 from lexvl_anserini.encoders.checkpoints import Checkpoint, find_checkpoint, load_strictly, read_weights
-from lexvl_anserini.encoders.dense import DenseTower
+from lexvl_anserini.encoders.dense import DenseTower, Items
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.tokens import TextReader, has_tokenizer, load_tokenizer
 from lexvl_anserini.encoders.towers import Batch, by_length, pad
@@ -42,7 +42,7 @@ class Passage(str):
 
 
 @dataclass(frozen=True)
-class Passages:
+class Passages(Items):
     """Texts, or pairs of title and text; the inputs are token ids, attention and token types, all int64 [B, L].
 
     An input is a string, a `Passage`, or a tuple (title, text); an empty title counts as none.

@@ -6,8 +6,9 @@ A head maps a vector to the vocabulary without knowing what it came from, so tha
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -15,17 +16,19 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from lexvl_anserini.data.embeddings import read_embeddings
+from lexvl_anserini.data.images import Skipped
 from lexvl_anserini.encoders.activations import log1p_relu
 from lexvl_anserini.encoders.base import read_document, read_topic
 from lexvl_anserini.encoders.captions import MAX_LENGTH, Captions
 from lexvl_anserini.encoders.checkpoints import Checkpoint, find_checkpoint
-from lexvl_anserini.encoders.dense import Images, Items
+from lexvl_anserini.encoders.dense import Items
 from lexvl_anserini.encoders.itc import Loaded, load_itc
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.pooling import masked_max
 from lexvl_anserini.encoders.sparsify import Sparsifier, own_tokens, positive_or_top
 from lexvl_anserini.encoders.tokens import Columns, TextReader, has_tokenizer, load_tokenizer, token_strings
 from lexvl_anserini.encoders.towers import Batch, Composition, Head, LexicalTower
+from lexvl_anserini.encoders.vision import Images
 from lexvl_anserini.errors import CheckpointError, DataError, UsageError
 from lexvl_anserini.records import Document, Topic
 from lexvl_anserini.vocabulary import Vocabulary
@@ -55,7 +58,7 @@ class Embedded(str):
 
 
 @dataclass(frozen=True)
-class Stored:
+class Stored(Items):
     """Vectors that were computed before, float32 [B, width].
 
     width       of the vectors that the head reads
@@ -295,6 +298,12 @@ class HeadTower(LexicalTower):
     def read_topic(self, topic: Topic) -> Any:
         """What a topic gives to encode."""
         return self.features.items.read_topic(topic)
+
+    def skipping(self, skipped: list[Skipped]) -> Self:
+        """The same tower; live pictures that cannot be read are appended to `skipped`, their rows are empty."""
+        tower = copy(self)
+        tower.features = self.features._replace(items=self.features.items.skipping(skipped))
+        return tower
 
     def batches(self, inputs: Sequence[Any], batch_size: int) -> Iterator[Batch]:
         """The features' batches, embedded.

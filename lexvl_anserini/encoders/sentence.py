@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from lexvl_anserini.cli import Progress, silent
+from lexvl_anserini.data.images import Skipped
 from lexvl_anserini.encoders.base import Encoder, read_document, read_topic
 from lexvl_anserini.encoders.checkpoints import Checkpoint
 from lexvl_anserini.encoders.dense import checked_dimensions, cut
@@ -36,6 +37,10 @@ class SentenceTower:
     def read_topic(self, topic: Topic) -> str:
         """The text of a topic."""
         return read_topic(topic)
+
+    def skipping(self, skipped: list[Skipped]) -> Self:
+        """The same tower: it reads no pictures."""
+        return self
 
     def vectors(self, inputs: Sequence[str], batch_size: int = 32, progress: Progress = silent) -> np.ndarray:
         """float32 [n, D]; the inner product of two vectors is the model's own similarity."""

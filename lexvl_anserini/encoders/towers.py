@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from scipy import sparse
 from torch import Tensor
 
 from lexvl_anserini.cli import Progress, silent
+from lexvl_anserini.data.images import Skipped
 from lexvl_anserini.encoders.activations import Activation
 from lexvl_anserini.encoders.base import read_document, read_topic
 from lexvl_anserini.encoders.pooling import Pooling, Projector
@@ -98,6 +99,10 @@ class LexicalTower:
     def read_topic(self, topic: Topic) -> str:
         """What a topic gives this tower to encode."""
         return read_topic(topic)
+
+    def skipping(self, skipped: list[Skipped]) -> Self:
+        """The same tower; one of pictures appends those that cannot be read to `skipped`, their rows are empty."""
+        return self
 
     def batches(self, inputs: Sequence[Any], batch_size: int) -> Iterator[Batch]:
         """The forward passes of `inputs`, each item in exactly one."""
@@ -189,16 +194,22 @@ class TextTower(LexicalTower):
 
     def batches(self, inputs: Sequence[str], batch_size: int) -> Iterator[Batch]:
         """The longest texts come first (see `by_length`)."""
-        ids = self.reader(inputs)
-        padding_counts = self.reader.padding == "max_length"
-        lengths = [self.reader.max_length if padding_counts else len(row) for row in ids]
-        for positions in by_length(lengths, batch_size, self.device):
-            rows = [ids[i] for i in positions]
-            length = self.reader.max_length if padding_counts else max(1, *map(len, rows))
-            input_ids, attention = pad(rows, length, self.reader.pad_id, self.device)
-            masked = None if padding_counts else attention == 0
+        for positions, rows, padded in token_batches(self.reader, inputs, batch_size, self.device):
+            masked = None if self.reader.padding == "max_length" else padded[1] == 0
             own = self.columns.own(rows) if self.composition.sparsifier.needs_own else None
-            yield Batch(positions, (input_ids, attention), masked, own)
+            yield Batch(positions, padded, masked, own)
+
+
+def token_batches(
+    reader: TextReader, texts: Sequence[str], batch_size: int, device: torch.device
+) -> Iterator[tuple[np.ndarray, list[list[int]], tuple[Tensor, Tensor]]]:
+    """Tokenised texts, the longest first: positions [B], token ids as read, and padded with their attention [B, L]."""
+    ids = reader(texts)
+    whole = reader.padding == "max_length"
+    lengths = [reader.max_length if whole else len(row) for row in ids]
+    for positions in by_length(lengths, batch_size, device):
+        rows = [ids[i] for i in positions]
+        yield positions, rows, pad(rows, max(1, lengths[positions[0]]), reader.pad_id, device)
 
 
 def by_length(lengths: Sequence[int], batch_size: int, device: torch.device) -> Iterator[np.ndarray]:
@@ -278,6 +289,10 @@ class BagTower:
     def read_topic(self, topic: Topic) -> str:
         """The text of a topic."""
         return read_topic(topic)
+
+    def skipping(self, skipped: list[Skipped]) -> Self:
+        """The same tower: it reads no pictures."""
+        return self
 
     def weights(self, inputs: Sequence[str], batch_size: int = 32, progress: Progress = silent) -> sparse.csr_matrix:
         """CSR [n, V] float32, > 0, dimensions ascending."""

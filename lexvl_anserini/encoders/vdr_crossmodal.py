@@ -17,20 +17,18 @@ from torch import Tensor, nn
 from lexvl_anserini.encoders.activations import elu1p
 from lexvl_anserini.encoders.base import Encoder
 from lexvl_anserini.encoders.checkpoints import Checkpoint, complain, load_strictly, read_weights
+from lexvl_anserini.encoders.crossmodal import in_direction
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.pooling import masked_max
 from lexvl_anserini.encoders.tokens import FIRST_WORD_ID, Columns, columns_ascii
-from lexvl_anserini.encoders.towers import Composition, Head
-from lexvl_anserini.encoders.vdr import SIDES, TOPK, Side, bert_side, vdr_sparsifier
+from lexvl_anserini.encoders.towers import BagTower, Composition, Head, TextTower
+from lexvl_anserini.encoders.vdr import SIDES, TOPK, bert_side, vdr_sparsifier
+from lexvl_anserini.encoders.vdr_layout import about, vision_shape_of
 from lexvl_anserini.encoders.vision import ImageTower, PatchTransformer, Pixels
-from lexvl_anserini.errors import CheckpointError
 
 # Hub files carry the first name, checkpoints from before June 2024 the second.
 TEXT_TYPES = ("vdr_crossmodal_text", "vdr_cm_text")
 IMAGE_TYPES = ("vdr_crossmodal_image", "vdr_cm_image")
-
-# What the published configurations leave out.
-VISION_DEFAULTS = {"resolution": 224, "patch_size": 32, "width": 768, "layers": 12, "heads": 12}
 
 
 def load_vdr_crossmodal(
@@ -64,32 +62,16 @@ def load_vdr_crossmodal(
     # Checkpoints over another vocabulary than BERT's say from which id on its tokens are words.
     columns_of = partial(columns_ascii, shift=text_about.get("first_word_id") or FIRST_WORD_ID)
     text = bert_side(source, checkpoint, text_about, "encoder_q", weights, columns_of)
+
+    def texts(topk: int | None) -> TextTower | BagTower:
+        side = text.adjusted(topk, lexical_union, text_max_length, text_about.get("padding"))
+        # The reference normalises what the network gives, never the bag of tokens.
+        return side.bag() if mode == "alpha" else replace(side, normalise=True).tower()
+
+    pictures = partial(image_tower, source, checkpoint, image_about, weights, text.columns)
+    query, document = in_direction(direction, texts, pictures)
     query_topk = topk if query_topk is None else query_topk
-    text_topk, image_topk = (query_topk, topk) if direction == "text-to-image" else (topk, query_topk)
-    text = text.adjusted(text_topk, lexical_union, text_max_length, text_about.get("padding"))
-    # The reference normalises what the network gives, never the bag of tokens.
-    text_tower = text.bag() if mode == "alpha" else replace(text, normalise=True).tower()
-    images = image_tower(source, checkpoint, image_about, weights, text, image_topk)
-    query, document = (text_tower, images) if direction == "text-to-image" else (images, text_tower)
-    return Encoder("vdr-crossmodal", "impact", query=query, document=document)
-
-
-def about(checkpoint: Checkpoint, config: Mapping[str, Any], prefix: str, types: tuple[str, ...]) -> Mapping[str, Any]:
-    """The entry of config.json for one side.
-
-    Raises:
-        CheckpointError: it is not there, or of another type.
-    """
-    entry = config.get(prefix) or {}
-    if entry.get("type") not in types:
-        raise CheckpointError(f"{checkpoint.folder}: {prefix} is of type {entry.get('type')!r}, expected {types[0]!r}")
-    return entry
-
-
-def vision_shape_of(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of the PatchTransformer that an entry of config.json describes."""
-    shape = {key: default if entry.get(key) is None else entry[key] for key, default in VISION_DEFAULTS.items()}
-    return shape | ({"stem": entry["stem"]} if entry.get("stem") else {})
+    return Encoder("vdr-crossmodal", "impact", query=query(topk=query_topk), document=document(topk=topk))
 
 
 def image_tower(
@@ -97,13 +79,12 @@ def image_tower(
     checkpoint: Checkpoint,
     entry: Mapping[str, Any],
     weights: Mapping[str, Tensor],
-    text: Side,
+    columns: Columns,
     topk: int | None,
 ) -> ImageTower:
-    """The image side from the keys `encoder_p.*`; its vocabulary is the text side's."""
+    """The image side from the keys `encoder_p.*`; its columns are the text side's."""
     shape = vision_shape_of(entry)
     own = {k.removeprefix("encoder_p."): v for k, v in weights.items() if k.startswith("encoder_p.")}
-    columns: Columns = text.columns
     model = nn.Module()
     model.vision = PatchTransformer(**shape)
     model.proj = nn.Parameter(torch.empty(len(columns.vocabulary), shape["width"]))

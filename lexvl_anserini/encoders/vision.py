@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lexvl_anserini.data.images import read_images
+from lexvl_anserini.data.images import Skipped, read_images
 from lexvl_anserini.encoders.base import read_image_of
 from lexvl_anserini.encoders.tokens import Columns
 from lexvl_anserini.encoders.towers import Batch, Composition, LexicalTower
@@ -205,15 +206,16 @@ class PatchTransformer(nn.Module):
         return self.ln_post(x)
 
 
-class ImageTower(LexicalTower):
-    """Images to lexical vectors. Pictures are decoded and cropped in threads beside the forward pass.
+@dataclass(frozen=True)
+class Images:
+    """Pictures, decoded and cropped in threads beside the forward pass; the input is pixels [B, 3, R, R].
 
-    Inputs are paths, `archive.tar::member` or PIL images.
+    skipped  takes the pictures that cannot be read, which are in no batch; None: the first of them is an error
     """
 
-    def __init__(self, composition: Composition, pixels: Pixels, columns: Columns, device: torch.device | str = "cpu"):
-        super().__init__(composition, columns, device)
-        self.pixels = pixels
+    pixels: Pixels
+    device: torch.device
+    skipped: list[Skipped] | None = None
 
     def read(self, document: Document) -> str:
         """The image of a document."""
@@ -224,9 +226,49 @@ class ImageTower(LexicalTower):
         return read_image_of(topic)
 
     def batches(self, inputs: Sequence[Any], batch_size: int) -> Iterator[Batch]:
-        """In the order of the inputs."""
-        crops = iter(read_images(inputs, prepare=self.pixels.crop))
+        """In the order of the inputs, which are paths, `archive.tar::member` or PIL images."""
+        crops = read_images(inputs, on_error="fail" if self.skipped is None else "skip", prepare=self.pixels.crop)
         while piece := list(islice(crops, batch_size)):
             positions = np.array([image.position for image in piece], dtype=np.int64)
             stacked = torch.from_numpy(np.stack([image.value for image in piece])).to(self.device)
             yield Batch(positions, (self.pixels.normalise(stacked),))
+        if self.skipped is not None:
+            self.skipped.extend(crops.skipped)
+
+    def skipping(self, skipped: list[Skipped]) -> Self:
+        """The same, leaving out pictures that cannot be read."""
+        return replace(self, skipped=skipped)
+
+
+class ImageTower(LexicalTower):
+    """Images to lexical vectors. Pictures are decoded and cropped in threads beside the forward pass.
+
+    Inputs are paths, `archive.tar::member` or PIL images.
+    """
+
+    def __init__(self, composition: Composition, pixels: Pixels, columns: Columns, device: torch.device | str = "cpu"):
+        super().__init__(composition, columns, device)
+        self.items = Images(pixels, self.device)
+
+    @property
+    def pixels(self) -> Pixels:
+        """How a picture becomes a square of numbers."""
+        return self.items.pixels
+
+    def read(self, document: Document) -> str:
+        """The image of a document."""
+        return self.items.read(document)
+
+    def read_topic(self, topic: Topic) -> str:
+        """The image of a topic."""
+        return self.items.read_topic(topic)
+
+    def skipping(self, skipped: list[Skipped]) -> Self:
+        """The same tower; pictures that cannot be read are appended to `skipped`, their rows are empty."""
+        tower = copy(self)
+        tower.items = self.items.skipping(skipped)
+        return tower
+
+    def batches(self, inputs: Sequence[Any], batch_size: int) -> Iterator[Batch]:
+        """In the order of the inputs."""
+        return self.items.batches(inputs, batch_size)
