@@ -27,7 +27,7 @@ from lexvl_anserini.training.measuring import backward_rates, hit_rates
 from lexvl_anserini.training.objectives import Encoded
 from lexvl_anserini.training.pairs import KINDS
 from lexvl_anserini.training.recipe import Augmentation, Model, Recipe, checked, read_recipe
-from lexvl_anserini.training.words import FIRST_WORD_ID, learn_words, save_tokenizer
+from lexvl_anserini.training.words import FIRST_TOKEN_ID, FIRST_WORD_ID, learn_words, save_tokenizer
 
 COLOURS = {"red": (220, 30, 30), "green": (30, 200, 30), "blue": (30, 30, 220), "white": (250, 250, 250)}
 RECIPES = Path(__file__).parents[1] / "runs" / "recipes"
@@ -280,8 +280,9 @@ def test_the_vocabulary_is_the_words_by_frequency(tmp_path: Path) -> None:
     assert tokens[:5] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"] and tokens[-1] == "red"
     tokenizer = save_tokenizer(tokens, tmp_path, 8)
     assert tokenizer.tokenize("Red bat") == ["red", "b", "##a", "##t"]
-    columns = columns_ascii(tokenizer, FIRST_WORD_ID)
+    columns = columns_ascii(tokenizer, FIRST_TOKEN_ID)
     assert len(columns.vocabulary) == len(tokens) - 5
+    assert tokens[FIRST_WORD_ID - 1] == "##z" and tokens[FIRST_WORD_ID:] == ["red"]
     with pytest.raises(UsageError, match="expected more than"):
         learn_words(["a b"], 100)
     with pytest.raises(UsageError, match="0 words"):
@@ -295,7 +296,7 @@ def test_batches_are_a_function_of_seed_and_step(corpus: str, tmp_path: Path) ->
 
     captioned = read_captioned(load_dataset(corpus, "train", None, direction="text-to-image"))
     tokenizer = save_tokenizer(learn_words(captioned.texts, 2000), tmp_path / "words", 12)
-    columns, prepare = columns_ascii(tokenizer, FIRST_WORD_ID), Pixels(16)
+    columns, prepare = columns_ascii(tokenizer, FIRST_TOKEN_ID), Pixels(16)
     pixels = read_pixels(captioned.images, prepare, tmp_path / "pixels.npy")
     assert (read_pixels(captioned.images, prepare, tmp_path / "pixels.npy") == pixels).all()
     tokens = tokenise(captioned.captions, TextReader(tokenizer, 12))

@@ -31,7 +31,7 @@ from lexvl_anserini.training.objectives import AUXILIARIES, OBJECTIVES, Encoded
 from lexvl_anserini.training.pairs import Pair, make_pair, save_pair
 from lexvl_anserini.training.recipe import Optimisation, Recipe
 from lexvl_anserini.training.regularisers import REGULARISERS, ramp
-from lexvl_anserini.training.words import FIRST_WORD_ID, learn_words, save_tokenizer
+from lexvl_anserini.training.words import FIRST_TOKEN_ID, learn_words, save_tokenizer
 
 log = logging.getLogger(__name__)
 
@@ -144,7 +144,7 @@ def _train(
     tokenizer = save_tokenizer(
         learn_words(training.texts, recipe.model.text.words), output / WORDS, recipe.model.text.max_length
     )
-    columns = columns_ascii(tokenizer, FIRST_WORD_ID)
+    columns = columns_ascii(tokenizer, FIRST_TOKEN_ID)
     reader = TextReader(tokenizer, recipe.model.text.max_length)
     prepare = Pixels(recipe.model.image.resolution)
     pixels = read_pixels(training.images, prepare, output / PIXELS.replace("*", TRAINING))

@@ -14,8 +14,9 @@ from lexvl_anserini.errors import UsageError
 from lexvl_anserini.training.batches import text_batch
 from lexvl_anserini.training.data import Tokens
 from lexvl_anserini.training.objectives import bag_of, masked
-from lexvl_anserini.training.pairs import KINDS, Pair
+from lexvl_anserini.training.pairs import KINDS, Pair, words_only
 from lexvl_anserini.training.recipe import Model
+from lexvl_anserini.training.words import CHARACTERS
 
 BATCH = 256
 CUTS = (1, 5, 10)
@@ -47,12 +48,13 @@ class Validation:
             batch = text_batch(self.tokens, chosen, self.columns, device)
             encoded = pair.encoder_q(batch)
             if lexical:
-                encoded = masked(encoded, batch.bag, model.topk)
-                bags.append(bag_of(batch.bag, normalised=False))
+                own = batch.bag[:, len(CHARACTERS) :]
+                encoded = masked(words_only(encoded), own, model.topk)
+                bags.append(bag_of(own, normalised=False))
             texts.append(encoded)
         pair.train()
         if lexical:
-            images = masked(images, None, model.topk)
+            images = masked(words_only(images), None, model.topk)
         text = torch.cat(texts)
         found = {f"t2i_R@{k}": rate for k, rate in hit_rates(text @ images.T, owner).items()}
         found |= {f"i2t_R@{k}": rate for k, rate in backward_rates(images @ text.T, owner).items()}

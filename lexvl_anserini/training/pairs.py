@@ -22,7 +22,7 @@ from lexvl_anserini.encoders.vision import PatchTransformer
 from lexvl_anserini.files import write_json
 from lexvl_anserini.training.projection import project_max
 from lexvl_anserini.training.recipe import Model
-from lexvl_anserini.training.words import FIRST_WORD_ID
+from lexvl_anserini.training.words import CHARACTERS, FIRST_WORD_ID
 
 # The folder inside a checkpoint that holds the text backbone's configuration and the tokenizer.
 TEXT_FOLDER = "text"
@@ -164,13 +164,22 @@ def make_pair(model: Model, columns: Columns, temperature: float, learn_temperat
     return Pair(text, image, temperature, learn_temperature)
 
 
+def words_only(weights: Tensor) -> Tensor:
+    """Vectors without the characters' dimensions, as the saved pair's encoder gives them; [n, V] to [n, words]."""
+    return normalize(weights[:, len(CHARACTERS) :], dim=1)
+
+
 def save_pair(pair: Pair, model: Model, tokenizer: Any, folder: Path, weights: torch.dtype) -> None:
-    """Writes config.json, model.safetensors and `text/` (backbone configuration, tokenizer) into an empty folder."""
+    """Writes config.json, model.safetensors and `text/` (backbone configuration, tokenizer) into an empty folder.
+
+    Of a lexical pair's dimensions, the words are written (see `words`).
+    """
     kind = KINDS[model.kind]
     sparse = {"topk": model.topk} if kind.lexical else {}
+    words = {"first_word_id": FIRST_WORD_ID} if kind.lexical else {}
     text = {"type": kind.text_type, "model_id": TEXT_FOLDER, "max_len": model.text.max_length, "padding": "none"}
     image = {"type": kind.image_type, **vision_shape(model)}
-    config = {"encoder_q": {**text, "first_word_id": FIRST_WORD_ID, **sparse}, "encoder_p": {**image, **sparse}}
+    config = {"encoder_q": {**text, **words, **sparse}, "encoder_p": {**image, **sparse}}
     text_folder = folder / TEXT_FOLDER
     tokenizer.save_pretrained(str(text_folder))
     pair.encoder_q.config.save_pretrained(str(text_folder))
@@ -179,5 +188,7 @@ def save_pair(pair: Pair, model: Model, tokenizer: Any, folder: Path, weights: t
         for key, value in pair.state_dict().items()
         if key != "log_temperature"
     }
+    if kind.lexical:
+        state["encoder_p.proj"] = state["encoder_p.proj"][len(CHARACTERS) :].contiguous()
     save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
     write_json(folder / "config.json", config)

@@ -11,11 +11,14 @@ from lexvl_anserini.errors import UsageError
 
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
-# The first token that is a word, after the special ones.
-FIRST_WORD_ID = len(SPECIALS)
-
 # Every printable ASCII character, alone and as a word's continuation, so that any ASCII text can be spelt.
-_CHARACTERS = tuple(chr(code) for code in range(33, 127) if not chr(code).isupper())
+_LETTERS = tuple(chr(code) for code in range(33, 127) if not chr(code).isupper())
+CHARACTERS = (*_LETTERS, *(f"##{letter}" for letter in _LETTERS if letter.isalnum()))
+
+# Dimensions are trained from the first token after the special ones on, and shipped from the first word on. Those of
+# the characters are registers: a text puts there what its unit length leaves over. As terms they would say nothing.
+FIRST_TOKEN_ID = len(SPECIALS)
+FIRST_WORD_ID = FIRST_TOKEN_ID + len(CHARACTERS)
 
 
 def learn_words(texts: Iterable[str], size: int, least: int = 2) -> list[str]:
@@ -38,7 +41,7 @@ def learn_words(texts: Iterable[str], size: int, least: int = 2) -> list[str]:
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(word for word, _ in split.pre_tokenize_str(normalise.normalize_str(text)))
-    base = [*SPECIALS, *_CHARACTERS, *(f"##{character}" for character in _CHARACTERS if character.isalnum())]
+    base = [*SPECIALS, *CHARACTERS]
     known = set(base)
     words = sorted(
         (word for word, count in counts.items() if count >= least and word.isascii() and word not in known),
