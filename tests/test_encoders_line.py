@@ -201,6 +201,6 @@ def test_pictures_for_an_encoder_of_texts(name, place, pictures, tmp_path):
     checkpoint = () if tiny.checkpoint is None else ("--checkpoint", place(tiny.checkpoint))
     output = tmp_path / "out"
     arguments = ("--corpus", f"folder:{pictures / 'images'}", "--device", "cpu", "--output", output)
-    with pytest.raises(UsageError, match="has no text; this encoder reads texts only") as caught:
+    with pytest.raises(UsageError, match="has no text, not even a caption; this side") as caught:
         invoke(lexvl_anserini.encode, "--encoder", name, *checkpoint, *arguments, *settings_of(tiny, place))
     assert "\n" not in str(caught.value) and not list(output.glob("docs/*"))

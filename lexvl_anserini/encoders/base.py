@@ -33,7 +33,9 @@ def read_document(document: Document, joiner: str = " ") -> str:
         OtherModality: the document has neither (it may be an image).
     """
     if document.title is None and document.text is None:
-        raise OtherModality(f"document {document.doc_id!r} has no text; this encoder reads texts only")
+        raise OtherModality(
+            f"document {document.doc_id!r} has no text, not even a caption; this side of the encoder reads texts only"
+        )
     return joiner.join(part for part in (document.title, document.text) if part)
 
 

@@ -93,7 +93,9 @@ def load_encoder(
         CheckpointError: the checkpoint cannot be had, is incomplete, or is of another kind.
     """
     load = resolve("encoder", name, ENCODERS)
-    options = checked_options(name, load, options)
+    # The direction is noted even where it is the default, so that asking for it makes no other encoder.
+    default = inspect.signature(load).parameters.get("direction")
+    options = checked_options(name, load, {"direction": default.default, **options} if default else options)
     reference = checkpoint or DEFAULT_CHECKPOINTS.get(name)
     try:
         found = find_checkpoint(reference) if reference else None
