@@ -1,12 +1,13 @@
-"""A contact sheet of a run: queries, the first hits of each with the right one framed, and the terms that made them.
+"""A contact sheet: queries, the first hits of each, and the terms that made them; of a run, the right hit is framed.
 
 python -m eval.sheet --run runs/demo.vdr-crossmodal.trec --index indexes/demo --output sheet.png
+python -m eval.sheet --query "two dogs" --query "a red boat" --index indexes/photos --output sheet.png
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,7 +19,8 @@ from lexvl_anserini.cli import DataDir, Verbose, check_style, print_rows, run
 from lexvl_anserini.encoders.choosing import load_encoder_of
 from lexvl_anserini.engines.folder import index_manifest
 from lexvl_anserini.errors import DataError, UsageError
-from lexvl_anserini.explain import as_cut, encoded, encoder_options, explain, warn_of_other_scores
+from lexvl_anserini.explain import Explanation, as_cut, encoded, encoder_options, explain, warn_of_other_scores
+from lexvl_anserini.queries import typed_topic
 from lexvl_anserini.records import Document, Index, Manifest, ScoredDoc, Topic
 from lexvl_anserini.runs import in_rank_order, read_run, read_run_manifest
 
@@ -47,6 +49,7 @@ def source_of(run_path: Path, about: Manifest, data_dir: str | None) -> dict[str
             raise UsageError(f"{run_path}: a run over {value}, but the index is of {indexed[key]}; name its own index")
     return {
         **{key: asked[key] or indexed[key] for key in asked},
+        "split": asked["split"] or indexed["split"] or None,
         "data_dir": data_dir or known.data_dir or corpus.get("data_dir"),
         "escape_ids": known.escape_ids or bool(corpus.get("escape_ids")),
     }
@@ -107,6 +110,31 @@ def own_terms(model: Encoder, documents: Sequence[Document]) -> dict[str, list[s
     return {d.doc_id: [term for term, _ in own] for d, own in zip(documents, terms, strict=True)}
 
 
+def cell_of(document: Document, why: Explanation, score: float, right: bool, own: Mapping[str, Sequence[str]]) -> Cell:
+    """A hit with the terms of its score."""
+    return Cell(item_of(document), score, right, why.terms, own[document.doc_id])
+
+
+def answered(dataset: Dataset, index: Index, model: Encoder, texts: Sequence[str], hits: int) -> list[Strip]:
+    """What is shown of queries that somebody typed: their first hits, none of which is known to be right.
+
+    Raises:
+        UsageError: an empty text, or an encoder whose queries are pictures.
+        DataError: the corpus no longer has a document of the index, or a picture cannot be read.
+    """
+    topics = [typed_topic(text, None) for text in texts]
+    found = [explain(index, encoded(topic, model, index.manifest), None, hits) for topic in topics]
+    wanted = {why.doc_id for listed in found for why in listed}
+    documents = {document.doc_id: document for document in dataset.documents() if document.doc_id in wanted}
+    if missing := sorted(wanted - documents.keys()):
+        raise DataError(f"{index.path}: {missing[0]!r} is no longer in {dataset.name}; encode and index it again")
+    own = own_terms(model, list(documents.values()))
+    return [
+        Strip(Item("", None, text), tuple(cell_of(documents[w.doc_id], w, w.score, False, own) for w in listed))
+        for text, listed in zip(texts, found, strict=True)
+    ]
+
+
 def gathered(
     dataset: Dataset, index: Index, model: Encoder, run_path: Path, query_ids: Sequence[str], hits: int
 ) -> list[Strip]:
@@ -134,13 +162,7 @@ def gathered(
         explanations = explain(index, query, [scored.doc_id for scored in listed])
         warn_of_other_scores(run_path, {scored.doc_id: scored.score for scored in listed}, explanations)
         cells = (
-            Cell(
-                item_of(documents[scored.doc_id]),
-                scored.score,
-                scored.doc_id in right[query_id],
-                explanation.terms,
-                own[scored.doc_id],
-            )
+            cell_of(documents[scored.doc_id], explanation, scored.score, scored.doc_id in right[query_id], own)
             for scored, explanation in zip(listed, explanations, strict=True)
         )
         strips.append(Strip(item_of(topics[query_id]), tuple(cells), first_right(every, right[query_id])))
@@ -148,8 +170,11 @@ def gathered(
 
 
 def command(
-    run_file: Annotated[Path, typer.Option("--run", help="A run in TREC format, plain or .gz.")],
-    index: Annotated[Path, typer.Option(help="The impact index that it searched.")],
+    index: Annotated[Path, typer.Option(help="The impact index that is, or was, searched.")],
+    run_file: Annotated[Path | None, typer.Option("--run", help="A run in TREC format, plain or .gz.")] = None,
+    queries: Annotated[
+        list[str] | None, typer.Option("--query", help="Instead of a run: search for this text; repeatable.")
+    ] = None,
     output: Annotated[Path, typer.Option(help="PNG to write.")] = Path("sheet.png"),
     query_ids: Annotated[
         list[str] | None, typer.Option("--query-id", help="Show this topic; repeatable. Default three of the run's.")
@@ -164,21 +189,27 @@ def command(
 ) -> None:
     """Draw queries with their first hits and the terms that made them.
 
-    Example: python -m eval.sheet --run runs/demo.vdr-crossmodal.trec --index indexes/demo --output sheet.png
+    Example: python -m eval.sheet --query "two dogs on the beach" --index indexes/demo --output sheet.png
     """
     check_style(style)
     about = index_manifest(index)
     if about.kind != "impact":
         raise UsageError(f"{index} is {about.kind}; only the score of an impact index is a sum over terms")
-    from lexvl_anserini.data.base import load_dataset
+    if (run_file is None) == (not queries) or (queries and query_ids):
+        raise UsageError("give --run FILE (with --query-id Q for chosen topics), or --query TEXT")
+    from lexvl_anserini.data.base import load_dataset, noted_dataset
 
-    dataset = load_dataset(**source_of(run_file, about, data_dir))
-    options = encoder_options(read_run_manifest(run_file))
-    model = load_encoder_of(about, checkpoint, None, device, options)
-    chosen = list(dict.fromkeys(query_ids or sample_queries(run_file, DEFAULT_QUERIES)))
     opened = Index(index, about, about.counts["documents"])
-    draw_sheet(gathered(dataset, opened, model, run_file, chosen, hits), output, terms)
-    print_rows({"sheet": str(output), "queries": len(chosen), "bytes": output.stat().st_size}, style)
+    if run_file is None:
+        model = load_encoder_of(about, checkpoint, None, device)
+        strips = answered(noted_dataset(about.corpus, data_dir), opened, model, queries or [], hits)
+    else:
+        dataset = load_dataset(**source_of(run_file, about, data_dir))
+        model = load_encoder_of(about, checkpoint, None, device, encoder_options(read_run_manifest(run_file)))
+        chosen = list(dict.fromkeys(query_ids or sample_queries(run_file, DEFAULT_QUERIES)))
+        strips = gathered(dataset, opened, model, run_file, chosen, hits)
+    draw_sheet(strips, output, terms)
+    print_rows({"sheet": str(output), "queries": len(strips), "bytes": output.stat().st_size}, style)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,11 +14,24 @@ import pytest
 from PIL import Image
 from test_engines_shards import write_shards
 from test_search import Toy, encode
+from typer.testing import CliRunner
 
 import lexvl_anserini.explain
 from eval import strips
-from eval.sheet import DEFAULT_HITS, Item, first_right, gathered, hits_of, item_of, sample_queries, source_of
+from eval.sheet import (
+    DEFAULT_HITS,
+    Item,
+    answered,
+    command,
+    first_right,
+    gathered,
+    hits_of,
+    item_of,
+    sample_queries,
+    source_of,
+)
 from eval.strips import Cell, Strip, draw_sheet, fitted, layout, of_few_colours, text_width, wrapped
+from lexvl_anserini.cli import make_app
 from lexvl_anserini.data.base import Dataset
 from lexvl_anserini.errors import DataError, UsageError
 from lexvl_anserini.explain import SharedTerm
@@ -280,6 +294,25 @@ def test_topics_hits_and_their_terms(tmp_path, index, caplog):
     assert len(only.cells) == 1 and only.found == "relevant at rank 2", "also of a hit that is not shown"
     draw_sheet([first, second], tmp_path / "sheet.png", 5)
     assert Image.open(tmp_path / "sheet.png").width == layout([first], 5).width
+
+
+def test_queries_that_were_typed(tmp_path, index):
+    [dogs, boat] = answered(DATASET, index, ToySheet(), ["dog", "boat"], 5)
+    assert [(c.item.name, c.score, c.right) for c in dogs.cells] == [("d1", 9, False), ("d2", 3, False)]
+    assert boat.query == Item("", None, "boat") and boat.found == ""
+    assert [(c.item.name, c.terms) for c in boat.cells] == [("d2", (SharedTerm("boat", 1, 2, 2),))]
+    draw_sheet([dogs, boat], tmp_path / "sheet.png", 5)
+    with pytest.raises(UsageError, match="a text that is not empty"):
+        answered(DATASET, index, ToySheet(), [" "], 5)
+    other = replace(DATASET, documents=lambda: iter(SHOWN[1:]))
+    with pytest.raises(DataError, match="'d1' is no longer in toy; encode and index it again"):
+        answered(other, index, ToySheet(), ["dog"], 5)
+
+
+@pytest.mark.parametrize("given", [(), ("--run", "a.trec", "--query", "dog"), ("--query", "dog", "--query-id", "q1")])
+def test_a_run_or_queries(index, given):
+    with pytest.raises(UsageError, match="give --run FILE .*, or --query TEXT"):
+        CliRunner().invoke(make_app(command), ["--index", str(index.path), *given], catch_exceptions=False)
 
 
 def test_scores_of_another_index_are_told(tmp_path, index, caplog):
