@@ -48,8 +48,7 @@ def source_of(run_path: Path, about: Manifest, data_dir: str | None) -> dict[str
         if known.dataset and value and indexed[key] and value != indexed[key]:
             raise UsageError(f"{run_path}: a run over {value}, but the index is of {indexed[key]}; name its own index")
     return {
-        **{key: asked[key] or indexed[key] for key in asked},
-        "split": asked["split"] or indexed["split"] or None,
+        **{key: asked[key] or indexed[key] or None for key in asked},
         "data_dir": data_dir or known.data_dir or corpus.get("data_dir"),
         "escape_ids": known.escape_ids or bool(corpus.get("escape_ids")),
     }
@@ -110,6 +109,11 @@ def own_terms(model: Encoder, documents: Sequence[Document]) -> dict[str, list[s
     return {d.doc_id: [term for term, _ in own] for d, own in zip(documents, terms, strict=True)}
 
 
+def documents_of(dataset: Dataset, wanted: Collection[str]) -> dict[str, Document]:
+    """Of the documents wanted, by id, those that the data set has."""
+    return {document.doc_id: document for document in dataset.documents() if document.doc_id in wanted}
+
+
 def cell_of(document: Document, why: Explanation, score: float, right: bool, own: Mapping[str, Sequence[str]]) -> Cell:
     """A hit with the terms of its score."""
     return Cell(item_of(document), score, right, why.terms, own[document.doc_id])
@@ -125,7 +129,7 @@ def answered(dataset: Dataset, index: Index, model: Encoder, texts: Sequence[str
     topics = [typed_topic(text, None) for text in texts]
     found = [explain(index, encoded(topic, model, index.manifest), None, hits) for topic in topics]
     wanted = {why.doc_id for listed in found for why in listed}
-    documents = {document.doc_id: document for document in dataset.documents() if document.doc_id in wanted}
+    documents = documents_of(dataset, wanted)
     if missing := sorted(wanted - documents.keys()):
         raise DataError(f"{index.path}: {missing[0]!r} is no longer in {dataset.name}; encode and index it again")
     own = own_terms(model, list(documents.values()))
@@ -146,7 +150,7 @@ def gathered(
     lists = hits_of(run_path, query_ids)
     topics = {topic.query_id: topic for topic in dataset.topics() if topic.query_id in lists}
     wanted = {scored.doc_id for listed in lists.values() for scored in listed[:hits]}
-    documents = {document.doc_id: document for document in dataset.documents() if document.doc_id in wanted}
+    documents = documents_of(dataset, wanted)
     if missing := sorted((lists.keys() - topics.keys()) | (wanted - documents.keys())):
         raise DataError(f"{run_path}: {missing[0]!r} is not in {dataset.name}/{dataset.split}; another data set's run?")
     right: dict[str, set[str]] = defaultdict(set)

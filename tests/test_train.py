@@ -14,7 +14,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from tiny_training import weights_of, write_corpus
 
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.tokens import columns_ascii
@@ -38,23 +38,14 @@ ASSETS = Path(__file__).parents[1] / "lexvl_anserini" / "assets"
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A Karpathy corpus of coloured pictures: 12 to train with, 4 to validate with, two captions each."""
     folder = tmp_path_factory.mktemp("corpus")
-    images = []
+    pictures, told = [], []
     for number in range(16):
         colour = list(COLOURS)[number % 4]
         pixels = np.full((20, 20, 3), COLOURS[colour], dtype=np.uint8)
         pixels[number : number + 4, 4:16] = 90
-        Image.fromarray(pixels).save(folder / f"{number}.png")
-        told = [f"a {colour} square", f"the square is {colour} with a grey bar"]
-        images.append(
-            {
-                "imgid": number,
-                "filename": f"{number}.png",
-                "split": "train" if number < 12 else "val",
-                "sentences": [{"sentid": 2 * number + i, "raw": text} for i, text in enumerate(told)],
-            }
-        )
-    (folder / "dataset.json").write_text(json.dumps({"images": images, "dataset": "squares"}))
-    return f"karpathy:{folder}/dataset.json,{folder}"
+        pictures.append(pixels)
+        told.append([f"a {colour} square", f"the square is {colour} with a grey bar"])
+    return write_corpus(folder, pictures, told, train=12)
 
 
 def recipe_of(corpus: str, **changes: Any) -> Recipe:
@@ -83,12 +74,6 @@ def recipe_of(corpus: str, **changes: Any) -> Recipe:
         "log_every": 1,
     }
     return checked({**content, **changes}, "tiny.yaml")
-
-
-def weights_of(model: Path) -> dict[str, torch.Tensor]:
-    from safetensors.torch import load_file
-
-    return load_file(model / "model.safetensors")
 
 
 @pytest.fixture(scope="module")

@@ -11,12 +11,12 @@ import orjson
 import pytest
 import torch
 from PIL import Image
-from safetensors.torch import load_file
+from tiny_training import weights_of, write_corpus
 from typer.testing import CliRunner
 
 from lexvl_anserini.data.base import load_dataset
 from lexvl_anserini.errors import ArtefactError, DataError, UsageError
-from lexvl_anserini.training.data import digest, picture_digest, read_captioned
+from lexvl_anserini.training.data import Captioned, digest, read_captioned
 from lexvl_anserini.training.folder import OURS, Standing, claim, clear
 from lexvl_anserini.training.loop import check, make_accelerator, train
 from lexvl_anserini.training.recipe import Recipe, checked
@@ -28,20 +28,9 @@ DATA = {"training": "a", "validation": "b"}
 def make_corpus(folder: Path, last: str = "a white square") -> str:
     """Eight coloured pictures, four to train with and four to validate with, one caption each; returns its name."""
     folder.mkdir(exist_ok=True)
-    images = []
-    for number in range(8):
-        Image.fromarray(np.full((16, 16, 3), COLOURS[number % 4], dtype=np.uint8)).save(folder / f"{number}.png")
-        told = ["a red square", "a green square", "a blue square", last][number % 4]
-        images.append(
-            {
-                "imgid": number,
-                "filename": f"{number}.png",
-                "split": "train" if number < 4 else "val",
-                "sentences": [{"sentid": number, "raw": told}],
-            }
-        )
-    (folder / "dataset.json").write_text(json.dumps({"images": images, "dataset": "squares"}))
-    return f"karpathy:{folder}/dataset.json,{folder}"
+    pictures = [np.full((16, 16, 3), COLOURS[number % 4], dtype=np.uint8) for number in range(8)]
+    told = [["a red square"], ["a green square"], ["a blue square"], [last]]
+    return write_corpus(folder, pictures, told * 2, train=4)
 
 
 def recipe_of(corpus: str, **changes: Any) -> Recipe:
@@ -69,10 +58,6 @@ def recipe_of(corpus: str, **changes: Any) -> Recipe:
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The corpus that no test changes."""
     return make_corpus(tmp_path_factory.mktemp("corpus"))
-
-
-def weights_of(model: Path) -> dict[str, torch.Tensor]:
-    return load_file(model / "model.safetensors")
 
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:
@@ -161,7 +146,7 @@ def test_the_digest_is_of_what_is_seen_wherever_it_lies(tmp_path: Path) -> None:
 
     assert of("here") == of("there") != of("other", last="a snowy square")
     with pytest.raises(DataError, match="gone.png: cannot be read"):
-        picture_digest(str(tmp_path / "gone.png"))
+        digest(Captioned(["gone"], [str(tmp_path / "gone.png")], [["a square"]]))
 
 
 def test_an_output_that_is_a_file_is_told(corpus: str, tmp_path: Path) -> None:

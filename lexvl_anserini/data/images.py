@@ -100,7 +100,7 @@ def open_image(
         with _told(where):
             return _decoded(reference, where, background, max_pixels)
     where = str(reference)
-    with _told(where), _source(where) as source, _opened(source, where) as image:
+    with _told(where), open_source(where) as source, _opened(source, where) as image:
         return _decoded(image, where, background, max_pixels)
 
 
@@ -219,7 +219,12 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _source(where: str) -> BinaryIO:
+def open_source(where: str) -> BinaryIO:
+    """The bytes of a picture that is a path or `archive.tar::member`.
+
+    Raises:
+        DataError: it is not there.
+    """
     if match := _MEMBER.fullmatch(where):
         return io.BytesIO(open_archive(Path(match["archive"]).expanduser()).read(match["member"]))
     try:

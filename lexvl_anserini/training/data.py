@@ -13,13 +13,11 @@ import orjson
 from scipy import sparse
 
 from lexvl_anserini.cli import Progress, silent
-from lexvl_anserini.data.archives import open_archive
 from lexvl_anserini.data.base import Dataset
-from lexvl_anserini.data.images import read_images
+from lexvl_anserini.data.images import open_source, read_images
 from lexvl_anserini.encoders.tokens import Columns
 from lexvl_anserini.encoders.vision import Pixels
 from lexvl_anserini.errors import DataError
-from lexvl_anserini.files import file_sha256
 
 
 @dataclass(frozen=True)
@@ -80,23 +78,10 @@ def digest(captioned: Captioned) -> str:
     """
     whole = sha256()
     for doc_id, image, texts in zip(captioned.ids, captioned.images, captioned.captions, strict=True):
-        whole.update(orjson.dumps([doc_id, list(texts), picture_digest(image)]))
+        with open_source(image) as source:
+            picture = sha256(source.read()).hexdigest()
+        whole.update(orjson.dumps([doc_id, list(texts), picture]))
     return whole.hexdigest()
-
-
-def picture_digest(reference: str) -> str:
-    """SHA-256 (hex) of the bytes of a picture, a file or `archive.tar::member`.
-
-    Raises:
-        DataError: it is not there.
-    """
-    archive, mark, member = reference.partition("::")
-    if mark and archive.lower().endswith(".tar"):
-        return sha256(open_archive(Path(archive).expanduser()).read(member)).hexdigest()
-    try:
-        return file_sha256(Path(reference).expanduser())
-    except OSError as problem:
-        raise DataError(f"{reference}: cannot be read ({problem.strerror or problem})") from problem
 
 
 def read_pixels(images: Sequence[str], pixels: Pixels, path: Path, progress: Progress = silent) -> np.ndarray:

@@ -175,11 +175,8 @@ def save_pair(pair: Pair, model: Model, tokenizer: Any, folder: Path, weights: t
     Of a lexical pair's dimensions, the words are written (see `words`).
     """
     kind = KINDS[model.kind]
-    sparse = {"topk": model.topk} if kind.lexical else {}
-    words = {"first_word_id": FIRST_WORD_ID} if kind.lexical else {}
     text = {"type": kind.text_type, "model_id": TEXT_FOLDER, "max_len": model.text.max_length, "padding": "none"}
     image = {"type": kind.image_type, **vision_shape(model)}
-    config = {"encoder_q": {**text, **words, **sparse}, "encoder_p": {**image, **sparse}}
     text_folder = folder / TEXT_FOLDER
     tokenizer.save_pretrained(str(text_folder))
     pair.encoder_q.config.save_pretrained(str(text_folder))
@@ -189,6 +186,8 @@ def save_pair(pair: Pair, model: Model, tokenizer: Any, folder: Path, weights: t
         if key != "log_temperature"
     }
     if kind.lexical:
+        text |= {"first_word_id": FIRST_WORD_ID, "topk": model.topk}
+        image |= {"topk": model.topk}
         state["encoder_p.proj"] = state["encoder_p.proj"][len(CHARACTERS) :].contiguous()
     save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
-    write_json(folder / "config.json", config)
+    write_json(folder / "config.json", {"encoder_q": text, "encoder_p": image})
