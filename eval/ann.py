@@ -19,8 +19,8 @@ import numpy as np
 import orjson
 import typer
 
-from eval.render import FORMATS as TABLE_FORMATS
-from eval.render import Column, Table, check_format
+from eval.report.render import FORMATS as TABLE_FORMATS
+from eval.report.render import Column, Table, check_format
 from lexvl_anserini.cli import DataDir, Verbose, run
 from lexvl_anserini.errors import UsageError
 from lexvl_anserini.records import DenseQuery, ScoredDoc
@@ -150,7 +150,7 @@ def compare(
     Raises:
         UsageError: settings of a layout that is not compared, or what does not fit.
     """
-    from lexvl_anserini.encoders.dense import checked_dimensions, cut
+    from lexvl_anserini.encoders.parts.dense import checked_dimensions, cut
     from lexvl_anserini.engines.faiss_layouts import layout_named, parameters_of
 
     known = {name: layout_named(name) for name in layouts}
@@ -186,9 +186,9 @@ def read_all(shards: Path, topics: str | None, data_dir: str | None, device: str
     """
     from lexvl_anserini.encode import encode_queries
     from lexvl_anserini.encoders.choosing import load_encoder_of
-    from lexvl_anserini.engines.shards import read_vectors
-    from lexvl_anserini.impacts import read_manifest
-    from lexvl_anserini.queries import topic_source
+    from lexvl_anserini.queries.topics import topic_source
+    from lexvl_anserini.shards.reading import read_vectors
+    from lexvl_anserini.shards.writing import read_manifest
 
     manifest = read_manifest(shards)
     if manifest.kind != "dense":

@@ -1,7 +1,7 @@
 """How well the demo's captions could be answered at best: some are true of several pictures.
 
 A caption mentions a few facts ("two seats near a house"), and every scene that has these wordings for them could be the
-one that is meant (see `lexvl_anserini.data.scenes.facts`). Whoever understands everything that is said, and nothing
+one that is meant (see `lexvl_anserini.data.world.facts`). Whoever understands everything that is said, and nothing
 else, finds the right one of n such scenes among the first k with probability min(1, k/n): the mean over all captions is
 the best R@k, text to image. What is left unsaid counts for nothing here, though it makes plainer scenes a bit likelier.
 """
@@ -17,13 +17,13 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from eval.render import FORMATS as TABLE_FORMATS
-from eval.render import Column, Table, check_format, json_rows
+from eval.report.render import FORMATS as TABLE_FORMATS
+from eval.report.render import Column, Table, check_format, json_rows
 from lexvl_anserini.cli import Verbose, run
 from lexvl_anserini.data.demo import scenes
-from lexvl_anserini.data.scenes.facts import Fact, link, readings
-from lexvl_anserini.data.scenes.grammar import tellings
-from lexvl_anserini.data.scenes.world import Scene
+from lexvl_anserini.data.world.facts import Fact, link, readings
+from lexvl_anserini.data.world.grammar import tellings
+from lexvl_anserini.data.world.world import Scene
 
 FORMATS = (*TABLE_FORMATS, "json")
 CUTS = (1, 5, 10)

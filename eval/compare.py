@@ -9,13 +9,13 @@ from typing import Annotated
 import typer
 
 from eval import options
-from eval.inputs import Source, describe_run
-from eval.metrics import per_topic
-from eval.render import FORMATS as TABLE_FORMATS
-from eval.render import Column, Table, check_format, json_rows
+from eval.measures.inputs import Source, describe_run
+from eval.measures.metrics import per_topic
+from eval.measures.significance import TESTS, Comparison, compare
+from eval.report.grids import format_value
+from eval.report.render import FORMATS as TABLE_FORMATS
+from eval.report.render import Column, Table, check_format, json_rows
 from eval.score import measure_runs
-from eval.significance import TESTS, Comparison, compare
-from eval.tables import format_value
 from lexvl_anserini.cli import DataDir, Verbose, run
 from lexvl_anserini.errors import UnknownName, UsageError
 

@@ -1,7 +1,7 @@
 """What an image model says of the demo's pictures: how many of its first concepts are things that are there.
 
 A picture's vector is read as words by descending weight; the first ten different concepts are compared with the scene
-(`eval.meanings` says what a concept is, and when one is correct). Four rankings stand beside it:
+(`eval.measures.meanings` says what a concept is, and when one is correct). Four rankings stand beside it:
 
 most frequent       concepts by their frequency in all training captions, the same for every picture
 colours and place   concepts by their frequency in the training captions of scenes in the same place, averaged over the
@@ -26,17 +26,17 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import orjson
 import typer
 
-from eval.meanings import Meaning, concepts_in, distinct, meanings, named, words_of
-from eval.render import FORMATS as TABLE_FORMATS
-from eval.render import Column, Table, check_format
+from eval.measures.meanings import Meaning, concepts_in, distinct, meanings, named, words_of
+from eval.report.render import FORMATS as TABLE_FORMATS
+from eval.report.render import Column, Table, check_format
 from lexvl_anserini.cli import DataDir, Verbose, parse_settings, run
 from lexvl_anserini.data.demo import captions, scenes
-from lexvl_anserini.data.scenes.world import Scene
+from lexvl_anserini.data.world.world import Scene
 from lexvl_anserini.encoders.choosing import default_encoder
 from lexvl_anserini.errors import UsageError
 
 if TYPE_CHECKING:
-    from lexvl_anserini.encoders.base import Encoder
+    from lexvl_anserini.encoders.encoder import Encoder
 
 # Not __name__, which is "__main__" when the module runs as the command.
 log = logging.getLogger("eval.concepts")
@@ -147,7 +147,7 @@ def seen(model: Encoder, split: str, chosen: Sequence[int], data_dir: str | None
     Raises:
         UsageError: the encoder is not lexical, or its document side does not read pictures.
     """
-    from lexvl_anserini.data.base import load_dataset
+    from lexvl_anserini.data.dataset import load_dataset
 
     if model.kind != "impact":
         raise UsageError(f"encoder {model.name!r} is {model.kind}; only lexical vectors name concepts")

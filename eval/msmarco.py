@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from eval import options
-from eval.inputs import Source
+from eval.measures.inputs import Source
 from eval.score import Format, print_scores
 from lexvl_anserini.cli import DataDir, Verbose, run
 

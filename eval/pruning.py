@@ -21,20 +21,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import orjson
 import typer
 
-from eval.metrics import evaluate, means, parse_measure
-from eval.order import strict_order
+from eval.measures.metrics import evaluate, means, parse_measure
+from eval.measures.order import strict_order
 from eval.quantisation import overlap
-from eval.render import FORMATS as TABLE_FORMATS
-from eval.render import Column, Table, check_format
+from eval.report.render import FORMATS as TABLE_FORMATS
+from eval.report.render import Column, Table, check_format
 from lexvl_anserini.cli import DataDir, Verbose, run
 from lexvl_anserini.errors import DataError, UsageError
-from lexvl_anserini.feedback import Feedback
-from lexvl_anserini.pruning import Pruning
+from lexvl_anserini.queries.feedback import Feedback
+from lexvl_anserini.queries.refine import Asked, Refinement, TwoPhase, refined_queries, search_refined
 from lexvl_anserini.records import ImpactQuery, Qrel, ScoredDoc
-from lexvl_anserini.refine import Asked, Refinement, TwoPhase, refined_queries, search_refined
+from lexvl_anserini.shards.pruning import Pruning
 
 if TYPE_CHECKING:
-    from lexvl_anserini.feedback import VectorOf
+    from lexvl_anserini.queries.feedback import VectorOf
 
 log = logging.getLogger("eval.pruning")
 
@@ -131,9 +131,9 @@ def measure_settings(
     Raises:
         ArtefactError: the shards are unfinished or damaged.
     """
-    from lexvl_anserini.feedback import ShardVectors
-    from lexvl_anserini.impacts import read_manifest
     from lexvl_anserini.prune import prune_shards
+    from lexvl_anserini.queries.feedback import ShardVectors
+    from lexvl_anserini.shards.writing import read_manifest
 
     needs_vectors = any(setting.refinement.feedback for setting in settings)
     vectors = ShardVectors(shards, read_manifest(shards)) if needs_vectors else None
@@ -263,12 +263,12 @@ def read_inputs(
         UsageError: the shards hold no impacts.
         DataError: there is no topic.
     """
-    from lexvl_anserini.data.base import noted_dataset
+    from lexvl_anserini.data.dataset import noted_dataset
     from lexvl_anserini.encode import encode_queries
     from lexvl_anserini.encoders.choosing import load_encoder_of
-    from lexvl_anserini.impacts import read_manifest
-    from lexvl_anserini.queries import topic_source, vocabulary_file
+    from lexvl_anserini.queries.topics import topic_source, vocabulary_file
     from lexvl_anserini.records import Topic
+    from lexvl_anserini.shards.writing import read_manifest
 
     manifest = read_manifest(shards)
     if manifest.kind != "impact":

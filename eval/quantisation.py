@@ -15,10 +15,10 @@ import numpy as np
 import orjson
 import typer
 
-from eval.metrics import evaluate, mean, means, parse_measure
-from eval.order import strict_order
-from eval.render import FORMATS as TABLE_FORMATS
-from eval.render import Column, Table, check_format
+from eval.measures.metrics import evaluate, mean, means, parse_measure
+from eval.measures.order import strict_order
+from eval.report.render import FORMATS as TABLE_FORMATS
+from eval.report.render import Column, Table, check_format
 from lexvl_anserini.cli import DataDir, Verbose, parse_settings, run
 from lexvl_anserini.encoders.choosing import default_encoder, direction_option, natural_direction
 from lexvl_anserini.errors import UsageError
@@ -211,10 +211,10 @@ def command(
     """
     check_format(output_format, FORMATS)
     parse_measure(measure)
-    from lexvl_anserini.data.base import load_dataset
+    from lexvl_anserini.data.dataset import load_dataset
     from lexvl_anserini.encoders.loading import load_encoder
-    from lexvl_anserini.impacts import calibrated
     from lexvl_anserini.quantise import Quantiser
+    from lexvl_anserini.shards.writing import calibrated
 
     wanted = {b: Quantiser.named(quantiser, b, query_bits, scale, percentile) for b in bits}
     dataset = load_dataset(corpus, split, data_dir, direction=natural_direction(encoder, direction))

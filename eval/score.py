@@ -11,15 +11,15 @@ from typing import Annotated
 import typer
 
 from eval import options
-from eval.inputs import Judgements, RunCard, Source, choose_source, describe_run, read_judgements
-from eval.metrics import evaluate, parse_measures
-from eval.order import TIES
-from eval.render import check_format, csv_rows, json_rows, to_text
-from eval.tables import score_table
+from eval.measures.inputs import Judgements, RunCard, Source, choose_source, describe_run, read_judgements
+from eval.measures.metrics import evaluate, parse_measures
+from eval.measures.order import TIES
+from eval.report.grids import score_table
+from eval.report.render import check_format, csv_rows, json_rows, to_text
 from lexvl_anserini.cli import DataDir, Verbose, run
 from lexvl_anserini.errors import UnknownName
+from lexvl_anserini.ranking.runs import read_run
 from lexvl_anserini.records import Measurement
-from lexvl_anserini.runs import read_run
 
 # Not __name__, which is "__main__" when the module runs as the command.
 log = logging.getLogger("eval.score")

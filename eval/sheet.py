@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from eval.inputs import describe_run
-from eval.strips import Cell, Item, Strip, draw_sheet
+from eval.measures.inputs import describe_run
+from eval.report.strips import Cell, Item, Strip, draw_sheet
 from lexvl_anserini.cli import DataDir, Verbose, check_style, print_rows, run
 from lexvl_anserini.encoders.choosing import load_encoder_of
-from lexvl_anserini.engines.folder import index_manifest
+from lexvl_anserini.engines.index_folder import index_manifest
 from lexvl_anserini.errors import DataError, UsageError
 from lexvl_anserini.explain import Explanation, as_cut, encoded, encoder_options, explain, warn_of_other_scores
-from lexvl_anserini.queries import typed_topic
+from lexvl_anserini.queries.topics import typed_topic
+from lexvl_anserini.ranking.runs import in_rank_order, read_run, read_run_manifest
 from lexvl_anserini.records import Document, Index, Manifest, ScoredDoc, Topic
-from lexvl_anserini.runs import in_rank_order, read_run, read_run_manifest
 
 if TYPE_CHECKING:
-    from lexvl_anserini.data.base import Dataset
-    from lexvl_anserini.encoders.base import Encoder
+    from lexvl_anserini.data.dataset import Dataset
+    from lexvl_anserini.encoders.encoder import Encoder
 
 DEFAULT_QUERIES = 3
 DEFAULT_HITS = 5
@@ -201,7 +201,7 @@ def command(
         raise UsageError(f"{index} is {about.kind}; only the score of an impact index is a sum over terms")
     if (run_file is None) == (not queries) or (queries and query_ids):
         raise UsageError("give --run FILE (with --query-id Q for chosen topics), or --query TEXT")
-    from lexvl_anserini.data.base import load_dataset, noted_dataset
+    from lexvl_anserini.data.dataset import load_dataset, noted_dataset
 
     opened = Index(index, about, about.counts["documents"])
     if run_file is None:

@@ -9,11 +9,11 @@ from typing import Annotated
 import typer
 
 from eval import options
-from eval.inputs import RunCard, Source, describe_run
-from eval.render import FORMATS as TABLE_FORMATS
-from eval.render import check_format, json_rows
+from eval.measures.inputs import RunCard, Source, describe_run
+from eval.report.grids import system_row, system_table
+from eval.report.render import FORMATS as TABLE_FORMATS
+from eval.report.render import check_format, json_rows
 from eval.score import measure_runs
-from eval.tables import system_row, system_table
 from lexvl_anserini.cli import DataDir, Verbose, run
 from lexvl_anserini.errors import UsageError
 

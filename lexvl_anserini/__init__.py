@@ -13,30 +13,30 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from lexvl_anserini.data.base import Dataset, load_dataset
-    from lexvl_anserini.encoders.base import Encoder
+    from lexvl_anserini.data.dataset import Dataset, load_dataset
+    from lexvl_anserini.encoders.encoder import Encoder
     from lexvl_anserini.encoders.loading import load_encoder
     from lexvl_anserini.errors import LexvlError
-    from lexvl_anserini.impacts import write_impacts
     from lexvl_anserini.index import build_index
     from lexvl_anserini.quantise import Quantiser
     from lexvl_anserini.records import Document, Qrel, ScoredDoc, Topic
     from lexvl_anserini.search import search_index
+    from lexvl_anserini.shards.writing import write_impacts
 
 _HOMES = {
-    "Dataset": "data.base",
+    "Dataset": "data.dataset",
     "Document": "records",
-    "Encoder": "encoders.base",
+    "Encoder": "encoders.encoder",
     "LexvlError": "errors",
     "Qrel": "records",
     "Quantiser": "quantise",
     "ScoredDoc": "records",
     "Topic": "records",
     "build_index": "index",
-    "load_dataset": "data.base",
+    "load_dataset": "data.dataset",
     "load_encoder": "encoders.loading",
     "search_index": "search",
-    "write_impacts": "impacts",
+    "write_impacts": "shards.writing",
 }
 
 __all__ = [

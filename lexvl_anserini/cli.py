@@ -21,15 +21,9 @@ import orjson
 import typer
 
 from lexvl_anserini.errors import LexvlError, UsageError
+from lexvl_anserini.progress import Progress
 
 Command = Callable[..., None]
-Progress = Callable[[int], None]
-
-
-def silent(_: int) -> None:
-    """The progress callback that tells nobody."""
-
-
 Verbose = Annotated[bool, typer.Option("--verbose", help="Show the traceback of an error and debug log lines.")]
 DataDir = Annotated[
     str | None, typer.Option("--data-dir", help="Folder of the data sets; default $LEXVL_DATA, else ~/.cache/lexvl.")

@@ -25,7 +25,6 @@ from lexvl_anserini.cli import (
     print_rows,
     progress_bar,
     run,
-    silent,
 )
 from lexvl_anserini.data.images import ON_ERROR
 from lexvl_anserini.encoders.choosing import (
@@ -37,15 +36,16 @@ from lexvl_anserini.encoders.choosing import (
 )
 from lexvl_anserini.errors import ArtefactError, UnknownName, UsageError
 from lexvl_anserini.files import write_json
+from lexvl_anserini.progress import silent
+from lexvl_anserini.ranking.runs import manifest_path
 from lexvl_anserini.records import DenseQuery, ImpactQuery, Manifest, Topic
 from lexvl_anserini.registry import ENCODERS
-from lexvl_anserini.runs import manifest_path
 
 if TYPE_CHECKING:
-    from lexvl_anserini.data.base import Dataset
-    from lexvl_anserini.encoders.base import Encoder
+    from lexvl_anserini.data.dataset import Dataset
+    from lexvl_anserini.encoders.encoder import Encoder
     from lexvl_anserini.quantise import Quantiser
-    from lexvl_anserini.shards import Part
+    from lexvl_anserini.shards.layout import Part
 
 # Not __name__, which is "__main__" when the module runs as the command.
 log = logging.getLogger("lexvl_anserini.encode")
@@ -154,8 +154,8 @@ def estimate(
 ) -> dict[str, Any]:
     """The documents of a corpus or a part, and the time their encoding will take, from a sample of them."""
     from lexvl_anserini.data.checks import check_corpus
-    from lexvl_anserini.impacts import calibration_sample, encode_shard
     from lexvl_anserini.quantise import Quantiser, SideQuantiser
+    from lexvl_anserini.shards.writing import calibration_sample, encode_shard
 
     summary = check_corpus(dataset.documents, dataset.name)
     sample = calibration_sample(dataset.documents(), summary.documents)[:DRY_RUN_SAMPLE]
@@ -176,7 +176,7 @@ def part_of(number: int | None, of: int | None) -> Part | None:
     Raises:
         UsageError: one is given without the other, or there is no such part.
     """
-    from lexvl_anserini.shards import Part
+    from lexvl_anserini.shards.layout import Part
 
     if number is None and of is None:
         return None
@@ -193,7 +193,7 @@ def load_topics(
 
     The latter has dataset, split, data_dir and remove_query; it is empty for a file.
     """
-    from lexvl_anserini.data.base import load_dataset
+    from lexvl_anserini.data.dataset import load_dataset
     from lexvl_anserini.data.topics import is_file_of_topics, read_topics
 
     if is_file_of_topics(topics):
@@ -218,7 +218,7 @@ def encode_topics(
         UsageError: the model is not lexical.
         ArtefactError: the file exists and is not to be overwritten.
     """
-    from lexvl_anserini.impacts import write_queries
+    from lexvl_anserini.shards.writing import write_queries
 
     if model.kind != "impact":
         raise UsageError(f"encoder {model.name!r} is {model.kind}; only lexical queries are written as terms")
@@ -317,7 +317,7 @@ def command(
     part = part_of(shard_id, shard_num)
     if part and topics:
         raise UsageError("--shard-id divides a corpus; --topics are encoded as a whole")
-    from lexvl_anserini.data.base import load_dataset
+    from lexvl_anserini.data.dataset import load_dataset
 
     direction = natural_direction(encoder, direction)
     stream, origin = load_topics(topics, data_dir, escape_ids, direction) if topics else (None, {})
@@ -328,9 +328,9 @@ def command(
     if default_checkpoint and not checkpoint and corpus.split("/")[0] in TRIED_ON:
         log.warning("%s was trained on drawings, not on photos; --checkpoint names another model", default_checkpoint)
     from lexvl_anserini.encoders.loading import load_encoder
-    from lexvl_anserini.impacts import write_impacts
     from lexvl_anserini.quantise import Quantiser
-    from lexvl_anserini.shards import Layout
+    from lexvl_anserini.shards.layout import Layout
+    from lexvl_anserini.shards.writing import write_impacts
 
     wanted = Quantiser.named(quantiser, bits, query_bits, scale, percentile)
     layout = Layout(shard_format, shard_size, compress, store_contents, store_metadata)

@@ -15,20 +15,20 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import orjson
 import typer
 
-from lexvl_anserini.clauses import All, Ids, Impacts
 from lexvl_anserini.cli import DataDir, Verbose, check_style, parse_settings, run
 from lexvl_anserini.encode import encode_queries
 from lexvl_anserini.encoders.choosing import load_encoder_of
-from lexvl_anserini.engines.folder import index_manifest
+from lexvl_anserini.engines.index_folder import index_manifest
 from lexvl_anserini.errors import ArtefactError, DataError, UsageError
-from lexvl_anserini.queries import TYPED, check_readable, topic_source, typed_topic, vocabulary_file
+from lexvl_anserini.queries.clauses import All, Ids, Impacts
+from lexvl_anserini.queries.refine import Refinement, refinement_names
+from lexvl_anserini.queries.topics import TYPED, check_readable, topic_source, typed_topic, vocabulary_file
+from lexvl_anserini.ranking.runs import RunManifest, in_rank_order, read_run, read_run_manifest
 from lexvl_anserini.records import ImpactQuery, Index, Manifest, Topic
-from lexvl_anserini.refine import Refinement, refinement_names
 from lexvl_anserini.registry import ENGINES, resolve
-from lexvl_anserini.runs import RunManifest, in_rank_order, read_run, read_run_manifest
 
 if TYPE_CHECKING:
-    from lexvl_anserini.encoders.base import Encoder
+    from lexvl_anserini.encoders.encoder import Encoder
 
 # Not __name__, which is "__main__" when the module runs as the command.
 log = logging.getLogger("lexvl_anserini.explain")

@@ -13,9 +13,9 @@ import typer
 from lexvl_anserini.cli import Overwrite, Verbose, check_style, print_rows, run
 from lexvl_anserini.errors import DataError, UsageError
 from lexvl_anserini.files import file_sha256
-from lexvl_anserini.fusion import RRF_K, Fusion, fuse_lists
+from lexvl_anserini.ranking.fusion import RRF_K, Fusion, fuse_lists
+from lexvl_anserini.ranking.runs import DEFAULT_HITS, RunManifest, is_finished, read_run, read_run_manifest, write_run
 from lexvl_anserini.records import ScoredDoc
-from lexvl_anserini.runs import DEFAULT_HITS, RunManifest, is_finished, read_run, read_run_manifest, write_run
 
 # Not __name__, which is "__main__" when the module runs as the command.
 log = logging.getLogger("lexvl_anserini.fuse")

@@ -22,14 +22,14 @@ import typer
 from lexvl_anserini.cli import DataDir, Overwrite, Verbose, check_style, print_rows, run
 from lexvl_anserini.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.fuse import fused_manifest
-from lexvl_anserini.fusion import Fusion
+from lexvl_anserini.ranking.fusion import Fusion
+from lexvl_anserini.ranking.runs import DEFAULT_HITS, RunManifest, is_finished, lists_of, read_run_manifest, write_run
 from lexvl_anserini.records import Document, ScoredDoc, Topic
-from lexvl_anserini.runs import DEFAULT_HITS, RunManifest, is_finished, lists_of, read_run_manifest, write_run
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from lexvl_anserini.encoders.base import Encoder
+    from lexvl_anserini.encoders.encoder import Encoder
 
 # Not __name__, which is "__main__" when the module runs as the command.
 log = logging.getLogger("lexvl_anserini.hybrid")
@@ -156,7 +156,7 @@ def part_of(path: Path, weight: float, data_dir: str | None, device: str) -> Par
     Raises:
         ArtefactError: no manifest, or another checkpoint than the run's.
     """
-    from lexvl_anserini.data.base import noted_dataset
+    from lexvl_anserini.data.dataset import noted_dataset
     from lexvl_anserini.encoders.loading import load_encoder
 
     about = _manifest_of(path)
@@ -184,7 +184,7 @@ def topics_of(about: RunManifest, topics: str | None, data_dir: str | None) -> I
     Raises:
         UsageError: they came from a file, and it is not named.
     """
-    from lexvl_anserini.data.base import noted_dataset
+    from lexvl_anserini.data.dataset import noted_dataset
     from lexvl_anserini.data.topics import read_topics
 
     if topics is not None:

@@ -12,19 +12,10 @@ from typing import Annotated, Any
 
 import typer
 
-from lexvl_anserini.cli import (
-    Overwrite,
-    Progress,
-    Verbose,
-    check_style,
-    parse_settings,
-    print_rows,
-    progress_bar,
-    run,
-    silent,
-)
-from lexvl_anserini.engines.folder import REPORT, clear_remains, read_report
+from lexvl_anserini.cli import Overwrite, Verbose, check_style, parse_settings, print_rows, progress_bar, run
+from lexvl_anserini.engines.index_folder import REPORT, clear_remains, read_report
 from lexvl_anserini.errors import ArtefactError, UsageError
+from lexvl_anserini.progress import Progress, silent
 from lexvl_anserini.records import MANIFEST, Index, Manifest
 from lexvl_anserini.registry import ENGINES, resolve
 
@@ -175,12 +166,12 @@ def manifest_of(folders: Sequence[Path]) -> Manifest:
     Raises:
         ArtefactError: one is not finished, or they do not go together.
     """
-    from lexvl_anserini.impacts import read_manifest
+    from lexvl_anserini.shards.writing import read_manifest
 
     if len(folders) == 1:
         return read_manifest(folders[0])
-    from lexvl_anserini.engines.combine import combined
     from lexvl_anserini.engines.lucene.updating import read_impact_manifest
+    from lexvl_anserini.shards.combine import combined
 
     return combined([read_impact_manifest(folder) for folder in folders], folders)
 
@@ -208,7 +199,7 @@ def is_finished(
         ArtefactError: the place is taken by something else: shards, a folder that is no index of ours, or, unless it
             may be overwritten, the index of other shards.
     """
-    from lexvl_anserini.impacts import read_manifest
+    from lexvl_anserini.shards.writing import read_manifest
 
     if not index.exists():
         return False

@@ -22,7 +22,7 @@ from lexvl_anserini.files import atomic_write
 if TYPE_CHECKING:
     import numpy as np
 
-    from lexvl_anserini.encoders.base import Encoder
+    from lexvl_anserini.encoders.encoder import Encoder
 
 # Not __name__, which is "__main__" when the module runs as the command.
 log = logging.getLogger("lexvl_anserini.localise")
@@ -43,7 +43,7 @@ class Map(NamedTuple):
 
 def localise_queries(model: Encoder, images: Sequence[str], queries: Sequence[str], values: str) -> Iterator[Map]:
     """The map of every query in every picture, picture by picture."""
-    from lexvl_anserini.encoders.grounding import localise
+    from lexvl_anserini.encoders.parts.grounding import localise
 
     for image in images:
         for query in queries:
@@ -69,7 +69,7 @@ def overlay(crop: np.ndarray, grid: Sequence[Sequence[float]]) -> Any:
 def write_overlay(model: Encoder, found: Map, path: Path) -> None:
     """A map over its picture, as PNG."""
     from lexvl_anserini.data.images import open_image
-    from lexvl_anserini.encoders.grounding import image_side
+    from lexvl_anserini.encoders.parts.grounding import image_side
 
     picture = overlay(image_side(model).pixels.crop(open_image(found.image)), found.grid)
     with atomic_write(path) as out:

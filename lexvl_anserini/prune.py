@@ -15,15 +15,16 @@ from typing import Annotated, Any
 import orjson
 import typer
 
-from lexvl_anserini.cli import Overwrite, Progress, Verbose, check_style, print_rows, progress_bar, run, silent
-from lexvl_anserini.engines.shards import checked_shards, expect_counts, read_impacts, read_shard, read_vocabulary
+from lexvl_anserini.cli import Overwrite, Verbose, check_style, print_rows, progress_bar, run
 from lexvl_anserini.errors import ArtefactError, UsageError
 from lexvl_anserini.files import exclusive, file_sha256, publish, told_about_disk, write_json
-from lexvl_anserini.impacts import making, read_manifest
-from lexvl_anserini.pruning import Pruning, TermCuts, term_cuts
+from lexvl_anserini.progress import Progress, silent
+from lexvl_anserini.queries.refine import read_terms
 from lexvl_anserini.records import MANIFEST, Manifest
-from lexvl_anserini.refine import read_terms
-from lexvl_anserini.shards import shard_stream
+from lexvl_anserini.shards.layout import shard_stream
+from lexvl_anserini.shards.pruning import Pruning, TermCuts, term_cuts
+from lexvl_anserini.shards.reading import checked_shards, expect_counts, read_impacts, read_shard, read_vocabulary
+from lexvl_anserini.shards.writing import making, read_manifest
 from lexvl_anserini.vocabulary import VOCABULARY, Vocabulary
 
 # Not __name__, which is "__main__" when the module runs as the command.

@@ -35,13 +35,13 @@ ENCODERS: Mapping[str, str] = {
 # A dataset's name is `family`, `family/part` or `family:path`; the row is chosen by the family.
 DATASETS: Mapping[str, str] = {
     "beir": "lexvl_anserini.data.beir:load_beir",
-    "coco": "lexvl_anserini.data.captions:load_captions",
+    "coco": "lexvl_anserini.data.captioned:load_captions",
     "demo": "lexvl_anserini.data.demo:load_demo",
     "embeddings": "lexvl_anserini.data.embeddings:load_embeddings",
-    "flickr30k": "lexvl_anserini.data.captions:load_captions",
-    "flickr8k": "lexvl_anserini.data.captions:load_captions",
+    "flickr30k": "lexvl_anserini.data.captioned:load_captions",
+    "flickr8k": "lexvl_anserini.data.captioned:load_captions",
     "folder": "lexvl_anserini.data.folder:load_folder",
-    "karpathy": "lexvl_anserini.data.captions:load_karpathy",
+    "karpathy": "lexvl_anserini.data.captioned:load_karpathy",
 }
 
 # By the kind of a manifest: what shards of that kind are indexed and searched with.

@@ -22,13 +22,13 @@ from lexvl_anserini.cli import DataDir, Overwrite, Verbose, check_style, parse_s
 from lexvl_anserini.encoders.choosing import load_encoder_of
 from lexvl_anserini.errors import ArtefactError
 from lexvl_anserini.hybrid import Part, hybrid_lists, topics_of
+from lexvl_anserini.ranking.runs import RunManifest, is_finished, lists_of, read_run_manifest, write_run
 from lexvl_anserini.records import Manifest, ScoredDoc, Topic
-from lexvl_anserini.runs import RunManifest, is_finished, lists_of, read_run_manifest, write_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lexvl_anserini.encoders.base import Encoder
+    from lexvl_anserini.encoders.encoder import Encoder
     from lexvl_anserini.records import Document
 
 # Not __name__, which is "__main__" when the module runs as the command.
@@ -120,7 +120,7 @@ def command(
 
     Example: python -m lexvl_anserini.rerank --run runs/demo.svdr.trec --output runs/demo.svdr-reranked.trec
     """
-    from lexvl_anserini.data.base import noted_dataset
+    from lexvl_anserini.data.dataset import noted_dataset
 
     check_style(style)
     about = read_run_manifest(run)

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import orjson
 import typer
 
-from lexvl_anserini.clauses import Clause, Not, Term, TreeQuery
 from lexvl_anserini.cli import (
     DataDir,
     Overwrite,
@@ -31,11 +30,14 @@ from lexvl_anserini.cli import (
 )
 from lexvl_anserini.encode import encode_queries
 from lexvl_anserini.encoders.choosing import load_encoder_of
-from lexvl_anserini.engines.folder import index_manifest, read_report
+from lexvl_anserini.engines.index_folder import index_manifest, read_report
 from lexvl_anserini.errors import ArtefactError, DataError, UsageError
-from lexvl_anserini.feedback import Feedback, ShardVectors
 from lexvl_anserini.files import file_sha256, write_json
-from lexvl_anserini.queries import (
+from lexvl_anserini.queries.clauses import Clause, Not, Term, TreeQuery
+from lexvl_anserini.queries.feedback import Feedback, ShardVectors
+from lexvl_anserini.queries.refine import Asked, Refinement, TwoPhase, read_terms, refined_queries, search_refined
+from lexvl_anserini.queries.syntax import parse
+from lexvl_anserini.queries.topics import (
     Query,
     TopicSource,
     check_readable,
@@ -44,10 +46,7 @@ from lexvl_anserini.queries import (
     typed_topic,
     vocabulary_file,
 )
-from lexvl_anserini.records import DenseQuery, ImpactQuery, Index, Manifest, ScoredDoc, Topic
-from lexvl_anserini.refine import Asked, Refinement, TwoPhase, read_terms, refined_queries, search_refined
-from lexvl_anserini.registry import ENGINES, resolve
-from lexvl_anserini.runs import (
+from lexvl_anserini.ranking.runs import (
     DEFAULT_HITS,
     OUTPUT_FORMATS,
     RunManifest,
@@ -56,11 +55,12 @@ from lexvl_anserini.runs import (
     read_run_manifest,
     write_run,
 )
-from lexvl_anserini.syntax import parse
+from lexvl_anserini.records import DenseQuery, ImpactQuery, Index, Manifest, ScoredDoc, Topic
+from lexvl_anserini.registry import ENGINES, resolve
 
 if TYPE_CHECKING:
-    from lexvl_anserini.encoders.base import Encoder
-    from lexvl_anserini.engines.base import Engine
+    from lexvl_anserini.encoders.encoder import Encoder
+    from lexvl_anserini.engines.engine import Engine
 
 Load = Callable[[], "Encoder"]
 # `search_index` of one index: queries, hits, remove_query, and the rest by name.
@@ -244,7 +244,7 @@ def texts_of(documents: list[ScoredDoc], index: Index, data_dir: str | None) -> 
     Raises:
         LexvlError: the corpus is not where it was.
     """
-    from lexvl_anserini.data.base import noted_dataset
+    from lexvl_anserini.data.dataset import noted_dataset
 
     if read_report(index.path).get("options", {}).get("store_text"):
         from lexvl_anserini.engines.lucene.postings import stored_texts

@@ -59,8 +59,8 @@ def command(
     target = Path(output) if output else Path("training") / wanted.name
     import torch
 
-    from lexvl_anserini.training.folder import MODEL, step_of
     from lexvl_anserini.training.loop import check, train
+    from lexvl_anserini.training.run_folder import MODEL, step_of
 
     if dry_run:
         check(wanted, data_dir, device)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lexvl_anserini.clauses import (
+from lexvl_anserini.queries.clauses import (
     All,
     AnyOf,
     Boost,

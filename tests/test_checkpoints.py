@@ -24,7 +24,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from lexvl_anserini.encoders.checkpoints import (
+from lexvl_anserini.encoders.checkpoints.find import (
     Checkpoint,
     find_checkpoint,
     load_strictly,
@@ -33,8 +33,8 @@ from lexvl_anserini.encoders.checkpoints import (
     read_weight_file,
     read_weights,
 )
+from lexvl_anserini.encoders.checkpoints.weights import TORCH_SUFFIXES
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.encoders.weights import TORCH_SUFFIXES
 from lexvl_anserini.errors import CheckpointError
 
 BERT = "splade/ckpt_bert"
@@ -574,10 +574,10 @@ def test_a_damaged_cache_is_seen_without_the_hub(hub):
 
 
 def test_the_pinned_revision_is_in_the_manifest(hub, tmp_path):
-    from lexvl_anserini.data.base import Dataset
+    from lexvl_anserini.data.dataset import Dataset
     from lexvl_anserini.encoders.choosing import load_encoder_of
-    from lexvl_anserini.impacts import write_impacts
     from lexvl_anserini.records import Document
+    from lexvl_anserini.shards.writing import write_impacts
 
     dataset = Dataset("x", "test", lambda: iter([Document("1", text="a dog")]), lambda: iter(()), lambda: iter(()))
     manifest = write_impacts(dataset, load_encoder("splade", "tiny/splade@main", device="cpu"), tmp_path / "out")

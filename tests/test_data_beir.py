@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lexvl_anserini.data import fetch
-from lexvl_anserini.data.base import data_root, load_dataset
 from lexvl_anserini.data.beir import read_corpus
 from lexvl_anserini.data.checks import check_corpus, document_bytes
+from lexvl_anserini.data.dataset import data_root, load_dataset
 from lexvl_anserini.errors import DataError, UnknownName, UsageError
 from lexvl_anserini.records import Document, Qrel, Topic
 

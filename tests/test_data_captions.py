@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from lexvl_anserini.data.base import load_dataset
-from lexvl_anserini.data.captions import SOURCES
+from lexvl_anserini.data.captioned import SOURCES
+from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.data.demo import captions, scenes
 from lexvl_anserini.data.images import open_image
 from lexvl_anserini.data.karpathy import Caption, CaptionedImage, read_karpathy
-from lexvl_anserini.data.scenes.staging import make_scene
-from lexvl_anserini.data.scenes.world import SPLITS
+from lexvl_anserini.data.world.staging import make_scene
+from lexvl_anserini.data.world.world import SPLITS
 from lexvl_anserini.errors import DataError, UnknownName, UsageError
 from lexvl_anserini.records import Document, Qrel, Topic
 

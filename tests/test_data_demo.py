@@ -4,13 +4,13 @@ from hashlib import sha256
 
 import pytest
 
-from lexvl_anserini.data.base import load_dataset
 from lexvl_anserini.data.checks import check_corpus
+from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.data.demo import captions, scenes
-from lexvl_anserini.data.scenes import words
-from lexvl_anserini.data.scenes.draws import Draws
-from lexvl_anserini.data.scenes.staging import make_scene
-from lexvl_anserini.data.scenes.world import (
+from lexvl_anserini.data.world import words
+from lexvl_anserini.data.world.draws import Draws
+from lexvl_anserini.data.world.staging import make_scene
+from lexvl_anserini.data.world.world import (
     COLOURS,
     KINDS,
     PEOPLE,

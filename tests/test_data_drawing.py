@@ -10,18 +10,18 @@ from PIL import Image
 from lexvl_anserini.data import demo_images as pictures
 from lexvl_anserini.data.demo import scenes
 from lexvl_anserini.data.demo_images import demo_images, png
-from lexvl_anserini.data.scenes.composing import COMPOSERS, compose
-from lexvl_anserini.data.scenes.drawing import SHADES, VERSION, draw
-from lexvl_anserini.data.scenes.draws import Draws
-from lexvl_anserini.data.scenes.figures import POSES, person
-from lexvl_anserini.data.scenes.painting import Canvas, Light
-from lexvl_anserini.data.scenes.placing import DRAWINGS, UNIT, looks
-from lexvl_anserini.data.scenes.scenery import SCENERY
-from lexvl_anserini.data.scenes.settings import SETTINGS
-from lexvl_anserini.data.scenes.shapes import MATERIALS, Drawing, rasterise, slanted
-from lexvl_anserini.data.scenes.skies import AIRS, CLEAR_SKY, SUNLIGHT
-from lexvl_anserini.data.scenes.staging import make_scene
-from lexvl_anserini.data.scenes.world import (
+from lexvl_anserini.data.world.composing import COMPOSERS, compose
+from lexvl_anserini.data.world.drawing import SHADES, VERSION, draw
+from lexvl_anserini.data.world.draws import Draws
+from lexvl_anserini.data.world.figures import POSES, person
+from lexvl_anserini.data.world.painting import Canvas, Light
+from lexvl_anserini.data.world.placing import DRAWINGS, UNIT, looks
+from lexvl_anserini.data.world.scenery import SCENERY
+from lexvl_anserini.data.world.settings import SETTINGS
+from lexvl_anserini.data.world.shapes import MATERIALS, Drawing, rasterise, slanted
+from lexvl_anserini.data.world.skies import AIRS, CLEAR_SKY, SUNLIGHT
+from lexvl_anserini.data.world.staging import make_scene
+from lexvl_anserini.data.world.world import (
     COLOURS,
     KINDS,
     PEOPLE,

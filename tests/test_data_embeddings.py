@@ -10,8 +10,8 @@ import pytest
 from embedding_tables import write_embeddings, write_table
 from pyarrow import parquet
 
-from lexvl_anserini.data.base import load_dataset
 from lexvl_anserini.data.checks import check_corpus
+from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.data.embeddings import read_embeddings
 from lexvl_anserini.errors import DataError, UsageError
 from lexvl_anserini.records import Qrel

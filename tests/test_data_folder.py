@@ -3,8 +3,8 @@ import tarfile
 
 import pytest
 
-from lexvl_anserini.data.base import load_dataset
 from lexvl_anserini.data.checks import check_corpus
+from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.errors import DataError, UsageError
 from lexvl_anserini.records import Document, Topic
 

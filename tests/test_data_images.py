@@ -13,7 +13,7 @@ import pytest
 from PIL import Image, features
 
 from lexvl_anserini.data.archives import open_archive
-from lexvl_anserini.data.base import load_dataset
+from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.data.images import AHEAD, ImageReader, image_suffixes, open_image, read_images
 from lexvl_anserini.errors import DataError, UsageError
 

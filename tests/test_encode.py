@@ -19,15 +19,15 @@ import pytest
 
 from lexvl_anserini import cli
 from lexvl_anserini.cli import parse_settings
-from lexvl_anserini.data.base import load_dataset
+from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.encode import command, encode_queries
 from lexvl_anserini.encoders.choosing import default_encoder, length_options, load_encoder_of
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.errors import ArtefactError, UsageError
-from lexvl_anserini.impacts import read_manifest, write_impacts
 from lexvl_anserini.records import Topic
 from lexvl_anserini.registry import ENCODERS
-from lexvl_anserini.shards import Layout
+from lexvl_anserini.shards.layout import Layout
+from lexvl_anserini.shards.writing import read_manifest, write_impacts
 
 MODULE = [sys.executable, "-m", "lexvl_anserini.encode"]
 ROOT = Path(__file__).parents[1]

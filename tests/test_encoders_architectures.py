@@ -9,8 +9,8 @@ import pytest
 import torch
 import transformers
 
-from lexvl_anserini.encoders.backbones import load_masked_lm, position_limit
 from lexvl_anserini.encoders.loading import load_encoder
+from lexvl_anserini.encoders.parts.backbones import load_masked_lm, position_limit
 from lexvl_anserini.errors import CheckpointError
 
 SMALL = {

@@ -28,7 +28,7 @@ from lexvl_anserini.encoders.cards import (
     options_of,
     type_name,
 )
-from lexvl_anserini.encoders.checkpoints import PACKAGED
+from lexvl_anserini.encoders.checkpoints.find import PACKAGED
 from lexvl_anserini.encoders.choosing import DEMO_CHECKPOINTS
 from lexvl_anserini.encoders.loading import DEFAULT_CHECKPOINTS, checked_options, load_encoder
 from lexvl_anserini.errors import UnknownName

@@ -15,11 +15,11 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from lexvl_anserini.data.images import open_image
-from lexvl_anserini.encoders.clip_bpe import END, START, ClipBpe, clean
-from lexvl_anserini.encoders.clip_layout import MERGES, Shape, is_open_layout, renamed
-from lexvl_anserini.encoders.crops import Crop, read_preprocessor
+from lexvl_anserini.encoders.checkpoints.clip_layout import MERGES, Shape, is_open_layout, renamed
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.encoders.vision import offset
+from lexvl_anserini.encoders.parts.clip_bpe import END, START, ClipBpe, clean
+from lexvl_anserini.encoders.parts.crops import Crop, read_preprocessor
+from lexvl_anserini.encoders.parts.vision import offset
 from lexvl_anserini.errors import CheckpointError, UsageError
 from lexvl_anserini.records import Document, Topic
 

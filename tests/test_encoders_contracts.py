@@ -19,10 +19,10 @@ from PIL import Image
 from scipy import sparse
 from tiny_encoders import BERT, SPARSE, TINY_ENCODERS, Tiny
 
-from lexvl_anserini.encoders.checkpoints import read_weights
+from lexvl_anserini.encoders.checkpoints.find import read_weights
+from lexvl_anserini.encoders.checkpoints.weights import WEIGHT_SUFFIXES
 from lexvl_anserini.encoders.choosing import load_encoder_of
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.encoders.weights import WEIGHT_SUFFIXES
 from lexvl_anserini.errors import CheckpointError, DataError, LexvlError, UsageError
 from lexvl_anserini.records import Document, Manifest, Topic
 from lexvl_anserini.registry import ENCODERS

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lexvl_anserini.data.images import open_image
-from lexvl_anserini.encoders.crops import BILINEAR, Crop
 from lexvl_anserini.encoders.fdt import Grounding, floored_max, floored_mean, sparsemax, temperature_of
 from lexvl_anserini.encoders.loading import load_encoder
+from lexvl_anserini.encoders.parts.crops import BILINEAR, Crop
 from lexvl_anserini.errors import CheckpointError, UsageError
 from lexvl_anserini.records import Topic
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.encoders.tokens import TextReader, load_tokenizer
+from lexvl_anserini.encoders.parts.tokens import TextReader, load_tokenizer
 from lexvl_anserini.quantise import Quantiser
 from lexvl_anserini.records import Document
 

@@ -15,10 +15,10 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from lexvl_anserini.data.images import open_image
-from lexvl_anserini.encoders.captions import clean_caption
-from lexvl_anserini.encoders.features import image_items
-from lexvl_anserini.encoders.itc import ItcModel, Squares, interpolated, load_itc
+from lexvl_anserini.encoders.checkpoints.itc_layout import ItcModel, Squares, interpolated, load_itc
 from lexvl_anserini.encoders.loading import load_encoder
+from lexvl_anserini.encoders.parts.caption_cleaning import clean_caption
+from lexvl_anserini.encoders.parts.features import image_items
 from lexvl_anserini.errors import CheckpointError, UsageError
 from lexvl_anserini.records import Document, Topic
 
@@ -70,7 +70,7 @@ def test_states_captions_and_pixels_of_lavis(shared, lavis):
     for batch in model.document.items.batches(pictures(shared, about), 5):
         # Resizing may round half a grey level the other way.
         np.testing.assert_allclose(batch.inputs[0].numpy(), arrays["pixel_values_48"], atol=1 / 255 / 0.26)
-    from lexvl_anserini.encoders.checkpoints import find_checkpoint
+    from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
 
     loaded = load_itc(find_checkpoint(str(folder / FILES[family])), torch.device("cpu"), head_width=16)
     ids, mask = (torch.from_numpy(arrays[f"{name}_35"]) for name in ("input_ids", "attention_mask"))
@@ -341,7 +341,7 @@ def test_image_items_have_the_resolution(small):
 
 
 def _checkpoint(folder):
-    from lexvl_anserini.encoders.checkpoints import find_checkpoint
+    from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
 
     return find_checkpoint(str(folder))
 

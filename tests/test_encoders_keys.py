@@ -13,9 +13,9 @@ from conftest import SHARED
 from safetensors.torch import save_file
 from tiny_encoders import TINY_ENCODERS, Tiny
 
-from lexvl_anserini.encoders.clip_layout import BLOCK, TEXT, VISION, name_in_file, renamed
+from lexvl_anserini.encoders.checkpoints.clip_layout import BLOCK, TEXT, VISION, name_in_file, renamed
+from lexvl_anserini.encoders.checkpoints.weights import WEIGHT_SUFFIXES, read_contents
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.encoders.weights import WEIGHT_SUFFIXES, read_contents
 from lexvl_anserini.errors import CheckpointError
 
 # What a layout carries for training only, or an encoder for another vector than its own, and that may lack or differ.

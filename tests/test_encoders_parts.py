@@ -13,14 +13,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from lexvl_anserini.encoders import pooling
-from lexvl_anserini.encoders.activations import elu1p, log1p_log1p_relu, log1p_relu
-from lexvl_anserini.encoders.base import Encoder, choose_device
+from lexvl_anserini.encoders.encoder import Encoder, choose_device
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.encoders.pooling import Projector, masked_max, masked_sum, mean_of_top
-from lexvl_anserini.encoders.sparsify import kept, own_tokens, positive, top_k, top_k_or_own, top_mask
-from lexvl_anserini.encoders.tokens import TextReader, columns_from, columns_without, first_word_id, load_tokenizer
-from lexvl_anserini.encoders.towers import ENOUGH_TOKENS, MOST_PADDING, Composition, Head, TextTower, by_length
+from lexvl_anserini.encoders.parts import pooling
+from lexvl_anserini.encoders.parts.activations import elu1p, log1p_log1p_relu, log1p_relu
+from lexvl_anserini.encoders.parts.pooling import Projector, masked_max, masked_sum, mean_of_top
+from lexvl_anserini.encoders.parts.sparsify import kept, own_tokens, positive, top_k, top_k_or_own, top_mask
+from lexvl_anserini.encoders.parts.tokens import (
+    TextReader,
+    columns_from,
+    columns_without,
+    first_word_id,
+    load_tokenizer,
+)
+from lexvl_anserini.encoders.parts.towers import ENOUGH_TOKENS, MOST_PADDING, Composition, Head, TextTower, by_length
 from lexvl_anserini.errors import CheckpointError, LexvlError, UsageError
 
 quickly = settings(max_examples=60, deadline=None, derandomize=True)

@@ -17,8 +17,8 @@ import yaml
 from safetensors.torch import load_file, save_file
 
 from lexvl_anserini.encoders.loading import load_encoder
+from lexvl_anserini.encoders.parts.tokens import load_tokenizer
 from lexvl_anserini.encoders.splade import fits
-from lexvl_anserini.encoders.tokens import load_tokenizer
 from lexvl_anserini.errors import CheckpointError, UsageError
 from lexvl_anserini.quantise import Quantiser
 

@@ -15,17 +15,17 @@ from torch import nn
 from typer.testing import CliRunner
 
 from lexvl_anserini.cli import make_app
-from lexvl_anserini.encoders.activations import log1p_relu
-from lexvl_anserini.encoders.base import Encoder
-from lexvl_anserini.encoders.grounding import label_ranks, localise, on_grid, terms_of
+from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.encoders.pooling import masked_max
-from lexvl_anserini.encoders.sparsify import positive
+from lexvl_anserini.encoders.parts.activations import log1p_relu
+from lexvl_anserini.encoders.parts.grounding import label_ranks, localise, on_grid, terms_of
+from lexvl_anserini.encoders.parts.pooling import masked_max
+from lexvl_anserini.encoders.parts.sparsify import positive
+from lexvl_anserini.encoders.parts.stair_network import ImageShape, Stair, StairConfig, TextShape, TokenHead
+from lexvl_anserini.encoders.parts.tokens import Columns, load_tokenizer
+from lexvl_anserini.encoders.parts.towers import BagTower, Composition, Head, TextTower
+from lexvl_anserini.encoders.parts.vision import ImageTower, Pixels
 from lexvl_anserini.encoders.stair import OwnTokenTower, save_stair
-from lexvl_anserini.encoders.stair_network import ImageShape, Stair, StairConfig, TextShape, TokenHead
-from lexvl_anserini.encoders.tokens import Columns, load_tokenizer
-from lexvl_anserini.encoders.towers import BagTower, Composition, Head, TextTower
-from lexvl_anserini.encoders.vision import ImageTower, Pixels
 from lexvl_anserini.errors import CheckpointError, UsageError
 from lexvl_anserini.localise import command, overlay
 from lexvl_anserini.records import Document, Topic

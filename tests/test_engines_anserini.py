@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 from test_engines_lucene import stock_index, stock_lists
-from test_engines_shards import write_shards
+from test_shards_reading import write_shards
 
-from lexvl_anserini.engines.folder import read_report
+from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.engines.jvm import java_class
 from lexvl_anserini.engines.lucene import LuceneEngine
 from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, as_reader, open_reader
 from lexvl_anserini.engines.lucene.postings import vector_of
-from lexvl_anserini.impacts import read_manifest
 from lexvl_anserini.index import build_index
 from lexvl_anserini.records import ImpactQuery
+from lexvl_anserini.shards.writing import read_manifest
 
 DOCUMENTS = [
     ("doc1", {"f1": 1, "f2": 2, "f3": 1, "f4": 4, "f5": 1}),

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_engines_shards import Documents, write_text_shards
+from test_shards_reading import Documents, write_text_shards
 
 from lexvl_anserini.engines.bm25 import BM25Engine
-from lexvl_anserini.engines.folder import read_report
+from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.errors import ArtefactError, UsageError
 from lexvl_anserini.records import Topic
 

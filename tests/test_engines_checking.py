@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_engines_shards import Documents, write_shards
+from test_shards_reading import Documents, write_shards
 from typer.testing import CliRunner
 
 from lexvl_anserini.cli import make_app
@@ -17,9 +17,9 @@ from lexvl_anserini.engines.jvm import our_class
 from lexvl_anserini.engines.lucene import LuceneEngine
 from lexvl_anserini.engines.lucene.fields import field_similarity
 from lexvl_anserini.errors import ArtefactError, LexvlError
-from lexvl_anserini.impacts import read_manifest
 from lexvl_anserini.index import build_index, check_index, command
 from lexvl_anserini.records import ImpactQuery
+from lexvl_anserini.shards.writing import read_manifest
 
 TERMS = [f"t{number}" for number in range(40)]
 DOCUMENTS: Documents = [

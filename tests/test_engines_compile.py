@@ -8,14 +8,27 @@ import pytest
 from brute_force import Doc, Oracle
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_engines_shards import jsonl, publish_shards, write_shards
+from test_shards_reading import jsonl, publish_shards, write_shards
 
-from lexvl_anserini.clauses import All, AnyOf, Boost, Clause, Equals, Ids, Impacts, Not, Range, Term, Text, Unscored
-from lexvl_anserini.engines.folder import read_report
+from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.engines.lucene import LuceneEngine
 from lexvl_anserini.engines.lucene.compile import Compiler
 from lexvl_anserini.engines.lucene.writing import IndexOptions
 from lexvl_anserini.errors import UnknownName, UsageError
+from lexvl_anserini.queries.clauses import (
+    All,
+    AnyOf,
+    Boost,
+    Clause,
+    Equals,
+    Ids,
+    Impacts,
+    Not,
+    Range,
+    Term,
+    Text,
+    Unscored,
+)
 from lexvl_anserini.vocabulary import Vocabulary
 
 DOCUMENTS = [

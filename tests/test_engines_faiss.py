@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_engines_shards import Documents, write_dense_shards
+from test_shards_reading import Documents, write_dense_shards
 
 from lexvl_anserini.engines.faiss import FaissEngine
 from lexvl_anserini.engines.faiss_layouts import LAYOUTS, Store, parameters_of, signs
-from lexvl_anserini.engines.folder import read_report
+from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.errors import ArtefactError, UnknownName, UsageError
 from lexvl_anserini.records import DenseQuery, ScoredDoc
 

@@ -13,17 +13,17 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_engines_shards import Documents, jsonl, publish_shards, write_shards
+from test_shards_reading import Documents, jsonl, publish_shards, write_shards
 
 from lexvl_anserini.engines import jvm
-from lexvl_anserini.engines.combine import source_digest
-from lexvl_anserini.engines.folder import read_report
+from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.engines.lucene import LuceneEngine
 from lexvl_anserini.engines.memory import MemoryIndex
 from lexvl_anserini.errors import ArtefactError, UsageError
-from lexvl_anserini.impacts import read_manifest
 from lexvl_anserini.index import append_index, build_index, delete_documents
 from lexvl_anserini.records import ImpactQuery, Manifest, ScoredDoc
+from lexvl_anserini.shards.combine import source_digest
+from lexvl_anserini.shards.writing import read_manifest
 from lexvl_anserini.vocabulary import Vocabulary
 
 # d1..d3 hold "a"; "the" is in every document that has terms at all.

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy import sparse
-from test_engines_shards import write_shards
+from test_shards_reading import write_shards
 
 from lexvl_anserini.engines.memory import MemoryIndex
 from lexvl_anserini.errors import ArtefactError

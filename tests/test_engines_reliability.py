@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_engines_shards import Documents, write_shards
 from test_engines_updating import TERMS, expect, held, shards
+from test_shards_reading import Documents, write_shards
 
-from lexvl_anserini.clauses import Impacts
-from lexvl_anserini.engines.folder import replaced
+from lexvl_anserini.engines.index_folder import replaced
 from lexvl_anserini.engines.lucene import LuceneEngine
 from lexvl_anserini.engines.lucene.compile import TreeSearcher
 from lexvl_anserini.errors import ArtefactError
 from lexvl_anserini.explain import explained
-from lexvl_anserini.impacts import read_manifest
 from lexvl_anserini.index import append_index, build_index, check_index, delete_documents
+from lexvl_anserini.queries.clauses import Impacts
 from lexvl_anserini.records import ImpactQuery
+from lexvl_anserini.shards.writing import read_manifest
 from lexvl_anserini.vocabulary import Vocabulary
 
 # ---- kill -9
@@ -29,7 +29,7 @@ from lexvl_anserini.vocabulary import Vocabulary
 KILLED = """
 import os, shutil, signal, sys
 from pathlib import Path
-from lexvl_anserini.engines import folder as places
+from lexvl_anserini.engines import index_folder as places
 from lexvl_anserini.index import append_index, build_index, delete_documents
 what, root, kill_at = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
 count = 0

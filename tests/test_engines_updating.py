@@ -13,19 +13,19 @@ import pytest
 from brute_force import Doc, Oracle
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_engines_shards import Documents, jsonl, publish_shards, write_shards
+from test_shards_reading import Documents, jsonl, publish_shards, write_shards
 
-from lexvl_anserini.clauses import Equals, Impacts, Text
-from lexvl_anserini.engines.combine import refuse_other_making
-from lexvl_anserini.engines.folder import read_report
+from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.engines.lucene import LuceneEngine, SearchSession, count_index
 from lexvl_anserini.engines.lucene.compile import TreeSearcher
 from lexvl_anserini.engines.lucene.postings import stored_texts, vector_of
 from lexvl_anserini.errors import ArtefactError, UsageError
-from lexvl_anserini.impacts import read_manifest
 from lexvl_anserini.index import append_index, build_index, check_index, delete_documents
 from lexvl_anserini.quantise import Quantiser, SideQuantiser
+from lexvl_anserini.queries.clauses import Equals, Impacts, Text
 from lexvl_anserini.records import ImpactQuery, Manifest
+from lexvl_anserini.shards.combine import refuse_other_making
+from lexvl_anserini.shards.writing import read_manifest
 from lexvl_anserini.vocabulary import Vocabulary
 
 TERMS = ["##c", "a", "b", "日本", "😀"]

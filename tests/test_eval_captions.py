@@ -12,12 +12,12 @@ from embedding_tables import write_embeddings
 from typer.testing import CliRunner
 
 import eval.coco
-from eval.captions import HEADINGS, caption_table, rsum, with_judgements
-from eval.inputs import RunCard, Source
+from eval.measures.image_text import HEADINGS, caption_table, rsum, with_judgements
+from eval.measures.inputs import RunCard, Source
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.files import write_json
+from lexvl_anserini.ranking.runs import RunManifest, manifest_path
 from lexvl_anserini.records import Measurement
-from lexvl_anserini.runs import RunManifest, manifest_path
 
 
 @pytest.fixture

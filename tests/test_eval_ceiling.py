@@ -14,11 +14,11 @@ import eval.ceiling
 from eval.ceiling import Tellable, agreeing_counts, best_recall, ceiling
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.data.demo import captions, scenes
-from lexvl_anserini.data.scenes import facts, grammar, words
-from lexvl_anserini.data.scenes.draws import Draws, _Walk, outcomes
-from lexvl_anserini.data.scenes.facts import Fact, Pen, readings, tellable, turned
-from lexvl_anserini.data.scenes.grammar import tellings
-from lexvl_anserini.data.scenes.world import Scene, Thing
+from lexvl_anserini.data.world import facts, grammar, words
+from lexvl_anserini.data.world.draws import Draws, _Walk, outcomes
+from lexvl_anserini.data.world.facts import Fact, Pen, readings, tellable, turned
+from lexvl_anserini.data.world.grammar import tellings
+from lexvl_anserini.data.world.world import Scene, Thing
 from lexvl_anserini.errors import UnknownName
 
 BENCH = Thing("bench", "red", 1, "medium")

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import eval.concepts
 from eval.concepts import Likely, details, in_own_captions, row, sample, tally
-from eval.meanings import (
+from eval.measures.meanings import (
     STOP_WORDS,
     Concept,
     Meaning,
@@ -27,7 +27,7 @@ from eval.meanings import (
 )
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.data.demo import captions, scenes
-from lexvl_anserini.data.scenes.world import Scene, Thing
+from lexvl_anserini.data.world.world import Scene, Thing
 from lexvl_anserini.errors import UsageError
 
 BOAT = Thing("boat", "red", 2, "large")
@@ -223,7 +223,7 @@ def command(monkeypatch):
     def run(model, *arguments):
         monkeypatch.setattr("lexvl_anserini.encoders.loading.load_encoder", lambda *given, **options: model)
         monkeypatch.setattr(
-            "lexvl_anserini.data.base.load_dataset",
+            "lexvl_anserini.data.dataset.load_dataset",
             lambda *given, **options: SimpleNamespace(
                 documents=lambda: (SimpleNamespace(doc_id=scene.scene_id) for scene in scenes("val"))
             ),

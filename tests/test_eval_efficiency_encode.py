@@ -10,7 +10,7 @@ import torch
 
 from eval.efficiency import encode_images, encode_texts
 from eval.efficiency.encode import TOLERANCE
-from lexvl_anserini.encoders.tokens import load_tokenizer
+from lexvl_anserini.encoders.parts.tokens import load_tokenizer
 
 TOY_BERT = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
 TOY_VISION = {"width": 32, "layers": 1, "heads": 2, "patch_size": 112}

@@ -27,10 +27,10 @@ from eval.efficiency.vectors import (
     terms_by_frequency,
     write_shards,
 )
-from lexvl_anserini.engines.shards import read_impacts, read_vocabulary
 from lexvl_anserini.errors import ArtefactError, DataError, UnknownName, UsageError
-from lexvl_anserini.impacts import read_manifest
 from lexvl_anserini.records import ImpactDocument, ImpactQuery
+from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
+from lexvl_anserini.shards.writing import read_manifest
 from lexvl_anserini.vocabulary import Vocabulary
 
 SMALL = Shape(terms=3, size=8, exponent=1.0, shift=0.0, least=1, gamma=2.0, scale=40.0)

@@ -6,8 +6,8 @@ import pytest
 from ranx import Qrels, Run
 from ranx import evaluate as ranx_evaluate
 
-from eval.exchange import from_ranx_qrels, from_ranx_run, to_ranx_qrels, to_ranx_run
-from eval.metrics import evaluate, means
+from eval.measures.exchange import from_ranx_qrels, from_ranx_run, to_ranx_qrels, to_ranx_run
+from eval.measures.metrics import evaluate, means
 from lexvl_anserini.errors import DataError
 from lexvl_anserini.records import Qrel, ScoredDoc
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from eval.metrics import evaluate, means
-from eval.order import strict_order
+from eval.measures.metrics import evaluate, means
+from eval.measures.order import strict_order
 from lexvl_anserini.data.topics import read_qrels
+from lexvl_anserini.ranking.runs import in_rank_order, read_run
 from lexvl_anserini.records import Qrel, ScoredDoc
-from lexvl_anserini.runs import in_rank_order, read_run
 
 GOLDEN = Path(__file__).parent / "golden" / "eval_protocol"
 TREC_RUNS = Path(__file__).parents[2] / "shared" / "data" / "trec-runs"

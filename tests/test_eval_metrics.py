@@ -12,8 +12,8 @@ import pytrec_eval
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eval.metrics import Measure, evaluate, mean, means, parse_measure, parse_measures, per_topic
-from eval.order import strict_order
+from eval.measures.metrics import Measure, evaluate, mean, means, parse_measure, parse_measures, per_topic
+from eval.measures.order import strict_order
 from lexvl_anserini.errors import DataError, UnknownName, UsageError
 from lexvl_anserini.records import Measurement, Qrel, ScoredDoc
 
@@ -306,6 +306,6 @@ def test_more_topics_than_a_block():
 
 def test_importing_the_measures_loads_nothing_heavy():
     heavy = "{'ranx', 'numba', 'pandas', 'torch', 'faiss', 'jnius'}"
-    modules = "eval, eval.metrics"
+    modules = "eval, eval.measures.metrics"
     code = f"import sys, {modules}; found = {heavy} & set(sys.modules); sys.exit(str(found) if found else 0)"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_engines_shards import jsonl, write_shards
+from test_shards_reading import jsonl, write_shards
 from typer.testing import CliRunner
 
 from eval.pruning import Measured, command, measure_settings, rows_of, settings_of

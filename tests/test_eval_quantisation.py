@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 
 from eval import quantisation
-from eval.order import strict_order
+from eval.measures.order import strict_order
 from eval.quantisation import exact_search, figures, overlap, quantisation_loss, top_places
 from lexvl_anserini.errors import DataError
 from lexvl_anserini.quantise import Quantiser, SideQuantiser

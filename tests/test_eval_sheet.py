@@ -12,12 +12,13 @@ import matplotlib
 import numpy as np
 import pytest
 from PIL import Image
-from test_engines_shards import write_shards
 from test_search import Toy, encode
+from test_shards_reading import write_shards
 from typer.testing import CliRunner
 
 import lexvl_anserini.explain
-from eval import strips
+from eval.report import strips
+from eval.report.strips import Cell, Strip, draw_sheet, fitted, layout, of_few_colours, text_width, wrapped
 from eval.sheet import (
     DEFAULT_HITS,
     Item,
@@ -30,9 +31,8 @@ from eval.sheet import (
     sample_queries,
     source_of,
 )
-from eval.strips import Cell, Strip, draw_sheet, fitted, layout, of_few_colours, text_width, wrapped
 from lexvl_anserini.cli import make_app
-from lexvl_anserini.data.base import Dataset
+from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.errors import DataError, UsageError
 from lexvl_anserini.explain import SharedTerm
 from lexvl_anserini.index import build_index

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import ttest_rel
 
-from eval.significance import compare, holm, randomisation, student_t
+from eval.measures.significance import compare, holm, randomisation, student_t
 from lexvl_anserini.errors import DataError, UnknownName
 
 

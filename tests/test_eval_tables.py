@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from eval.inputs import system_name
-from eval.render import Column, Table, to_csv, to_latex, to_markdown, to_text
-from eval.tables import Row, system_table
+from eval.measures.inputs import system_name
+from eval.report.grids import Row, system_table
+from eval.report.render import Column, Table, to_csv, to_latex, to_markdown, to_text
 
 ROWS = [
     Row("vdr", "scifact", "a.trec", {"nDCG@10": 0.569}, {"index_bytes": 12_345_678, "ms_per_query": 3.14}),

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_engines_shards import jsonl, write_shards, write_text_shards
 from test_search import Toy, encode
+from test_shards_reading import jsonl, write_shards, write_text_shards
 from typer.testing import CliRunner
 
 import lexvl_anserini.explain
@@ -19,8 +19,8 @@ from lexvl_anserini.engines.lucene import LuceneEngine
 from lexvl_anserini.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.explain import Explanation, SharedTerm, command, explain, explained
 from lexvl_anserini.index import build_index
+from lexvl_anserini.ranking.runs import RunManifest, write_run
 from lexvl_anserini.records import ImpactQuery, ScoredDoc, Topic
-from lexvl_anserini.runs import RunManifest, write_run
 
 DOCUMENTS = [
     ("d1", {"dog": 9, "cat": 1, "😀": 3}),
@@ -163,7 +163,7 @@ def test_the_best_hits_of_a_run(index: Path, tmp_path: Path, toy: None, caplog: 
 
 
 def test_a_query_side_that_reads_pictures(index: Path) -> None:
-    from lexvl_anserini.encoders.base import read_image_of
+    from lexvl_anserini.encoders.encoder import read_image_of
 
     model: Any = SimpleNamespace(name="toy", kind="impact", query=SimpleNamespace(read_topic=read_image_of))
     with pytest.raises(UsageError, match="encoder 'toy' reads images, and the query is a text"):

@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.errors import ArtefactError, DataError, UnknownName, UsageError
 from lexvl_anserini.fuse import command
-from lexvl_anserini.fusion import Fusion, fuse_lists
+from lexvl_anserini.ranking.fusion import Fusion, fuse_lists
+from lexvl_anserini.ranking.runs import RunManifest, read_run, read_run_manifest, write_run
 from lexvl_anserini.records import ScoredDoc
-from lexvl_anserini.runs import RunManifest, read_run, read_run_manifest, write_run
 
 
 def ranking(**scores: float) -> list[ScoredDoc]:

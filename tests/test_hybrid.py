@@ -13,8 +13,8 @@ from test_encoders_d2s import measured
 from typer import Typer
 from typer.testing import CliRunner
 
-from lexvl_anserini.data.base import load_dataset
-from lexvl_anserini.encoders.base import Encoder
+from lexvl_anserini.data.dataset import load_dataset
+from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.hybrid import Part, candidates_of, command, hybrid_lists, hybrid_manifest, part_of, topics_of
@@ -127,7 +127,7 @@ def test_mixed_scores_measure_as_the_reference(shared, joint):
 def test_the_command_mixes_an_inverted_index_and_faiss(shared, joint, tmp_path):
     """Both runs of one checkpoint, then their mixture; the same command again has nothing to do."""
     from lexvl_anserini import build_index, write_impacts
-    from lexvl_anserini.runs import read_run
+    from lexvl_anserini.ranking.runs import read_run
     from lexvl_anserini.search import command as search
 
     dataset = load_dataset(f"embeddings:{joint / 'tiny'},before_proj_albef")

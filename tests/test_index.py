@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_engines_shards import DOCUMENTS, write_dense_shards, write_shards, write_text_shards
+from test_shards_reading import DOCUMENTS, write_dense_shards, write_shards, write_text_shards
 from typer.testing import CliRunner
 
 from lexvl_anserini.cli import make_app

@@ -10,8 +10,8 @@ import torch
 from oracle_parts import SEEDS, TEXTS, close, dense, draw, ln, random_weights, top_columns, unit, write_wordpieces
 from safetensors.torch import save_file
 
-from lexvl_anserini.encoders.features import Embedded
 from lexvl_anserini.encoders.loading import load_encoder
+from lexvl_anserini.encoders.parts.features import Embedded
 
 VOCABULARY = "common/tokenizer_bert_tiny/vocab.txt"
 

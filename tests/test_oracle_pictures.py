@@ -247,7 +247,7 @@ def test_lexlip(golden, pictures, tmp_path, seed, grid):
 
 def test_beit_as_transformers(pictures):
     """The image trunk of LexLIP is transformers' BeitModel, whose names changed; compared through its states."""
-    from lexvl_anserini.encoders.beit import Beit
+    from lexvl_anserini.encoders.parts.beit import Beit
 
     config = transformers.BeitConfig(
         hidden_size=24, num_hidden_layers=2, num_attention_heads=3, intermediate_size=40, image_size=32, patch_size=8,

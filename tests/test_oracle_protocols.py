@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import pytrec_eval
 
-from eval.metrics import evaluate, means
+from eval.measures.metrics import evaluate, means
 from lexvl_anserini.records import Qrel, ScoredDoc
 
 CUTS = (1, 5, 10)

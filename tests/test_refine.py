@@ -10,11 +10,10 @@ from brute_force import Doc, Oracle
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lexvl_anserini.clauses import AnyOf, Clause, Impacts, Not, Term, Text, TreeQuery
 from lexvl_anserini.errors import DataError, UsageError
-from lexvl_anserini.feedback import Feedback
-from lexvl_anserini.records import ImpactQuery, ScoredDoc
-from lexvl_anserini.refine import (
+from lexvl_anserini.queries.clauses import AnyOf, Clause, Impacts, Not, Term, Text, TreeQuery
+from lexvl_anserini.queries.feedback import Feedback
+from lexvl_anserini.queries.refine import (
     Asked,
     Refinement,
     TwoPhase,
@@ -23,6 +22,7 @@ from lexvl_anserini.refine import (
     refined_queries,
     search_refined,
 )
+from lexvl_anserini.records import ImpactQuery, ScoredDoc
 
 DOCUMENTS = [
     Doc("d1", {"a": 3, "b": 1, "x": 9}, "dog"),

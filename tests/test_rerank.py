@@ -10,9 +10,9 @@ import pytest
 
 from lexvl_anserini import cli
 from lexvl_anserini.errors import ArtefactError, DataError, UsageError
+from lexvl_anserini.ranking.runs import RunManifest, manifest_path, read_run, read_run_manifest, write_run
 from lexvl_anserini.records import Document, ScoredDoc, Topic
 from lexvl_anserini.rerank import below, command, lists_of, model_of, rerank_lists
-from lexvl_anserini.runs import RunManifest, manifest_path, read_run, read_run_manifest, write_run
 
 BERT, PUBLISHED = "splade/ckpt_bert", "vdr/text-tiny"
 

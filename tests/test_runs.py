@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lexvl_anserini.errors import ArtefactError, DataError, UsageError
-from lexvl_anserini.records import ScoredDoc
-from lexvl_anserini.runs import (
+from lexvl_anserini.ranking.runs import (
     RunManifest,
     in_rank_order,
     manifest_path,
@@ -20,6 +19,7 @@ from lexvl_anserini.runs import (
     strict_scores,
     write_run,
 )
+from lexvl_anserini.records import ScoredDoc
 
 MANIFEST = RunManifest(
     topics="beir/tiny/test",

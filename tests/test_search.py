@@ -11,19 +11,19 @@ from typing import Any
 import numpy as np
 import pytest
 from test_engines_lucene import stock_index
-from test_engines_shards import Documents, jsonl, publish_shards, write_dense_shards, write_shards, write_text_shards
+from test_shards_reading import Documents, jsonl, publish_shards, write_dense_shards, write_shards, write_text_shards
 from typer.testing import CliRunner
 
 import lexvl_anserini.search
-from lexvl_anserini.clauses import Term, TreeQuery
 from lexvl_anserini.cli import make_app
-from lexvl_anserini.encoders.base import read_image_of, read_topic
+from lexvl_anserini.encoders.encoder import read_image_of, read_topic
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.errors import ArtefactError, DataError, LexvlError, UsageError
 from lexvl_anserini.files import read_json, write_json
 from lexvl_anserini.index import build_index
+from lexvl_anserini.queries.clauses import Term, TreeQuery
+from lexvl_anserini.ranking.runs import manifest_path, read_run, read_run_manifest
 from lexvl_anserini.records import DenseQuery, ImpactQuery, Manifest, ScoredDoc, Topic
-from lexvl_anserini.runs import manifest_path, read_run, read_run_manifest
 from lexvl_anserini.search import command, search_index
 from lexvl_anserini.vocabulary import Vocabulary
 

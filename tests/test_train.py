@@ -17,7 +17,7 @@ import torch
 from tiny_training import weights_of, write_corpus
 
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.encoders.tokens import columns_ascii
+from lexvl_anserini.encoders.parts.tokens import columns_ascii
 from lexvl_anserini.errors import ArtefactError, UsageError
 from lexvl_anserini.train import read_changes
 from lexvl_anserini.training.batches import Batches, augment, text_batch
@@ -135,7 +135,7 @@ def test_what_is_beside_the_weights(trained: Path, corpus: str) -> None:
 
 def test_the_checkpoint_gives_what_was_trained(trained: Path, corpus: str, tmp_path: Path) -> None:
     """Validation inside the loop and the loaded encoder agree on every hit rate."""
-    from lexvl_anserini.data.base import load_dataset
+    from lexvl_anserini.data.dataset import load_dataset
 
     model = load_encoder("vdr-crossmodal", str(trained), device="cpu")
     held_out = read_captioned(load_dataset(corpus, "val", None, direction="text-to-image"))
@@ -275,9 +275,9 @@ def test_the_vocabulary_is_the_words_by_frequency(tmp_path: Path) -> None:
 
 
 def test_batches_are_a_function_of_seed_and_step(corpus: str, tmp_path: Path) -> None:
-    from lexvl_anserini.data.base import load_dataset
-    from lexvl_anserini.encoders.tokens import TextReader
-    from lexvl_anserini.encoders.vision import Pixels
+    from lexvl_anserini.data.dataset import load_dataset
+    from lexvl_anserini.encoders.parts.tokens import TextReader
+    from lexvl_anserini.encoders.parts.vision import Pixels
 
     captioned = read_captioned(load_dataset(corpus, "train", None, direction="text-to-image"))
     tokenizer = save_tokenizer(learn_words(captioned.texts, 2000), tmp_path / "words", 12)

@@ -14,12 +14,12 @@ from PIL import Image
 from tiny_training import weights_of, write_corpus
 from typer.testing import CliRunner
 
-from lexvl_anserini.data.base import load_dataset
+from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.training.data import Captioned, digest, read_captioned
-from lexvl_anserini.training.folder import OURS, Standing, claim, clear
 from lexvl_anserini.training.loop import check, make_accelerator, train
 from lexvl_anserini.training.recipe import Recipe, checked
+from lexvl_anserini.training.run_folder import OURS, Standing, claim, clear
 
 COLOURS = ((220, 30, 30), (30, 200, 30), (30, 30, 220), (250, 250, 250))
 DATA = {"training": "a", "validation": "b"}

@@ -12,7 +12,7 @@ from torch.nn.functional import normalize
 
 from lexvl_anserini.encoders.d2s import D2SHead
 from lexvl_anserini.encoders.joint import JointHead
-from lexvl_anserini.encoders.tokens import load_tokenizer
+from lexvl_anserini.encoders.parts.tokens import load_tokenizer
 from lexvl_anserini.training.objectives_d2s import (
     d2s,
     d2s_regulariser,

@@ -58,8 +58,8 @@ def made_stair(golden: Path, folder: Path) -> Path:
     import torch
     from transformers import AutoTokenizer
 
+    from lexvl_anserini.encoders.parts.stair_network import ImageShape, Stair, StairConfig, TextShape
     from lexvl_anserini.encoders.stair import save_stair
-    from lexvl_anserini.encoders.stair_network import ImageShape, Stair, StairConfig, TextShape
 
     tokenizer = AutoTokenizer.from_pretrained(str(golden / WORDPIECES))
     torch.manual_seed(3)
@@ -81,7 +81,7 @@ def made_twin(golden: Path, folder: Path) -> Path:
     from safetensors.torch import save_file
     from transformers import BertConfig, BertModel
 
-    from lexvl_anserini.encoders.vision import PatchTransformer
+    from lexvl_anserini.encoders.parts.vision import PatchTransformer
 
     torch.manual_seed(5)
     shutil.copytree(golden / "vdr/tiny-bert", folder / "twin/bert")

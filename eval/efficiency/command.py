@@ -13,7 +13,7 @@ import typer
 from eval.efficiency.options import Options
 from eval.efficiency.report import Report
 from eval.efficiency.suites import SUITES
-from eval.render import check_format
+from eval.report.render import check_format
 from lexvl_anserini.cli import DataDir, Verbose
 from lexvl_anserini.errors import UnknownName, UsageError
 from lexvl_anserini.files import write_json

@@ -11,7 +11,7 @@ import orjson
 
 def write_corpus(folder: Path, documents: int) -> None:
     """That many documents under new ids, one query, one judgement."""
-    from lexvl_anserini.data.base import load_dataset
+    from lexvl_anserini.data.dataset import load_dataset
 
     def endless() -> Iterator[str]:
         while True:

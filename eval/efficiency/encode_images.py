@@ -15,7 +15,7 @@ from torch import Tensor
 from eval.efficiency.encode import work_folder
 from eval.efficiency.encode_texts import TOKENIZER
 from eval.efficiency.encoding import Encoding, alternate, memory
-from lexvl_anserini.encoders.checkpoints import find_checkpoint
+from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.files import write_json
 
@@ -52,8 +52,8 @@ def write_model(folder: Path, seed: int, **sizes: Any) -> None:
     import transformers
     from safetensors.torch import save_file
 
-    from lexvl_anserini.encoders.tokens import columns_ascii, load_tokenizer
-    from lexvl_anserini.encoders.vision import PatchTransformer
+    from lexvl_anserini.encoders.parts.tokens import columns_ascii, load_tokenizer
+    from lexvl_anserini.encoders.parts.vision import PatchTransformer
 
     source = find_checkpoint(TOKENIZER, weights=False).folder
     for name in ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "special_tokens_map.json"):

@@ -16,9 +16,9 @@ from torch import Tensor
 from eval.efficiency.encode import work_folder
 from eval.efficiency.encoding import Encoding, alternate, memory
 from eval.efficiency.processes import Stopwatch
-from lexvl_anserini.encoders.checkpoints import find_checkpoint
+from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.encoders.tokens import FIRST_WORD_ID, load_tokenizer
+from lexvl_anserini.encoders.parts.tokens import FIRST_WORD_ID, load_tokenizer
 from lexvl_anserini.files import read_json
 
 # Whose tokenizer (BERT's uncased vocabulary) the made-up models use.
@@ -94,7 +94,7 @@ def mixed_lengths(random: np.random.Generator, count: int) -> list[int]:
 
 def real_texts(corpus: str, data_dir: str | None, count: int) -> list[str]:
     """The first texts of a corpus."""
-    from lexvl_anserini.data.base import load_dataset
+    from lexvl_anserini.data.dataset import load_dataset
 
     documents = load_dataset(corpus, data_dir=data_dir, direction="text-to-text").documents()
     return [document.contents for document in islice(documents, count)]

@@ -14,7 +14,7 @@ from eval.efficiency.processes import Outcome, Stopwatch, run_once
 from eval.efficiency.report import Ratio, Report, mib, ratio, spread
 from lexvl_anserini.engines.jvm import INDEXING_OPTIONS
 from lexvl_anserini.errors import LexvlError, UnknownName
-from lexvl_anserini.impacts import read_manifest
+from lexvl_anserini.shards.writing import read_manifest
 
 DOCUMENTS = 20_000
 REPEATS = 3
@@ -107,7 +107,7 @@ def describe(options: Options, shards: Path) -> dict[str, Any]:
 
 def index_bytes(index: Path) -> int:
     """Size of Lucene's own files."""
-    from lexvl_anserini.engines.folder import folder_bytes
+    from lexvl_anserini.engines.index_folder import folder_bytes
 
     return folder_bytes(index)
 

@@ -21,9 +21,9 @@ def measure(options: Options) -> Report:
     A corpus of demo captions is read from a file and its shards are written, as the command does it, calibration
     included; loading the model is not counted.
     """
-    from lexvl_anserini.data.base import load_dataset
+    from lexvl_anserini.data.dataset import load_dataset
     from lexvl_anserini.encoders.loading import load_encoder
-    from lexvl_anserini.impacts import write_impacts
+    from lexvl_anserini.shards.writing import write_impacts
 
     documents = options.one_size(DOCUMENTS)
     checkpoint = options.checkpoint or ("minilm" if options.encoder is None else None)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from eval.render import MISSING, Column, Table, to_markdown, to_text
+from eval.report.render import MISSING, Column, Table, to_markdown, to_text
 from lexvl_anserini.data.images import usable_cores
 
 # What decides a time besides our own code.

@@ -52,7 +52,7 @@ SYSTEMS: Mapping[str, System] = {
 
 def ours(index: str, queries: str) -> Ready:
     """A worker around our engine, through what `search_index` uses."""
-    from lexvl_anserini.engines.folder import index_manifest
+    from lexvl_anserini.engines.index_folder import index_manifest
     from lexvl_anserini.registry import ENGINES, resolve
 
     path = Path(index)

@@ -24,12 +24,12 @@ import numpy as np
 import orjson
 from scipy import sparse
 
-from lexvl_anserini.cli import Progress, silent
-from lexvl_anserini.data.base import Dataset
+from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.errors import DataError, UsageError
+from lexvl_anserini.progress import Progress, silent
 from lexvl_anserini.quantise import Quantiser, SideQuantiser
 from lexvl_anserini.records import Document, ImpactQuery, Manifest
-from lexvl_anserini.shards import Layout
+from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.vocabulary import Vocabulary
 
 LARGEST = 255
@@ -192,8 +192,8 @@ def write_shards(
     Raises:
         ArtefactError: the folder holds something else.
     """
-    from lexvl_anserini.encoders.base import Encoder
-    from lexvl_anserini.impacts import write_impacts
+    from lexvl_anserini.encoders.encoder import Encoder
+    from lexvl_anserini.shards.writing import write_impacts
 
     tower = MadeUpTower(shape, seed, made_up_terms(shape, first_terms))
     model = Encoder("made-up", "impact", query=tower, document=tower, options={**asdict(shape), "seed": seed})

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lexvl_anserini.data.base import Dataset, checked_direction, data_root
+from lexvl_anserini.data.dataset import Dataset, checked_direction, data_root
 from lexvl_anserini.data.fetch import BEIR_ARCHIVES, fetch_beir
 from lexvl_anserini.data.ids import checked_id
 from lexvl_anserini.data.lines import Line, parse_object, read_lines, string_field

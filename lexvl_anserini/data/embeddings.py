@@ -16,8 +16,8 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from lexvl_anserini.data.base import Dataset, checked_direction
-from lexvl_anserini.data.captions import DEFAULT_DIRECTION, DEFAULT_SPLIT, captioned_images
+from lexvl_anserini.data.captioned import DEFAULT_DIRECTION, DEFAULT_SPLIT, captioned_images
+from lexvl_anserini.data.dataset import Dataset, checked_direction
 from lexvl_anserini.data.ids import checked_id, unescape_id
 from lexvl_anserini.data.karpathy import CaptionedImage
 from lexvl_anserini.data.views import VIEWS

@@ -12,8 +12,8 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple, NoReturn
 
 from lexvl_anserini.data.archives import open_archive
-from lexvl_anserini.data.base import DIRECTIONS, Dataset, checked_direction
 from lexvl_anserini.data.beir import corpus_file, load_beir_folder
+from lexvl_anserini.data.dataset import DIRECTIONS, Dataset, checked_direction
 from lexvl_anserini.data.ids import checked_id
 from lexvl_anserini.data.images import image_suffixes
 from lexvl_anserini.errors import DataError, UsageError

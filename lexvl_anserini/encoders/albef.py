@@ -6,11 +6,11 @@ Image: v = W_v h_[CLS] of a ViT after its final LayerNorm, of unit length.
 
 from __future__ import annotations
 
-from lexvl_anserini.encoders.base import Encoder
 from lexvl_anserini.encoders.blip import load_family
-from lexvl_anserini.encoders.captions import MAX_LENGTH
-from lexvl_anserini.encoders.crossmodal import Direction
+from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
+from lexvl_anserini.encoders.parts.caption_cleaning import MAX_LENGTH
+from lexvl_anserini.encoders.parts.crossmodal import Direction
 
 
 def load_albef(

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
-from lexvl_anserini.encoders.activations import log1p_relu
-from lexvl_anserini.encoders.backbones import load_masked_lm, position_limit, read_config
-from lexvl_anserini.encoders.base import Encoder
+from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
-from lexvl_anserini.encoders.pooling import masked_max
-from lexvl_anserini.encoders.tokens import TextReader, columns_of_all, load_tokenizer
-from lexvl_anserini.encoders.towers import Composition, TextTower
+from lexvl_anserini.encoders.parts.activations import log1p_relu
+from lexvl_anserini.encoders.parts.backbones import load_masked_lm, position_limit, read_config
+from lexvl_anserini.encoders.parts.pooling import masked_max
+from lexvl_anserini.encoders.parts.tokens import TextReader, columns_of_all, load_tokenizer
+from lexvl_anserini.encoders.parts.towers import Composition, TextTower
 from lexvl_anserini.encoders.vdr import TOPK, UNTRAINED_MAX_LENGTH, load_vdr, vdr_sparsifier
 
 

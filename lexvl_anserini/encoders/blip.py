@@ -6,13 +6,13 @@ Image: v = W_v h_[CLS] of a ViT after its final LayerNorm, of unit length.
 
 from __future__ import annotations
 
-from lexvl_anserini.encoders.base import Encoder
-from lexvl_anserini.encoders.captions import MAX_LENGTH
-from lexvl_anserini.encoders.crossmodal import Direction, in_direction
-from lexvl_anserini.encoders.dense import DenseTower
-from lexvl_anserini.encoders.features import caption_items, image_items
-from lexvl_anserini.encoders.itc import load_itc
+from lexvl_anserini.encoders.checkpoints.itc_layout import load_itc
+from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
+from lexvl_anserini.encoders.parts.caption_cleaning import MAX_LENGTH
+from lexvl_anserini.encoders.parts.crossmodal import Direction, in_direction
+from lexvl_anserini.encoders.parts.dense import DenseTower
+from lexvl_anserini.encoders.parts.features import caption_items, image_items
 from lexvl_anserini.errors import CheckpointError
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lexvl_anserini.encoders.base import Encoder, read_document, read_topic
+from lexvl_anserini.encoders.encoder import Encoder, read_document, read_topic
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.errors import UsageError
 from lexvl_anserini.records import Document, Topic

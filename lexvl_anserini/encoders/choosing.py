@@ -11,7 +11,7 @@ from lexvl_anserini.records import Manifest
 from lexvl_anserini.registry import ENCODERS, resolve
 
 if TYPE_CHECKING:
-    from lexvl_anserini.encoders.base import Encoder
+    from lexvl_anserini.encoders.encoder import Encoder
 
 # The encoder when none is named: of pictures, of texts.
 DEFAULT_IMAGE_ENCODER = "vdr-crossmodal"
@@ -84,7 +84,7 @@ def load_encoder_of(
     Raises:
         ArtefactError: the checkpoint or its vocabulary is not the one that made the artefact.
     """
-    from lexvl_anserini.encoders.checkpoints import find_checkpoint
+    from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
     from lexvl_anserini.encoders.loading import digest_of, load_encoder, other_parts
 
     about = manifest.encoder

@@ -16,11 +16,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from lexvl_anserini.encoders.backbones import read_config
-from lexvl_anserini.encoders.base import Encoder
-from lexvl_anserini.encoders.checkpoints import Checkpoint, read_weights
-from lexvl_anserini.encoders.clip_bpe import END, MASK, START, ClipBpe
-from lexvl_anserini.encoders.clip_layout import (
+from lexvl_anserini.encoders.checkpoints.clip_layout import (
     MERGES,
     Shape,
     build_clip,
@@ -30,13 +26,17 @@ from lexvl_anserini.encoders.clip_layout import (
     is_open_layout,
     run_config,
 )
-from lexvl_anserini.encoders.crops import Crop, one_crop, read_preprocessor
-from lexvl_anserini.encoders.crossmodal import Direction, in_direction
-from lexvl_anserini.encoders.dense import DenseTower, Texts
+from lexvl_anserini.encoders.checkpoints.find import Checkpoint, read_weights
+from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
-from lexvl_anserini.encoders.tokens import TextReader, has_tokenizer, load_tokenizer
-from lexvl_anserini.encoders.towers import Batch
-from lexvl_anserini.encoders.vision import Images
+from lexvl_anserini.encoders.parts.backbones import read_config
+from lexvl_anserini.encoders.parts.clip_bpe import END, MASK, START, ClipBpe
+from lexvl_anserini.encoders.parts.crops import Crop, one_crop, read_preprocessor
+from lexvl_anserini.encoders.parts.crossmodal import Direction, in_direction
+from lexvl_anserini.encoders.parts.dense import DenseTower, Texts
+from lexvl_anserini.encoders.parts.tokens import TextReader, has_tokenizer, load_tokenizer
+from lexvl_anserini.encoders.parts.towers import Batch
+from lexvl_anserini.encoders.parts.vision import Images
 from lexvl_anserini.errors import CheckpointError, UsageError
 from lexvl_anserini.files import read_json
 

@@ -12,10 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lexvl_anserini.encoders.base import Encoder
-from lexvl_anserini.encoders.checkpoints import Checkpoint, load_strictly, read_weights
-from lexvl_anserini.encoders.crossmodal import Direction, in_direction
-from lexvl_anserini.encoders.features import (
+from lexvl_anserini.encoders.checkpoints.find import Checkpoint, load_strictly, read_weights
+from lexvl_anserini.encoders.encoder import Encoder
+from lexvl_anserini.encoders.loading import Source
+from lexvl_anserini.encoders.parts.crossmodal import Direction, in_direction
+from lexvl_anserini.encoders.parts.features import (
     Expansion,
     Pair,
     head_tower,
@@ -23,8 +24,7 @@ from lexvl_anserini.encoders.features import (
     stored,
     tokenizer_of,
 )
-from lexvl_anserini.encoders.loading import Source
-from lexvl_anserini.encoders.towers import Head
+from lexvl_anserini.encoders.parts.towers import Head
 from lexvl_anserini.errors import CheckpointError
 
 # DistilBERT's, which the head's LayerNorm comes from.

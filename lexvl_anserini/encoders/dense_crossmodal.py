@@ -11,17 +11,17 @@ from typing import Literal
 
 from torch import Tensor
 
-from lexvl_anserini.encoders.backbones import bert_from_weights, hidden_states, position_limit
-from lexvl_anserini.encoders.base import Encoder
-from lexvl_anserini.encoders.checkpoints import complain, load_strictly, read_weights
-from lexvl_anserini.encoders.crossmodal import in_direction
-from lexvl_anserini.encoders.dense import DenseTower, Texts
+from lexvl_anserini.encoders.checkpoints.find import complain, load_strictly, read_weights
+from lexvl_anserini.encoders.checkpoints.vdr_layout import about, vision_shape_of
+from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
-from lexvl_anserini.encoders.tokens import TextReader, load_tokenizer
-from lexvl_anserini.encoders.towers import Batch
+from lexvl_anserini.encoders.parts.backbones import bert_from_weights, hidden_states, position_limit
+from lexvl_anserini.encoders.parts.crossmodal import in_direction
+from lexvl_anserini.encoders.parts.dense import DenseTower, Texts
+from lexvl_anserini.encoders.parts.tokens import TextReader, load_tokenizer
+from lexvl_anserini.encoders.parts.towers import Batch
+from lexvl_anserini.encoders.parts.vision import Images, PatchTransformer, Pixels
 from lexvl_anserini.encoders.vdr import companions
-from lexvl_anserini.encoders.vdr_layout import about, vision_shape_of
-from lexvl_anserini.encoders.vision import Images, PatchTransformer, Pixels
 from lexvl_anserini.errors import CheckpointError
 
 TEXT_TYPE = "dense_crossmodal_text"

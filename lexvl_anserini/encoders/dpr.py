@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lexvl_anserini.encoders.backbones import bert_from_weights, position_limit, read_config
-from lexvl_anserini.encoders.base import Encoder, read_document, read_topic
-from lexvl_anserini.encoders.checkpoints import Checkpoint, find_checkpoint, load_strictly, read_weights
-from lexvl_anserini.encoders.dense import DenseTower, Items
+from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint, load_strictly, read_weights
+from lexvl_anserini.encoders.encoder import Encoder, read_document, read_topic
 from lexvl_anserini.encoders.loading import Source
-from lexvl_anserini.encoders.tokens import TextReader, has_tokenizer, load_tokenizer
-from lexvl_anserini.encoders.towers import Batch, by_length, pad
+from lexvl_anserini.encoders.parts.backbones import bert_from_weights, position_limit, read_config
+from lexvl_anserini.encoders.parts.dense import DenseTower, Items
+from lexvl_anserini.encoders.parts.tokens import TextReader, has_tokenizer, load_tokenizer
+from lexvl_anserini.encoders.parts.towers import Batch, by_length, pad
 from lexvl_anserini.errors import CheckpointError, UsageError
 from lexvl_anserini.records import Document, Topic
 

@@ -16,25 +16,25 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lexvl_anserini.encoders.activations import Activation
-from lexvl_anserini.encoders.base import Encoder
-from lexvl_anserini.encoders.checkpoints import Checkpoint, load_strictly, read_contents
-from lexvl_anserini.encoders.clip_bpe import END, MASK, START, ClipBpe
-from lexvl_anserini.encoders.clip_layout import (
+from lexvl_anserini.encoders.checkpoints.clip_layout import (
     MERGES,
     Shape,
     build_open_clip,
     find_merges,
     run_config,
 )
-from lexvl_anserini.encoders.crops import one_crop
-from lexvl_anserini.encoders.crossmodal import Direction, in_direction
-from lexvl_anserini.encoders.dense import DenseTower
+from lexvl_anserini.encoders.checkpoints.find import Checkpoint, load_strictly, read_contents
+from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
-from lexvl_anserini.encoders.sparsify import positive, top_mask
-from lexvl_anserini.encoders.tokens import Columns, TextReader
-from lexvl_anserini.encoders.towers import Batch, Composition, Head, LexicalTower, TextTower
-from lexvl_anserini.encoders.vision import ImageTower
+from lexvl_anserini.encoders.parts.activations import Activation
+from lexvl_anserini.encoders.parts.clip_bpe import END, MASK, START, ClipBpe
+from lexvl_anserini.encoders.parts.crops import one_crop
+from lexvl_anserini.encoders.parts.crossmodal import Direction, in_direction
+from lexvl_anserini.encoders.parts.dense import DenseTower
+from lexvl_anserini.encoders.parts.sparsify import positive, top_mask
+from lexvl_anserini.encoders.parts.tokens import Columns, TextReader
+from lexvl_anserini.encoders.parts.towers import Batch, Composition, Head, LexicalTower, TextTower
+from lexvl_anserini.encoders.parts.vision import ImageTower
 from lexvl_anserini.errors import CheckpointError, UsageError
 from lexvl_anserini.vocabulary import Vocabulary
 

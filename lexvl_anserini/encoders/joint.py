@@ -14,11 +14,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from lexvl_anserini.encoders.base import Encoder
-from lexvl_anserini.encoders.checkpoints import load_strictly, read_weights
-from lexvl_anserini.encoders.crossmodal import Direction, in_direction
-from lexvl_anserini.encoders.dense import DenseTower
-from lexvl_anserini.encoders.features import (
+from lexvl_anserini.encoders.checkpoints.find import load_strictly, read_weights
+from lexvl_anserini.encoders.encoder import Encoder
+from lexvl_anserini.encoders.loading import Source
+from lexvl_anserini.encoders.parts.crossmodal import Direction, in_direction
+from lexvl_anserini.encoders.parts.dense import DenseTower
+from lexvl_anserini.encoders.parts.features import (
     Expansion,
     Features,
     Pair,
@@ -27,8 +28,7 @@ from lexvl_anserini.encoders.features import (
     stored,
     tokenizer_of,
 )
-from lexvl_anserini.encoders.loading import Source
-from lexvl_anserini.encoders.towers import Head
+from lexvl_anserini.encoders.parts.towers import Head
 from lexvl_anserini.errors import CheckpointError
 
 # A fresh LayerNorm has PyTorch's default; the untied variant takes DistilBERT's layer.

@@ -17,19 +17,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu
 
-from lexvl_anserini.encoders.activations import log1p_relu
-from lexvl_anserini.encoders.backbones import bert_from_weights, hidden_states, position_limit, read_config
-from lexvl_anserini.encoders.base import Encoder
-from lexvl_anserini.encoders.beit import EPS, Beit, window_of
-from lexvl_anserini.encoders.checkpoints import Checkpoint, complain, find_checkpoint, load_strictly, read_contents
-from lexvl_anserini.encoders.crossmodal import Direction, in_direction
+from lexvl_anserini.encoders.checkpoints.find import Checkpoint, complain, find_checkpoint, load_strictly, read_contents
+from lexvl_anserini.encoders.checkpoints.weights import below
+from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
-from lexvl_anserini.encoders.pooling import masked_max
-from lexvl_anserini.encoders.sparsify import positive_or_top
-from lexvl_anserini.encoders.tokens import TextReader, columns_of_all, has_tokenizer, load_tokenizer
-from lexvl_anserini.encoders.towers import Backbone, Composition, Head, TextTower
-from lexvl_anserini.encoders.vision import ImageTower, Pixels
-from lexvl_anserini.encoders.weights import below
+from lexvl_anserini.encoders.parts.activations import log1p_relu
+from lexvl_anserini.encoders.parts.backbones import bert_from_weights, hidden_states, position_limit, read_config
+from lexvl_anserini.encoders.parts.beit import EPS, Beit, window_of
+from lexvl_anserini.encoders.parts.crossmodal import Direction, in_direction
+from lexvl_anserini.encoders.parts.pooling import masked_max
+from lexvl_anserini.encoders.parts.sparsify import positive_or_top
+from lexvl_anserini.encoders.parts.tokens import TextReader, columns_of_all, has_tokenizer, load_tokenizer
+from lexvl_anserini.encoders.parts.towers import Backbone, Composition, Head, TextTower
+from lexvl_anserini.encoders.parts.vision import ImageTower, Pixels
 from lexvl_anserini.errors import CheckpointError
 
 # What the reference reads per caption, and the size of its pictures before fine-tuning (384 after).

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from lexvl_anserini.encoders import PLACES
-from lexvl_anserini.encoders.base import Encoder, choose_device
-from lexvl_anserini.encoders.checkpoints import Checkpoint, find_checkpoint
+from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
+from lexvl_anserini.encoders.encoder import Encoder, choose_device
 from lexvl_anserini.errors import CheckpointError, UnknownName, UsageError
 from lexvl_anserini.registry import ENCODERS, resolve
 

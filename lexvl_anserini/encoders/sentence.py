@@ -7,14 +7,14 @@ from typing import Any, Self
 
 import numpy as np
 
-from lexvl_anserini.cli import Progress, silent
 from lexvl_anserini.data.images import Skipped
-from lexvl_anserini.encoders.base import Encoder, read_document, read_topic
-from lexvl_anserini.encoders.checkpoints import Checkpoint
-from lexvl_anserini.encoders.dense import checked_dimensions, cut
+from lexvl_anserini.encoders.checkpoints.find import Checkpoint
+from lexvl_anserini.encoders.encoder import Encoder, read_document, read_topic
 from lexvl_anserini.encoders.loading import Source
+from lexvl_anserini.encoders.parts.dense import checked_dimensions, cut
 from lexvl_anserini.errors import CheckpointError, UsageError
 from lexvl_anserini.files import read_json
+from lexvl_anserini.progress import Progress, silent
 from lexvl_anserini.records import Document, Topic
 
 # Texts handed over at once: enough to sort by length, few enough to show progress.
@@ -76,7 +76,7 @@ def load_sentence(source: Source, max_length: int | None = None, dimensions: int
     refuse_sparse(checkpoint)
     from sentence_transformers import SentenceTransformer
 
-    from lexvl_anserini.encoders.backbones import quietly
+    from lexvl_anserini.encoders.parts.backbones import quietly
 
     try:
         with quietly():

@@ -17,15 +17,16 @@ from typing import Any, Literal
 import numpy as np
 from torch import Tensor
 
-from lexvl_anserini.encoders.activations import Activation, log1p_log1p_relu, log1p_relu
-from lexvl_anserini.encoders.backbones import load_masked_lm, position_limit, read_config
-from lexvl_anserini.encoders.base import Encoder
-from lexvl_anserini.encoders.checkpoints import Checkpoint, find_checkpoint, read_weights
+from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint, read_weights
+from lexvl_anserini.encoders.checkpoints.naver_layout import Run, masked_lm_of, read_run
+from lexvl_anserini.encoders.checkpoints.weights import NAVER_WEIGHTS
+from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
-from lexvl_anserini.encoders.naver import Run, masked_lm_of, read_run
-from lexvl_anserini.encoders.pooling import POOLINGS, Pooling
-from lexvl_anserini.encoders.sparsify import own_tokens, positive_or_top
-from lexvl_anserini.encoders.tokens import (
+from lexvl_anserini.encoders.parts.activations import Activation, log1p_log1p_relu, log1p_relu
+from lexvl_anserini.encoders.parts.backbones import load_masked_lm, position_limit, read_config
+from lexvl_anserini.encoders.parts.pooling import POOLINGS, Pooling
+from lexvl_anserini.encoders.parts.sparsify import own_tokens, positive_or_top
+from lexvl_anserini.encoders.parts.tokens import (
     Columns,
     TextReader,
     columns_of_all,
@@ -34,8 +35,7 @@ from lexvl_anserini.encoders.tokens import (
     load_tokenizer,
     lower_casing,
 )
-from lexvl_anserini.encoders.towers import Backbone, BagTower, Composition, Head, TextTower
-from lexvl_anserini.encoders.weights import NAVER_WEIGHTS
+from lexvl_anserini.encoders.parts.towers import Backbone, BagTower, Composition, Head, TextTower
 from lexvl_anserini.errors import CheckpointError, UsageError
 from lexvl_anserini.files import read_json
 

@@ -13,17 +13,17 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize as unit_length
 
-from lexvl_anserini.encoders.activations import log1p_relu
-from lexvl_anserini.encoders.base import Encoder
-from lexvl_anserini.encoders.checkpoints import load_strictly, read_weights
-from lexvl_anserini.encoders.crossmodal import Direction, in_direction
+from lexvl_anserini.encoders.checkpoints.find import load_strictly, read_weights
+from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
-from lexvl_anserini.encoders.pooling import masked_max
-from lexvl_anserini.encoders.sparsify import positive_or_top
-from lexvl_anserini.encoders.stair_network import Stair, StairConfig
-from lexvl_anserini.encoders.tokens import Columns, TextReader, columns_of_all, columns_without, load_tokenizer
-from lexvl_anserini.encoders.towers import BagTower, Composition, Head, TextTower
-from lexvl_anserini.encoders.vision import ImageTower, Pixels
+from lexvl_anserini.encoders.parts.activations import log1p_relu
+from lexvl_anserini.encoders.parts.crossmodal import Direction, in_direction
+from lexvl_anserini.encoders.parts.pooling import masked_max
+from lexvl_anserini.encoders.parts.sparsify import positive_or_top
+from lexvl_anserini.encoders.parts.stair_network import Stair, StairConfig
+from lexvl_anserini.encoders.parts.tokens import Columns, TextReader, columns_of_all, columns_without, load_tokenizer
+from lexvl_anserini.encoders.parts.towers import BagTower, Composition, Head, TextTower
+from lexvl_anserini.encoders.parts.vision import ImageTower, Pixels
 from lexvl_anserini.files import atomic_write, write_json
 
 WEIGHTS = "model.safetensors"

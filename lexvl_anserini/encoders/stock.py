@@ -10,7 +10,7 @@ from lexvl_anserini.errors import UsageError
 from lexvl_anserini.quantise import Quantiser
 
 if TYPE_CHECKING:
-    from lexvl_anserini.encoders.base import Encoder
+    from lexvl_anserini.encoders.encoder import Encoder
     from lexvl_anserini.records import Manifest
 
 

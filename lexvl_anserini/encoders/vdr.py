@@ -15,20 +15,21 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from lexvl_anserini.encoders.activations import elu1p
-from lexvl_anserini.encoders.backbones import (
+from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint, load_strictly, read_weights
+from lexvl_anserini.encoders.checkpoints.weights import below
+from lexvl_anserini.encoders.encoder import Encoder
+from lexvl_anserini.encoders.loading import Source
+from lexvl_anserini.encoders.parts.activations import elu1p
+from lexvl_anserini.encoders.parts.backbones import (
     bert_from_weights,
     hidden_states,
     load_backbone,
     position_limit,
     read_config,
 )
-from lexvl_anserini.encoders.base import Encoder
-from lexvl_anserini.encoders.checkpoints import Checkpoint, find_checkpoint, load_strictly, read_weights
-from lexvl_anserini.encoders.loading import Source
-from lexvl_anserini.encoders.pooling import Pooling, masked_max, mean_of_top
-from lexvl_anserini.encoders.sparsify import Sparsifier, own_tokens, positive, top_k, top_k_or_own
-from lexvl_anserini.encoders.tokens import (
+from lexvl_anserini.encoders.parts.pooling import Pooling, masked_max, mean_of_top
+from lexvl_anserini.encoders.parts.sparsify import Sparsifier, own_tokens, positive, top_k, top_k_or_own
+from lexvl_anserini.encoders.parts.tokens import (
     Columns,
     TextReader,
     columns_from,
@@ -36,8 +37,7 @@ from lexvl_anserini.encoders.tokens import (
     has_tokenizer,
     load_tokenizer,
 )
-from lexvl_anserini.encoders.towers import BagTower, Composition, Head, TextTower
-from lexvl_anserini.encoders.weights import below
+from lexvl_anserini.encoders.parts.towers import BagTower, Composition, Head, TextTower
 from lexvl_anserini.errors import CheckpointError, UsageError
 
 # Paper, appendix A: 768 dimensions kept per text. Untrained models read what the published ones read.

@@ -14,17 +14,17 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from lexvl_anserini.encoders.activations import elu1p
-from lexvl_anserini.encoders.base import Encoder
-from lexvl_anserini.encoders.checkpoints import Checkpoint, complain, load_strictly, read_weights
-from lexvl_anserini.encoders.crossmodal import in_direction
+from lexvl_anserini.encoders.checkpoints.find import Checkpoint, complain, load_strictly, read_weights
+from lexvl_anserini.encoders.checkpoints.vdr_layout import about, vision_shape_of
+from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
-from lexvl_anserini.encoders.pooling import masked_max
-from lexvl_anserini.encoders.tokens import FIRST_WORD_ID, Columns, columns_ascii
-from lexvl_anserini.encoders.towers import BagTower, Composition, Head, TextTower
+from lexvl_anserini.encoders.parts.activations import elu1p
+from lexvl_anserini.encoders.parts.crossmodal import in_direction
+from lexvl_anserini.encoders.parts.pooling import masked_max
+from lexvl_anserini.encoders.parts.tokens import FIRST_WORD_ID, Columns, columns_ascii
+from lexvl_anserini.encoders.parts.towers import BagTower, Composition, Head, TextTower
+from lexvl_anserini.encoders.parts.vision import ImageTower, PatchTransformer, Pixels
 from lexvl_anserini.encoders.vdr import SIDES, TOPK, bert_side, vdr_sparsifier
-from lexvl_anserini.encoders.vdr_layout import about, vision_shape_of
-from lexvl_anserini.encoders.vision import ImageTower, PatchTransformer, Pixels
 
 # Hub files carry the first name, checkpoints from before June 2024 the second.
 TEXT_TYPES = ("vdr_crossmodal_text", "vdr_cm_text")

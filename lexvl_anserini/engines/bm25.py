@@ -13,14 +13,14 @@ from typing import Any
 
 import orjson
 
-from lexvl_anserini.cli import Progress, silent
 from lexvl_anserini.engines import jvm
-from lexvl_anserini.engines.folder import folder_bytes, new_index, read_report, write_report
+from lexvl_anserini.engines.index_folder import folder_bytes, new_index, read_report, write_report
 from lexvl_anserini.engines.jvm import captured_stdout, java_class, java_errors
 from lexvl_anserini.engines.lucene import count_index
-from lexvl_anserini.engines.shards import SeenIds, expect_counts, read_ids, read_texts
 from lexvl_anserini.errors import ArtefactError, UsageError
+from lexvl_anserini.progress import Progress, silent
 from lexvl_anserini.records import Index, Manifest, ScoredDoc, Topic
+from lexvl_anserini.shards.reading import SeenIds, expect_counts, read_ids, read_texts
 
 # Anserini's defaults, which its BEIR rows use.
 K1 = 0.9

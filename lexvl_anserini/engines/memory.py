@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from lexvl_anserini.cli import Progress, silent
-from lexvl_anserini.engines.shards import read_impacts, read_vocabulary
 from lexvl_anserini.errors import ArtefactError
+from lexvl_anserini.progress import Progress, silent
 from lexvl_anserini.records import Manifest, ScoredDoc
+from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
 from lexvl_anserini.vocabulary import Vocabulary
 
 

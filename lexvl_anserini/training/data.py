@@ -12,12 +12,12 @@ import numpy as np
 import orjson
 from scipy import sparse
 
-from lexvl_anserini.cli import Progress, silent
-from lexvl_anserini.data.base import Dataset
+from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.data.images import open_source, read_images
-from lexvl_anserini.encoders.tokens import Columns
-from lexvl_anserini.encoders.vision import Pixels
+from lexvl_anserini.encoders.parts.tokens import Columns
+from lexvl_anserini.encoders.parts.vision import Pixels
 from lexvl_anserini.errors import DataError
+from lexvl_anserini.progress import Progress, silent
 
 
 @dataclass(frozen=True)

@@ -17,20 +17,20 @@ import orjson
 import torch
 from torch import Tensor
 
-from lexvl_anserini.data.base import Dataset, load_dataset
-from lexvl_anserini.encoders.base import choose_device
-from lexvl_anserini.encoders.tokens import TextReader, columns_ascii
-from lexvl_anserini.encoders.vision import Pixels
+from lexvl_anserini.data.dataset import Dataset, load_dataset
+from lexvl_anserini.encoders.encoder import choose_device
+from lexvl_anserini.encoders.parts.tokens import TextReader, columns_ascii
+from lexvl_anserini.encoders.parts.vision import Pixels
 from lexvl_anserini.errors import DataError, UsageError
 from lexvl_anserini.files import exclusive, publish, sync_to, told_about_disk, write_json
 from lexvl_anserini.training.batches import Batches, TrainingBatch
 from lexvl_anserini.training.data import Captioned, digest, read_captioned, read_pixels, tokenise
-from lexvl_anserini.training.folder import LOG, MODEL, PIXELS, STATE, WORDS, claim, entries, keep, resume
 from lexvl_anserini.training.measuring import Validation
 from lexvl_anserini.training.objectives import AUXILIARIES, OBJECTIVES, Encoded
 from lexvl_anserini.training.pairs import Pair, make_pair, save_pair
 from lexvl_anserini.training.recipe import Optimisation, Recipe
 from lexvl_anserini.training.regularisers import REGULARISERS, ramp
+from lexvl_anserini.training.run_folder import LOG, MODEL, PIXELS, STATE, WORDS, claim, entries, keep, resume
 from lexvl_anserini.training.words import FIRST_TOKEN_ID, learn_words, save_tokenizer
 
 log = logging.getLogger(__name__)

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lexvl_anserini.encoders.tokens import Columns
-from lexvl_anserini.encoders.vision import Pixels
+from lexvl_anserini.encoders.parts.tokens import Columns
+from lexvl_anserini.encoders.parts.vision import Pixels
 from lexvl_anserini.errors import UsageError
 from lexvl_anserini.training.batches import text_batch
 from lexvl_anserini.training.data import Tokens

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
-from lexvl_anserini.encoders.sparsify import top_mask
+from lexvl_anserini.encoders.parts.sparsify import top_mask
 
 # Dimensions kept of a masked vector in the loss; the reference fixes it whatever its configuration says.
 TOPK = 768

@@ -11,14 +11,14 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from lexvl_anserini.encoders.activations import elu1p
 from lexvl_anserini.encoders.dense_crossmodal import IMAGE_TYPE as DENSE_IMAGE
 from lexvl_anserini.encoders.dense_crossmodal import TEXT_TYPE as DENSE_TEXT
 from lexvl_anserini.encoders.dense_crossmodal import mean_state
-from lexvl_anserini.encoders.tokens import Columns
+from lexvl_anserini.encoders.parts.activations import elu1p
+from lexvl_anserini.encoders.parts.tokens import Columns
+from lexvl_anserini.encoders.parts.vision import PatchTransformer
 from lexvl_anserini.encoders.vdr import HEAD_EPS
 from lexvl_anserini.encoders.vdr_crossmodal import IMAGE_TYPES, TEXT_TYPES
-from lexvl_anserini.encoders.vision import PatchTransformer
 from lexvl_anserini.files import write_json
 from lexvl_anserini.training.projection import project_max
 from lexvl_anserini.training.recipe import Model

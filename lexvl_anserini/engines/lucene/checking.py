@@ -9,18 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from lexvl_anserini.cli import Progress, silent
 from lexvl_anserini.engines import jvm
-from lexvl_anserini.engines.combine import meaning, source_digest
-from lexvl_anserini.engines.folder import read_report
+from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.engines.jvm import java_errors
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
 from lexvl_anserini.engines.lucene.fields import count_index
 from lexvl_anserini.engines.lucene.postings import impacts_of
 from lexvl_anserini.engines.lucene.updating import census, is_index, read_impact_manifest, report_digest, sources_of
-from lexvl_anserini.engines.shards import read_impacts, read_vocabulary
 from lexvl_anserini.errors import ArtefactError, LexvlError, UsageError
+from lexvl_anserini.progress import Progress, silent
 from lexvl_anserini.records import ImpactDocument, ImpactQuery, Manifest
+from lexvl_anserini.shards.combine import meaning, source_digest
+from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
 
 # Documents whose postings are compared one by one, and of these how many are searched with.
 SAMPLE = 200

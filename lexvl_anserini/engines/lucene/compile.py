@@ -14,7 +14,10 @@ from typing import Any
 
 import orjson
 
-from lexvl_anserini.clauses import (
+from lexvl_anserini.engines.jvm import java_cast, java_class
+from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, META, TEXT, text_analyzer
+from lexvl_anserini.errors import ArtefactError, UnknownName, UsageError
+from lexvl_anserini.queries.clauses import (
     All,
     AnyOf,
     Boost,
@@ -30,9 +33,6 @@ from lexvl_anserini.clauses import (
     Value,
     bound,
 )
-from lexvl_anserini.engines.jvm import java_cast, java_class
-from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, META, TEXT, text_analyzer
-from lexvl_anserini.errors import ArtefactError, UnknownName, UsageError
 from lexvl_anserini.records import SCORE_LIMIT, ScoredDoc
 
 SEARCH = "org.apache.lucene.search"

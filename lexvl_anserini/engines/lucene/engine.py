@@ -10,18 +10,18 @@ from typing import Any
 
 import orjson
 
-from lexvl_anserini.cli import Progress, silent
 from lexvl_anserini.engines import jvm
-from lexvl_anserini.engines.folder import folder_bytes, new_index, read_report
+from lexvl_anserini.engines.index_folder import folder_bytes, new_index, read_report
 from lexvl_anserini.engines.jvm import java_cast, java_class, java_errors, our_class
 from lexvl_anserini.engines.lucene.fields import ID, as_reader, count_index, field_similarity, open_reader
 from lexvl_anserini.engines.lucene.searching import BatchSearcher
 from lexvl_anserini.engines.lucene.updating import note, refuse_duplicates, sources_of
 from lexvl_anserini.engines.lucene.writing import IndexOptions, write_lucene
-from lexvl_anserini.engines.shards import expect_counts, read_vocabulary
 from lexvl_anserini.errors import ArtefactError
 from lexvl_anserini.files import read_json
+from lexvl_anserini.progress import Progress, silent
 from lexvl_anserini.records import MANIFEST, ImpactQuery, Index, Manifest, ScoredDoc
+from lexvl_anserini.shards.reading import expect_counts, read_vocabulary
 
 # Tries to open an index that other processes change, and how long to wait in between.
 OPENINGS = 20

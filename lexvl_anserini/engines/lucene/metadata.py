@@ -15,9 +15,9 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from lexvl_anserini.engines.shards import read_metadata
 from lexvl_anserini.errors import ArtefactError
 from lexvl_anserini.records import Manifest
+from lexvl_anserini.shards.reading import read_metadata
 
 # Keys that promise a date.
 DATE_SUFFIX = "_date"

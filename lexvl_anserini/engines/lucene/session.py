@@ -12,7 +12,7 @@ from lexvl_anserini.errors import UsageError
 from lexvl_anserini.records import ImpactQuery, Index, Manifest, ScoredDoc, Topic
 
 if TYPE_CHECKING:
-    from lexvl_anserini.encoders.base import Encoder
+    from lexvl_anserini.encoders.encoder import Encoder
 
 Asked = str | Topic | ImpactQuery | Mapping[str, int]
 
@@ -80,7 +80,7 @@ class SearchSession:
         self.close()
 
     def _open(self) -> None:
-        from lexvl_anserini.impacts import read_manifest
+        from lexvl_anserini.shards.writing import read_manifest
 
         self.manifest: Manifest = read_manifest(self.path)
         if self.manifest.kind != "impact":

@@ -18,18 +18,25 @@ from typing import Any
 
 import orjson
 
-from lexvl_anserini.cli import Progress, silent
 from lexvl_anserini.engines import jvm
-from lexvl_anserini.engines.combine import combined, source_digest
-from lexvl_anserini.engines.folder import REPORT, changed_index, folder_bytes, new_index, read_report, write_report
+from lexvl_anserini.engines.index_folder import (
+    REPORT,
+    changed_index,
+    folder_bytes,
+    new_index,
+    read_report,
+    write_report,
+)
 from lexvl_anserini.engines.jvm import java_errors, our_class
 from lexvl_anserini.engines.lucene.fields import CONTENTS, count_index, field_similarity, open_reader
 from lexvl_anserini.engines.lucene.writing import IndexOptions, write_lucene
-from lexvl_anserini.engines.shards import expect_counts, read_vocabulary
 from lexvl_anserini.errors import ArtefactError, UsageError
 from lexvl_anserini.files import write_json
-from lexvl_anserini.impacts import read_manifest
+from lexvl_anserini.progress import Progress, silent
 from lexvl_anserini.records import MANIFEST, Index, Manifest
+from lexvl_anserini.shards.combine import combined, source_digest
+from lexvl_anserini.shards.reading import expect_counts, read_vocabulary
+from lexvl_anserini.shards.writing import read_manifest
 
 log = logging.getLogger(__name__)
 

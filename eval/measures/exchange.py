@@ -1,0 +1,60 @@
+"""Our records as ranx's `Run` and `Qrels`, and back: for its plots, its fusion methods, its comparisons.
+
+ranx orders by score alone, equal ones by chance; a run is therefore given in strict order, its tied scores lowered by
+the least steps that float64 has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from math import inf, nextafter
+from typing import TYPE_CHECKING
+
+from eval.measures.metrics import judgements
+from eval.measures.order import by_topic, rank_order
+from lexvl_anserini.records import Qrel, ScoredDoc
+
+if TYPE_CHECKING:
+    import ranx
+
+
+def to_ranx_run(run: Iterable[ScoredDoc], name: str = "run") -> ranx.Run:
+    """A run for ranx.
+
+    Raises:
+        DataError: the run is empty, lists a document twice for a topic, or has a score that is not a number.
+    """
+    from ranx import Run
+
+    scores: dict[str, dict[str, float]] = {}
+    for query_id, hits in by_topic(run, name).items():
+        below, strict = inf, {}
+        for position in rank_order(hits):
+            below = min(hits.scores[position], nextafter(below, -inf))
+            strict[hits.doc_ids[position]] = below
+        scores[query_id] = strict
+    return Run(scores, name=name)
+
+
+def from_ranx_run(run: ranx.Run) -> Iterator[ScoredDoc]:
+    """A run of ranx as scored documents, topics in its order, documents by score descending, then doc_id."""
+    for query_id, scores in run.to_dict().items():
+        ranked = sorted(scores.items(), key=lambda hit: (-hit[1], hit[0]))
+        yield from (ScoredDoc(query_id, doc_id, rank, score) for rank, (doc_id, score) in enumerate(ranked, start=1))
+
+
+def to_ranx_qrels(qrels: Iterable[Qrel], name: str = "qrels") -> ranx.Qrels:
+    """Judgements for ranx.
+
+    Raises:
+        DataError: there are none, or two that contradict each other.
+    """
+    from ranx import Qrels
+
+    return Qrels(judgements(qrels, name), name=name)
+
+
+def from_ranx_qrels(qrels: ranx.Qrels) -> Iterator[Qrel]:
+    """Judgements of ranx as ours, in its order."""
+    for query_id, judged in qrels.to_dict().items():
+        yield from (Qrel(query_id, doc_id, int(relevance)) for doc_id, relevance in judged.items())

@@ -1,0 +1,141 @@
+"""What the words of the demo's captions mean: which concept of a scene, by the world's own tables.
+
+A term of a vector is judged by these rules, which are the same for objects, colours, places and all else:
+
+- Lucene's English stop words are no concepts, nor are word pieces (`##s`), single letters, digits and punctuation.
+- The last word of a wording of the tables names its concept, stop words aside: `yacht` and `ship` a boat, `ocean` (from
+  "on the ocean") the sea, `peaks` ("below rocky peaks") the mountains. A word that only stands before others belongs to
+  their concept and does not name it: `finned` goes with the fish, but is no noun for it.
+- A word of several concepts (`seat`: bench, chair; `vehicle`: car, bus, truck) names none of them.
+- Words that share a concept take one place, which then means what they share: `seat` and `bench` are a bench.
+- Every other word (`photo`, or one that the tables do not know) is a concept of its own, and never correct.
+
+A place is correct if a word in it names a concept of the scene, and nothing else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from typing import NamedTuple
+
+from lexvl_anserini.data.world import words
+from lexvl_anserini.data.world.world import Scene
+
+# Those of Lucene's EnglishAnalyzer.
+_STOP_WORDS = """
+a an and are as at be but by for if in into is it no not of on or such that the their then there these they this to was
+will with
+"""
+STOP_WORDS = frozenset(_STOP_WORDS.split())
+
+
+class Concept(NamedTuple):
+    """Something to be named: `sort` is one of SORTS, or "word" for what the tables do not know."""
+
+    sort: str
+    value: str
+
+
+class Meaning(NamedTuple):
+    """What a word, or several that take one place, may mean; `names`: one of them is enough to tell which."""
+
+    senses: frozenset[Concept]
+    names: bool
+
+
+SORTS = ("object", "colour", "place", "weather", "time", "size", "count", "pose", "relation")
+
+
+def meaning_of(term: str) -> Meaning | None:
+    """What a term of a vector or a word of a caption means; None if it is no concept."""
+    word = term.lower()
+    if len(word) < 2 or not word.isalpha() or word in STOP_WORDS:
+        return None
+    return lexicon().get(word) or Meaning(frozenset({Concept("word", word)}), names=True)
+
+
+def meanings(terms: Iterable[str]) -> Iterator[Meaning]:
+    """The meanings of those terms that are concepts."""
+    return (meaning for term in terms if (meaning := meaning_of(term)))
+
+
+def distinct(told: Iterable[Meaning], places: int) -> list[Meaning]:
+    """The first different concepts; reading stops where one more than `places` would begin."""
+    found: list[Meaning] = []
+    for one in told:
+        for place, earlier in enumerate(found):
+            if shared := earlier.senses & one.senses:
+                found[place] = Meaning(shared, earlier.names or one.names)
+                break
+        else:
+            if len(found) == places:
+                break
+            found.append(one)
+    return found
+
+
+def concepts_in(scene: Scene) -> frozenset[Concept]:
+    """All that can be named truly of a scene."""
+    things = [thing for thing in (scene.subject, scene.landmark, scene.backdrop) if thing]
+    named = {Concept("place", scene.place), Concept("weather", scene.weather), Concept("time", scene.time)}
+    named |= {Concept("object", thing.kind) for thing in things}
+    named |= {Concept("colour", thing.colour) for thing in things if thing.colour}
+    named |= {Concept("size", thing.size) for thing in things} | {Concept("count", str(t.count)) for t in things}
+    named |= {Concept("pose", scene.pose)} if scene.pose else set()
+    return frozenset(named | ({Concept("relation", scene.relation)} if scene.relation else set()))
+
+
+def named(found: Iterable[Meaning], sort: str) -> frozenset[Concept]:
+    """The concepts of a sort that the found meanings name."""
+    concepts = frozenset(concept for one in found if one.names for concept in one.senses)
+    return frozenset(concept for concept in concepts if concept.sort == sort)
+
+
+def words_of(text: str) -> list[str]:
+    """The words of a caption or of a wording in lower case, those joined by hyphens apart."""
+    return re.findall(r"[a-z]+", text.lower())
+
+
+@cache
+def lexicon() -> Mapping[str, Meaning]:
+    """Word -> what it means, for all words that the tables know."""
+    last, before = defaultdict[str, set[Concept]](set), defaultdict[str, set[Concept]](set)
+    for concept, wording in wordings():
+        *modifiers, head = [word for word in words_of(wording) if word not in STOP_WORDS] or [""]
+        last[head].add(concept)
+        for word in modifiers:
+            before[word].add(concept)
+    heads = {word: Meaning(frozenset(found), names=len(found) == 1) for word, found in last.items()}
+    return {word: Meaning(frozenset(found), names=False) for word, found in before.items()} | heads
+
+
+def wordings() -> Iterator[tuple[Concept, str]]:
+    """All wordings of the world's tables, in all their forms, and the concepts they stand for."""
+    for concept, forms in _entries():
+        for one in forms:
+            for wording in one.split("/"):
+                yield concept, wording
+
+
+def _entries() -> Iterator[tuple[Concept, words.Forms]]:
+    yield from ((Concept("object", kind), forms) for kind, forms in words.NOUNS.items())
+    yield from ((Concept("object", kind), forms) for (kind, _), forms in words.SIZED_NOUNS.items())
+    yield from ((Concept("object", kind), forms) for (kind, _), forms in words.PLACE_NOUNS.items())
+    yield from ((Concept("colour", colour), forms) for colour, forms in words.COLOUR_WORDS.items())
+    for table in (words.PLACE_PHRASES, words.PLACE_NAMES):
+        yield from ((Concept("place", place), forms) for place, forms in table.items())
+    for by_time in (words.WEATHER_PHRASES, words.WEATHER_ADJECTIVES):
+        yield from ((Concept("weather", weather), forms) for (weather, _), forms in by_time.items())
+    yield from ((Concept("weather", weather), forms) for weather, forms in words.WINDOW_PHRASES.items())
+    for table in (words.TIME_PHRASES, words.TIME_NOUNS, words.ON_TIME_NOUNS):
+        yield from ((Concept("time", time), forms) for time, forms in table.items())
+    for table in (words.SIZE_WORDS, words.TALL_WORDS, words.PERSON_WORDS):
+        yield from ((Concept("size", size), forms) for size, forms in table.items())
+    yield Concept("count", "1"), words.ONE_WORDS
+    yield from ((Concept("count", str(count)), forms) for count, forms in words.COUNT_WORDS.items())
+    yield from ((Concept("pose", key.split()[-1]), forms) for key, forms in words.VERBS.items())
+    yield from ((Concept("relation", relation), forms) for relation, forms in words.RELATION_WORDS.items())
+    yield from ((Concept("relation", relation), forms) for (relation, _), forms in words.DEEDS.items())

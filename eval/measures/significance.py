@@ -1,0 +1,130 @@
+"""Whether two systems differ on the same topics: paired tests, and Holm's correction for testing several systems."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from eval.measures.metrics import mean
+from lexvl_anserini.errors import DataError, UnknownName
+
+# Sign flips drawn by the randomisation test: the smallest p it can state is about 1e-5.
+RESAMPLES = 99_999
+SEED = 20240307
+
+
+class Comparison(NamedTuple):
+    """One system against the baseline by one measure.
+
+    difference           mean over the topics, system minus baseline
+    p, p_corrected       two-sided; the latter by Holm over all systems compared by this measure
+    better, equal, worse topics
+    """
+
+    system: str
+    measure: str
+    baseline: float
+    value: float
+    difference: float
+    p: float
+    p_corrected: float
+    better: int
+    equal: int
+    worse: int
+
+
+def student_t(differences: np.ndarray) -> float:
+    """Two-sided p of Student's paired t test; 1 where no topic differs."""
+    from scipy.stats import ttest_1samp
+
+    if not differences.any():
+        return 1.0
+    if np.ptp(differences) == 0:
+        return 0.0 if len(differences) > 1 else 1.0
+    return float(ttest_1samp(differences, 0.0).pvalue)
+
+
+def randomisation(differences: np.ndarray) -> float:
+    """Two-sided p of the paired randomisation test: how often a mean of randomly signed differences is as far from 0.
+
+    Exact where there are at most `RESAMPLES` ways to sign, else that many are drawn, the same each time.
+    """
+    from scipy.stats import permutation_test
+
+    differences = differences[differences != 0]  # a sign changes nothing at 0, and mostly topics do not differ
+    if len(differences) < 2:
+        return 1.0
+    result = permutation_test(
+        (differences, np.zeros_like(differences)),
+        lambda x, y, axis: np.mean(x - y, axis=axis),
+        permutation_type="samples",
+        vectorized=True,
+        n_resamples=RESAMPLES,
+        batch=1000,
+        rng=np.random.default_rng(SEED),
+    )
+    return float(result.pvalue)
+
+
+TESTS: dict[str, Callable[[np.ndarray], float]] = {"randomisation": randomisation, "student": student_t}
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's step-down correction, in the order given.
+
+    >>> holm([0.01, 0.04, 0.03])
+    [0.03, 0.06, 0.06]
+    """
+    corrected = [0.0] * len(p_values)
+    floor = 0.0
+    for place, i in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        floor = max(floor, min(1.0, (len(p_values) - place) * p_values[i]))
+        corrected[i] = floor
+    return corrected
+
+
+def compare(
+    baseline: Mapping[str, float],
+    systems: Mapping[str, Mapping[str, float]],
+    measure: str,
+    test: str = "randomisation",
+) -> list[Comparison]:
+    """Each system against the baseline, from values per topic.
+
+    Args:
+        baseline: value by query_id.
+        systems: the same for each system, by name; over the same topics.
+        measure: of the values.
+        test: "randomisation" or "student".
+
+    Raises:
+        UnknownName: no such test.
+        DataError: a system was measured on other topics than the baseline.
+    """
+    if test not in TESTS:
+        raise UnknownName("test", test, TESTS)
+    topics = list(baseline)
+    differences = {}
+    for name, values in systems.items():
+        if values.keys() != baseline.keys():
+            raise DataError(f"{name}: measured on other topics than the baseline; a paired test needs the same")
+        differences[name] = np.array([values[topic] - baseline[topic] for topic in topics])
+    p_values = [TESTS[test](d) for d in differences.values()]
+    reference = mean(baseline.values())
+    return [
+        Comparison(
+            system=name,
+            measure=measure,
+            baseline=reference,
+            value=mean(systems[name].values()),
+            difference=mean(d),
+            p=p,
+            p_corrected=corrected,
+            better=int((d > 0).sum()),
+            equal=int((d == 0).sum()),
+            worse=int((d < 0).sum()),
+        )
+        for (name, d), p, corrected in zip(differences.items(), p_values, holm(p_values), strict=True)
+    ]

@@ -1,0 +1,1 @@
+"""What measurements look like: tables, rendered formats, contact sheets."""

@@ -1,0 +1,242 @@
+"""Images with captions (COCO, Flickr30k, Flickr8k, any Karpathy file) as corpora, in three directions (see `views`).
+
+An image's id is its `imgid`, a caption's its `sentid`; the two may collide. Some images of COCO have more than five
+captions: all of them count where captions are topics or documents.
+
+Files are looked for in this order, where NAME is the corpus and ROOT the data folder:
+
+    ROOT/NAME/dataset_NAME.json, ROOT/captions/dataset_NAME.json, ROOT/dataset_NAME.json
+    images in ROOT/NAME, then beside the JSON: a folder `images` (or the archive's own name, such as val2014), *.tar
+
+`train` includes the images that COCO's file calls `restval`, as papers do (113,287 images); `train-only` leaves them
+out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache, lru_cache, partial
+from pathlib import Path
+from typing import NamedTuple
+
+from lexvl_anserini.data.dataset import DIRECTIONS, Dataset, checked_direction, data_root
+from lexvl_anserini.data.galleries import references, sources_in
+from lexvl_anserini.data.karpathy import CaptionedImage, read_karpathy
+from lexvl_anserini.data.views import VIEWS
+from lexvl_anserini.errors import DataError, UsageError
+
+DEFAULT_SPLIT = "test"
+DEFAULT_DIRECTION = "text-to-image"
+
+# Split asked for -> splits of the file.
+MERGED: Mapping[str, frozenset[str]] = {
+    "train": frozenset({"train", "restval"}),
+    "train-only": frozenset({"train"}),
+}
+
+
+class Source(NamedTuple):
+    """A corpus' image folders (besides `images`), and where its images come from, in words."""
+
+    folders: tuple[str, ...]
+    origin: str
+
+
+class Gallery(NamedTuple):
+    """Where a corpus' images are: what is looked through, folders it may name, and the error where there is nothing."""
+
+    sources: list[Path]
+    folders: tuple[str, ...]
+    nothing: Callable[[], str]
+
+
+_KARPATHY = "Karpathy's caption_datasets.zip (cs.stanford.edu/people/karpathy/deepimagesent)"
+SOURCES: Mapping[str, Source] = {
+    "coco": Source(
+        ("val2014", "train2014"),
+        "the COCO 2014 val and train images (cocodataset.org, val2014.zip and train2014.zip; the test split needs "
+        "val2014 only)",
+    ),
+    "flickr30k": Source(
+        ("flickr30k-images", "flickr30k_images"),
+        "the Flickr30k images (University of Illinois, by its request form)",
+    ),
+    "flickr8k": Source(
+        ("Flicker8k_Dataset", "Flickr8k_Dataset"),
+        "the Flickr8k images (University of Illinois, Flickr8k_Dataset.zip)",
+    ),
+}
+
+
+def load_captions(
+    name: str,
+    split: str | None = None,
+    data_dir: str | None = None,
+    escape_ids: bool = False,
+    direction: str | None = None,
+) -> Dataset:
+    """Loads `coco`, `flickr30k` or `flickr8k`; a split may follow: `coco/val`.
+
+    Args:
+        name: as above.
+        split: `test` (default), `val`, `train` (with COCO's `restval`), `train-only`, `restval`.
+        data_dir: folder of the data sets; default $LEXVL_DATA, else ~/.cache/lexvl.
+        escape_ids: percent-encode white space and control characters in ids instead of refusing them.
+        direction: default text-to-image.
+
+    Raises:
+        UsageError: two different splits, or no such direction.
+        DataError: files are missing or malformed, or the split is not there; says what to put where.
+    """
+    corpus, _, split_in_name = name.partition("/")
+    if split and split_in_name and split != split_in_name:
+        raise UsageError(f"{name}: the name says split {split_in_name!r}, the split option {split!r}; give one of them")
+    root = data_root(data_dir)
+    candidates = [root / corpus, root / "captions", root]
+    folder = next((folder for folder in candidates if (folder / f"dataset_{corpus}.json").is_file()), None)
+    if folder is None:
+        raise DataError(_no_captions(corpus, root))
+    galleries = dict.fromkeys((root / corpus, folder))
+    folders = SOURCES[corpus].folders
+    sources = [path for one in galleries for path in sources_in(one, ("images", *folders))]
+    return _dataset(
+        corpus,
+        folder / f"dataset_{corpus}.json",
+        Gallery(sources, folders, partial(_no_images, corpus, root)),
+        split or split_in_name or None,
+        data_dir,
+        escape_ids,
+        direction,
+    )
+
+
+def load_karpathy(
+    name: str,
+    split: str | None = None,
+    data_dir: str | None = None,
+    escape_ids: bool = False,
+    direction: str | None = None,
+) -> Dataset:
+    """Loads `karpathy:<json>` or `karpathy:<json>,<images folder or tar>`; without the latter, images beside the JSON.
+
+    Raises:
+        UsageError: no path, or no such direction.
+        DataError: files are missing or malformed, or the split is not there.
+    """
+    rest = name.partition(":")[2]
+    if not rest:
+        raise UsageError(f"{name!r} names no file; expected karpathy:<json>[,<images folder or tar>]")
+    json, _, images = (rest, "", "") if Path(rest).expanduser().is_file() else rest.partition(",")
+    path = Path(json).expanduser()
+    if images:
+        named = Path(images).expanduser()
+        if not named.exists():
+            raise DataError(f"{named}: no such folder or tar archive of images")
+        sources = [named]
+    else:
+        sources = sources_in(path.parent, ("images",))
+    gallery = Gallery(sources, (), partial(_no_images_beside, name, path))
+    return _dataset(name, path, gallery, split, data_dir, escape_ids, direction)
+
+
+def _dataset(
+    name: str,
+    path: Path,
+    gallery: Gallery,
+    split: str | None,
+    data_dir: str | None,
+    escape_ids: bool,
+    direction: str | None,
+) -> Dataset:
+    chosen = checked_direction(name, direction, DIRECTIONS, DEFAULT_DIRECTION)
+    split = split or DEFAULT_SPLIT
+    images = captioned_images(path, split, escape_ids)
+    view = VIEWS[chosen]
+
+    def every() -> tuple[CaptionedImage, ...]:
+        return images
+
+    @cache
+    def opened() -> Callable[[str], str]:
+        # Only what reads pictures needs them: captions are searched, and runs measured, without.
+        if not gallery.sources:
+            raise DataError(gallery.nothing())
+        files = [image.file for image in images]
+        return references(files, gallery.sources, f"{name}/{split}", gallery.folders).__getitem__
+
+    return Dataset(
+        name=name,
+        split=split,
+        documents=partial(view.documents, every, opened),
+        topics=partial(view.topics, every, opened),
+        qrels=partial(view.qrels, every),
+        data_dir=data_dir,
+        remove_query=False,
+        escape_ids=escape_ids,
+        direction=chosen,
+    )
+
+
+# --- reading --------------------------------------------------------------------------------------------------------
+
+
+def captioned_images(path: Path, split: str, escape_ids: bool = False) -> tuple[CaptionedImage, ...]:
+    """The images of a split, in file order.
+
+    Raises:
+        DataError: not there or malformed, ids that come twice, or no such split; names those there.
+    """
+    try:
+        stat = path.stat()
+    except OSError as problem:
+        raise DataError(f"{path}: cannot be read ({problem.strerror or problem})") from problem
+    return _read(path.absolute(), split, escape_ids, stat.st_mtime_ns, stat.st_size)
+
+
+@lru_cache(maxsize=2)
+def _read(path: Path, split: str, escape_ids: bool, mtime_ns: int, size: int) -> tuple[CaptionedImage, ...]:
+    """A file is decoded once, however often its documents, topics and qrels are asked for."""
+    images = tuple(read_karpathy(path, MERGED.get(split, frozenset({split})), escape_ids))
+    _refuse_repeated(path, "imgid", [image.image_id for image in images])
+    _refuse_repeated(path, "sentid", [caption.caption_id for image in images for caption in image.captions])
+    return images
+
+
+def _refuse_repeated(path: Path, key: str, ids: list[str]) -> None:
+    if len(set(ids)) == len(ids):
+        return
+    seen: set[str] = set()
+    repeated = next(one for one in ids if one in seen or seen.add(one))  # type: ignore[func-returns-value]
+    raise DataError(f"{path}: {key} {repeated} comes more than once; ids must be distinct")
+
+
+# --- what is missing ------------------------------------------------------------------------------------------------
+
+
+def _no_captions(corpus: str, root: Path) -> str:
+    return (
+        f"{corpus} is not in the data folder; missing: {root / corpus}/dataset_{corpus}.json from {_KARPATHY}; and, "
+        f"unless the direction is text-to-text, {_wanted_images(corpus, root)}; "
+        "--data-dir or $LEXVL_DATA name another data folder"
+    )
+
+
+def _no_images(corpus: str, root: Path) -> str:
+    return (
+        f"{corpus} has its captions but no images; missing: {_wanted_images(corpus, root)}, unpacked or as an "
+        "uncompressed tar; the direction text-to-text needs no images"
+    )
+
+
+def _no_images_beside(name: str, path: Path) -> str:
+    return (
+        f"{name}: no images beside {path}; put them into {path.parent / 'images'} or a .tar there, "
+        f"or name them: karpathy:{path},<images folder or tar>"
+    )
+
+
+def _wanted_images(corpus: str, root: Path) -> str:
+    """Every place that is looked at in the corpus' own folder, and what belongs there."""
+    source = SOURCES[corpus]
+    places = [f"{root / corpus / folder}/" for folder in ("images", *source.folders)]
+    return f"{' or '.join(places)} or {root / corpus}/*.tar with {source.origin}"

@@ -1,0 +1,288 @@
+"""CLIP checkpoints in the layouts of OpenAI (also open_clip) and DeCLIP (also FILIP, FDT), as transformers names them.
+
+One network serves all of them, transformers' CLIPModel; here are the keys and the shapes that lead to it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lexvl_anserini.encoders.checkpoints.find import CONFIGURATIONS, Checkpoint, load_strictly
+from lexvl_anserini.errors import CheckpointError
+
+# Width of a head where nothing says how many there are: all of OpenAI's models.
+HEAD_WIDTH = 64
+
+# OpenAI's merges, as all these repositories ship them.
+MERGES = "bpe_simple_vocab_16e6.txt.gz"
+
+# What OpenAI's own files hold besides weights, and the mask that is computed anew.
+IGNORED = (r"(.*\.)?attn_mask", "input_resolution", "context_length", "vocab_size")
+
+# Module names inside one residual block.
+BLOCK = {
+    "attn.out_proj": "self_attn.out_proj",
+    "ln_1": "layer_norm1",
+    "ln_2": "layer_norm2",
+    "mlp.c_fc": "mlp.fc1",
+    "mlp.c_proj": "mlp.fc2",
+}
+VISION = {
+    "class_embedding": "embeddings.class_embedding",
+    "positional_embedding": "embeddings.position_embedding.weight",
+    "conv1.weight": "embeddings.patch_embedding.weight",
+    "ln_pre.weight": "pre_layrnorm.weight",
+    "ln_pre.bias": "pre_layrnorm.bias",
+    "ln_post.weight": "post_layernorm.weight",
+    "ln_post.bias": "post_layernorm.bias",
+}
+TEXT = {
+    "token_embedding.weight": "embeddings.token_embedding.weight",
+    "positional_embedding": "embeddings.position_embedding.weight",
+    "ln_final.weight": "final_layer_norm.weight",
+    "ln_final.bias": "final_layer_norm.bias",
+}
+RESIDUAL = re.compile(r"transformer\.resblocks\.(\d+)\.(.+)")
+PACKED = re.compile(r"attn\.in_proj_(weight|bias)")
+
+
+def is_open_layout(weights: Mapping[str, Tensor]) -> bool:
+    """True if the keys are OpenAI's or DeCLIP's."""
+    return "visual.conv1.weight" in weights and "visual.class_embedding" in weights
+
+
+def is_declip(weights: Mapping[str, Tensor]) -> bool:
+    """True if the text tower has a prefix of its own, as in DeCLIP's layout."""
+    return any(key.startswith("encode_text.") for key in weights)
+
+
+def renamed(weights: Mapping[str, Tensor], where: str) -> dict[str, Tensor]:
+    """The weights under transformers' names; keys of neither tower are left as they are, for strict loading to name.
+
+    DeCLIP has its text tower under `encode_text.` and a text projection with a bias; OpenAI has it at the top and
+    multiplies from the left.
+
+    Raises:
+        CheckpointError: attention weights that are not three of one shape.
+    """
+    text_prefix = "encode_text." if is_declip(weights) else ""
+    result: dict[str, Tensor] = {}
+    for key, value in weights.items():
+        if any(re.fullmatch(pattern, key) for pattern in IGNORED):
+            continue
+        if key == "visual.proj":
+            result["visual_projection.weight"] = value.T.contiguous()
+        elif key == "text_projection":
+            result["text_projection.weight"] = value.T.contiguous()
+        elif key.startswith("encode_text.text_projection."):
+            result[key.removeprefix("encode_text.")] = value
+        elif key.startswith("visual."):
+            result.update(_of_tower(key.removeprefix("visual."), value, "vision_model.", VISION, where))
+        elif key.startswith(text_prefix) and key != "logit_scale":
+            result.update(_of_tower(key.removeprefix(text_prefix), value, "text_model.", TEXT, where))
+        else:
+            result[key] = value.reshape(()) if key == "logit_scale" and value.numel() == 1 else value
+    return result
+
+
+def _of_tower(key: str, value: Tensor, prefix: str, names: Mapping[str, str], where: str) -> dict[str, Tensor]:
+    """One weight of one tower; the packed query, key and value projections become three."""
+    if key in names:
+        return {prefix + names[key]: value}
+    if not (inside := RESIDUAL.fullmatch(key)):
+        return {key: value}
+    block = f"{prefix}encoder.layers.{inside[1]}."
+    if packed := PACKED.fullmatch(inside[2]):
+        if value.shape[0] % 3:
+            raise CheckpointError(f"{where}: {key} {list(value.shape)}, expected three projections of one shape")
+        parts = zip("qkv", value.chunk(3), strict=True)
+        return {f"{block}self_attn.{part}_proj.{packed[1]}": rows.contiguous() for part, rows in parts}
+    module, _, kind = inside[2].rpartition(".")
+    return {f"{block}{BLOCK.get(module, module)}.{kind}": value}
+
+
+def name_in_file(key: str, declip: bool) -> str:
+    """The name in OpenAI's or DeCLIP's layout of a weight that `renamed` gives transformers' name.
+
+    >>> name_in_file("vision_model.encoder.layers.3.self_attn.k_proj.bias", declip=False)
+    'visual.transformer.resblocks.3.attn.in_proj_bias'
+    """
+    if key.startswith("visual_projection."):
+        return "visual.proj"
+    text_prefix = "encode_text." if declip else ""
+    if key.startswith("text_projection."):
+        return f"{text_prefix}{key}" if declip else "text_projection"
+    for tower, prefix, names in (("vision_model.", "visual.", VISION), ("text_model.", text_prefix, TEXT)):
+        if key.startswith(tower):
+            inside = key.removeprefix(tower)
+            return prefix + {theirs: own for own, theirs in names.items()}.get(inside, _block_in_file(inside))
+    return key
+
+
+def _block_in_file(key: str) -> str:
+    """A weight of one residual block, without its tower: `encoder.layers.0.mlp.fc1.bias`."""
+    if not (found := re.fullmatch(r"encoder\.layers\.(\d+)\.(.+)\.(\w+)", key)):
+        return key
+    number, module, kind = found.groups()
+    block = f"transformer.resblocks.{number}."
+    if re.fullmatch(r"self_attn\.[qkv]_proj", module):
+        return f"{block}attn.in_proj_{kind}"
+    return f"{block}{ {theirs: own for own, theirs in BLOCK.items()}.get(module, module) }.{kind}"
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the shapes of the weights do not say.
+
+    vision_heads, text_heads  of attention; None for widths of 64 each
+    activation                quick_gelu (OpenAI, DeCLIP) or gelu (most of open_clip's)
+    """
+
+    vision_heads: int | None = None
+    text_heads: int | None = None
+    activation: str = "quick_gelu"
+
+    @classmethod
+    def of_run(cls, config: Mapping[str, Any]) -> Shape:
+        """From the configuration of a DeCLIP or FDT run, whose entries are under `model.kwargs`."""
+        kwargs = (config.get("model") or {}).get("kwargs") or {}
+        kwargs = kwargs.get("clip") or kwargs  # DeCLIP+FDT
+        image, text = kwargs.get("image_encode") or {}, kwargs.get("text_encode") or {}
+        return cls(image.get("heads"), text.get("transformer_heads"))
+
+    @classmethod
+    def of_open_clip(cls, config: Mapping[str, Any]) -> Shape:
+        """From an open_clip model configuration."""
+        vision, text = config.get("vision_cfg") or {}, config.get("text_cfg") or {}
+        width, head_width = vision.get("width"), vision.get("head_width") or HEAD_WIDTH
+        heads = width // head_width if isinstance(width, int) else None
+        return cls(heads, text.get("heads"), "quick_gelu" if config.get("quick_gelu") else "gelu")
+
+
+def run_config(checkpoint: Checkpoint) -> Mapping[str, Any]:
+    """The configuration of the training run, beside the weights or one folder above; empty if there is none."""
+    for folder in (checkpoint.folder, checkpoint.folder.parent):
+        if any((folder / name).is_file() for name in CONFIGURATIONS):
+            return replace(checkpoint, folder=folder, file=None).config()
+    return {}
+
+
+def find_merges(named: str | None, folder: Path, config: Mapping[str, Any]) -> Path | None:
+    """The BPE merges: the file that was named, else the run's own or OpenAI's in `folder`; None if none is there.
+
+    Raises:
+        CheckpointError: the named file is not there.
+    """
+    if named is not None:
+        path = Path(named).expanduser()
+        if not path.is_file():
+            raise CheckpointError(f"{named}: no such file; name CLIP's BPE merges (bpe_simple_vocab_16e6.txt.gz)")
+        return path
+    kwargs = (config.get("model") or {}).get("kwargs") or {}
+    own = ((kwargs.get("clip") or kwargs).get("text_encode") or {}).get("bpe_path")
+    for name in (Path(own).name if own else MERGES, MERGES, MERGES.removesuffix(".gz")):
+        for place in (folder, folder.parent):
+            if (place / name).is_file():
+                return place / name
+    return None
+
+
+def clip_config(
+    weights: Mapping[str, Tensor], shape: Shape, where: str, name_in_file: Callable[[str], str] = str
+) -> Any:
+    """Transformers' configuration of weights that have its names; dimensions from the weights themselves.
+
+    Raises:
+        CheckpointError: a weight that tells a dimension is missing, or patches that make no square.
+    """
+    import transformers
+
+    try:
+        patches = weights["vision_model.embeddings.patch_embedding.weight"]  # [D, 3, P, P]
+        positions = weights["vision_model.embeddings.position_embedding.weight"]  # [1 + patches, D]
+        tokens = weights["text_model.embeddings.token_embedding.weight"]  # [|T|, D]
+        context = weights["text_model.embeddings.position_embedding.weight"].shape[0]
+        hidden = {tower: weights[f"{tower}.encoder.layers.0.mlp.fc1.bias"].shape[0] for tower in TOWERS}
+        joint = weights["visual_projection.weight"].shape[0]
+    except KeyError as error:
+        raise CheckpointError(
+            f"{where}: the weights do not fit the model; missing: {name_in_file(error.args[0])}"
+        ) from error
+    side = round((positions.shape[0] - 1) ** 0.5)
+    if side * side + 1 != positions.shape[0]:
+        raise CheckpointError(f"{where}: {positions.shape[0]} image positions, expected a square of patches and one")
+    vision = {
+        "hidden_size": patches.shape[0],
+        "intermediate_size": hidden["vision_model"],
+        "num_hidden_layers": layers(weights, "vision_model"),
+        "num_attention_heads": shape.vision_heads or max(1, patches.shape[0] // HEAD_WIDTH),
+        "image_size": side * patches.shape[-1],
+        "patch_size": patches.shape[-1],
+    }
+    text = {
+        "vocab_size": tokens.shape[0],
+        "hidden_size": tokens.shape[1],
+        "intermediate_size": hidden["text_model"],
+        "num_hidden_layers": layers(weights, "text_model"),
+        "num_attention_heads": shape.text_heads or max(1, tokens.shape[1] // HEAD_WIDTH),
+        "max_position_embeddings": context,
+        "eos_token_id": HIGHEST_ID,
+    }
+    common = {"projection_dim": joint, "hidden_act": shape.activation}
+    for tower in (vision, text):
+        if tower["hidden_size"] % tower["num_attention_heads"]:
+            raise CheckpointError(f"{where}: width {tower['hidden_size']} and {tower['num_attention_heads']} heads")
+    return transformers.CLIPConfig(
+        vision_config={**vision, **common}, text_config={**text, **common}, projection_dim=joint
+    )
+
+
+TOWERS = ("vision_model", "text_model")
+
+# transformers pools at the highest token id where the configuration names this one as the end of a text.
+HIGHEST_ID = 2
+
+
+def layers(weights: Mapping[str, Tensor], tower: str) -> int:
+    """Number of blocks that the keys name."""
+    found = (re.match(rf"{tower}\.encoder\.layers\.(\d+)\.", key) for key in weights)
+    return 1 + max((int(match[1]) for match in found if match), default=-1)
+
+
+def build_open_clip(weights: Mapping[str, Tensor], shape: Shape, where: str, device: torch.device) -> Any:
+    """A CLIPModel holding exactly `weights`, which are in OpenAI's or DeCLIP's layout.
+
+    Raises:
+        CheckpointError: a key is missing, left over or mis-shaped; it is told by its name in that layout.
+    """
+    names, in_file = renamed(weights, where), partial(name_in_file, declip=is_declip(weights))
+    return build_clip(clip_config(names, shape, where, in_file), names, where, device, in_file)
+
+
+def build_clip(
+    config: Any,
+    weights: Mapping[str, Tensor],
+    where: str,
+    device: torch.device,
+    name_in_file: Callable[[str], str] = str,
+) -> Any:
+    """A CLIPModel holding exactly `weights`, which have transformers' names; errors say what the file calls them.
+
+    Raises:
+        CheckpointError: a key is missing, left over or mis-shaped.
+    """
+    import transformers
+
+    model = transformers.CLIPModel(config)
+    if "text_projection.bias" in weights:  # DeCLIP's layout
+        model.text_projection = nn.Linear(config.text_config.hidden_size, config.projection_dim)
+    load_strictly(model, weights, where, name_in_file=name_in_file)
+    return model.float().eval().to(device)

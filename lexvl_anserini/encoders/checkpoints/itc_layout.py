@@ -1,0 +1,378 @@
+"""The two transformers of BLIP and ALBEF whose [CLS] states are compared (image-text contrast, ITC), from any layout.
+
+Both families are a ViT and a BERT without token types, each followed by a linear projection. ALBEF reads a text with
+the layers below its fusion layer only; cross-attention and matching head (ITM) take no part in either. Layouts: Hugging
+Face's `BlipForImageTextRetrieval`, LAVIS' `{"model": ...}` files, the authors' original files.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from lexvl_anserini.encoders.checkpoints.find import (
+    TEXT_DESCRIPTIONS,
+    Checkpoint,
+    find_checkpoint,
+    load_strictly,
+    read_weights,
+)
+from lexvl_anserini.encoders.parts.backbones import quietly, read_config
+from lexvl_anserini.encoders.parts.crops import BICUBIC, read_preprocessing
+from lexvl_anserini.encoders.parts.vision import Pixels
+from lexvl_anserini.errors import CheckpointError, UsageError
+from lexvl_anserini.files import read_json
+
+# LAVIS and the original repositories use PyTorch's ViT default of timm; Hugging Face's configuration says its own.
+VISION_EPS = 1e-6
+# BERT's.
+TEXT_EPS = 1e-12
+# Of ViT-B, ViT-L and BERT-base alike; weights do not tell how they are split into heads.
+HEAD_WIDTH = 64
+
+# LAVIS' names -> Hugging Face's, in this order.
+RENAMED = (
+    (r"^text_encoder\.bert\.", "text_encoder."),  # the original ALBEF.pth
+    (r"^visual_encoder\.cls_token$", "vision_model.embeddings.class_embedding"),
+    (r"^visual_encoder\.pos_embed$", "vision_model.embeddings.position_embedding"),
+    (r"^visual_encoder\.patch_embed\.proj\.", "vision_model.embeddings.patch_embedding."),
+    (r"^visual_encoder\.norm\.", "vision_model.post_layernorm."),
+    (r"^visual_encoder\.blocks\.(\d+)\.norm(\d)\.", r"vision_model.encoder.layers.\1.layer_norm\2."),
+    (r"^visual_encoder\.blocks\.(\d+)\.attn\.qkv\.", r"vision_model.encoder.layers.\1.self_attn.qkv."),
+    (r"^visual_encoder\.blocks\.(\d+)\.attn\.proj\.", r"vision_model.encoder.layers.\1.self_attn.projection."),
+    (r"^visual_encoder\.blocks\.", "vision_model.encoder.layers."),
+)
+# What takes no part in the two vectors: momentum copies, queues, the temperature, matching and masked-LM heads.
+UNUSED = (
+    r".*_m\..*",
+    r"(image|text|idx)_queue|queue_ptr|ptr_queue|temp|logit_scale",
+    r"itm_head\..*",
+    r"text_encoder\.(cls|pooler)\..*",
+    r"text_encoder\.encoder\.layer\.\d+\.crossattention\..*",
+    r"text_encoder\.embeddings\.token_type_embeddings\..*",  # LAVIS reads neither family with token types
+)
+
+POSITIONS = "vision_model.embeddings.position_embedding"
+_CROSS = re.compile(r"text_encoder\.encoder\.layer\.(\d+)\.crossattention\.")
+_LAYER = re.compile(r"text_encoder\.encoder\.layer\.(\d+)\.")
+
+
+class ItcModel(nn.Module):
+    """A ViT and a BERT with their projections; the names of its parts are Hugging Face's."""
+
+    def __init__(self, vision: Any, text: Any, size: int):
+        from transformers.models.blip.modeling_blip import BlipVisionModel
+        from transformers.models.blip.modeling_blip_text import BlipTextModel
+
+        super().__init__()
+        self.vision_model = BlipVisionModel(vision)
+        self.text_encoder = BlipTextModel(text, add_pooling_layer=False)
+        self.vision_proj = nn.Linear(vision.hidden_size, size)
+        self.text_proj = nn.Linear(text.hidden_size, size)
+
+    def image_states(self, pixels: Tensor) -> Tensor:  # [B, 3, R, R]
+        """[CLS] of the last layer after the final LayerNorm, [B, W]."""
+        return self.vision_model(pixels).last_hidden_state[:, 0]
+
+    def text_states(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:  # [B, L] each
+        """[CLS] of the last layer that ITC uses, [B, W]."""
+        return self.text_encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state[:, 0]
+
+    def image_features(self, pixels: Tensor) -> Tensor:
+        """The projected image, [B, D], not normalised."""
+        return self.vision_proj(self.image_states(pixels))
+
+    def text_features(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """The projected text, [B, D], not normalised."""
+        return self.text_proj(self.text_states(input_ids, attention_mask))
+
+
+@dataclass(frozen=True)
+class Squares(Pixels):
+    """Pictures squeezed to a square, nothing is cropped; by default bicubic, with CLIP's channel statistics.
+
+    resample  Pillow's number of the filter
+    """
+
+    resample: int = BICUBIC
+
+    def crop(self, image: Any) -> np.ndarray:
+        """uint8 [R, R, 3] of an RGB PIL image."""
+        size = (self.resolution, self.resolution)
+        return np.asarray(image if image.size == size else image.resize(size, self.resample), dtype=np.uint8)
+
+
+class Loaded(NamedTuple):
+    """A model with what its layout says about reading.
+
+    family       "blip" or "albef"
+    published    "transformers" or "lavis": whose preprocessing of captions goes with it
+    pixels       how its pictures are squeezed and normalised
+    tokens       rows of the text embeddings
+    positions    the most tokens of a text
+    """
+
+    model: ItcModel
+    family: str
+    published: str
+    pixels: Squares
+    tokens: int
+    positions: int
+
+    @property
+    def resolution(self) -> int:
+        """Side of its pictures in pixels."""
+        return self.pixels.resolution
+
+
+def load_itc(
+    checkpoint: Checkpoint,
+    device: torch.device,
+    resolution: int | None = None,
+    head_width: int | None = None,
+    fusion_layer: int | None = None,
+    description: str | None = None,
+) -> Loaded:
+    """A BLIP or ALBEF retrieval model; which, its own configuration or keys say.
+
+    Args:
+        checkpoint: a Hugging Face folder, or a LAVIS or original weight file.
+        device: where it goes.
+        resolution: side of the pictures; another than the checkpoint's interpolates its position embeddings.
+        head_width: width of an attention head; not in LAVIS' files, and 64 in all published ones. Default what the
+            description of the text encoder says, else 64.
+        fusion_layer: ALBEF: how many layers read a text; default those below the first cross-attention.
+        description: a med_config.json of LAVIS; default the only one beside the weights, if there is one.
+
+    Raises:
+        CheckpointError: neither layout, or weights that do not fit.
+        UsageError: an option that does not fit the weights.
+    """
+    where, weights = str(checkpoint.path), read_weights(checkpoint.path)
+    if any(key.startswith("visual_encoder.") for key in weights):
+        weights = renamed(weights)
+        described = text_description(checkpoint, description)
+        family, vision, text = lavis_shapes(where, weights, head_width, fusion_layer, described)
+        published, pixels = "lavis", Squares(vision.image_size)
+    else:
+        family, vision, text = transformers_shapes(checkpoint)
+        published, pixels = "transformers", squares_of(checkpoint, vision.image_size)
+    if resolution is not None and resolution != vision.image_size:
+        weights, vision.image_size = resized(where, weights, resolution, vision.patch_size), resolution
+        pixels = replace(pixels, resolution=resolution)
+    projection = weights.get("text_proj.weight")
+    if projection is None:
+        raise CheckpointError(f"{where}: no text_proj.weight; not a retrieval model of BLIP or ALBEF")
+    with quietly(), torch.device("cpu"):
+        model = ItcModel(vision, text, projection.shape[0])
+    above = [rf"text_encoder\.encoder\.layer\.{layer}\..*" for layer in unread_layers(weights, text.num_hidden_layers)]
+    load_strictly(model, weights, where, ignored=(*UNUSED, *(above if family == "albef" else ())))
+    return Loaded(model.eval().to(device), family, published, pixels, text.vocab_size, text.max_position_embeddings)
+
+
+def renamed(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """LAVIS' and the original names as Hugging Face's."""
+    names = {}
+    for key, value in weights.items():
+        for pattern, replacement in RENAMED:
+            key = re.sub(pattern, replacement, key)
+        names[key] = value
+    return names
+
+
+def transformers_shapes(checkpoint: Checkpoint) -> tuple[str, Any, Any]:
+    """Family and configurations of a Hugging Face folder.
+
+    Raises:
+        CheckpointError: it is no BLIP.
+    """
+    config = read_config(checkpoint.folder)
+    if config.model_type != "blip":
+        raise CheckpointError(
+            f"{checkpoint.path}: model type {config.model_type!r}; expected a BLIP retrieval folder (model type "
+            "'blip'), or a weight file of BLIP or ALBEF with keys visual_encoder.* and text_encoder.*"
+        )
+    # ITC never attends to the other modality, so the layers are built without cross-attention.
+    config.text_config.is_decoder = False
+    return "blip", config.vision_config, config.text_config
+
+
+def squares_of(checkpoint: Checkpoint, resolution: int) -> Squares:
+    """How a Hugging Face folder squeezes its pictures; without a description, as the published ones do.
+
+    Raises:
+        CheckpointError: it asks for something else than squares and normalising, or for another size than the model's.
+    """
+    path, about = read_preprocessing(checkpoint.folder)
+    size = about.get("size", resolution)
+    sides = {size.get("height"), size.get("width")} if isinstance(size, Mapping) else {size}
+    steps = [key for key in ("do_resize", "do_rescale", "do_normalize") if about.get(key) is False]
+    if sides != {resolution} or steps or about.get("do_center_crop"):
+        what = f"without {', '.join(steps)}" if steps else f"size {size}"
+        raise CheckpointError(f"{path}: {what}; expected squares of {resolution} pixels and normalising, as BLIP")
+    plain = Squares(resolution, resample=about.get("resample", BICUBIC))
+    return replace(
+        plain, mean=tuple(about.get("image_mean") or plain.mean), std=tuple(about.get("image_std") or plain.std)
+    )
+
+
+def text_description(checkpoint: Checkpoint, named: str | None) -> Mapping[str, Any]:
+    """LAVIS' description of the text encoder: the file (or folder) named, else the only one beside the weights."""
+    if named is not None:
+        found = find_checkpoint(named, weights=False)
+        return read_json(found.file or found.folder / "config.json", "text encoder's configuration", CheckpointError)
+    beside = sorted(checkpoint.folder.glob(TEXT_DESCRIPTIONS))
+    return read_json(beside[0], "text encoder's configuration", CheckpointError) if len(beside) == 1 else {}
+
+
+def lavis_shapes(
+    where: str,
+    weights: Mapping[str, Tensor],
+    head_width: int | None,
+    fusion_layer: int | None,
+    described: Mapping[str, Any],
+) -> tuple[str, Any, Any]:
+    """Family and configurations, read from the shapes of renamed weights.
+
+    Every text layer of BLIP has cross-attention, of ALBEF only those from the fusion layer on. What shapes do not say
+    (heads, epsilon and activation of the text encoder) `described` does, where it is there.
+
+    Raises:
+        CheckpointError: what gives a shape is missing, or the description is of another width.
+        UsageError: the head width does not divide the widths.
+    """
+    from transformers import BlipTextConfig, BlipVisionConfig
+
+    layers = 1 + max((int(match[1]) for key in weights if (match := _LAYER.match(key))), default=-1)
+    crossing = sorted({int(match[1]) for key in weights if (match := _CROSS.match(key))})
+    if fusion_layer is None and not crossing:
+        fusion_layer = described.get("fusion_layer")
+    if not crossing and fusion_layer is None:
+        raise CheckpointError(
+            f"{where}: no text layer has cross-attention, so BLIP and ALBEF cannot be told apart; say with --set "
+            "fusion_layer=N how many layers read a text (ALBEF: 6)"
+        )
+    family = "blip" if crossing and crossing[0] == 0 else "albef"
+    read = fusion_layer if fusion_layer is not None else layers if family == "blip" else crossing[0]
+    if not 0 < read <= layers:
+        raise UsageError(f"fusion_layer {read}: the text encoder has {layers} layers")
+    words, places = (
+        shape(where, weights, f"text_encoder.embeddings.{kind}_embeddings.weight") for kind in ("word", "position")
+    )
+    patch = shape(where, weights, "vision_model.embeddings.patch_embedding.weight")
+    grid = side_of(where, weights)
+    vision_width, text_width = patch[0], words[1]
+    if described.get("hidden_size", text_width) != text_width:
+        raise CheckpointError(
+            f"{where}: a text encoder of width {text_width}; its description says {described['hidden_size']}"
+        )
+    vision_heads, text_heads = heads_of(where, vision_width, text_width, head_width, described)
+    vision = BlipVisionConfig(
+        hidden_size=vision_width,
+        intermediate_size=shape(where, weights, "vision_model.encoder.layers.0.mlp.fc1.weight")[0],
+        num_hidden_layers=len({key.split(".")[3] for key in weights if key.startswith("vision_model.encoder.layers.")}),
+        num_attention_heads=vision_heads,
+        image_size=grid * patch[2],
+        patch_size=patch[2],
+        layer_norm_eps=VISION_EPS,
+    )
+    text = BlipTextConfig(
+        vocab_size=words[0],
+        hidden_size=text_width,
+        intermediate_size=shape(where, weights, "text_encoder.encoder.layer.0.intermediate.dense.weight")[0],
+        num_hidden_layers=read,
+        num_attention_heads=text_heads,
+        layer_norm_eps=described.get("layer_norm_eps", TEXT_EPS),
+        hidden_act=described.get("hidden_act", "gelu"),
+        max_position_embeddings=places[0],
+        is_decoder=False,
+        # Of generation; the defaults lie outside of small vocabularies.
+        bos_token_id=None,
+        eos_token_id=None,
+        sep_token_id=None,
+    )
+    return family, vision, text
+
+
+def heads_of(
+    where: str, vision_width: int, text_width: int, head_width: int | None, described: Mapping[str, Any]
+) -> tuple[int, int]:
+    """Attention heads of the vision and of the text encoder.
+
+    A description says them of the text encoder; the vision encoder has as many unless its width splits into heads of
+    the usual width.
+
+    Raises:
+        UsageError: a width does not divide by the heads' number or width.
+    """
+    told = described.get("num_attention_heads") if head_width is None else None
+    text_heads = told or divided(where, text_width, head_width or HEAD_WIDTH)
+    if told is None or vision_width % HEAD_WIDTH == 0:
+        return divided(where, vision_width, head_width or HEAD_WIDTH), text_heads
+    for width in (vision_width, text_width):
+        divided(where, width, width // text_heads)
+    return text_heads, text_heads
+
+
+def divided(where: str, width: int, head_width: int) -> int:
+    """How many heads of `head_width` a width makes."""
+    if not head_width or width % head_width:
+        raise UsageError(f"head_width {head_width}: does not divide the width {width} of {where}")
+    return width // head_width
+
+
+def unread_layers(weights: Mapping[str, Tensor], read: int) -> list[int]:
+    """The text layers from the fusion layer on."""
+    layers = {int(match[1]) for key in weights if (match := _LAYER.match(key))}
+    return sorted(layer for layer in layers if layer >= read)
+
+
+def shape(where: str, weights: Mapping[str, Tensor], key: str) -> tuple[int, ...]:
+    """The shape of a weight.
+
+    Raises:
+        CheckpointError: it is not there.
+    """
+    if key not in weights:
+        raise CheckpointError(f"{where}: no {key}; not a retrieval model of BLIP or ALBEF")
+    return tuple(weights[key].shape)
+
+
+def side_of(where: str, weights: Mapping[str, Tensor]) -> int:
+    """Patches along one side of the picture that the position embeddings were trained for.
+
+    Raises:
+        CheckpointError: their number is no square and one.
+    """
+    rows = shape(where, weights, POSITIONS)[1]
+    side = round((rows - 1) ** 0.5)
+    if side * side + 1 != rows:
+        raise CheckpointError(f"{where}: {rows} position embeddings, expected those of a square grid and [CLS]")
+    return side
+
+
+def resized(where: str, weights: Mapping[str, Tensor], resolution: int, patch_size: int) -> dict[str, Tensor]:
+    """The weights with position embeddings for pictures of another size.
+
+    Raises:
+        UsageError: the size is no multiple of the patches'.
+    """
+    if resolution < patch_size or resolution % patch_size:
+        raise UsageError(f"resolution {resolution}: expected a multiple of the patch size {patch_size}")
+    return {**weights, POSITIONS: interpolated(weights[POSITIONS], side_of(where, weights), resolution // patch_size)}
+
+
+def interpolated(positions: Tensor, before: int, after: int) -> Tensor:
+    """Position embeddings [1, 1 + before^2, D] of a square grid as [1, 1 + after^2, D]: bicubic, [CLS] as it is."""
+    if before == after:
+        return positions
+    first, grid = positions[:, :1], positions[:, 1:]
+    grid = grid.reshape(1, before, before, -1).permute(0, 3, 1, 2)  # [1, D, G, G]
+    grid = nn.functional.interpolate(grid.float(), size=(after, after), mode="bicubic", align_corners=False)
+    return torch.cat([first, grid.permute(0, 2, 3, 1).reshape(1, after * after, -1).to(first.dtype)], dim=1)

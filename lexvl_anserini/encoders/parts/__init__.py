@@ -1,0 +1,1 @@
+"""Parts that encoders are composed of: towers, backbones, poolings, activations, sparsifiers."""

@@ -1,0 +1,84 @@
+"""Pictures as other families crop them: resized to one side, cropped to another, rounded as their libraries do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lexvl_anserini.encoders.parts.vision import BICUBIC, BILINEAR, Pixels, centre_crop
+from lexvl_anserini.errors import CheckpointError
+from lexvl_anserini.files import read_json
+
+# ImageNet's channel statistics.
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
+# DeCLIP's and FDT's evaluation resizes the shorter side to this many sides of the centre crop.
+SHORTER = 256 / 224
+
+
+@dataclass(frozen=True)
+class Crop(Pixels):
+    """`Pixels` with every choice open.
+
+    shorter   the shorter side after resizing; None resizes to the crop's own side
+    resample  Pillow's number of the filter
+    floor     the crop's offset is rounded down, as transformers does; else half to even, as torchvision does
+    """
+
+    shorter: int | None = None
+    resample: int = BICUBIC
+    floor: bool = False
+
+    def crop(self, image: Any) -> np.ndarray:
+        """uint8 [R, R, 3] of an RGB PIL image; where the resized picture is smaller than the crop, black around it."""
+        return centre_crop(image, self.resolution, self.shorter or self.resolution, self.resample, self.floor)
+
+
+def one_crop(side: int) -> Crop:
+    """The evaluation crop of DeCLIP and FDT ("ONECROP"): bilinear, ImageNet's statistics."""
+    return Crop(side, IMAGENET_MEAN, IMAGENET_STD, round(side * SHORTER), BILINEAR)
+
+
+def read_preprocessing(folder: Path) -> tuple[Path, dict[str, Any]]:
+    """What a transformers folder says of pictures, and in which file; empty where it says nothing.
+
+    Its own file up to 4.x; from 5.0 on it may be a part of the description of texts and pictures together.
+    """
+    own, common = folder / "preprocessor_config.json", folder / "processor_config.json"
+    if own.is_file():
+        return own, read_json(own, "image preprocessing", CheckpointError)
+    if common.is_file():
+        return common, read_json(common, "preprocessing", CheckpointError).get("image_processor") or {}
+    return own, {}
+
+
+def read_preprocessor(folder: Path, resolution: int) -> Crop:
+    """The crop that a transformers folder describes; without a description, CLIP's at `resolution`.
+
+    Old files give sizes as numbers, newer ones as mappings.
+
+    Raises:
+        CheckpointError: it asks for something else than shorter side, centre crop and normalising, or for another
+            resolution than the model's.
+    """
+    path, about = read_preprocessing(folder)
+    if not about:
+        return Crop(resolution, floor=True)
+    size = about.get("size", resolution)
+    shorter = size.get("shortest_edge") if isinstance(size, Mapping) else size
+    cropped = about.get("crop_size", resolution)
+    side = cropped.get("height") if isinstance(cropped, Mapping) else cropped
+    steps = [key for key in ("do_resize", "do_center_crop", "do_rescale", "do_normalize") if about.get(key) is False]
+    if not isinstance(shorter, int) or steps:
+        what = f"without {', '.join(steps)}" if steps else f"size {size}"
+        raise CheckpointError(f"{path}: {what}; expected the shorter side, a centre crop and normalising, as CLIP")
+    if side != resolution:
+        raise CheckpointError(f"{path}: crops to {side} pixels, the model reads {resolution}")
+    crop = Crop(resolution, shorter=shorter, resample=about.get("resample", BICUBIC), floor=True)
+    mean, std = tuple(about.get("image_mean") or crop.mean), tuple(about.get("image_std") or crop.std)
+    return Crop(resolution, mean, std, shorter, crop.resample, floor=True)

@@ -1,0 +1,147 @@
+"""Dense towers: items to one vector each, for FAISS; and vectors cut to their first dimensions (Matryoshka).
+
+A dense tower is composed of its items (how documents and topics are read and become a forward pass) and of what
+embeds one forward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Protocol, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lexvl_anserini.data.images import Skipped
+from lexvl_anserini.encoders.encoder import read_document, read_topic
+from lexvl_anserini.encoders.parts.tokens import TextReader
+from lexvl_anserini.encoders.parts.towers import Batch, token_batches
+from lexvl_anserini.errors import LexvlError, UsageError
+from lexvl_anserini.progress import Progress, silent
+from lexvl_anserini.records import Document, Topic
+
+
+class Items(Protocol):
+    """How one side's documents and topics are read, and how what was read becomes forward passes."""
+
+    def read(self, document: Document) -> Any:
+        """What a document gives to encode."""
+        ...
+
+    def read_topic(self, topic: Topic) -> Any:
+        """What a topic gives to encode."""
+        ...
+
+    def batches(self, inputs: Sequence[Any], batch_size: int) -> Iterator[Batch]:
+        """The forward passes of `inputs`, each item in exactly one."""
+        ...
+
+    def skipping(self, skipped: list[Skipped]) -> Items:
+        """The same; what reads pictures leaves out those that cannot be read and appends them to `skipped`."""
+        return self
+
+
+@dataclass(frozen=True)
+class Texts(Items):
+    """Texts, tokenised and batched by length, the longest first; the inputs are token ids and attention [B, L]."""
+
+    reader: TextReader
+    device: torch.device
+
+    def read(self, document: Document) -> str:
+        """Title and text of a document joined by one blank."""
+        return read_document(document)
+
+    def read_topic(self, topic: Topic) -> str:
+        """The text of a topic."""
+        return read_topic(topic)
+
+    def batches(self, inputs: Sequence[str], batch_size: int) -> Iterator[Batch]:
+        """Token ids and attention mask, both int64 [B, L]."""
+        for positions, _, padded in token_batches(self.reader, inputs, batch_size, self.device):
+            yield Batch(positions, padded)
+
+
+def cut(vectors: np.ndarray, dimensions: int | None, normalise: bool) -> np.ndarray:
+    """The first `dimensions` of each vector (None: all), then of unit length if `normalise`; float32 [n, D].
+
+    Models trained with Matryoshka representations keep most of their quality so. A vector of zeros stays one.
+    """
+    vectors = vectors[:, :dimensions].astype(np.float32, copy=False)
+    if not normalise:
+        return np.ascontiguousarray(vectors)
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors / np.maximum(lengths, 1e-12)
+
+
+def checked_dimensions(dimensions: int | None, width: int) -> int | None:
+    """`dimensions`, if the model's vectors have that many.
+
+    Raises:
+        UsageError: they have fewer, or it is below 1.
+    """
+    if dimensions is not None and not 1 <= dimensions <= width:
+        raise UsageError(f"dimensions {dimensions}: expected 1 to {width}, the width of this model's vectors")
+    return dimensions
+
+
+@dataclass(frozen=True)
+class DenseTower:
+    """One side of a dense encoder.
+
+    items       reads documents and topics, makes forward passes
+    embed       one forward pass -> features [B, width]
+    normalise   vectors are of unit length: their inner product is the cosine
+    dimensions  keep the first ones only, before normalising; None keeps all
+
+    A vector is computed from its own item only.
+
+    Raises:
+        UsageError: more dimensions than the features have.
+    """
+
+    items: Items
+    embed: Callable[[Batch], Tensor]
+    width: int
+    normalise: bool = True
+    dimensions: int | None = None
+
+    kind: ClassVar[str] = "dense"
+
+    def __post_init__(self) -> None:
+        checked_dimensions(self.dimensions, self.width)
+
+    def read(self, document: Document) -> Any:
+        """What a document gives this tower to encode."""
+        return self.items.read(document)
+
+    def read_topic(self, topic: Topic) -> Any:
+        """What a topic gives this tower to encode."""
+        return self.items.read_topic(topic)
+
+    def skipping(self, skipped: list[Skipped]) -> Self:
+        """The same tower; pictures that cannot be read are appended to `skipped`, their vectors are zeros."""
+        return replace(self, items=self.items.skipping(skipped))
+
+    @torch.inference_mode()
+    def features(self, inputs: Sequence[Any], batch_size: int = 32, progress: Progress = silent) -> np.ndarray:
+        """float32 [n, width] as the model gives them, neither cut nor normalised.
+
+        Raises:
+            LexvlError: the model gave a number that is not finite.
+        """
+        result = np.zeros((len(inputs), self.width), dtype=np.float32)
+        for batch in self.items.batches(inputs, batch_size):
+            found = self.embed(batch).float().cpu().numpy()  # [B, width]
+            if not np.isfinite(found).all():
+                first = str(inputs[batch.positions[0]])[:60]
+                raise LexvlError(f"the model gave a vector that is not finite for input {first!r} or its batch")
+            result[batch.positions] = found
+            progress(len(batch.positions))
+        return result
+
+    def vectors(self, inputs: Sequence[Any], batch_size: int = 32, progress: Progress = silent) -> np.ndarray:
+        """float32 [n, D]; the inner product of two vectors is the model's own similarity."""
+        return cut(self.features(inputs, batch_size, progress), self.dimensions, self.normalise)

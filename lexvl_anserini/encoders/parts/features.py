@@ -1,0 +1,339 @@
+"""Lexical heads over one dense vector per item (D2S, Joint): live from BLIP or ALBEF, or computed before.
+
+A head maps a vector to the vocabulary without knowing what it came from, so that texts and images share it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from copy import copy
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from lexvl_anserini.data.embeddings import read_embeddings
+from lexvl_anserini.data.images import Skipped
+from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
+from lexvl_anserini.encoders.checkpoints.itc_layout import Loaded, load_itc
+from lexvl_anserini.encoders.encoder import read_document, read_topic
+from lexvl_anserini.encoders.loading import Source
+from lexvl_anserini.encoders.parts.activations import log1p_relu
+from lexvl_anserini.encoders.parts.caption_cleaning import MAX_LENGTH, Captions
+from lexvl_anserini.encoders.parts.dense import Items
+from lexvl_anserini.encoders.parts.pooling import masked_max
+from lexvl_anserini.encoders.parts.sparsify import Sparsifier, own_tokens, positive_or_top
+from lexvl_anserini.encoders.parts.tokens import Columns, TextReader, has_tokenizer, load_tokenizer, token_strings
+from lexvl_anserini.encoders.parts.towers import Batch, Composition, Head, LexicalTower
+from lexvl_anserini.encoders.parts.vision import Images
+from lexvl_anserini.errors import CheckpointError, DataError, UsageError
+from lexvl_anserini.records import Document, Topic
+from lexvl_anserini.vocabulary import Vocabulary
+
+# expanded  every positive dimension
+# masked    the caption's own tokens with [CLS] and [SEP], as in training without expansion
+# words     the caption's own WordPieces only, as the authors search without expansion
+Expansion = Literal["expanded", "masked", "words"]
+
+# What a tokenizer of BERT reads at most; masks are never cut at the backbone's limit.
+MASK_LENGTH = 512
+
+# Rows that BLIP's text encoder has above BERT's vocabulary, and that tokenizers do not know.
+BLIP_TOKENS = ("[DEC]", "[ENC]")
+
+
+class Embedded(str):
+    """A text (maybe empty) that carries its vector: a reference `table.parquet::id`, or the vector [D] itself."""
+
+    vector: str | np.ndarray
+
+    def __new__(cls, text: str, vector: str | np.ndarray) -> Embedded:
+        """A text and its vector."""
+        embedded = super().__new__(cls, text)
+        embedded.vector = vector
+        return embedded
+
+
+@dataclass(frozen=True)
+class Stored(Items):
+    """Vectors that were computed before, float32 [B, width].
+
+    width       of the vectors that the head reads
+    device      where they go
+    needs_text  a vector alone is not enough: the text's own tokens mask what the head gives
+    wanted      the tables that hold such vectors, in words, for errors
+    """
+
+    width: int
+    device: torch.device
+    needs_text: bool = False
+    wanted: str = "img_embs.parquet, text_embs.parquet"
+
+    def read(self, document: Document) -> Embedded:
+        """A document's text, if it has one, and its vector's place."""
+        text = read_document(document) if self.needs_text else document.contents
+        return Embedded(text, _place("document", document.doc_id, document.image))
+
+    def read_topic(self, topic: Topic) -> Embedded:
+        """A topic's text, if it has one, and its vector's place."""
+        text = read_topic(topic) if self.needs_text else topic.text or ""
+        return Embedded(text, _place("topic", topic.query_id, topic.image))
+
+    def batches(self, inputs: Sequence[Any], batch_size: int) -> Iterator[Batch]:
+        """In the order of the inputs: `Embedded`, references, or vectors [D].
+
+        Raises:
+            DataError: a vector cannot be found, or has another width than the head.
+        """
+        for start in range(0, len(inputs), batch_size):
+            vectors = stored_vectors(inputs[start : start + batch_size])
+            if vectors.shape[1:] != (self.width,):
+                raise DataError(
+                    f"{_vector(inputs[start])!s:.80}: vectors of {vectors.shape[1:]} numbers, this head reads "
+                    f"{self.width} ({self.wanted})"
+                )
+            positions = np.arange(start, start + len(vectors), dtype=np.int64)
+            yield Batch(positions, (torch.from_numpy(vectors).to(self.device),))
+
+
+def stored_vectors(inputs: Sequence[Any]) -> np.ndarray:
+    """The vectors of `Embedded` texts, references or vectors, float32 [n, D]."""
+    vectors = [_vector(item) for item in inputs]
+    places = [position for position, vector in enumerate(vectors) if isinstance(vector, str)]
+    for position, row in zip(places, read_embeddings([vectors[p] for p in places]), strict=True):
+        vectors[position] = row
+    if len({np.shape(vector) for vector in vectors}) != 1:
+        raise DataError(f"vectors of different lengths: {sorted({len(vector) for vector in vectors})}")
+    return np.stack(vectors).astype(np.float32, copy=False)
+
+
+def _vector(item: Any) -> Any:
+    return item.vector if isinstance(item, Embedded) else item if isinstance(item, str) else np.asarray(item)
+
+
+def _place(what: str, name: str, image: str | None) -> str:
+    if image is None:
+        raise UsageError(
+            f"{what} {name!r} has no embedding; those of embeddings:<folder> have one, and texts and pictures "
+            "themselves are read with --set backbone_checkpoint=..."
+        )
+    return image
+
+
+class Features(NamedTuple):
+    """Where one side's vectors come from: how items are read, and what embeds one forward pass as [B, D]."""
+
+    items: Items
+    embed: Callable[[Batch], Tensor]
+
+
+def stored(width: int, device: torch.device, needs_text: bool = False, wanted: str | None = None) -> Features:
+    """Vectors that were computed before."""
+    items = Stored(width, device, needs_text) if wanted is None else Stored(width, device, needs_text, wanted)
+    return Features(items, lambda batch: batch.inputs[0])
+
+
+class Pair(NamedTuple):
+    """Both sides of a live backbone."""
+
+    text: Features
+    image: Features
+
+
+def caption_items(
+    source: Source,
+    checkpoint: Checkpoint,
+    loaded: Loaded,
+    clean: bool | None = None,
+    max_length: int = MAX_LENGTH,
+    fallback: Any = None,
+) -> Captions:
+    """How texts are read for a BLIP or ALBEF.
+
+    Args:
+        source: names the tokenizer, unless it lies beside the weights.
+        checkpoint: of the model.
+        loaded: the model.
+        clean: clean captions first; None as the layout's own code does (LAVIS yes, transformers no).
+        max_length: tokens per text.
+        fallback: a tokenizer for a checkpoint that has none.
+    """
+    named = source.tokenizer is not None or has_tokenizer(checkpoint.folder)
+    if fallback is not None and not named:
+        tokenizer = fitting(fallback, loaded.tokens, str(checkpoint.path))
+    else:
+        tokenizer = tokenizer_of(source, checkpoint, loaded.tokens)
+    reader = TextReader(tokenizer, max_length, limit=loaded.positions)
+    return Captions(reader, source.device, loaded.published == "lavis" if clean is None else clean)
+
+
+def image_items(loaded: Loaded, device: torch.device) -> Images:
+    """How pictures are read for a BLIP or ALBEF."""
+    return Images(loaded.pixels, device)
+
+
+def live_features(
+    source: Source,
+    backbone: str,
+    width: int,
+    tokenizer: Any,
+    clean: bool | None = None,
+    resolution: int | None = None,
+    head_width: int | None = None,
+    projected: bool = True,
+) -> Pair:
+    """Texts and images of a live BLIP or ALBEF as a head reads them.
+
+    Args:
+        source: names the tokenizer, unless it lies beside the backbone's weights.
+        backbone: folder, weight file or hub id.
+        width: of the vectors that the head reads.
+        tokenizer: the head's own, for a backbone that has none.
+        clean: see `caption_items`.
+        resolution: see `load_itc`.
+        head_width: see `load_itc`.
+        projected: the unit-length ITC vectors; else the [CLS] states before their projection.
+
+    Raises:
+        CheckpointError: it is neither, or its vectors have another width.
+    """
+    checkpoint = find_checkpoint(backbone)
+    loaded = load_itc(checkpoint, source.device, resolution, head_width, description=source.backbone_config)
+    model = loaded.model
+    found = model.text_proj.out_features if projected else model.text_proj.in_features
+    if found != width:
+        raise CheckpointError(f"{checkpoint.path}: its vectors have {found} numbers, the head reads {width}")
+
+    def features(items: Items, states: Callable[..., Tensor], vectors: Callable[..., Tensor]) -> Features:
+        if projected:
+            return Features(items, lambda batch: normalize(vectors(*batch.inputs), dim=1))
+        return Features(items, lambda batch: states(*batch.inputs))
+
+    captions = caption_items(source, checkpoint, loaded, clean, fallback=tokenizer)
+    return Pair(
+        features(captions, model.text_states, model.text_features),
+        features(image_items(loaded, source.device), model.image_states, model.image_features),
+    )
+
+
+def tokenizer_of(source: Source, checkpoint: Checkpoint, size: int, default: str = "bert-base-uncased") -> Any:
+    """The tokenizer of a checkpoint: the one named, else the one beside it, else `default` from the hub.
+
+    Raises:
+        CheckpointError: none can be had, or it has another number of tokens than the model.
+    """
+    if source.tokenizer is not None or has_tokenizer(checkpoint.folder):
+        folder = source.tokenizer_folder() if source.tokenizer is not None else checkpoint.folder
+    else:
+        try:
+            folder = find_checkpoint(default, weights=False).folder
+        except CheckpointError as error:
+            raise CheckpointError(f"{error}; or name a folder that has its tokenizer with --tokenizer") from error
+    return fitting(load_tokenizer(folder), size, str(folder))
+
+
+def fitting(tokenizer: Any, size: int, where: str) -> Any:
+    """The tokenizer, if it is that of a model of `size` tokens; the model may have BLIP's two besides.
+
+    Raises:
+        CheckpointError: it has another number of tokens.
+    """
+    if len(tokenizer) not in (size, size - len(BLIP_TOKENS)):
+        raise CheckpointError(
+            f"{where}: the tokenizer has {len(tokenizer)} tokens, the model {size}; "
+            "name the model's own with --tokenizer"
+        )
+    return tokenizer
+
+
+def columns_of_head(tokenizer: Any, size: int, specials: bool) -> Columns:
+    """One dimension per token, and [DEC] and [ENC] where the head has them.
+
+    Args:
+        tokenizer: of the vocabulary.
+        size: dimensions of the head.
+        specials: [CLS] and [SEP] count as a text's own tokens; padding never does.
+    """
+    strings = token_strings(tokenizer)
+    strings += BLIP_TOKENS[: size - len(strings)]
+    of_token = np.arange(len(strings), dtype=np.int64)
+    left_out = [tokenizer.pad_token_id, *([] if specials else [tokenizer.cls_token_id, tokenizer.sep_token_id])]
+    of_token[[token for token in left_out if token is not None]] = -1
+    return Columns(Vocabulary(strings, "the tokenizer's vocabulary"), of_token)
+
+
+def head_sparsifier(expansion: Expansion, topk: int | None) -> Sparsifier:
+    """What a vector keeps: its own tokens if it is masked, else every positive weight or the k largest.
+
+    Raises:
+        UsageError: k is below 1.
+    """
+    return positive_or_top(topk) if expansion == "expanded" else own_tokens()
+
+
+class HeadTower(LexicalTower):
+    """Items to lexical vectors through one dense vector each; the composition's backbone is that vector, [B, 1, D].
+
+    words  reads the texts whose tokens mask the vector, where the sparsifier asks for them
+    """
+
+    def __init__(
+        self,
+        features: Features,
+        composition: Composition,
+        columns: Columns,
+        words: TextReader,
+        device: torch.device | str = "cpu",
+    ):
+        super().__init__(composition, columns, device)
+        self.features, self.words = features, words
+
+    def read(self, document: Document) -> Any:
+        """What a document gives to encode."""
+        return self.features.items.read(document)
+
+    def read_topic(self, topic: Topic) -> Any:
+        """What a topic gives to encode."""
+        return self.features.items.read_topic(topic)
+
+    def skipping(self, skipped: list[Skipped]) -> Self:
+        """The same tower; live pictures that cannot be read are appended to `skipped`, their rows are empty."""
+        tower = copy(self)
+        tower.features = self.features._replace(items=self.features.items.skipping(skipped))
+        return tower
+
+    def batches(self, inputs: Sequence[Any], batch_size: int) -> Iterator[Batch]:
+        """The features' batches, embedded.
+
+        Raises:
+            UsageError: the own tokens are wanted of something that is no text.
+        """
+        masks = self.composition.sparsifier.needs_own
+        for batch in self.features.items.batches(inputs, batch_size):
+            own = self.columns.own(self.words(self._texts(inputs, batch.positions))) if masks else None
+            yield Batch(batch.positions, (self.features.embed(batch),), None, own)
+
+    @staticmethod
+    def _texts(inputs: Sequence[Any], positions: np.ndarray) -> list[str]:
+        texts = [inputs[position] for position in positions]
+        for text in texts:
+            if not isinstance(text, str):
+                raise UsageError(f"a {type(text).__name__} has no tokens to mask a vector by; give Embedded(text, it)")
+        return [str(text) for text in texts]
+
+
+def one_position(vectors: Tensor) -> Tensor:
+    """Vectors [B, D] as the states of texts or images with a single position, [B, 1, D]."""
+    return vectors[:, None, :]
+
+
+def head_tower(
+    features: Features, head: Head, tokenizer: Any, device: torch.device, expansion: Expansion, topk: int | None
+) -> HeadTower:
+    """One side: its vectors through a head that has one dimension per token (and may have BLIP's two besides)."""
+    composition = Composition(one_position, head, log1p_relu, masked_max, head_sparsifier(expansion, topk))
+    columns = columns_of_head(tokenizer, head.matrix.shape[0], specials=expansion == "masked")
+    return HeadTower(features, composition, columns, TextReader(tokenizer, MASK_LENGTH), device)

@@ -1,0 +1,114 @@
+"""Which part of a picture a term of a lexical model stands for (STAIR, section 5.1 and appendix E.1).
+
+Works with every model whose image side pools over patches: STAIR, LexLIP, VDR cross-modal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import isqrt
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lexvl_anserini.encoders.encoder import Encoder
+from lexvl_anserini.encoders.parts.towers import BagTower, TextTower
+from lexvl_anserini.encoders.parts.vision import ImageTower
+from lexvl_anserini.errors import UsageError
+
+
+def image_side(model: Encoder) -> ImageTower:
+    """The tower of an encoder that reads images.
+
+    Raises:
+        UsageError: it has none that pools over patches.
+    """
+    for tower in (model.document, model.query):
+        if isinstance(tower, ImageTower):
+            return tower
+    raise UsageError(f"encoder {model.name!r} has no image side that pools over patches; maps need one")
+
+
+def terms_of(model: Encoder, query: str) -> list[int]:
+    """The dimensions of a query's own tokens, ascending, without prompt and special tokens.
+
+    Raises:
+        UsageError: none of its tokens is a dimension, or the encoder reads no texts.
+    """
+    towers = [tower for tower in (model.query, model.document) if isinstance(tower, (TextTower, BagTower))]
+    if not towers:
+        raise UsageError(f"encoder {model.name!r} reads no texts in this direction; use one with text")
+    tower = towers[0]
+    reader = replace(tower.reader, prompt="", specials=False, padding="none")
+    [own] = tower.columns.own(reader([query]))
+    if not len(own):
+        raise UsageError(f"query {query!r}: none of its tokens is a term of this model")
+    return own.tolist()
+
+
+@torch.inference_mode()
+def patch_logits(tower: ImageTower, images: Sequence[Any], dims: Sequence[int]) -> np.ndarray:
+    """Logits of some dimensions at each grid cell, float32 [n, grid, grid, len(dims)], row 0 the top of the crop.
+
+    A class token before the patches has no cell and is left out.
+
+    Args:
+        tower: the image side of an encoder.
+        images: paths, `archive.tar::member` or PIL images.
+        dims: dimensions of the vocabulary.
+    """
+    head = tower.composition.head
+    rows = torch.as_tensor(dims, dtype=torch.long, device=tower.device)
+    matrix, bias = head.matrix[rows], None if head.bias is None else head.bias[rows]
+    maps: list[np.ndarray] = []
+    for batch in tower.batches(images, batch_size=8):
+        features = head.transform(tower.composition.backbone(*batch.inputs))  # [B, N, D']
+        logits = torch.nn.functional.linear(features, matrix, bias)  # [B, N, len(dims)]
+        maps.append(on_grid(logits).cpu().numpy())
+    return np.concatenate(maps) if maps else np.empty((0, 0, 0, len(dims)), dtype=np.float32)
+
+
+def on_grid(states: Tensor) -> Tensor:
+    """[B, grid^2 or 1 + grid^2, C] -> [B, grid, grid, C], without what stands before the patches."""
+    count = states.shape[1]
+    grid = isqrt(count)
+    assert count - grid * grid in (0, 1), f"{count} positions are no square grid, with or without a class token"
+    return states[:, count - grid * grid :].unflatten(1, (grid, grid))
+
+
+def localise(
+    model: Encoder, images: Sequence[Any], query: str, values: Literal["logit", "activation"] = "logit"
+) -> np.ndarray:
+    """How strongly each grid cell of a picture speaks for a query, float32 [n, grid, grid].
+
+    The mean over the query's own tokens (distinct ones) of their values in that cell.
+
+    Args:
+        model: an encoder with an image side.
+        images: paths, `archive.tar::member` or PIL images; what is seen is their centre crop.
+        query: a text; several tokens average.
+        values: logits, or activations (>= 0 as in the vectors). The paper leaves it open.
+
+    Raises:
+        UsageError: no image side, or no token of the query is a term.
+    """
+    tower = image_side(model)
+    logits = patch_logits(tower, images, terms_of(model, query))
+    chosen = logits if values == "logit" else tower.composition.activation(torch.from_numpy(logits)).numpy()
+    return chosen.mean(axis=-1)
+
+
+def label_ranks(weights: np.ndarray, tokens: Sequence[Sequence[int]]) -> np.ndarray:
+    """The rank, from 1, of each picture's label among the whole vocabulary, int64 [n] (section 5.1).
+
+    A label of several tokens has the largest of their weights; terms of equal weight do not come before it.
+
+    Args:
+        weights: [n, V].
+        tokens: per row, the dimensions of its label's tokens.
+    """
+    own = np.array([row[list(dims)].max() for row, dims in zip(weights, tokens, strict=True)])
+    return 1 + (weights > own[:, None]).sum(axis=1)

@@ -1,0 +1,95 @@
+"""Pooling: logits of all positions -> one activation per vocabulary dimension.
+
+A pooling sees one slice of C vocabulary dimensions at a time, so that [B, L, V] never exists at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from lexvl_anserini.encoders.parts.activations import Activation
+
+# (logits [B, L, C] which may be overwritten, flat indices of masked positions [P], activation) -> [B, C]
+Pooling = Callable[[Tensor, Tensor, Activation], Tensor]
+
+# Floats of the one buffer that holds a slice of the logits: 32 MiB, about what stays near the cores.
+BUFFER_FLOATS = 8 << 20
+
+
+def masked_max(logits: Tensor, masked: Tensor, activation: Activation) -> Tensor:
+    """max_i activation(logit_i) over unmasked positions; the activation is monotone, so it acts once, after."""
+    logits.view(-1, logits.shape[-1]).index_fill_(0, masked, -torch.inf)
+    return activation(logits.amax(dim=1))
+
+
+def masked_sum(logits: Tensor, masked: Tensor, activation: Activation) -> Tensor:
+    """sum_i activation(logit_i) over unmasked positions (SPLADE v1)."""
+    activations = activation(logits)
+    activations.view(-1, logits.shape[-1]).index_fill_(0, masked, 0.0)
+    return activations.sum(dim=1)
+
+
+def top_mean(logits: Tensor, masked: Tensor, activation: Activation, n: int) -> Tensor:
+    """Mean of the n largest activations over positions (VDR's `pooling: mean` with `pooling_topk: n`).
+
+    Texts with fewer than n unmasked positions average over those they have.
+    """
+    logits.view(-1, logits.shape[-1]).index_fill_(0, masked, -torch.inf)
+    top = logits.topk(min(n, logits.shape[1]), dim=1).values  # [B, n, C]
+    present = torch.isfinite(top)
+    return (activation(top) * present).sum(dim=1) / present.sum(dim=1).clamp(min=1)
+
+
+POOLINGS: Mapping[str, Pooling] = {"max": masked_max, "sum": masked_sum}
+
+
+def mean_of_top(n: int) -> Pooling:
+    """The pooling `top_mean` for one n."""
+    return partial(top_mean, n=n)
+
+
+class Projector:
+    """Projects hidden states on the vocabulary and pools, slice by slice through one reused buffer.
+
+    Allocating a fresh [L, V] per text would fragment the heap and hold the peak; one buffer does not.
+    """
+
+    def __init__(self) -> None:
+        self.buffer = torch.empty(0)
+
+    def __call__(
+        self,
+        features: Tensor,  # [B, L, D]
+        masked: Tensor | None,  # bool [B, L], True where a position takes no part
+        matrix: Tensor,  # [V, D]
+        bias: Tensor | None,  # [V]
+        pooling: Pooling,
+        activation: Activation,
+    ) -> Tensor:  # [B, V]
+        """activation(pooling over positions of <features, matrix_v> + bias_v)."""
+        batch, length, width = features.shape
+        # Under autocast a head may end in another type than its matrix; the matrix decides.
+        rows = features.reshape(batch * length, width).to(matrix.dtype)
+        nowhere = torch.empty(0, dtype=torch.long, device=rows.device)
+        masked_rows = nowhere if masked is None else masked.reshape(-1).nonzero().squeeze(1)  # [P]
+        size = matrix.shape[0]
+        columns = max(1, min(size, BUFFER_FLOATS // (batch * length)))
+        if (
+            self.buffer.numel() < rows.shape[0] * columns
+            or self.buffer.device != rows.device
+            or self.buffer.dtype != rows.dtype
+        ):
+            self.buffer = torch.empty(max(BUFFER_FLOATS, rows.shape[0] * columns), dtype=rows.dtype, device=rows.device)
+        pooled = torch.empty(batch, size, dtype=torch.float32, device=rows.device)  # [B, V]
+        for start in range(0, size, columns):
+            stop = min(start + columns, size)
+            logits = self.buffer[: rows.shape[0] * (stop - start)].view(rows.shape[0], stop - start)  # [B*L, C]
+            torch.mm(rows, matrix[start:stop].T, out=logits)
+            if bias is not None:
+                logits += bias[start:stop]
+            pooled[:, start:stop] = pooling(logits.view(batch, length, stop - start), masked_rows, activation)
+        return pooled

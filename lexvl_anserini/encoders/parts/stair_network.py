@@ -1,0 +1,219 @@
+"""The network of STAIR: two transformers and a token projection head on each, over one tied vocabulary.
+
+There is no public code or checkpoint. What the paper leaves open is a field of the configuration, with its default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import gelu
+
+from lexvl_anserini.encoders.parts.vision import PatchTransformer, ResidualBlock
+from lexvl_anserini.errors import CheckpointError
+
+MODEL_TYPE = "stair"
+
+# An unknown key is an error, here and below.
+STRICT = {"extra": "forbid"}
+
+
+@dataclass(frozen=True)
+class TextShape:
+    """The text transformer, by default the paper's (section 4.2).
+
+    max_length  tokens per caption, special ones included
+    causal      a token sees only those before it, as in CLIP; open in the paper, and off because every state is pooled
+    """
+
+    __pydantic_config__ = STRICT
+    width: int = 512
+    layers: int = 12
+    heads: int = 8
+    max_length: int = 76
+    causal: bool = False
+
+
+@dataclass(frozen=True)
+class ImageShape:
+    """The vision transformer, by default the paper's (section 4.2).
+
+    resolution   open in the paper; 224 is CLIP-B/16's
+    class_token  open in the paper; CLIP has one. It takes part in the maximum, but has no place in a localisation map
+    stem         a convolutional stem instead of the patch embedding, as `vision.PatchTransformer` takes it
+    """
+
+    __pydantic_config__ = STRICT
+    resolution: int = 224
+    patch_size: int = 16
+    width: int = 768
+    layers: int = 12
+    heads: int = 12
+    class_token: bool = True
+    stem: dict[str, list[int]] | None = None
+
+
+@dataclass(frozen=True)
+class StairConfig:
+    """A STAIR model as its config.json says it.
+
+    vocab_size      tokens of the tokenizer, which are the dimensions
+    text, image     shapes of the two transformers
+    bridge          how TRANSFORM meets an embedding of another width: True keeps the states' width and maps linearly
+                    afterwards (the paper's 86.8 M parameters of the image encoder), False lets its first layer change
+                    the width (86.2 M)
+    layer_norm_eps  of the heads; open in the paper, 1e-12 is that of BERT's head
+    stage           which stage of training the weights come from: 1, 2, 3, or single. After stage 1 texts stay masked
+    mask_specials   [CLS] and [SEP] count among a text's own tokens; open in the paper
+    padding         none: padding takes no part in the maximum; max_length: it does. Open in the paper
+    prompt          stands before every text, but not in a bag of tokens
+    """
+
+    __pydantic_config__ = STRICT
+    vocab_size: int = 30522
+    text: TextShape = field(default_factory=TextShape)
+    image: ImageShape = field(default_factory=ImageShape)
+    bridge: bool = True
+    layer_norm_eps: float = 1e-12
+    stage: Literal["single", "1", "2", "3"] = "single"
+    mask_specials: bool = False
+    padding: Literal["none", "max_length"] = "none"
+    prompt: str = "a photo of "
+
+    @classmethod
+    def read(cls, about: Mapping[str, Any], where: str) -> StairConfig:
+        """From the contents of a config.json.
+
+        Raises:
+            CheckpointError: another model's, an unknown key, or a value that does not fit.
+        """
+        from pydantic import TypeAdapter, ValidationError
+
+        if about.get("model_type") != MODEL_TYPE:
+            raise CheckpointError(
+                f"{where}: model_type {about.get('model_type')!r}, expected {MODEL_TYPE!r}; STAIR checkpoints are "
+                "those that `save_stair` wrote"
+            )
+        try:
+            config = TypeAdapter(cls).validate_python({k: v for k, v in about.items() if k != "model_type"})
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise CheckpointError(f"{where}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+        for name, shape in (("text", config.text), ("image", config.image)):
+            if shape.width % shape.heads:
+                raise CheckpointError(f"{where}: {name}: width {shape.width} does not divide by {shape.heads} heads")
+        return config
+
+    def to_json(self) -> dict[str, Any]:
+        """What `read` reads."""
+        return {"model_type": MODEL_TYPE, **asdict(self)}
+
+
+class MaskedBlock(ResidualBlock):
+    """The residual block of CLIP for texts: padding is never attended to."""
+
+    def forward(self, x: Tensor, padded: Tensor | None = None, causal: Tensor | None = None) -> Tensor:  # [B, L, D]
+        """States of the next layer.
+
+        Args:
+            x: states [B, L, D].
+            padded: bool [B, L], True at padding.
+            causal: bool [L, L], True where a row's token may not see a column's.
+        """
+        normed = self.ln_1(x)
+        x = (
+            x
+            + self.attn(
+                normed, normed, normed, key_padding_mask=padded, attn_mask=causal, need_weights=False, is_causal=False
+            )[0]
+        )
+        return x + self.mlp(self.ln_2(x))
+
+
+class TextTransformer(nn.Module):
+    """Captions to a state per token; the names of its parts are those of CLIP checkpoints."""
+
+    def __init__(self, vocab_size: int, shape: TextShape):
+        super().__init__()
+        self.causal = shape.causal
+        self.token_embedding = nn.Embedding(vocab_size, shape.width)
+        self.positional_embedding = nn.Parameter(torch.zeros(shape.max_length, shape.width))
+        self.transformer: Any = nn.Module()
+        self.transformer.resblocks = nn.ModuleList(MaskedBlock(shape.width, shape.heads) for _ in range(shape.layers))
+        self.ln_final = nn.LayerNorm(shape.width)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:  # [B, L], [B, L]
+        """States [B, L, D]."""
+        length = input_ids.shape[1]
+        x = self.token_embedding(input_ids) + self.positional_embedding[:length]
+        padded = attention_mask == 0
+        later = torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1) if self.causal else None
+        for block in self.transformer.resblocks:
+            x = block(x, padded, later)
+        return self.ln_final(x)
+
+
+class ClassPatchTransformer(PatchTransformer):
+    """The vision transformer with CLIP's class token before the patches."""
+
+    def __init__(self, shape: ImageShape):
+        super().__init__(shape.resolution, shape.patch_size, shape.width, shape.layers, shape.heads, shape.stem)
+        self.class_embedding = nn.Parameter(torch.zeros(shape.width))
+        self.positional_embedding = nn.Parameter(torch.zeros(len(self.positional_embedding) + 1, shape.width))
+
+    def forward(self, pixels: Tensor) -> Tensor:  # [B, 3, R, R]
+        """States [B, 1 + P, D], the class token first."""
+        patches = self.conv1(pixels).flatten(2).transpose(1, 2)  # [B, P, D]
+        x = torch.cat([self.class_embedding.expand(len(patches), 1, -1), patches], dim=1)
+        x = self.ln_pre(x + self.positional_embedding)
+        for block in self.transformer.resblocks:  # type: ignore[union-attr]
+            x = block(x)
+        return self.ln_post(x)
+
+
+class TokenHead(nn.Module):
+    """TRANSFORM of equation 4 (fully connected layer, GELU, LayerNorm) and the bias b; e is tied and lives elsewhere.
+
+    A bridge follows where the states are wider or narrower than the embeddings (see `StairConfig.bridge`).
+    """
+
+    def __init__(self, width: int, embedding: int, vocab_size: int, bridge: bool, eps: float):
+        super().__init__()
+        inner = width if bridge else embedding
+        self.dense = nn.Linear(width, inner)
+        self.norm = nn.LayerNorm(inner, eps=eps)
+        self.bridge = nn.Linear(inner, embedding, bias=False) if inner != embedding else nn.Identity()
+        self.bias = nn.Parameter(torch.zeros(vocab_size))
+
+    def forward(self, hidden: Tensor) -> Tensor:  # [B, L, D]
+        """States as the embeddings see them, [B, L, D']; the logits are their products with e, plus b."""
+        return self.bridge(self.norm(gelu(self.dense(hidden))))
+
+
+class Stair(nn.Module):
+    """Both encoders up to the vocabulary: what is trained, saved and loaded."""
+
+    def __init__(self, config: StairConfig):
+        super().__init__()
+        self.config = config
+        image, embedding = config.image, config.text.width
+        self.text = TextTransformer(config.vocab_size, config.text)
+        self.image: nn.Module
+        if image.class_token:
+            self.image = ClassPatchTransformer(image)
+        else:
+            self.image = PatchTransformer(
+                image.resolution, image.patch_size, image.width, image.layers, image.heads, image.stem
+            )
+        heads = (config.vocab_size, config.bridge, config.layer_norm_eps)
+        self.text_head = TokenHead(config.text.width, embedding, *heads)
+        self.image_head = TokenHead(image.width, embedding, *heads)
+
+    @property
+    def embeddings(self) -> Tensor:
+        """The matrix e of both heads, [V, D']: the text encoder's token embeddings."""
+        return self.text.token_embedding.weight

@@ -1,0 +1,332 @@
+"""Towers: one side of an encoder, from items to vectors over the vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import torch
+from scipy import sparse
+from torch import Tensor
+
+from lexvl_anserini.data.images import Skipped
+from lexvl_anserini.encoders.encoder import read_document, read_topic
+from lexvl_anserini.encoders.parts.activations import Activation
+from lexvl_anserini.encoders.parts.pooling import Pooling, Projector
+from lexvl_anserini.encoders.parts.sparsify import Sparsifier, kept
+from lexvl_anserini.encoders.parts.tokens import Columns, TextReader
+from lexvl_anserini.errors import CheckpointError, LexvlError
+from lexvl_anserini.progress import Progress, silent
+from lexvl_anserini.records import Document, Topic
+from lexvl_anserini.vocabulary import Vocabulary
+
+# Rows of a matrix product from which a CPU is as fast as it gets, and the share of a text's batch row that may be
+# padding from there on.
+ENOUGH_TOKENS, MOST_PADDING = 512, 1 / 8
+
+# Maps its inputs (token ids and attention mask, both [B, L]; or pixels [B, 3, R, R]) to hidden states [B, L, D].
+Backbone = Callable[..., Tensor]
+
+
+@dataclass(frozen=True)
+class Head:
+    """hidden [B, L, D] -> logit [B, L, V]: a transform, then a projection on the vocabulary.
+
+    transform  [B, L, D] -> [B, L, D']
+    matrix     [V, D'], often the (tied) input embeddings
+    bias       [V] or None
+    """
+
+    transform: Callable[[Tensor], Tensor]
+    matrix: Tensor
+    bias: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Composition:
+    """backbone x head x activation x pooling x sparsifier: the equation of a lexical tower, as data.
+
+    normalise  L2 norm over the dimensions before the sparsifier (a masked vector is then not of unit length)
+    """
+
+    backbone: Backbone
+    head: Head
+    activation: Activation
+    pooling: Pooling
+    sparsifier: Sparsifier
+    normalise: bool = False
+
+
+class Batch(NamedTuple):
+    """One forward pass.
+
+    positions  of its items among the inputs, int64 [B]
+    inputs     what the backbone is called with
+    masked     bool [B, L], True at positions that take no part in pooling; None if all take part
+    own        per item its own tokens' dimensions, ascending; None unless the sparsifier asks for them
+    """
+
+    positions: np.ndarray
+    inputs: tuple[Tensor, ...]
+    masked: Tensor | None = None
+    own: list[np.ndarray] | None = None
+
+
+class LexicalTower:
+    """Items to lexical vectors through a composition; `batches` says how items become the backbone's inputs.
+
+    A vector is computed from its own item only, so that order, batch size and neighbours do not matter beyond float
+    rounding.
+    """
+
+    kind = "impact"
+    binary = False
+
+    def __init__(self, composition: Composition, columns: Columns, device: torch.device | str = "cpu"):
+        self.composition, self.columns, self.device = composition, columns, torch.device(device)
+        self.project = Projector()
+        rows = composition.head.matrix.shape[0]
+        if rows != len(columns.vocabulary):
+            raise CheckpointError(f"the head has {rows} dimensions, the vocabulary {len(columns.vocabulary)} terms")
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """Maps a column of `weights` to its term."""
+        return self.columns.vocabulary
+
+    def read_topic(self, topic: Topic) -> str:
+        """What a topic gives this tower to encode."""
+        return read_topic(topic)
+
+    def skipping(self, skipped: list[Skipped]) -> Self:
+        """The same tower; one of pictures appends those that cannot be read to `skipped`, their rows are empty."""
+        return self
+
+    def batches(self, inputs: Sequence[Any], batch_size: int) -> Iterator[Batch]:
+        """The forward passes of `inputs`, each item in exactly one."""
+        raise NotImplementedError
+
+    def pooled(self, inputs: tuple[Tensor, ...], masked: Tensor | None) -> Tensor:
+        """Weights before the sparsifier, float32 [B, V], from the backbone's inputs and the pooling mask [B, L]."""
+        composition = self.composition
+        hidden = composition.backbone(*inputs)  # [B, L, D]
+        features = composition.head.transform(hidden)  # [B, L, D']
+        weights = self.project(
+            features,
+            masked,
+            composition.head.matrix,
+            composition.head.bias,
+            composition.pooling,
+            composition.activation,
+        )  # [B, V]
+        # The reference divides by the norm clamped at 1e-12, as torch.nn.functional.normalize does.
+        return torch.nn.functional.normalize(weights, dim=1) if composition.normalise else weights
+
+    @torch.inference_mode()
+    def weights(self, inputs: Sequence[Any], batch_size: int = 32, progress: Progress = silent) -> sparse.csr_matrix:
+        """CSR [n, V] float32 after the sparsifier: weights > 0, dimensions ascending.
+
+        Raises:
+            LexvlError: the model gave a weight that is not a finite number.
+        """
+        dims: list[np.ndarray] = [np.empty(0, np.int32)] * len(inputs)
+        values: list[np.ndarray] = [np.empty(0, np.float32)] * len(inputs)
+        for batch in self.batches(inputs, batch_size):
+            positions = batch.positions
+            weights = self.pooled(batch.inputs, batch.masked)
+            if not torch.isfinite(weights).all():
+                first = str(inputs[positions[0]])[:60]
+                raise LexvlError(f"the model gave a weight that is not finite for input {first!r} or its batch")
+            mask = kept(weights, self.own_mask(batch.own), self.composition.sparsifier)
+            where = mask.nonzero()  # [nnz, 2], row-major, hence dimensions ascending within a row
+            picked = weights[mask].float().cpu().numpy()
+            columns = where[:, 1].to(torch.int32).cpu().numpy()
+            bounds = np.searchsorted(where[:, 0].cpu().numpy(), np.arange(1, len(positions)))
+            for position, row_dims, row_values in zip(
+                positions, np.split(columns, bounds), np.split(picked, bounds), strict=True
+            ):
+                # Copies, or each short row would keep its whole batch alive.
+                dims[position], values[position] = row_dims.copy(), row_values.copy()
+            progress(len(positions))
+        indptr = np.concatenate([[0], np.cumsum([len(row) for row in dims])])
+        shape = (len(inputs), len(self.vocabulary))
+        if not len(inputs):
+            return sparse.csr_matrix(shape, dtype=np.float32)
+        return sparse.csr_matrix((np.concatenate(values), np.concatenate(dims), indptr), shape=shape)
+
+    def own_mask(self, own: list[np.ndarray] | None) -> Tensor | None:
+        """Bool [B, V], True at the own tokens of each item of a batch."""
+        if own is None:
+            return None
+        mask = torch.zeros(len(own), len(self.vocabulary), dtype=torch.bool, device=self.device)
+        for row, dims in enumerate(own):
+            mask[row, torch.from_numpy(dims)] = True
+        return mask
+
+    @torch.inference_mode()
+    def dense_weights(self, inputs: Sequence[Any], batch_size: int = 32) -> np.ndarray:
+        """float32 [n, V] before the sparsifier."""
+        result = np.empty((len(inputs), len(self.vocabulary)), dtype=np.float32)
+        for batch in self.batches(inputs, batch_size):
+            result[batch.positions] = self.pooled(batch.inputs, batch.masked).cpu().numpy()
+        return result
+
+
+class TextTower(LexicalTower):
+    """Texts to lexical vectors. Texts are batched by length."""
+
+    def __init__(
+        self,
+        composition: Composition,
+        reader: TextReader,
+        columns: Columns,
+        device: torch.device | str = "cpu",
+        joiner: str = " ",
+    ):
+        super().__init__(composition, columns, device)
+        self.reader, self.joiner = reader, joiner
+
+    def read(self, document: Document) -> str:
+        """The text of a document, as this tower reads it."""
+        return read_document(document, self.joiner)
+
+    def batches(self, inputs: Sequence[str], batch_size: int) -> Iterator[Batch]:
+        """The longest texts come first (see `by_length`)."""
+        for positions, rows, padded in token_batches(self.reader, inputs, batch_size, self.device):
+            masked = None if self.reader.padding == "max_length" else padded[1] == 0
+            own = self.columns.own(rows) if self.composition.sparsifier.needs_own else None
+            yield Batch(positions, padded, masked, own)
+
+
+def token_batches(
+    reader: TextReader, texts: Sequence[str], batch_size: int, device: torch.device
+) -> Iterator[tuple[np.ndarray, list[list[int]], tuple[Tensor, Tensor]]]:
+    """Tokenised texts, the longest first: positions [B], token ids as read, and padded with their attention [B, L]."""
+    ids = reader(texts)
+    whole = reader.padding == "max_length"
+    lengths = [reader.max_length if whole else len(row) for row in ids]
+    for positions in by_length(lengths, batch_size, device):
+        rows = [ids[i] for i in positions]
+        yield positions, rows, pad(rows, max(1, lengths[positions[0]]), reader.pad_id, device)
+
+
+def by_length(lengths: Sequence[int], batch_size: int, device: torch.device) -> Iterator[np.ndarray]:
+    """Positions of the texts of each batch, int64 [B], the longest first: memory peaks (or runs out) at the start.
+
+    On a CPU, where time goes with the number of tokens and padding is tokens too, a batch that has `ENOUGH_TOKENS`
+    also ends before a text that would be padded by more than `MOST_PADDING`.
+    """
+    order = np.argsort([-length for length in lengths], kind="stable")
+    start = 0
+    while start < len(order):
+        stop = min(start + batch_size, len(order))
+        if device.type == "cpu":
+            longest = max(1, lengths[order[start]])
+            enough = start + -(-ENOUGH_TOKENS // longest)
+            while enough < stop and lengths[order[enough]] >= (1 - MOST_PADDING) * longest:
+                enough += 1
+            stop = min(stop, enough)
+        yield order[start:stop]
+        start = stop
+
+
+def pad(ids: Sequence[Sequence[int]], length: int, pad_id: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Token ids and attention mask, both int64 [B, length]."""
+    input_ids = np.full((len(ids), length), pad_id, dtype=np.int64)
+    attention = np.zeros((len(ids), length), dtype=np.int64)
+    for row, tokens in enumerate(ids):
+        input_ids[row, : len(tokens)] = tokens
+        attention[row, : len(tokens)] = 1
+    return torch.from_numpy(input_ids).to(device), torch.from_numpy(attention).to(device)
+
+
+def csr_rows(rows: Sequence[np.ndarray], width: int) -> sparse.csr_matrix:
+    """Binary CSR [n, width] float32 from the ascending dimensions of each row."""
+    indptr = np.concatenate([[0], np.cumsum([len(row) for row in rows])])
+    indices = np.concatenate(rows) if rows else np.empty(0)
+    data = np.ones(len(indices), dtype=np.float32)
+    return sparse.csr_matrix((data, indices.astype(np.int32), indptr), shape=(len(rows), width))
+
+
+class BagTower:
+    """Binary bag of a text's own tokens: no network (SVDR's non-parametric side, SPLADE-doc queries).
+
+    weight     [V], when given, replaces the ones (inference-free queries with IDF weights)
+    normalise  divide by the L2 norm (VDR checkpoints with `norm: true`)
+    topk       keep the largest weights only; None keeps all
+    """
+
+    kind = "impact"
+
+    def __init__(
+        self,
+        reader: TextReader,
+        columns: Columns,
+        weight: np.ndarray | None = None,
+        joiner: str = " ",
+        normalise: bool = False,
+        topk: int | None = None,
+    ):
+        self.reader, self.columns, self.joiner, self.normalise, self.topk = reader, columns, joiner, normalise, topk
+        self.weight = None if weight is None else weight.astype(np.float32)
+
+    @property
+    def binary(self) -> bool:
+        """True if all weights are 1, so that quantising must not scale them."""
+        return not self.normalise and (self.weight is None or bool((self.weight == 1).all()))
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """Maps a column of `weights` to its term."""
+        return self.columns.vocabulary
+
+    def read(self, document: Document) -> str:
+        """The text of a document, as this tower reads it."""
+        return read_document(document, self.joiner)
+
+    def read_topic(self, topic: Topic) -> str:
+        """The text of a topic."""
+        return read_topic(topic)
+
+    def skipping(self, skipped: list[Skipped]) -> Self:
+        """The same tower: it reads no pictures."""
+        return self
+
+    def weights(self, inputs: Sequence[str], batch_size: int = 32, progress: Progress = silent) -> sparse.csr_matrix:
+        """CSR [n, V] float32, > 0, dimensions ascending."""
+        rows = self.columns.own(self.reader(inputs))
+        matrix = csr_rows(rows, len(self.vocabulary))
+        if self.weight is not None:
+            matrix.data = self.weight[matrix.indices]
+            matrix = without_zeros(matrix)
+        if self.topk is not None:
+            matrix = largest(matrix, self.topk)
+        if self.normalise:
+            lengths = np.sqrt(matrix.multiply(matrix).sum(axis=1)).A1
+            matrix.data /= np.repeat(lengths, np.diff(matrix.indptr)).astype(np.float32)
+        progress(len(inputs))
+        return matrix
+
+    def dense_weights(self, inputs: Sequence[str], batch_size: int = 32) -> np.ndarray:
+        """float32 [n, V]; a bag has no other weights than its own tokens'."""
+        return self.weights(inputs, batch_size).toarray()
+
+
+def without_zeros(matrix: sparse.csr_matrix) -> sparse.csr_matrix:
+    """The same matrix without stored values <= 0."""
+    matrix.data[~(matrix.data > 0)] = 0
+    matrix.eliminate_zeros()
+    return matrix
+
+
+def largest(matrix: sparse.csr_matrix, k: int) -> sparse.csr_matrix:
+    """The k largest weights of each row; among equals the lowest dimensions."""
+    rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
+    order = np.lexsort((matrix.indices, -matrix.data, rows))
+    rank = np.empty(len(order), dtype=np.int64)
+    rank[order] = np.arange(len(order)) - matrix.indptr[rows[order]]
+    matrix.data[rank >= k] = 0
+    matrix.eliminate_zeros()
+    return matrix

@@ -1,0 +1,274 @@
+"""Image backbones: pictures to patch states [B, P, D], and the pixels they read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from lexvl_anserini.data.images import Skipped, read_images
+from lexvl_anserini.encoders.encoder import read_image_of
+from lexvl_anserini.encoders.parts.tokens import Columns
+from lexvl_anserini.encoders.parts.towers import Batch, Composition, LexicalTower
+from lexvl_anserini.errors import CheckpointError
+from lexvl_anserini.records import Document, Topic
+
+# CLIP's channel statistics, which VDR keeps.
+CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
+CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
+
+# Pillow's numbers, as preprocessor_config.json writes them.
+BILINEAR, BICUBIC = 2, 3
+
+# Pixels that a resized picture may have: 96 MiB.
+MOST_PIXELS = 1 << 25
+
+
+@dataclass(frozen=True)
+class Pixels:
+    """How a picture becomes a square of numbers: shorter side resized bicubically, centre cropped, normalised.
+
+    resolution  side of the square in pixels
+    mean, std   per channel, of values in 0..1
+    """
+
+    resolution: int
+    mean: tuple[float, float, float] = CLIP_MEAN
+    std: tuple[float, float, float] = CLIP_STD
+
+    def crop(self, image: Any) -> np.ndarray:
+        """uint8 [R, R, 3] of an RGB PIL image.
+
+        The long side is rounded down and the crop's offset half to even, as torchvision does.
+        """
+        return centre_crop(image, self.resolution, self.resolution)
+
+    def normalise(self, crops: Tensor) -> Tensor:
+        """uint8 [B, R, R, 3] -> float32 [B, 3, R, R]."""
+        pixels = crops.permute(0, 3, 1, 2).float() / 255.0
+        mean, std = (torch.tensor(v, device=crops.device).view(1, 3, 1, 1) for v in (self.mean, self.std))
+        return (pixels - mean) / std
+
+
+def centre_crop(image: Any, side: int, shorter: int, resample: int = BICUBIC, floor: bool = False) -> np.ndarray:
+    """uint8 [side, side, 3] from the middle of an RGB PIL image whose shorter side was resized to `shorter`.
+
+    The long side is rounded down, as libraries do. Where the resized picture is smaller than the crop, black is around
+    it. Of a strip so long that resizing it would fill the memory only the crop is computed, as Pillow rounds it.
+
+    Args:
+        image: of any size.
+        side: of the crop.
+        shorter: side after resizing.
+        resample: Pillow's number of the filter.
+        floor: the crop's offset is rounded down, as transformers does; else half to even, as torchvision does.
+    """
+    width, height = image.size
+    if width <= height:
+        size = (shorter, max(shorter, int(shorter * height / width)))
+    else:
+        size = (max(shorter, int(shorter * width / height)), shorter)
+    left, top = (offset(length, side, floor) for length in size)
+    if size[0] * size[1] > MOST_PIXELS and shorter >= side:
+        across, down = width / size[0], height / size[1]
+        box = (left * across, top * down, min((left + side) * across, width), min((top + side) * down, height))
+        return np.asarray(image.resize((side, side), resample, box=box), dtype=np.uint8)
+    image = image if image.size == size else image.resize(size, resample)
+    return np.asarray(image.crop((left, top, left + side, top + side)), dtype=np.uint8)
+
+
+def offset(length: int, side: int, floor: bool) -> int:
+    """Where a centre crop of `side` begins in `length`."""
+    return (length - side) // 2 if floor else round((length - side) / 2)
+
+
+class QuickGELU(nn.Module):
+    """x * sigmoid(1.702 x), CLIP's approximation of GELU."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Element by element; as SiLU, which is one pass over memory."""
+        return torch.nn.functional.silu(1.702 * x) / 1.702
+
+
+class ResidualBlock(nn.Module):
+    """Pre-LayerNorm attention and MLP; the names of its parts are those of CLIP checkpoints."""
+
+    def __init__(self, width: int, heads: int):
+        super().__init__()
+        self.ln_1 = nn.LayerNorm(width)
+        self.attn = nn.MultiheadAttention(width, heads, batch_first=True)
+        self.ln_2 = nn.LayerNorm(width)
+        self.mlp = nn.Sequential()
+        self.mlp.add_module("c_fc", nn.Linear(width, 4 * width))
+        self.mlp.add_module("gelu", QuickGELU())
+        self.mlp.add_module("c_proj", nn.Linear(4 * width, width))
+
+    def forward(self, x: Tensor) -> Tensor:  # [B, P, D]
+        """States of the next layer [B, P, D]."""
+        normed = self.ln_1(x)
+        x = x + self.attn(normed, normed, normed, need_weights=False)[0]
+        return x + self.mlp(self.ln_2(x))
+
+
+class ConvResidual(nn.Module):
+    """Two 3x3 convolutions with batch norm beside the identity (He et al., CVPR 2016)."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.conv_1 = nn.Conv2d(width, width, 3, padding=1, bias=False)
+        self.norm_1 = nn.BatchNorm2d(width)
+        self.conv_2 = nn.Conv2d(width, width, 3, padding=1, bias=False)
+        self.norm_2 = nn.BatchNorm2d(width)
+
+    def forward(self, x: Tensor) -> Tensor:  # [B, C, H, W]
+        """Maps of the same shape."""
+        inner = nn.functional.relu(self.norm_1(self.conv_1(x)))
+        return nn.functional.relu(x + self.norm_2(self.conv_2(inner)))
+
+
+class ConvStem(nn.Sequential):
+    """Convolutions in place of the patch embedding, so that small transformers learn from few pictures.
+
+    Each stage halves the grid and has its own width, then as many residual blocks as asked (Xiao et al., NeurIPS 2021).
+
+    widths  channels per stage
+    blocks  residual blocks per stage
+    width   of the states that leave it
+    """
+
+    def __init__(self, widths: Sequence[int], blocks: Sequence[int], width: int):
+        if not widths or len(widths) != len(blocks):
+            raise CheckpointError(
+                f"convolutional stem: {len(widths)} widths and {len(blocks)} blocks, expected one each per stage"
+            )
+        layers: list[nn.Module] = []
+        for before, channels, count in zip((3, *widths), widths, blocks, strict=False):
+            layers += [
+                nn.Conv2d(before, channels, 3, stride=2, padding=1, bias=False),
+                nn.BatchNorm2d(channels),
+                nn.ReLU(),
+                *(ConvResidual(channels) for _ in range(count)),
+            ]
+        if widths[-1] != width:
+            layers.append(nn.Conv2d(widths[-1], width, 1, bias=False))
+        super().__init__(*layers)
+
+    def forward(self, pixels: Tensor) -> Tensor:  # [B, 3, R, R]
+        """Maps [B, D, R / 2^stages, R / 2^stages]; convolutions are fastest with channels last."""
+        return super().forward(pixels.contiguous(memory_format=torch.channels_last))
+
+
+class PatchTransformer(nn.Module):
+    """CLIP's vision transformer without class token: every patch state leaves it (VDR).
+
+    With `stem` (`{"widths": [32, 64, 128], "blocks": [0, 1, 1]}`) a convolutional stem of total stride `patch_size`
+    stands where the patch embedding was.
+    """
+
+    def __init__(
+        self,
+        resolution: int = 224,
+        patch_size: int = 32,
+        width: int = 768,
+        layers: int = 12,
+        heads: int = 12,
+        stem: Mapping[str, Sequence[int]] | None = None,
+    ):
+        super().__init__()
+        self.conv1: nn.Module
+        if stem is None:
+            self.conv1 = nn.Conv2d(3, width, patch_size, stride=patch_size, bias=False)
+        else:
+            self.conv1 = ConvStem(stem["widths"], stem["blocks"], width)
+            if 2 ** len(stem["widths"]) != patch_size:
+                raise CheckpointError(
+                    f"convolutional stem of {len(stem['widths'])} stages has stride {2 ** len(stem['widths'])}, "
+                    f"the configuration says patch_size {patch_size}"
+                )
+        self.positional_embedding = nn.Parameter(torch.zeros((resolution // patch_size) ** 2, width))
+        self.ln_pre = nn.LayerNorm(width)
+        self.transformer = nn.Module()
+        self.transformer.resblocks = nn.ModuleList(ResidualBlock(width, heads) for _ in range(layers))
+        self.ln_post = nn.LayerNorm(width)
+
+    def forward(self, pixels: Tensor) -> Tensor:  # [B, 3, R, R]
+        """Patch states [B, P, D]."""
+        x = self.conv1(pixels).flatten(2).transpose(1, 2)  # [B, P, D]
+        x = self.ln_pre(x + self.positional_embedding)
+        for block in self.transformer.resblocks:  # type: ignore[union-attr]
+            x = block(x)
+        return self.ln_post(x)
+
+
+@dataclass(frozen=True)
+class Images:
+    """Pictures, decoded and cropped in threads beside the forward pass; the input is pixels [B, 3, R, R].
+
+    skipped  takes the pictures that cannot be read, which are in no batch; None: the first of them is an error
+    """
+
+    pixels: Pixels
+    device: torch.device
+    skipped: list[Skipped] | None = None
+
+    def read(self, document: Document) -> str:
+        """The image of a document."""
+        return read_image_of(document)
+
+    def read_topic(self, topic: Topic) -> str:
+        """The image of a topic."""
+        return read_image_of(topic)
+
+    def batches(self, inputs: Sequence[Any], batch_size: int) -> Iterator[Batch]:
+        """In the order of the inputs, which are paths, `archive.tar::member` or PIL images."""
+        crops = read_images(inputs, on_error="fail" if self.skipped is None else "skip", prepare=self.pixels.crop)
+        while piece := list(islice(crops, batch_size)):
+            positions = np.array([image.position for image in piece], dtype=np.int64)
+            stacked = torch.from_numpy(np.stack([image.value for image in piece])).to(self.device)
+            yield Batch(positions, (self.pixels.normalise(stacked),))
+        if self.skipped is not None:
+            self.skipped.extend(crops.skipped)
+
+    def skipping(self, skipped: list[Skipped]) -> Self:
+        """The same, leaving out pictures that cannot be read."""
+        return replace(self, skipped=skipped)
+
+
+class ImageTower(LexicalTower):
+    """Images to lexical vectors. Pictures are decoded and cropped in threads beside the forward pass.
+
+    Inputs are paths, `archive.tar::member` or PIL images.
+    """
+
+    def __init__(self, composition: Composition, pixels: Pixels, columns: Columns, device: torch.device | str = "cpu"):
+        super().__init__(composition, columns, device)
+        self.items = Images(pixels, self.device)
+
+    @property
+    def pixels(self) -> Pixels:
+        """How a picture becomes a square of numbers."""
+        return self.items.pixels
+
+    def read(self, document: Document) -> str:
+        """The image of a document."""
+        return self.items.read(document)
+
+    def read_topic(self, topic: Topic) -> str:
+        """The image of a topic."""
+        return self.items.read_topic(topic)
+
+    def skipping(self, skipped: list[Skipped]) -> Self:
+        """The same tower; pictures that cannot be read are appended to `skipped`, their rows are empty."""
+        tower = copy(self)
+        tower.items = self.items.skipping(skipped)
+        return tower
+
+    def batches(self, inputs: Sequence[Any], batch_size: int) -> Iterator[Batch]:
+        """In the order of the inputs."""
+        return self.items.batches(inputs, batch_size)

@@ -1,0 +1,1 @@
+"""Queries: topics read, encoded, parsed, refined and searched."""

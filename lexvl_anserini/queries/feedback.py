@@ -1,0 +1,118 @@
+"""Pseudo-relevance feedback over impacts: a query moves towards its own best documents (Rocchio).
+
+q' = alpha q/|q| + beta mean(d/|d|), where the mean keeps its largest terms only; q' is then made integers again, its
+largest weight 255. As Anserini's Rocchio, without documents that count against.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import sqrt
+from pathlib import Path
+
+from lexvl_anserini.errors import ArtefactError, DataError, UsageError
+from lexvl_anserini.records import SCORE_LIMIT, Manifest
+
+# What the heaviest term of an expanded query weighs: 8 bits, as other queries.
+LARGEST = 255
+
+VectorOf = Callable[[str], Mapping[str, int]]
+
+
+@dataclass(frozen=True)
+class Feedback:
+    """How a query is expanded.
+
+    documents    best ones that are taken as relevant
+    terms        of their mean that are kept
+    alpha, beta  shares of the query and of the mean, both of length 1
+
+    Raises:
+        UsageError: a number that makes no sense.
+    """
+
+    documents: int = 10
+    terms: int = 20
+    alpha: float = 1.0
+    beta: float = 0.5
+
+    def __post_init__(self) -> None:
+        if self.documents < 1 or self.terms < 1:
+            raise UsageError(f"feedback from {self.documents} documents and {self.terms} terms: expected at least 1")
+        if self.alpha < 0 or self.beta < 0 or self.alpha + self.beta == 0:
+            raise UsageError(f"feedback with alpha {self.alpha} and beta {self.beta}: expected >= 0, one of them above")
+
+
+def rocchio(query: Mapping[str, int], documents: Sequence[Mapping[str, int]], feedback: Feedback) -> dict[str, float]:
+    """The expanded query, term -> weight > 0; without documents the query itself."""
+    documents = [vector for vector in documents if vector]
+    moved: dict[str, float] = defaultdict(float)
+    for term, weight in unit(query).items():
+        moved[term] += feedback.alpha * weight
+    mean: dict[str, float] = defaultdict(float)
+    for vector in documents:
+        for term, weight in unit(vector).items():
+            mean[term] += weight / len(documents)
+    for term in sorted(mean, key=lambda term: (-mean[term], term))[: feedback.terms]:
+        moved[term] += feedback.beta * mean[term]
+    return {term: weight for term, weight in moved.items() if weight > 0}
+
+
+def unit(vector: Mapping[str, int]) -> dict[str, float]:
+    """The vector at length 1."""
+    length = sqrt(sum(weight * weight for weight in vector.values()))
+    return {term: weight / length for term, weight in vector.items()}
+
+
+def integers(weights: Mapping[str, float], bound: Callable[[Mapping[str, int]], int]) -> dict[str, int]:
+    """Weights as integers, the largest 255, or as many bits less as keep every score below 2^24.
+
+    Args:
+        bound: the highest score that a vector of weights can reach.
+    """
+    largest = LARGEST
+    while True:
+        scale = largest / max(weights.values(), default=1.0)
+        vector = {term: round(weight * scale) for term, weight in weights.items()}
+        vector = {term: weight for term, weight in vector.items() if weight}
+        if largest == 1 or bound(vector) < SCORE_LIMIT:
+            return vector
+        largest //= 2
+
+
+class ShardVectors:
+    """The vectors of all documents of some shards, in memory at eight bytes a posting; called with an id.
+
+    Raises:
+        ArtefactError: the shards are not those of the index.
+    """
+
+    def __init__(self, shards: Path, index: Manifest):
+        from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
+        from lexvl_anserini.shards.writing import read_manifest
+
+        manifest = read_manifest(shards)
+        if manifest != index:
+            raise ArtefactError(f"{shards}: not the shards that the index was built from; feedback needs their vectors")
+        self.vocabulary = read_vocabulary(shards, manifest)
+        self.dims, self.impacts, self.spans = array("i"), array("i"), {}
+        for document in read_impacts(shards, manifest, self.vocabulary):
+            start = len(self.dims)
+            self.dims.extend(self.vocabulary.dimension[term] for term in document.vector)
+            self.impacts.extend(document.vector.values())
+            self.spans[document.doc_id] = slice(start, len(self.dims))
+
+    def __call__(self, doc_id: str) -> dict[str, int]:
+        """The document's vector.
+
+        Raises:
+            DataError: there is no such document.
+        """
+        if doc_id not in self.spans:
+            raise DataError(f"no document {doc_id!r} in the shards")
+        span = self.spans[doc_id]
+        terms = (self.vocabulary.terms[dim] for dim in self.dims[span])
+        return dict(zip(terms, self.impacts[span], strict=True))

@@ -1,0 +1,218 @@
+"""What is done to encoded queries before and around the engine: lists of terms, cuts, filters, texts, feedback.
+
+In this order: terms are listed or left out, weights cut, the query expanded by feedback (and its terms listed again),
+and the vector searched: with BM25 of the topic's text beside it, among the documents that match a tree, in two phases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lexvl_anserini.errors import DataError, UsageError
+from lexvl_anserini.queries.clauses import All, AnyOf, Clause, Ids, Impacts, Text, TreeQuery, Unscored
+from lexvl_anserini.queries.feedback import Feedback, VectorOf, integers, rocchio
+from lexvl_anserini.records import ImpactQuery, ScoredDoc
+
+# Queries in hand at once.
+PIECE = 256
+
+Vector = Mapping[str, int]
+# Searches a tree: query id, tree, hits -> ranked list.
+SearchTree = Callable[[str, Clause, int], list[ScoredDoc]]
+
+
+class TwoPhase(NamedTuple):
+    """First the `terms` heaviest terms find `candidates` documents, then the whole query ranks those."""
+
+    terms: int
+    candidates: int = 1000
+
+
+class Asked(NamedTuple):
+    """A query and, where it is needed, the topic's text."""
+
+    query: ImpactQuery | TreeQuery
+    text: str | None = None
+
+
+@dataclass(frozen=True)
+class Refinement:
+    """How queries are refined; the default leaves them as they are.
+
+    only_terms     terms that a query may have; None allows all
+    without_terms  terms that it may not have
+    query_terms    keep that many heaviest terms
+    threshold      keep weights of at least this share (0 to 1) of the query's largest
+    where          only documents that match; does not score
+    text_weight    times BM25 of the topic's text on the field `text`, added to the score
+    two_phase      see there
+    feedback       see there
+
+    Raises:
+        UsageError: a number that makes no sense.
+    """
+
+    only_terms: frozenset[str] | None = None
+    without_terms: frozenset[str] = frozenset()
+    query_terms: int | None = None
+    threshold: float = 0.0
+    where: Clause | None = None
+    text_weight: float = 0.0
+    two_phase: TwoPhase | None = None
+    feedback: Feedback | None = None
+
+    def __post_init__(self) -> None:
+        counts = [self.query_terms, *(self.two_phase or ())]
+        if any(count is not None and count < 1 for count in counts):
+            raise UsageError(f"query terms, first terms and candidates are {counts}: expected at least 1")
+        if not 0 <= self.threshold <= 1:
+            raise UsageError(f"threshold {self.threshold}: expected a share between 0 and 1 of the largest weight")
+        if not self.text_weight >= 0:
+            raise UsageError(f"text weight {self.text_weight}: expected a number >= 0")
+
+    @property
+    def needs_trees(self) -> bool:
+        """Whether something besides the vector decides."""
+        return self.where is not None or self.text_weight > 0
+
+    def listed(self, vector: Vector) -> dict[str, int]:
+        """The terms that the lists let pass."""
+        only, without = self.only_terms, self.without_terms
+        return {t: w for t, w in vector.items() if t not in without and (only is None or t in only)}
+
+    def cut(self, vector: Vector) -> dict[str, int]:
+        """The terms that lists, threshold and number let pass."""
+        vector = self.listed(vector)
+        least = self.threshold * max(vector.values(), default=0)
+        return heaviest({t: w for t, w in vector.items() if w >= least}, self.query_terms)
+
+    def tree(self, asked: Asked) -> Clause:
+        """The whole of what is asked."""
+        clause = asked.query.clause if isinstance(asked.query, TreeQuery) else Impacts(asked.query.vector)
+        if self.text_weight:
+            clause = AnyOf((clause, Text(_text_of(asked), self.text_weight)))
+        return clause if self.where is None else All((clause, Unscored(self.where)))
+
+
+def refinement_names() -> set[str]:
+    """Under which names a run's manifest keeps what is not an option of the encoder itself."""
+    return {"require", "forbid", *(field.name for field in fields(Refinement))}
+
+
+def heaviest(vector: Vector, count: int | None) -> dict[str, int]:
+    """The `count` largest weights, in the order of the vector; among equals its first."""
+    if count is None or len(vector) <= count:
+        return dict(vector)
+    kept = set(sorted(vector, key=lambda term: -vector[term])[:count])
+    return {term: weight for term, weight in vector.items() if term in kept}
+
+
+def refined_queries(queries: Iterable[Any], refinement: Refinement) -> Iterator[Any]:
+    """Encoded queries with their lists and cuts applied; a tree is left as it is."""
+    for query in queries:
+        yield query._replace(vector=refinement.cut(query.vector)) if isinstance(query, ImpactQuery) else query
+
+
+def search_refined(
+    engine: Any,
+    search_tree: SearchTree,
+    queries: Iterable[Asked],
+    refinement: Refinement,
+    hits: int,
+    threads: int = 1,
+    vector_of: VectorOf | None = None,
+    remove_query: bool = False,
+) -> Iterator[list[ScoredDoc]]:
+    """One ranked list per query, whose lists and cuts are applied already.
+
+    Args:
+        engine: answers what is a vector and nothing else.
+        search_tree: answers the rest.
+        vector_of: a document's vector, for feedback.
+        remove_query: a document whose id is the query's is no feedback.
+
+    Raises:
+        UsageError: a tree together with what needs a vector, or BM25 for a query without a text.
+    """
+
+    def lists(piece: Sequence[Asked], hits: int) -> Iterator[list[ScoredDoc]]:
+        if not refinement.needs_trees and all(isinstance(asked.query, ImpactQuery) for asked in piece):
+            return engine.search([asked.query for asked in piece], hits, threads)
+        return (search_tree(asked.query.query_id, refinement.tree(asked), hits) for asked in piece)
+
+    stream = iter(queries)
+    while piece := list(islice(stream, PIECE)):
+        if refinement.feedback or refinement.two_phase:
+            _refuse_trees(piece)
+        if refinement.feedback:
+            assert vector_of is not None
+            firsts = lists(piece, refinement.feedback.documents + remove_query)
+            piece = [
+                _expanded(asked, first, refinement, engine.bound, vector_of, remove_query)
+                for asked, first in zip(piece, firsts, strict=True)
+            ]
+        if refinement.two_phase is None:
+            yield from lists(piece, hits)
+            continue
+        terms, candidates = refinement.two_phase
+        reduced = [_with_vector(a, heaviest(_vector(a), terms)) for a in piece]
+        for asked, first in zip(piece, lists(reduced, max(candidates, hits)), strict=True):
+            among = Ids(tuple(document.doc_id for document in first))
+            yield search_tree(asked.query.query_id, All((refinement.tree(asked), among)), hits)
+
+
+def read_terms(path: Path) -> frozenset[str]:
+    """A list of terms, one a line.
+
+    Raises:
+        DataError: the file cannot be read, or holds no term.
+    """
+    try:
+        terms = frozenset(line.strip() for line in path.read_text(encoding="utf-8").splitlines()) - {""}
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: cannot be read as a list of terms ({error})") from error
+    if not terms:
+        raise DataError(f"{path}: no term in it; expected one a line")
+    return terms
+
+
+def _expanded(
+    asked: Asked,
+    first: Sequence[ScoredDoc],
+    refinement: Refinement,
+    bound: Callable[[Vector], int],
+    vector_of: VectorOf,
+    remove_query: bool,
+) -> Asked:
+    """The query after feedback from its first list."""
+    assert refinement.feedback is not None
+    taken = [d.doc_id for d in first if not (remove_query and d.doc_id == asked.query.query_id)]
+    documents = [vector_of(doc_id) for doc_id in taken[: refinement.feedback.documents]]
+    vector = refinement.listed(integers(rocchio(_vector(asked), documents, refinement.feedback), bound))
+    return _with_vector(asked, vector)
+
+
+def _vector(asked: Asked) -> Vector:
+    assert isinstance(asked.query, ImpactQuery)
+    return asked.query.vector
+
+
+def _with_vector(asked: Asked, vector: Vector) -> Asked:
+    return asked._replace(query=ImpactQuery(asked.query.query_id, vector))
+
+
+def _text_of(asked: Asked) -> str:
+    if asked.text is None:
+        raise UsageError(
+            f"topic {asked.query.query_id!r}: no text for BM25 (an image, or encoded already); give topics with texts"
+        )
+    return asked.text
+
+
+def _refuse_trees(piece: Sequence[Asked]) -> None:
+    if tree := next((asked.query for asked in piece if not isinstance(asked.query, ImpactQuery)), None):
+        raise UsageError(f"topic {tree.query_id!r} is a query tree; feedback and two phases need an encoded query")

@@ -1,0 +1,185 @@
+r"""Query trees as text: `+dog -cat (sea OR "##side")^3 meta.year:[2010 TO 2020]`.
+
+    dog  "-"  dog^3          a term of the vocabulary, quoted if it holds blanks, quotes or signs; its weight
+    +a  -a  NOT a            required, forbidden
+    a b                      side by side: optional; if nothing is required, one must match
+    a AND b   a OR b         bind tighter than side by side, AND tighter than OR
+    ( ... )^2                a group, and a factor for its score
+    meta.key:value           a metadata field equals; values with blanks are quoted
+    meta.key:[a TO b]        between; {a TO b} leaves the ends out, * leaves a side open
+    text:"two words"         BM25 on the ordinary text field
+    id:doc17                 the document of that id
+
+In quotes, \" and \\ stand for themselves.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from lexvl_anserini.errors import UsageError
+from lexvl_anserini.queries.clauses import All, AnyOf, Boost, Clause, Equals, Ids, Not, Range, Term, Text
+
+QUOTED = r'"(?:[^"\\]|\\.)*"'
+# A word ends at blanks and brackets; a ^ followed by a number at its end is a weight.
+WORD = r"(?:(?!\^\d+(?:\.\d+)?(?=[\s)]|$))[^\s()\"])+"
+TOKEN = re.compile(
+    rf"""
+    (?P<open>\() | (?P<close>\)) | \^(?P<boost>\d+(?:\.\d+)?)(?=[\s)]|$) | (?P<sign>[+-])(?=\S)
+    | (?P<operator>(?:AND|OR|NOT)(?=[\s()]|$))
+    | (?P<field>meta\.[^\s:()"]+|text|id):
+      (?: (?P<left>[\[{{])\s*(?P<low>{QUOTED}|[^\s"]+)\s+TO\s+(?P<high>{QUOTED}|[^\s"\]}}]+)\s*(?P<right>[\]}}])
+        | (?P<value>{QUOTED}|{WORD}) )
+    | (?P<term>{QUOTED}|{WORD})
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+
+
+class Token(NamedTuple):
+    """A piece of the expression: its kind, its match, and where it starts."""
+
+    kind: str
+    match: re.Match[str]
+    start: int
+
+
+def parse(expression: str) -> Clause:
+    """The tree of an expression.
+
+    Raises:
+        UsageError: the expression is empty or malformed; the message says where.
+    """
+    return _Parser(expression).whole()
+
+
+def tokens_of(expression: str) -> list[Token]:
+    """The expression in pieces.
+
+    Raises:
+        UsageError: something in it is no token, for instance a quote that is not closed.
+    """
+    tokens, start = [], 0
+    while start < len(expression):
+        if expression[start].isspace():
+            start += 1
+            continue
+        match = TOKEN.match(expression, start)
+        if match is None:
+            raise _malformed(expression, start, "expected a term, +, -, a bracket or a closed quote")
+        kind = next(k for k in ("open", "close", "boost", "sign", "operator", "field", "term") if match[k] is not None)
+        tokens.append(Token(kind, match, start))
+        start = match.end()
+    return tokens
+
+
+def unquoted(text: str) -> str:
+    """`"a \\" b"` -> `a " b`; a bare word is itself."""
+    return re.sub(r"\\(.)", r"\1", text[1:-1], flags=re.DOTALL) if text.startswith('"') else text
+
+
+class _Parser:
+    """Recursive descent; each method reads one level of the grammar."""
+
+    def __init__(self, expression: str):
+        self.expression, self.tokens, self.place = expression, tokens_of(expression), 0
+
+    def whole(self) -> Clause:
+        clause = self.side_by_side()
+        if self.place < len(self.tokens):
+            raise self.malformed("no bracket is open here")
+        return clause
+
+    def side_by_side(self) -> Clause:
+        required, forbidden, optional = [], [], []
+        while (kind := self.kind()) is not None and kind != "close":
+            sign = self.take().match["sign"] if kind == "sign" else ""
+            clause = self.either()
+            if sign == "-":
+                forbidden.append(Not(clause))
+            elif sign == "+":
+                required.append(clause)
+            elif isinstance(clause, Not):
+                forbidden.append(clause)
+            else:
+                optional.append(clause)
+        if not (required or forbidden or optional):
+            raise self.malformed("expected a term, a field or a bracket")
+        if not required and optional:
+            required, optional = [optional[0] if len(optional) == 1 else AnyOf(tuple(optional))], []
+        clauses = (*required, *forbidden)
+        return clauses[0] if len(clauses) == 1 and not optional else All(clauses, tuple(optional))
+
+    def either(self) -> Clause:
+        clauses = [self.both()]
+        while self.operator("OR"):
+            clauses.append(self.both())
+        return clauses[0] if len(clauses) == 1 else AnyOf(tuple(clauses))
+
+    def both(self) -> Clause:
+        clauses = [self.negated()]
+        while self.operator("AND"):
+            clauses.append(self.negated())
+        return clauses[0] if len(clauses) == 1 else All(tuple(clauses))
+
+    def negated(self) -> Clause:
+        return Not(self.negated()) if self.operator("NOT") else self.boosted()
+
+    def boosted(self) -> Clause:
+        clause = self.primary()
+        if self.kind() != "boost":
+            return clause
+        weight = float(self.take().match["boost"])
+        if isinstance(clause, Term) and weight >= 1 and weight.is_integer():
+            return Term(clause.term, int(weight))
+        return Text(clause.string, weight) if isinstance(clause, Text) else Boost(clause, weight)
+
+    def primary(self) -> Clause:
+        kind = self.kind()
+        if kind == "term":
+            return Term(unquoted(self.take().match["term"]))
+        if kind == "field":
+            return _field(self.take().match)
+        if kind != "open":
+            raise self.malformed("expected a term, a field or a bracket")
+        self.take()
+        clause = self.side_by_side()
+        if self.kind() != "close":
+            raise self.malformed("a bracket is not closed")
+        self.take()
+        return clause
+
+    def kind(self) -> str | None:
+        return self.tokens[self.place].kind if self.place < len(self.tokens) else None
+
+    def take(self) -> Token:
+        self.place += 1
+        return self.tokens[self.place - 1]
+
+    def operator(self, word: str) -> bool:
+        """Takes the operator if it stands here."""
+        here = self.kind() == "operator" and self.tokens[self.place].match["operator"] == word
+        self.place += here
+        return here
+
+    def malformed(self, problem: str) -> UsageError:
+        start = self.tokens[self.place].start if self.place < len(self.tokens) else len(self.expression)
+        return _malformed(self.expression, start, problem)
+
+
+def _field(match: re.Match[str]) -> Clause:
+    """The clause of `field:value` or `field:[low TO high]`."""
+    field = match["field"]
+    if match["left"] is None:
+        value = unquoted(match["value"])
+        return Text(value) if field == "text" else Ids((value,)) if field == "id" else Equals(field, value)
+    if not field.startswith("meta."):
+        raise UsageError(f"{match[0]!r}: only metadata fields have ranges, meta.key:[low TO high]")
+    low, high = (None if end == "*" else unquoted(end) for end in (match["low"], match["high"]))
+    return Range(field, low, high, match["left"] == "[", match["right"] == "]")
+
+
+def _malformed(expression: str, start: int, problem: str) -> UsageError:
+    found = repr(expression[start : start + 20]) if start < len(expression) else "its end"
+    return UsageError(f"expression {expression!r}, at {found}: {problem}")

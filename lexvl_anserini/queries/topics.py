@@ -1,0 +1,227 @@
+"""What an index is asked: topics of a data set or a file, or queries that are encoded already."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lexvl_anserini.errors import ArtefactError, DataError, UsageError
+from lexvl_anserini.files import file_sha256, read_json
+from lexvl_anserini.queries.clauses import Clause, TreeQuery, terms_of
+from lexvl_anserini.ranking.runs import manifest_path
+from lexvl_anserini.records import DenseQuery, ImpactQuery, Manifest, Topic
+from lexvl_anserini.vocabulary import VOCABULARY
+
+if TYPE_CHECKING:
+    from lexvl_anserini.encoders.encoder import Encoder
+
+# The id of a query that was typed.
+TYPED = "query"
+
+Query = ImpactQuery | TreeQuery | DenseQuery | Topic
+
+
+@dataclass(frozen=True)
+class TopicSource:
+    """Where topics come from.
+
+    stream        starts reading them: topics still to be encoded, or encoded queries
+    label         as the user named them
+    dataset, split, data_dir   where their judgements are; empty for a file
+    remove_query  the data set's own rule
+    sha256        of a file
+    encoded       whether they are vectors already
+    """
+
+    stream: Callable[[], Iterator[Query]]
+    label: str
+    dataset: str = ""
+    split: str = ""
+    data_dir: str | None = None
+    remove_query: bool = False
+    sha256: str = ""
+    encoded: bool = False
+
+    def count(self) -> int:
+        """The number of topics, by reading them once."""
+        return sum(1 for _ in self.stream())
+
+
+def read_queries(path: Path, index: Path, manifest: Manifest, vocabulary: Path | None = None) -> Iterator[ImpactQuery]:
+    """Streams encoded queries `{"id", "contents", "vector": {term: weight}}`, as `encode --topics` writes them.
+
+    Args:
+        path: JSON lines, gzipped if the name ends in .gz; a `<path>.manifest.json` beside it is compared.
+        index: what they are for, named in errors.
+        manifest: of the index.
+        vocabulary: `vocab.txt` of the index; without one, unknown terms cannot be told from terms without postings.
+
+    Raises:
+        DataError: a line is malformed, an id comes twice, or there is no query.
+        ArtefactError: another vocabulary or quantiser than the index's.
+    """
+    if manifest.kind != "impact":
+        raise UsageError(f"{path}: encoded lexical queries, but {index} is {manifest.kind}")
+    _compare_manifest(path, index, manifest)
+    known = set(vocabulary.read_text(encoding="utf-8").split("\n")) if vocabulary else None
+    seen: set[str] = set()
+    for where, row in _json_rows(path):
+        query = _query(row, where)
+        if query.query_id in seen:
+            raise DataError(f"{where}: query id {query.query_id!r} a second time; ids must be distinct")
+        seen.add(query.query_id)
+        if known is not None and not query.vector.keys() <= known:
+            strange = next(term for term in query.vector if term not in known)
+            raise ArtefactError(
+                f"{where}: term {strange!r} is not in the vocabulary of {index}; another encoder's query?"
+            )
+        yield query
+    if not seen:
+        raise DataError(f"{path}: no query in it")
+
+
+def topic_source(
+    topics: str | None, index: Path, manifest: Manifest, data_dir: str | None, vocabulary: Path | None
+) -> TopicSource:
+    """Finds the topics: a file of topics or of encoded queries, a data set's split, or the corpus's own.
+
+    Raises:
+        LexvlError: as `load_dataset`, `read_topics` and `read_queries`.
+    """
+    from lexvl_anserini.data.dataset import noted_dataset
+    from lexvl_anserini.data.topics import is_file_of_topics, read_topics
+
+    if topics and is_file_of_topics(topics):
+        path = Path(topics)
+        escape_ids = bool(manifest.corpus.get("escape_ids"))
+        stream: Callable[[], Iterator[Query]] = partial(read_topics, path, escape_ids)
+        origin: dict[str, Any] = {}
+        encoded = _holds_vectors(path)
+        if encoded:
+            stream = partial(read_queries, path, index, manifest, vocabulary)
+            beside = manifest_path(path)
+            origin = read_json(beside, "manifest of the queries").get("topics") or {} if beside.is_file() else {}
+        if origin and data_dir:
+            origin = {**origin, "data_dir": data_dir}
+        return TopicSource(stream, path.name, sha256=file_sha256(path), encoded=encoded, **origin)
+    asked = {**manifest.corpus, "name": topics, "split": None} if topics else manifest.corpus
+    dataset = noted_dataset(asked, data_dir)
+    label = f"{dataset.name}/{dataset.split}"
+    return TopicSource(dataset.topics, label, dataset.name, dataset.split, dataset.data_dir, dataset.remove_query)
+
+
+def typed_topic(text: str | None, image: str | None) -> Topic:
+    """The topic that a user typed: a text or the path of an image.
+
+    Raises:
+        UsageError: neither or both are given, or the text is empty.
+        DataError: there is no such image.
+    """
+    if (text is None) == (image is None) or (text is not None and not text.strip()):
+        raise UsageError("give a text that is not empty with --query, or an image with --query-image")
+    if image is not None and not Path(image.partition("::")[0]).is_file():
+        raise DataError(f"{image}: no such image")
+    return Topic(TYPED, text, image)
+
+
+def check_readable(topic: Topic, model: Encoder) -> None:
+    """Refuses a typed topic that the model's query side does not read.
+
+    Raises:
+        UsageError: it is an image and the side reads texts, or the reverse; or the tower's own reason.
+    """
+    from lexvl_anserini.encoders.cards import CARDS
+    from lexvl_anserini.encoders.encoder import OtherModality
+
+    try:
+        model.query.read_topic(topic)
+    except OtherModality as error:
+        if model.name in CARDS and "image" not in CARDS[model.name].modalities:
+            raise UsageError(f"encoder {model.name!r} reads texts only, and the query is an image") from error
+        given, other = ("an image", "texts") if topic.image else ("a text", "images")
+        raise UsageError(
+            f"the query side of encoder {model.name!r} reads {other}, and the query is {given}; documents that can be "
+            f"searched with {given} are encoded with --direction {'image-to-text' if topic.image else 'text-to-image'}"
+        ) from error
+
+
+def check_terms(clause: Clause, vocabulary: Path | None) -> None:
+    """Refuses terms that no document can have.
+
+    Args:
+        vocabulary: `vocab.txt` of the index; without one nothing is refused.
+
+    Raises:
+        UsageError: a term of the tree is not in it.
+    """
+    if vocabulary is None or not (asked := set(terms_of(clause))):
+        return
+    known = vocabulary.read_text(encoding="utf-8").split("\n")
+    for term in sorted(asked.difference(known)):
+        near = get_close_matches(term.lower(), known, n=3, cutoff=0.6)
+        hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+        raise UsageError(f"term {term!r} is not in the vocabulary of the index{hint}")
+
+
+def vocabulary_file(index: Path, manifest: Path | None) -> Path | None:
+    """`vocab.txt` of the index, or of the shards beside whose manifest it lies."""
+    folder = index if manifest is None else manifest if manifest.is_dir() else manifest.parent
+    path = folder / VOCABULARY
+    return path if path.is_file() else None
+
+
+def _json_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each JSON object of a plain or gzipped file, and where it stands."""
+    from lexvl_anserini.data.lines import parse_object, read_lines
+
+    for line in read_lines(path):
+        yield line.where, parse_object(line)
+
+
+def _holds_vectors(path: Path) -> bool:
+    """True if the first line is an encoded query."""
+    if not path.name.endswith((".jsonl", ".jsonl.gz")):
+        return False
+    first = next(_json_rows(path), None)
+    return first is not None and "vector" in first[1]
+
+
+def _query(row: dict[str, Any], where: str) -> ImpactQuery:
+    """One encoded query.
+
+    Raises:
+        DataError: no id or vector, or weights that are no integers >= 1.
+    """
+    query_id, vector = row.get("id"), row.get("vector")
+    if not isinstance(query_id, str) or query_id.split() != [query_id]:
+        raise DataError(f"{where}: id {query_id!r}, expected a text without white space")
+    if not isinstance(vector, dict):
+        raise DataError(f"{where}: vector {str(vector)[:40]!r}, expected an object of term and weight")
+    for term, weight in vector.items():
+        if type(weight) is not int or weight < 1:
+            raise DataError(f"{where}: weight {weight!r} of term {term!r}, expected an integer >= 1")
+    return ImpactQuery(query_id, vector)
+
+
+def _compare_manifest(path: Path, index: Path, manifest: Manifest) -> None:
+    """Compares the manifest beside encoded queries, if there is one, with the index's.
+
+    Raises:
+        ArtefactError: another vocabulary or quantiser.
+    """
+    beside = manifest_path(path)
+    if not beside.is_file():
+        return
+    theirs = read_json(beside, "manifest of the queries")
+    # Only the query side of the quantiser decides what a query looks like; the document side may not be calibrated.
+    for part, key in (("vocabulary", "digest"), ("quantiser", "query")):
+        found, expected = theirs.get(part, {}).get(key), getattr(manifest, part).get(key)
+        if found and found != expected:
+            raise ArtefactError(
+                f"{path}: encoded with {part} {str(found)[:60]}, {index} was built with {str(expected)[:60]}; encode "
+                "the topics again"
+            )

@@ -1,0 +1,1 @@
+"""Ranked lists: their order, runs on disk, fusion and rescoring."""

@@ -1,0 +1,485 @@
+"""Vectors on disk: deterministic shards, resumed where they stopped, with a manifest beside them.
+
+    OUT/docs/shard-00000.jsonl   what stock Anserini indexes (it reads every file of its folder, hence `docs/`)
+    OUT/vocab.txt                one term a line, in the order of dimensions (impact shards only)
+    OUT/skipped.jsonl            documents left out because their picture could not be read, if there are any
+    OUT/manifest.json            appears when everything is there; until then OUT/unfinished.json keeps the plan
+
+The plan is written first and removed last: a folder with neither plan nor manifest is not ours. A shard is written
+under a temporary name, recorded in the plan, then renamed: killed at any byte and started again, the same command
+leaves the same bytes and encodes no finished shard twice.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from hashlib import sha256
+from importlib.metadata import PackageNotFoundError, version
+from itertools import compress, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import orjson
+
+from lexvl_anserini.data.checks import CorpusSummary, check_corpus, document_bytes
+from lexvl_anserini.data.dataset import Dataset
+from lexvl_anserini.data.images import ON_ERROR, Skipped
+from lexvl_anserini.encoders import PLACES
+from lexvl_anserini.errors import ArtefactError, DataError, UsageError
+from lexvl_anserini.files import (
+    atomic_write,
+    exclusive,
+    file_sha256,
+    packed,
+    publish,
+    read_json,
+    told_about_disk,
+    write_json,
+)
+from lexvl_anserini.progress import Progress, silent
+from lexvl_anserini.quantise import Quantiser
+from lexvl_anserini.records import MANIFEST, Document, ImpactQuery, Manifest
+from lexvl_anserini.shards.layout import SHARD_WRITERS, Layout, Part, Shard, SkippedDocument, shard_stream
+from lexvl_anserini.vocabulary import VOCABULARY, Vocabulary
+
+if TYPE_CHECKING:
+    from hashlib import _Hash as Digest
+
+    from lexvl_anserini.encoders.encoder import Encoder
+
+log = logging.getLogger(__name__)
+
+UNFINISHED = "unfinished.json"
+SKIPPED = "skipped.jsonl"
+
+# What a shard's record counts and the manifest sums.
+COUNTED = ("documents", "skipped", "empty", "postings", "clipped", "dropped")
+
+# Documents that calibrate the quantiser: encoded once more than the rest, hence few.
+CALIBRATION_SAMPLE = 256
+CALIBRATION_SEED = 20240307
+
+# What decides the bytes of a shard besides our own code.
+VERSIONED = ("lexvl-anserini", "numpy", "sentence-transformers", "tokenizers", "torch", "transformers")
+
+
+def encode_shard(
+    documents: Sequence[Document],
+    model: Encoder,
+    quantiser: Quantiser,
+    batch_size: int,
+    progress: Progress,
+    on_error: str = "fail",
+) -> Shard:
+    """Encodes and quantises one shard's documents; with `on_error` "skip" those whose picture can be read."""
+    if model.kind == "text":
+        ids, metadata = [d.doc_id for d in documents], [d.metadata for d in documents]
+        progress(len(ids))
+        return Shard(ids, [model.document.read(d) for d in documents], None, metadata=metadata)
+    read, vectors, skipped = encode_readable(documents, model, batch_size, progress, on_error)
+    clipped = dropped = 0
+    if model.kind == "impact":
+        vectors, clipped, dropped = quantiser.documents(vectors)
+    ids, contents = [d.doc_id for d in read], [d.contents or d.image or "" for d in read]
+    return Shard(ids, contents, vectors, clipped, dropped, skipped, [d.metadata for d in read])
+
+
+def encode_readable(
+    documents: Sequence[Document], model: Encoder, batch_size: int, progress: Progress = silent, on_error: str = "fail"
+) -> tuple[list[Document], Any, list[SkippedDocument]]:
+    """Documents, the vectors of each, and those that were left out: with `on_error` "skip" the unreadable pictures.
+
+    Raises:
+        DataError: a picture cannot be read, and none is to be skipped.
+    """
+    unread: list[Skipped] = []
+    tower = model.document.skipping(unread) if on_error == "skip" else model.document
+    inputs = [tower.read(document) for document in documents]
+    encode = tower.vectors if model.kind == "dense" else tower.weights
+    vectors = encode(inputs, batch_size, progress)
+    if not unread:
+        return list(documents), vectors, []
+    progress(len(unread))
+    kept = np.ones(len(documents), dtype=bool)
+    kept[[one.position for one in unread]] = False
+    skipped = [SkippedDocument(documents[one.position].doc_id, one.reference, one.reason) for one in unread]
+    return list(compress(documents, kept)), vectors[kept], skipped
+
+
+def calibration_sample(documents: Iterable[Document], count: int) -> list[Document]:
+    """At most `CALIBRATION_SAMPLE` documents drawn without replacement from all `count`, the same every time."""
+    size = min(count, CALIBRATION_SAMPLE)
+    chosen = np.sort(np.random.default_rng(CALIBRATION_SEED).choice(count, size, replace=False)).tolist()
+    wanted = set(chosen)
+    return [d for i, d in enumerate(islice(documents, chosen[-1] + 1)) if i in wanted]
+
+
+def calibrated(
+    quantiser: Quantiser, dataset: Dataset, count: int, model: Encoder, batch_size: int, on_error: str = "fail"
+) -> Quantiser:
+    """The quantiser with its document scale set from a sample of the whole corpus, if its scheme needs one.
+
+    Raises:
+        DataError: no picture of the sample can be read.
+    """
+    if model.kind != "impact":
+        return quantiser
+    quantiser = quantiser.for_towers(model.query.binary, model.document.binary)
+    if quantiser.document.scheme != "calibrated":
+        return quantiser
+    sample = calibration_sample(dataset.documents(), count)
+    read, weights, skipped = encode_readable(sample, model, batch_size, on_error=on_error)
+    if not read:
+        raise DataError(f"{dataset.name}: none of {len(sample)} pictures can be read; the first: {skipped[0].reason}")
+    return quantiser.calibrate(weights)
+
+
+def versions() -> dict[str, str]:
+    """Installed versions of what decides the bytes."""
+    found = {}
+    for package in VERSIONED:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def making(manifest: Manifest) -> dict[str, Any]:
+    """What was asked for: equal makings give equal shards (on one machine with equal versions)."""
+    quantiser = Quantiser.from_json(manifest.quantiser) if manifest.quantiser else None
+    # Where a checkpoint or a data set lies does not matter; what is in them does.
+    encoder = {key: value for key, value in manifest.encoder.items() if key != "checkpoint"}
+    encoder["options"] = {key: value for key, value in encoder.get("options", {}).items() if key not in PLACES}
+    corpus = {key: value for key, value in manifest.corpus.items() if key != "data_dir"}
+    return {
+        "kind": manifest.kind,
+        "encoder": encoder,
+        "corpus": corpus,
+        "layout": dict(manifest.layout),
+        "vocabulary": dict(manifest.vocabulary),
+        "quantiser": quantiser and {"document": quantiser.document.requested(), "query": quantiser.query.requested()},
+    }
+
+
+def difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
+    """The entries in which two makings differ, for an error."""
+    return "; ".join(
+        f"{key}: {_short(theirs.get(key))} there, {_short(ours.get(key))} asked for"
+        for key in ours
+        if ours[key] != theirs.get(key)
+    )
+
+
+def _short(value: Any) -> str:
+    text = orjson.dumps(value).decode()
+    return text if len(text) <= 160 else text[:157] + "..."
+
+
+def planned(
+    dataset: Dataset,
+    summary: CorpusSummary,
+    model: Encoder,
+    quantiser: Quantiser,
+    layout: Layout,
+    batch_size: int,
+    part: Part | None,
+) -> Manifest:
+    """The manifest as far as it is known before anything is encoded."""
+    lexical = model.kind == "impact"
+    vocabulary: Vocabulary | None = model.document.vocabulary if lexical else None
+    if vocabulary is not None and model.query.vocabulary.digest != vocabulary.digest:
+        raise ArtefactError(f"encoder {model.name!r}: query and document towers have different vocabularies")
+    return Manifest(
+        kind=model.kind,
+        encoder=model.identity(),
+        quantiser=quantiser.for_towers(model.query.binary, model.document.binary).to_json() if lexical else {},
+        vocabulary={"size": len(vocabulary), "digest": vocabulary.digest} if vocabulary is not None else {},
+        corpus={
+            "name": dataset.name,
+            "split": dataset.split,
+            "data_dir": dataset.data_dir,
+            "escape_ids": dataset.escape_ids,
+            "direction": dataset.direction,
+            "documents": summary.documents,
+            "digest": summary.digest,
+            **({} if part is None else part_of_corpus(part, summary.documents)),
+        },
+        counts={},
+        layout=layout.to_json(),
+        versions={**versions(), **circumstances(model, batch_size)},
+    )
+
+
+def part_of_corpus(part: Part, documents: int) -> dict[str, Any]:
+    """The manifest's entry about a part; `documents` and `digest` beside it are of the whole corpus."""
+    first, count = part.span(documents)
+    return {"part": {"id": part.number, "num": part.of, "first": first, "documents": count}}
+
+
+def circumstances(model: Encoder, batch_size: int) -> dict[str, str]:
+    """What decides the last bits of a model's weights besides versions: where and in what batches they are computed."""
+    device = getattr(model, "device", None)
+    return {"device": device, "batch_size": str(batch_size)} if device and model.kind != "text" else {}
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of finished shards or of an index.
+
+    Raises:
+        ArtefactError: no such folder, unfinished, or not ours.
+    """
+    if not folder.is_dir():
+        raise ArtefactError(f"{folder}: no such folder; encode a corpus first")
+    path = folder / MANIFEST
+    if not path.is_file():
+        if (folder / UNFINISHED).is_file():
+            raise ArtefactError(f"{folder}: unfinished; run the same encode command again, it resumes")
+        raise ArtefactError(f"{folder}: no manifest.json; expected a folder written by encode or index")
+    return Manifest.from_json(read_json(path, "manifest"), str(path))
+
+
+def write_impacts(
+    dataset: Dataset,
+    model: Encoder,
+    output: Path,
+    quantiser: Quantiser | None = None,
+    layout: Layout | None = None,
+    batch_size: int = 32,
+    overwrite: bool = False,
+    progress: Progress = silent,
+    on_error: str = "fail",
+    part: Part | None = None,
+) -> Manifest:
+    """Encodes a corpus, or a part of it, into shards of the model's kind (impact, dense or text).
+
+    Args:
+        dataset: its documents are read three times: to check them, to calibrate, to encode.
+        output: a new folder, an unfinished one of the same making (resumed), or a finished one (left as it is, unless
+            a shard is missing or cut: then that one is encoded again).
+        quantiser: of lexical models; default documents calibrated to 8 bits, queries up to 8 bits.
+        batch_size: texts per forward pass; never crosses a shard.
+        overwrite: replace shards of another making.
+        progress: called with the number of documents just done.
+        on_error: of pictures that cannot be read: "fail", or "skip" (left out, counted, listed in skipped.jsonl).
+        part: encode only this part of the corpus. Parts share the scale that the whole corpus' sample gives, so that
+            they can be merged.
+
+    Returns:
+        The manifest; its counts are of documents in = documents out + skipped.
+
+    Raises:
+        UsageError: another `on_error`, or no such part.
+        DataError: the corpus is malformed, empty, or an id comes twice.
+        ArtefactError: the output holds something else, the disk is full, or the corpus changed meanwhile.
+    """
+    if on_error not in ON_ERROR:
+        raise UsageError(f"on_error {on_error!r}: expected {' or '.join(ON_ERROR)}")
+    layout = (layout or Layout()).of_kind(model.kind)
+    summary = check_corpus(dataset.documents, dataset.name)
+    plan = planned(dataset, summary, model, quantiser or Quantiser(), layout, batch_size, part)
+    with told_about_disk(output):
+        output.mkdir(parents=True, exist_ok=True)
+    with exclusive(output):
+        found = previous(output, plan, overwrite, on_error)
+        if found is not None and (output / MANIFEST).is_file():
+            log.info("%s: finished already, nothing to do", output)
+            (output / UNFINISHED).unlink(missing_ok=True)
+            progress(documents_of(plan))
+            return found
+        if found is not None:
+            plan = found
+            log.info("%s: resuming after %d finished shards", output, len(plan.shards))
+        else:
+            ready = calibrated(quantiser or Quantiser(), dataset, summary.documents, model, batch_size, on_error)
+            plan = replace(plan, quantiser=ready.to_json() if model.kind == "impact" else {})
+            write_json(output / UNFINISHED, plan.to_json())
+        with told_about_disk(output):
+            (output / "docs").mkdir(exist_ok=True)
+        if model.kind == "impact":
+            model.document.vocabulary.write(output / VOCABULARY)
+        plan = fill(output, plan, dataset, model, layout, batch_size, progress, on_error)
+        return finish(output, plan)
+
+
+def documents_of(plan: Manifest) -> int:
+    """How many documents of the corpus a plan is about: all, or those of its part."""
+    part = plan.corpus.get("part")
+    return int(part["documents"] if part else plan.corpus["documents"])
+
+
+def previous(output: Path, plan: Manifest, overwrite: bool, on_error: str = "fail") -> Manifest | None:
+    """What an earlier call left in `output`: None if nothing (or it was cleared), else its manifest or plan.
+
+    Raises:
+        ArtefactError: encoded documents of another making, and not told to overwrite; or a folder that is not ours.
+    """
+    names = {path.name for path in output.iterdir()}
+    state = next((name for name in (MANIFEST, UNFINISHED) if name in names), None)
+    if state is None:
+        if names - {f"{UNFINISHED}.part"}:
+            raise ArtefactError(f"{output}: not empty and not written by encode; name another --output")
+        return None
+    found = Manifest.from_json(read_json(output / state, "manifest"), str(output / state))
+    if state == MANIFEST and not all(sized(output, shard) for shard in found.shards):
+        publish(output / MANIFEST, output / UNFINISHED)
+        state = UNFINISHED
+    told = difference(making(plan), making(found))
+    if not told and state == UNFINISHED and found.versions != plan.versions:
+        told = difference({"versions": plan.versions}, {"versions": found.versions})
+    if not told and on_error == "fail" and (without := sum(shard.get("skipped", 0) for shard in found.shards)):
+        told = f"without {without} documents whose pictures cannot be read, see {SKIPPED}; --on-error skip accepts it"
+    if not told:
+        return found
+    # A plan by which nothing was encoded yet is nobody's loss.
+    if not overwrite and (state == MANIFEST or found.shards):
+        what = "shards" if state == MANIFEST else "unfinished shards"
+        raise ArtefactError(f"{output}: holds {what} of another making ({told}); --overwrite replaces them")
+    clear(output)
+    return None
+
+
+def clear(output: Path) -> None:
+    """Removes what encode writes; what is left of half a clearing looks unfinished, neither finished nor foreign."""
+    if (output / MANIFEST).is_file():
+        publish(output / MANIFEST, output / UNFINISHED)
+    if (output / "docs").is_dir():
+        shutil.rmtree(output / "docs")
+    for part in output.glob("*.part"):
+        part.unlink()
+    for name in (VOCABULARY, SKIPPED, UNFINISHED):
+        (output / name).unlink(missing_ok=True)
+
+
+def fill(
+    output: Path,
+    plan: Manifest,
+    dataset: Dataset,
+    model: Encoder,
+    layout: Layout,
+    batch_size: int,
+    progress: Progress,
+    on_error: str,
+) -> Manifest:
+    """Encodes the shards that the plan does not record as done.
+
+    Raises:
+        ArtefactError: the documents are not those that were checked; nothing of them is kept.
+    """
+    quantiser = Quantiser.from_json(plan.quantiser) if plan.quantiser else Quantiser()
+    vocabulary = model.document.vocabulary if model.kind == "impact" else None
+    done = {shard["name"]: shard for shard in plan.shards if stands(output, shard)}
+    plan = replace(plan, shards=tuple(done.values()))
+    write = SHARD_WRITERS[model.kind, layout.shard_format]
+    read = sha256()
+    documents = digested(dataset.documents(), read)
+    # The digest is of the whole corpus, also where only a part of it is encoded.
+    exhaust(islice(documents, plan.corpus.get("part", {}).get("first", 0)))
+    mine = islice(documents, documents_of(plan))
+    number = 0
+    while batch := list(islice(mine, layout.shard_size)):
+        name = layout.name(number)
+        number += 1
+        if name in done:
+            progress(len(batch))
+            continue
+        shard = encode_shard(batch, model, quantiser, batch_size, progress, on_error)
+        part = output / (Path(name).name + ".part")
+        with told_about_disk(part):
+            try:
+                with shard_stream(part, layout.compress) as out:
+                    write(out, shard, vocabulary, layout)
+            except BaseException:
+                part.unlink(missing_ok=True)
+                raise
+        list_skipped(output / SKIPPED, name, shard.skipped)
+        record = {"name": name, **shard.counts(), "bytes": part.stat().st_size, "sha256": file_sha256(part)}
+        plan = replace(plan, shards=tuple(sorted((*plan.shards, record), key=lambda shard: shard["name"])))
+        write_json(output / UNFINISHED, plan.to_json())
+        publish(part, output / name)
+    exhaust(documents)
+    if read.hexdigest() != plan.corpus["digest"]:
+        clear(output)
+        raise ArtefactError(f"{output}: the corpus changed while it was read; nothing was kept, encode it again")
+    return plan
+
+
+def digested(documents: Iterable[Document], digest: Digest) -> Iterator[Document]:
+    """Passes documents on and adds them to a digest as `check_corpus` does."""
+    for document in documents:
+        digest.update(document_bytes(document))
+        yield document
+
+
+def exhaust(documents: Iterable[Document]) -> None:
+    """Reads documents for what reading them does."""
+    for _ in documents:
+        pass
+
+
+def list_skipped(path: Path, shard: str, skipped: Iterable[SkippedDocument]) -> None:
+    """Puts a shard's skipped documents into the list, in the place of what an earlier try listed for that shard."""
+    rows = [{"id": d.doc_id, "image": d.image, "reason": d.reason, "shard": shard} for d in skipped]
+    before = [orjson.loads(line) for line in path.read_bytes().splitlines()] if path.is_file() else []
+    others = [row for row in before if row["shard"] != shard]
+    if not rows and len(others) == len(before):
+        return
+    if not rows and not others:
+        path.unlink()
+        return
+    with atomic_write(path) as out:
+        for row in sorted((*others, *rows), key=lambda row: row["shard"]):
+            out.write(orjson.dumps(row) + b"\n")
+
+
+def sized(output: Path, shard: Mapping[str, Any]) -> bool:
+    """True if a recorded shard is on disk with its number of bytes."""
+    path = output / shard["name"]
+    return path.is_file() and path.stat().st_size == shard["bytes"]
+
+
+def stands(output: Path, shard: Mapping[str, Any]) -> bool:
+    """True if a recorded shard is on disk as recorded; one that was only lacking its rename gets it."""
+    path = output / shard["name"]
+    part = output / (path.name + ".part")
+    if not path.is_file() and part.is_file() and file_sha256(part) == shard["sha256"]:
+        publish(part, path)
+    if sized(output, shard) and file_sha256(path) == shard["sha256"]:
+        return True
+    log.warning("%s: not as recorded; encoding it again", path)
+    return False
+
+
+def finish(output: Path, plan: Manifest) -> Manifest:
+    """Sums the counts and gives the folder its manifest.
+
+    Raises:
+        DataError: not one document could be read.
+    """
+    keys = [key for key in COUNTED if any(key in shard for shard in plan.shards)]
+    counts = {key: sum(shard.get(key, 0) for shard in plan.shards) for key in keys}
+    if any("max_impact" in shard for shard in plan.shards):
+        counts["max_impact"] = max(shard["max_impact"] for shard in plan.shards)
+    assert counts["documents"] + counts.get("skipped", 0) == documents_of(plan), "documents out are not documents in"
+    if not counts["documents"]:
+        raise DataError(f"{plan.corpus['name']}: no picture can be read; {output / SKIPPED} lists them")
+    manifest = replace(plan, counts=counts)
+    write_json(output / MANIFEST, manifest.to_json())
+    (output / UNFINISHED).unlink()
+    if without := counts.get("skipped"):
+        log.warning("left out, their pictures cannot be read: %d (listed in %s)", without, output / SKIPPED)
+    return manifest
+
+
+def write_queries(queries: Iterable[ImpactQuery], output: Path) -> int:
+    """Encoded queries as JSON lines `{"id","contents","vector"}`, gzipped if the name ends in .gz; their number."""
+    count = 0
+    with atomic_write(output) as whole, packed(whole, output.suffix == ".gz") as out:
+        for query in queries:
+            out.write(orjson.dumps({"id": query.query_id, "contents": "", "vector": query.vector}) + b"\n")
+            count += 1
+    return count
