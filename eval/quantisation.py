@@ -22,6 +22,7 @@ from eval.report.render import Column, Table, check_format
 from lexvl_anserini.cli import DataDir, Verbose, parse_settings, run
 from lexvl_anserini.encoders.choosing import default_encoder, direction_option, natural_direction
 from lexvl_anserini.errors import UsageError
+from lexvl_anserini.ranking.order import top_positions
 from lexvl_anserini.records import Qrel, ScoredDoc
 
 if TYPE_CHECKING:
@@ -65,15 +66,6 @@ class QuantisationLoss:
         return self.value_integer - self.value_float
 
 
-def top_places(scores: np.ndarray, k: int) -> np.ndarray:
-    """Places of the k largest positive scores, largest first, equal scores by place."""
-    places = np.flatnonzero(scores > 0)
-    if len(places) > k:
-        kth = np.partition(scores[places], len(places) - k)[len(places) - k]
-        places = places[scores[places] >= kth]
-    return places[np.argsort(-scores[places], kind="stable")][:k]
-
-
 def exact_search(
     queries: csr_matrix, documents: csr_matrix, query_ids: Sequence[str], doc_ids: Sequence[str], k: int
 ) -> Iterator[ScoredDoc]:
@@ -95,7 +87,7 @@ def exact_search(
     for start in range(0, len(query_ids), step):
         block = (queries[start : start + step].astype(exact) @ terms).toarray()  # [step, N]
         for query_id, scores in zip(query_ids[start : start + step], block, strict=True):
-            for rank, place in enumerate(top_places(scores, k), 1):
+            for rank, place in enumerate(top_positions(scores, k), 1):
                 yield ScoredDoc(query_id, doc_ids[order[place]], rank, scores[place].item())
 
 

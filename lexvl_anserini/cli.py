@@ -13,9 +13,10 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import MISSING, Field, fields, is_dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import orjson
 import typer
@@ -75,6 +76,59 @@ def quiet_libraries() -> None:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+
+
+def expanded(command: Command) -> Command:
+    """The command with every parameter that is a dataclass replaced by the fields of that class, one option each.
+
+    A field is declared like a parameter of a command:
+
+        @dataclass(frozen=True)
+        class FusionOptions:
+            method: Annotated[str, typer.Option(help="rrf or interpolation.")] = "rrf"
+
+        @expanded
+        def command(output: Output, fusion: FusionOptions, verbose: Verbose = False) -> None: ...
+
+    The command line has `--output --method --verbose`, in this order, and `command` receives a `FusionOptions`. The
+    expanded command takes the options by keyword.
+    """
+    signature = inspect.signature(command, eval_str=True)
+    groups: dict[str, tuple[type, list[str]]] = {}
+    parameters: list[inspect.Parameter] = []
+    for parameter in signature.parameters.values():
+        group = parameter.annotation
+        if is_dataclass(group) and isinstance(group, type):
+            options = [_parameter_of(field, hint) for field, hint in _annotated_fields(group)]
+            groups[parameter.name] = group, [option.name for option in options]
+            parameters += options
+        else:
+            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+
+    def flat(**options: Any) -> None:
+        grouped = {
+            name: group(**{key: options.pop(key) for key in keys if key in options})
+            for name, (group, keys) in groups.items()
+        }
+        command(**options, **grouped)
+
+    flat.__name__, flat.__module__, flat.__doc__ = command.__name__, command.__module__, command.__doc__
+    flat.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return flat
+
+
+def _annotated_fields(group: type) -> Iterator[tuple[Field[Any], Any]]:
+    """The fields of a dataclass, each with its annotation as `Annotated[type, option]`."""
+    hints = get_type_hints(group, include_extras=True)
+    return ((field, hints[field.name]) for field in fields(group))
+
+
+def _parameter_of(field: Field[Any], annotation: Any) -> inspect.Parameter:
+    """A field of a dataclass as a parameter of a command."""
+    default = inspect.Parameter.empty if field.default is MISSING else field.default
+    if field.default_factory is not MISSING:
+        default = field.default_factory()
+    return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
 def make_app(command: Command, name: str | None = None) -> typer.Typer:

@@ -23,6 +23,7 @@ from lexvl_anserini.cli import DataDir, Overwrite, Verbose, check_style, print_r
 from lexvl_anserini.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.fuse import fused_manifest
 from lexvl_anserini.ranking.fusion import Fusion
+from lexvl_anserini.ranking.order import ranked
 from lexvl_anserini.ranking.runs import DEFAULT_HITS, RunManifest, is_finished, lists_of, read_run_manifest, write_run
 from lexvl_anserini.records import Document, ScoredDoc, Topic
 
@@ -87,11 +88,7 @@ def hybrid_lists(
                 part.weight * products(matrix[chosen], query[position])
                 for part, matrix, query in zip(parts, documents, queries, strict=True)
             )
-            scored = sorted(zip(_rounded(scores), doc_ids, strict=True), key=lambda hit: (-hit[0], hit[1]))
-            yield [
-                ScoredDoc(topic.query_id, doc_id, rank, score)
-                for rank, (score, doc_id) in enumerate(scored[:hits], start=1)
-            ]
+            yield ranked(topic.query_id, zip(doc_ids, _rounded(scores), strict=True), hits)
 
 
 def candidate_vectors(part: Part, rows: Mapping[str, int], batch_size: int) -> Any:

@@ -46,6 +46,7 @@ from lexvl_anserini.queries.topics import (
     typed_topic,
     vocabulary_file,
 )
+from lexvl_anserini.ranking.order import with_ranks
 from lexvl_anserini.ranking.runs import (
     DEFAULT_HITS,
     OUTPUT_FORMATS,
@@ -219,8 +220,7 @@ def _vectors(engine: Any, manifest: Manifest, refinement: Refinement, shards: Pa
 
 def without_query(documents: list[ScoredDoc], hits: int) -> list[ScoredDoc]:
     """The list without the document that is the topic itself, cut at `hits`, ranks again from 1."""
-    kept = [d for d in documents if d.doc_id != d.query_id][:hits]
-    return [d._replace(rank=rank) for rank, d in enumerate(kept, start=1)]
+    return with_ranks([d for d in documents if d.doc_id != d.query_id][:hits])
 
 
 def asked_encoder(

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 
 from eval import quantisation
 from eval.measures.order import strict_order
-from eval.quantisation import exact_search, figures, overlap, quantisation_loss, top_places
+from eval.quantisation import exact_search, figures, overlap, quantisation_loss
 from lexvl_anserini.errors import DataError
 from lexvl_anserini.quantise import Quantiser, SideQuantiser
 from lexvl_anserini.records import Qrel, ScoredDoc
@@ -36,13 +34,6 @@ def test_exact_search_orders_ties_by_doc_id_and_keeps_the_type():
     hits = list(exact_search(csr_matrix(np.array([[1, 1]])), impacts, ["q"], ["a", "b"], 9))
     assert [hit.score for hit in hits] == [2**40 + 1, 2**40]
     assert all(isinstance(hit.score, int) for hit in hits)
-
-
-@settings(deadline=None, max_examples=100)
-@given(st.lists(st.integers(-1, 4), max_size=30), st.integers(1, 12))
-def test_top_places_is_a_stable_sort_of_the_positive(scores: list[int], k: int):
-    expected = [i for i in sorted(range(len(scores)), key=lambda i: -scores[i]) if scores[i] > 0][:k]
-    assert top_places(np.array(scores, dtype=np.int64), k).tolist() == expected
 
 
 def test_blocks_do_not_matter(monkeypatch: pytest.MonkeyPatch):

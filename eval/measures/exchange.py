@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from eval.measures.metrics import judgements
 from eval.measures.order import by_topic, rank_order
+from lexvl_anserini.ranking.order import ranked
 from lexvl_anserini.records import Qrel, ScoredDoc
 
 if TYPE_CHECKING:
@@ -39,8 +40,7 @@ def to_ranx_run(run: Iterable[ScoredDoc], name: str = "run") -> ranx.Run:
 def from_ranx_run(run: ranx.Run) -> Iterator[ScoredDoc]:
     """A run of ranx as scored documents, topics in its order, documents by score descending, then doc_id."""
     for query_id, scores in run.to_dict().items():
-        ranked = sorted(scores.items(), key=lambda hit: (-hit[1], hit[0]))
-        yield from (ScoredDoc(query_id, doc_id, rank, score) for rank, (doc_id, score) in enumerate(ranked, start=1))
+        yield from ranked(query_id, scores.items())
 
 
 def to_ranx_qrels(qrels: Iterable[Qrel], name: str = "qrels") -> ranx.Qrels:

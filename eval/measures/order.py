@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from lexvl_anserini.errors import DataError, UnknownName
+from lexvl_anserini.ranking.order import score_positions
 from lexvl_anserini.records import ScoredDoc
 
 log = logging.getLogger(__name__)
@@ -42,7 +43,7 @@ def ranks_agree(hits: Hits) -> bool:
 
 def score_order(hits: Hits) -> list[int]:
     """Positions by score descending, then doc_id ascending (code points)."""
-    return sorted(range(len(hits.doc_ids)), key=lambda i: (-hits.scores[i], hits.doc_ids[i]))
+    return score_positions(hits.scores, hits.doc_ids)
 
 
 def rank_order(hits: Hits) -> list[int]:

@@ -17,6 +17,7 @@ from lexvl_anserini.engines.faiss_layouts import Store, layout_named, parameters
 from lexvl_anserini.engines.index_folder import folder_bytes, new_index, read_report, write_report
 from lexvl_anserini.errors import ArtefactError, UsageError
 from lexvl_anserini.progress import Progress, silent
+from lexvl_anserini.ranking.order import ranked
 from lexvl_anserini.records import DenseQuery, Index, Manifest, ScoredDoc
 from lexvl_anserini.shards.reading import SeenIds, expect_counts, read_ids, read_vectors
 
@@ -96,8 +97,7 @@ class VectorSearch:
             [scores], [positions] = self.store.search(query.vector[None].astype(np.float32), 4 * len(positions))
             exact = self.exact_scores(query.vector, positions)
         ids = [self.doc_ids[position] for position in positions]
-        ranked = sorted(zip(exact.tolist(), ids, strict=True), key=lambda scored: (-scored[0], scored[1]))[:hits]
-        return [ScoredDoc(query.query_id, doc_id, rank, score) for rank, (score, doc_id) in enumerate(ranked, start=1)]
+        return ranked(query.query_id, zip(ids, exact.tolist(), strict=True), hits)
 
     def exact_scores(self, vector: np.ndarray, positions: np.ndarray) -> np.ndarray:
         """Inner products in float64, rounded to float32; each row is summed on its own, equal rows are equal."""

@@ -13,6 +13,7 @@ from math import fsum
 from typing import Any
 
 from lexvl_anserini.errors import UnknownName, UsageError
+from lexvl_anserini.ranking.order import ranked
 from lexvl_anserini.ranking.runs import in_rank_order
 from lexvl_anserini.records import ScoredDoc
 
@@ -104,5 +105,4 @@ def fuse_lists(query_id: str, rankings: Sequence[Ranking], fusion: Fusion, hits:
             scores = NORMALISATIONS[fusion.normalisation](ranking)
         for doc_id, score in scores.items():
             parts[doc_id].append(weight * score)
-    fused = sorted(((fsum(scores), doc_id) for doc_id, scores in parts.items()), key=lambda hit: (-hit[0], hit[1]))
-    return [ScoredDoc(query_id, doc_id, rank, score) for rank, (score, doc_id) in enumerate(fused[:hits], start=1)]
+    return ranked(query_id, ((doc_id, fsum(scores)) for doc_id, scores in parts.items()), hits)

@@ -12,6 +12,7 @@ from typing import Any
 
 from lexvl_anserini.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.files import atomic_write, packed, read_json, write_json
+from lexvl_anserini.ranking.order import by_score, with_ranks
 from lexvl_anserini.records import ScoredDoc
 
 OUTPUT_FORMATS = ("trec", "msmarco")
@@ -157,9 +158,8 @@ def in_rank_order(documents: Iterable[ScoredDoc]) -> list[ScoredDoc]:
     """
     by_rank = sorted(documents, key=lambda d: d.rank)
     if any(a.rank == b.rank or a.score < b.score for a, b in zip(by_rank, by_rank[1:], strict=False)):
-        by_rank.sort(key=lambda d: d.doc_id)
-        by_rank.sort(key=lambda d: d.score, reverse=True)
-    return [d._replace(rank=rank) for rank, d in enumerate(by_rank, start=1)]
+        by_rank = by_score(by_rank)
+    return with_ranks(by_rank)
 
 
 def strict_scores(scores: Sequence[float]) -> list[float]:
