@@ -185,7 +185,7 @@ def read_all(shards: Path, topics: str | None, data_dir: str | None, device: str
         UsageError: the shards are not dense, or there is no topic.
     """
     from lexvl_anserini.encode import encode_queries
-    from lexvl_anserini.encoders.choosing import load_encoder_of
+    from lexvl_anserini.encoders.loading import load_encoder_of
     from lexvl_anserini.queries.topics import topic_source
     from lexvl_anserini.shards.reading import read_vectors
     from lexvl_anserini.shards.writing import read_manifest

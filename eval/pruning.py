@@ -265,7 +265,7 @@ def read_inputs(
     """
     from lexvl_anserini.data.dataset import noted_dataset
     from lexvl_anserini.encode import encode_queries
-    from lexvl_anserini.encoders.choosing import load_encoder_of
+    from lexvl_anserini.encoders.loading import load_encoder_of
     from lexvl_anserini.queries.topics import topic_source, vocabulary_file
     from lexvl_anserini.records import Topic
     from lexvl_anserini.shards.writing import read_manifest

@@ -20,7 +20,7 @@ from eval.measures.order import strict_order
 from eval.report.render import FORMATS as TABLE_FORMATS
 from eval.report.render import Column, Table, check_format
 from lexvl_anserini.cli import DataDir, Verbose, parse_settings, run
-from lexvl_anserini.encoders.choosing import default_encoder, direction_option, natural_direction
+from lexvl_anserini.encoders.cards import default_encoder, direction_option, natural_direction
 from lexvl_anserini.errors import UsageError
 from lexvl_anserini.ranking.order import top_positions
 from lexvl_anserini.records import Qrel, ScoredDoc

@@ -16,7 +16,7 @@ import typer
 from eval.measures.inputs import describe_run
 from eval.report.strips import Cell, Item, Strip, draw_sheet
 from lexvl_anserini.cli import DataDir, Verbose, check_style, print_rows, run
-from lexvl_anserini.encoders.choosing import load_encoder_of
+from lexvl_anserini.encoders.loading import load_encoder_of
 from lexvl_anserini.engines.index_folder import index_manifest
 from lexvl_anserini.errors import DataError, UsageError
 from lexvl_anserini.explain import Explanation, as_cut, encoded, encoder_options, explain, warn_of_other_scores

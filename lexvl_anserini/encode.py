@@ -27,7 +27,8 @@ from lexvl_anserini.cli import (
     run,
 )
 from lexvl_anserini.data.images import ON_ERROR
-from lexvl_anserini.encoders.choosing import (
+from lexvl_anserini.encoders.cards import (
+    ENCODERS,
     TRIED_ON,
     default_encoder,
     direction_option,
@@ -39,7 +40,6 @@ from lexvl_anserini.files import write_json
 from lexvl_anserini.progress import silent
 from lexvl_anserini.ranking.runs import manifest_path
 from lexvl_anserini.records import DenseQuery, ImpactQuery, Manifest, Topic
-from lexvl_anserini.registry import ENCODERS
 
 if TYPE_CHECKING:
     from lexvl_anserini.data.dataset import Dataset
@@ -97,7 +97,7 @@ def quantised_queries(
 
 def list_encoders(style: str = "text") -> str:
     """One line per registered encoder: name, what it reads, licence, paper, known checkpoints; or all that as JSON."""
-    from lexvl_anserini.encoders.cards import listing
+    from lexvl_anserini.encoders.describing import listing
 
     rows = listing()
     if style == "json":
@@ -116,7 +116,7 @@ def describe_encoder(name: str, style: str = "text") -> str:
     Raises:
         UnknownName: no such encoder.
     """
-    from lexvl_anserini.encoders.cards import describe
+    from lexvl_anserini.encoders.describing import describe
 
     about = describe(name)
     if style == "json":

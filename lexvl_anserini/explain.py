@@ -17,7 +17,7 @@ import typer
 
 from lexvl_anserini.cli import DataDir, Verbose, check_style, parse_settings, run
 from lexvl_anserini.encode import encode_queries
-from lexvl_anserini.encoders.choosing import load_encoder_of
+from lexvl_anserini.encoders.loading import load_encoder_of
 from lexvl_anserini.engines.index_folder import index_manifest
 from lexvl_anserini.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.queries.clauses import All, Ids, Impacts

@@ -15,7 +15,7 @@ import orjson
 import typer
 
 from lexvl_anserini.cli import Verbose, check_style, parse_settings, run
-from lexvl_anserini.encoders.choosing import default_encoder
+from lexvl_anserini.encoders.cards import default_encoder
 from lexvl_anserini.errors import UsageError
 from lexvl_anserini.files import atomic_write
 

@@ -19,7 +19,8 @@ import typer
 
 from lexvl_anserini import cli
 from lexvl_anserini.cli import DataDir, Overwrite, Verbose, check_style, parse_settings, print_rows
-from lexvl_anserini.encoders.choosing import load_encoder_of
+from lexvl_anserini.encoders.cards import card_of
+from lexvl_anserini.encoders.loading import load_encoder_of
 from lexvl_anserini.errors import ArtefactError
 from lexvl_anserini.hybrid import Part, hybrid_lists, topics_of
 from lexvl_anserini.ranking.runs import RunManifest, is_finished, lists_of, read_run_manifest, write_run
@@ -36,14 +37,6 @@ log = logging.getLogger("lexvl_anserini.rerank")
 
 # The published protocol (model cards of SVDR).
 DEPTH = 100
-
-# What the second look changes in an encoder's options, unless told otherwise. VDR: both sides parametric, with a
-# text's own tokens besides the top k, as the reference re-ranks.
-SECOND_LOOK: Mapping[str, Mapping[str, Any]] = {
-    "fdt": {"space": "features"},
-    "svdr": {"mode": "full", "lexical_union": True},
-    "vdr": {"mode": "full", "lexical_union": True},
-}
 
 
 def rerank_lists(
@@ -80,12 +73,12 @@ def below(rest: Sequence[ScoredDoc], first: Sequence[ScoredDoc]) -> list[ScoredD
 def model_of(
     about: RunManifest, checkpoint: str | None, tokenizer: str | None, device: str, settings: Mapping[str, Any]
 ) -> Encoder:
-    """The encoder of a run for its second look (see `SECOND_LOOK`), with the user's settings.
+    """The encoder of a run for its second look (see `rerank_options` of its card), with the user's settings.
 
     Raises:
         ArtefactError: the checkpoint is not the one that made the run.
     """
-    settings = {**SECOND_LOOK.get(about.encoder["name"], {}), **settings}
+    settings = {**card_of(about.encoder["name"]).rerank_options, **settings}
     # No vocabulary: the second look need not have the index's.
     manifest = Manifest("any", about.encoder, about.corpus, {})
     return load_encoder_of(manifest, checkpoint, tokenizer, device, settings)

@@ -29,7 +29,7 @@ from lexvl_anserini.cli import (
     run,
 )
 from lexvl_anserini.encode import encode_queries
-from lexvl_anserini.encoders.choosing import load_encoder_of
+from lexvl_anserini.encoders.loading import load_encoder_of
 from lexvl_anserini.engines.index_folder import index_manifest, read_report
 from lexvl_anserini.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.files import file_sha256, write_json

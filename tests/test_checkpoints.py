@@ -24,16 +24,9 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from lexvl_anserini.encoders.checkpoints.find import (
-    Checkpoint,
-    find_checkpoint,
-    load_strictly,
-    model_files,
-    read_contents,
-    read_weight_file,
-    read_weights,
-)
-from lexvl_anserini.encoders.checkpoints.weights import TORCH_SUFFIXES
+from lexvl_anserini.encoders.checkpoints.filenames import TORCH_SUFFIXES, model_files
+from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
+from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_contents, read_weight_file, read_weights
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.errors import CheckpointError
 
@@ -575,7 +568,7 @@ def test_a_damaged_cache_is_seen_without_the_hub(hub):
 
 def test_the_pinned_revision_is_in_the_manifest(hub, tmp_path):
     from lexvl_anserini.data.dataset import Dataset
-    from lexvl_anserini.encoders.choosing import load_encoder_of
+    from lexvl_anserini.encoders.loading import load_encoder_of
     from lexvl_anserini.records import Document
     from lexvl_anserini.shards.writing import write_impacts
 

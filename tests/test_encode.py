@@ -21,11 +21,10 @@ from lexvl_anserini import cli
 from lexvl_anserini.cli import parse_settings
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.encode import command, encode_queries
-from lexvl_anserini.encoders.choosing import default_encoder, length_options, load_encoder_of
-from lexvl_anserini.encoders.loading import load_encoder
+from lexvl_anserini.encoders.cards import ENCODERS, default_encoder, length_options
+from lexvl_anserini.encoders.loading import load_encoder, load_encoder_of
 from lexvl_anserini.errors import ArtefactError, UsageError
 from lexvl_anserini.records import Topic
-from lexvl_anserini.registry import ENCODERS
 from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.shards.writing import read_manifest, write_impacts
 

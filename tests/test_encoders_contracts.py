@@ -19,13 +19,12 @@ from PIL import Image
 from scipy import sparse
 from tiny_encoders import BERT, SPARSE, TINY_ENCODERS, Tiny
 
-from lexvl_anserini.encoders.checkpoints.find import read_weights
-from lexvl_anserini.encoders.checkpoints.weights import WEIGHT_SUFFIXES
-from lexvl_anserini.encoders.choosing import load_encoder_of
-from lexvl_anserini.encoders.loading import load_encoder
+from lexvl_anserini.encoders.cards import ENCODERS
+from lexvl_anserini.encoders.checkpoints.filenames import WEIGHT_SUFFIXES
+from lexvl_anserini.encoders.checkpoints.weights import read_weights
+from lexvl_anserini.encoders.loading import load_encoder, load_encoder_of
 from lexvl_anserini.errors import CheckpointError, DataError, LexvlError, UsageError
 from lexvl_anserini.records import Document, Manifest, Topic
-from lexvl_anserini.registry import ENCODERS
 
 IDF = f"{SPARSE}st6_inference_free_idf_log1p"
 

@@ -13,8 +13,7 @@ from embedding_tables import write_embeddings, write_golden
 from PIL import Image
 
 from lexvl_anserini.data.dataset import load_dataset
-from lexvl_anserini.encoders.choosing import load_encoder_of
-from lexvl_anserini.encoders.loading import load_encoder
+from lexvl_anserini.encoders.loading import load_encoder, load_encoder_of
 from lexvl_anserini.encoders.parts.features import Embedded
 from lexvl_anserini.errors import ArtefactError, CheckpointError, DataError, UsageError
 from lexvl_anserini.records import Document, Manifest, Topic

@@ -14,7 +14,8 @@ from safetensors.torch import save_file
 from tiny_encoders import TINY_ENCODERS, Tiny
 
 from lexvl_anserini.encoders.checkpoints.clip_layout import BLOCK, TEXT, VISION, name_in_file, renamed
-from lexvl_anserini.encoders.checkpoints.weights import WEIGHT_SUFFIXES, read_contents
+from lexvl_anserini.encoders.checkpoints.filenames import WEIGHT_SUFFIXES
+from lexvl_anserini.encoders.checkpoints.weights import read_contents
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.errors import CheckpointError
 

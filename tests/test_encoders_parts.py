@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from lexvl_anserini.encoders.encoder import Encoder, choose_device
-from lexvl_anserini.encoders.loading import load_encoder
+from lexvl_anserini.encoders.encoder import Encoder
+from lexvl_anserini.encoders.loading import choose_device, load_encoder
 from lexvl_anserini.encoders.parts import pooling
 from lexvl_anserini.encoders.parts.activations import elu1p, log1p_log1p_relu, log1p_relu
 from lexvl_anserini.encoders.parts.pooling import Projector, masked_max, masked_sum, mean_of_top

@@ -14,7 +14,8 @@ import pytest
 
 import lexvl_anserini
 from lexvl_anserini.cli import COMMANDS
-from lexvl_anserini.registry import DATASETS, ENCODERS, ENGINES, resolve
+from lexvl_anserini.encoders.cards import ENCODERS
+from lexvl_anserini.registry import DATASETS, ENGINES, resolve
 
 ROOT = Path(__file__).parents[1]
 HEAVY = ("torch", "transformers", "sentence_transformers", "jnius", "pyserini", "pandas", "faiss", "scipy", "pyarrow")

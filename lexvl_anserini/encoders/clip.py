@@ -26,7 +26,8 @@ from lexvl_anserini.encoders.checkpoints.clip_layout import (
     is_open_layout,
     run_config,
 )
-from lexvl_anserini.encoders.checkpoints.find import Checkpoint, read_weights
+from lexvl_anserini.encoders.checkpoints.find import Checkpoint
+from lexvl_anserini.encoders.checkpoints.weights import read_weights
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.backbones import read_config

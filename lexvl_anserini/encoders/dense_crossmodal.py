@@ -11,8 +11,8 @@ from typing import Literal
 
 from torch import Tensor
 
-from lexvl_anserini.encoders.checkpoints.find import complain, load_strictly, read_weights
 from lexvl_anserini.encoders.checkpoints.vdr_layout import about, vision_shape_of
+from lexvl_anserini.encoders.checkpoints.weights import complain, load_strictly, read_weights
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.backbones import bert_from_weights, hidden_states, position_limit

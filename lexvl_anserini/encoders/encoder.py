@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from scipy import sparse
 
 from lexvl_anserini.errors import UsageError
 from lexvl_anserini.records import Document, Manifest, Topic
 
 if TYPE_CHECKING:
+    from scipy import sparse
+
     from lexvl_anserini.encoders.stock import StockQueryEncoder
 
 
@@ -129,21 +129,3 @@ def _encode(tower: Any, texts: Sequence[str], batch_size: int) -> Any:
     if tower.kind == "dense":
         return tower.vectors(texts, batch_size)
     raise UsageError("bm25 has no vectors: Lucene analyses its texts itself")
-
-
-def choose_device(device: str) -> torch.device:
-    """`auto` is the first CUDA device if there is one, else the CPU; or cpu, cuda, cuda:1, mps.
-
-    Raises:
-        UsageError: the device does not exist here.
-    """
-    if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        chosen = torch.device(device)
-        torch.zeros(1, device=chosen).cpu()  # also refuses `meta`, which computes nothing
-    except (RuntimeError, AssertionError) as error:
-        raise UsageError(
-            f"device {device!r} cannot be used here ({str(error).splitlines()[0]}); try --device cpu"
-        ) from error
-    return chosen

@@ -23,7 +23,8 @@ from lexvl_anserini.encoders.checkpoints.clip_layout import (
     find_merges,
     run_config,
 )
-from lexvl_anserini.encoders.checkpoints.find import Checkpoint, load_strictly, read_contents
+from lexvl_anserini.encoders.checkpoints.find import Checkpoint
+from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_contents
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.activations import Activation

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu
 
-from lexvl_anserini.encoders.checkpoints.find import Checkpoint, complain, find_checkpoint, load_strictly, read_contents
-from lexvl_anserini.encoders.checkpoints.weights import below
+from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
+from lexvl_anserini.encoders.checkpoints.weights import below, complain, load_strictly, read_contents
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.activations import log1p_relu

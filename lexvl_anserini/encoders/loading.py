@@ -1,4 +1,7 @@
-"""`load_encoder`: a registered name, a checkpoint and options -> an encoder."""
+"""`load_encoder`: a registered name, a checkpoint and options -> an encoder; `load_encoder_of`: the one of an artefact.
+
+This module loads no model library; the encoder's own module does.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from lexvl_anserini.encoders import PLACES
+from lexvl_anserini.encoders.cards import ENCODERS, card_of
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
-from lexvl_anserini.encoders.encoder import Encoder, choose_device
-from lexvl_anserini.errors import CheckpointError, UnknownName, UsageError
-from lexvl_anserini.registry import ENCODERS, resolve
+from lexvl_anserini.encoders.encoder import Encoder
+from lexvl_anserini.errors import ArtefactError, CheckpointError, UnknownName, UsageError
+from lexvl_anserini.records import Manifest
+from lexvl_anserini.registry import resolve
+
+if TYPE_CHECKING:
+    import torch
+
+# The direction of an encoder that reads images where none is given.
+DEFAULT_DIRECTION = "text-to-image"
 
 
 @dataclass(frozen=True)
@@ -52,23 +61,6 @@ class Source:
         return find_checkpoint(default, weights=False).folder
 
 
-# What an encoder loads when no checkpoint is named.
-DEFAULT_CHECKPOINTS: Mapping[str, str] = {
-    "vdr": "vsearch/svdr-msmarco",
-    "svdr": "vsearch/svdr-msmarco",
-    "vdr-crossmodal": "vsearch/vdr-cross-modal",
-    "dense-crossmodal": "demo-dense",
-}
-
-
-# What may be loaded instead, and what it is.
-NEEDING_NO_HUB: Mapping[str, str] = {
-    "vdr": "minilm, untrained",
-    "svdr": "minilm, untrained",
-    "vdr-crossmodal": "demo-vdr, trained on small drawings",
-}
-
-
 def load_encoder(
     name: str,
     checkpoint: str | None = None,
@@ -80,7 +72,7 @@ def load_encoder(
     """Loads a registered encoder.
 
     Args:
-        name: a row of `registry.ENCODERS`.
+        name: a row of `cards.CARDS`.
         checkpoint: a folder, a hub id (`owner/name`, `owner/name@revision`) or the packaged `minilm`.
         tokenizer: a folder or hub id to take the tokenizer from instead of the checkpoint.
         backbone_config: a folder or hub id to take the backbone's configuration from instead of the checkpoint.
@@ -92,17 +84,17 @@ def load_encoder(
         UsageError: an option's value does not fit, or a checkpoint is needed and missing.
         CheckpointError: the checkpoint cannot be had, is incomplete, or is of another kind.
     """
-    load = resolve("encoder", name, ENCODERS)
-    # The direction is noted even where it is the default, so that asking for it makes no other encoder.
-    default = inspect.signature(load).parameters.get("direction")
-    options = checked_options(name, load, {"direction": default.default, **options} if default else options)
-    reference = checkpoint or DEFAULT_CHECKPOINTS.get(name)
+    card, load = card_of(name), resolve("encoder", name, ENCODERS)
+    if card.reads_images:  # the default direction is noted too, so that naming it gives the same request
+        options = {"direction": DEFAULT_DIRECTION, **options}
+    options = checked_options(name, load, options)
+    reference = checkpoint or card.default_checkpoint
     try:
         found = find_checkpoint(reference) if reference else None
     except CheckpointError as error:
-        if checkpoint is None and name in NEEDING_NO_HUB:
+        if checkpoint is None and card.without_hub:
             raise CheckpointError(
-                f"{error} with --checkpoint; --checkpoint {NEEDING_NO_HUB[name]}, needs no hub"
+                f"{error} with --checkpoint; --checkpoint {card.without_hub}, needs no hub"
             ) from error
         raise
     chosen = choose_device(device)
@@ -115,6 +107,52 @@ def load_encoder(
         options={**options, **{key: other.reference for key, other in others.items()}},
         device=str(chosen),
     )
+
+
+def load_encoder_of(
+    manifest: Manifest,
+    checkpoint: str | None = None,
+    tokenizer: str | None = None,
+    device: str = "auto",
+    settings: Mapping[str, Any] | None = None,
+) -> Encoder:
+    """Loads the encoder that made an artefact.
+
+    Args:
+        manifest: of shards or of an index.
+        checkpoint: where the same checkpoint lies now, if it moved.
+        tokenizer: the same for its tokenizer.
+        device: auto, cpu, cuda, ...
+        settings: options of the query side that replace those of the making, for example `query_topk`.
+
+    Raises:
+        ArtefactError: the checkpoint or its vocabulary is not the one that made the artefact.
+    """
+    about = manifest.encoder
+    options = {**(about.get("options") or {}), **(settings or {})}
+    tokenizer = tokenizer or options.pop("tokenizer", None)
+    options.pop("tokenizer", None)
+    backbone_config = options.pop("backbone_config", None)
+    model = load_encoder(
+        about["name"], checkpoint or about.get("checkpoint"), tokenizer, backbone_config, device, **options
+    )
+    found = model.checkpoint_digest
+    if "backbone_checkpoint" in options and "backbone_checkpoint" not in (about.get("options") or {}):
+        # Vectors were read from the corpus; now texts and pictures are to be encoded, by a part the index knows not.
+        named = {"tokenizer": tokenizer, "backbone_config": backbone_config, **options, "backbone_checkpoint": None}
+        found = digest_of(find_checkpoint(model.checkpoint) if model.checkpoint else None, other_parts(named))
+    if found != about.get("checkpoint_digest"):
+        raise ArtefactError(
+            f"checkpoint {model.checkpoint} has digest {str(found)[:16]}, the index was made with "
+            f"{str(about.get('checkpoint_digest'))[:16]}; name that checkpoint with --checkpoint or encode again"
+        )
+    vocabulary = manifest.vocabulary.get("digest")  # none where only the encoder is asked for, not its index
+    if model.kind == "impact" and vocabulary and model.query.vocabulary.digest != vocabulary:
+        raise ArtefactError(
+            f"encoder {model.name!r} has vocabulary {model.query.vocabulary.digest[:16]}, the index was made with "
+            f"{vocabulary[:16]}; encode again or name the right checkpoint and tokenizer"
+        )
+    return model
 
 
 def other_parts(options: Mapping[str, Any]) -> dict[str, Checkpoint]:
@@ -148,3 +186,23 @@ def checked_options(name: str, load: Callable[..., Encoder], options: Mapping[st
         except ValidationError as error:
             raise UsageError(f"encoder {name!r}: option {key}={value!r}: {error.errors()[0]['msg']}") from error
     return checked
+
+
+def choose_device(device: str) -> torch.device:
+    """`auto` is the first CUDA device if there is one, else the CPU; or cpu, cuda, cuda:1, mps.
+
+    Raises:
+        UsageError: the device does not exist here.
+    """
+    import torch
+
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        chosen = torch.device(device)
+        torch.zeros(1, device=chosen).cpu()  # also refuses `meta`, which computes nothing
+    except (RuntimeError, AssertionError) as error:
+        raise UsageError(
+            f"device {device!r} cannot be used here ({str(error).splitlines()[0]}); try --device cpu"
+        ) from error
+    return chosen

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from lexvl_anserini.data.dataset import Dataset, load_dataset
-from lexvl_anserini.encoders.encoder import choose_device
+from lexvl_anserini.encoders.loading import choose_device
 from lexvl_anserini.encoders.parts.tokens import TextReader, columns_ascii
 from lexvl_anserini.encoders.parts.vision import Pixels
 from lexvl_anserini.errors import DataError, UsageError

@@ -15,7 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lexvl_anserini.encoders.checkpoints.find import CONFIGURATIONS, Checkpoint, load_strictly
+from lexvl_anserini.encoders.checkpoints.filenames import CONFIGURATIONS
+from lexvl_anserini.encoders.checkpoints.find import Checkpoint
+from lexvl_anserini.encoders.checkpoints.weights import load_strictly
 from lexvl_anserini.errors import CheckpointError
 
 # Width of a head where nothing says how many there are: all of OpenAI's models.

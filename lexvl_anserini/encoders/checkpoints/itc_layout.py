@@ -16,13 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lexvl_anserini.encoders.checkpoints.find import (
-    TEXT_DESCRIPTIONS,
-    Checkpoint,
-    find_checkpoint,
-    load_strictly,
-    read_weights,
-)
+from lexvl_anserini.encoders.checkpoints.filenames import TEXT_DESCRIPTIONS
+from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
+from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_weights
 from lexvl_anserini.encoders.parts.backbones import quietly, read_config
 from lexvl_anserini.encoders.parts.crops import BICUBIC, read_preprocessing
 from lexvl_anserini.encoders.parts.vision import Pixels

@@ -15,24 +15,15 @@ from __future__ import annotations
 import pickle
 import re
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from lexvl_anserini.encoders.checkpoints.filenames import WEIGHT_SUFFIXES, may_be_shards, weight_files
 from lexvl_anserini.errors import CheckpointError
 from lexvl_anserini.files import read_json
-
-SAFE_WEIGHTS = "*.safetensors"
-TORCH_WEIGHTS = "pytorch_model*.bin"
-# What naver's SPLADE trainer writes into the folder `model/` of a run.
-NAVER_WEIGHTS = "model.tar"
-TORCH_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".cp", ".tar")
-WEIGHT_SUFFIXES = (".safetensors", *TORCH_SUFFIXES)
-
-# What trainers leave beside a model's weights.
-LEFTOVERS = re.compile(r"(training_args|optimizer|scheduler|scaler|rng_state.*|random_states.*)\.\w+")
 
 # Under which name a training framework keeps the tensors: Lightning, open_clip; naver; DPR; LAVIS, BLIP, FDT.
 WRAPPERS = ("state_dict", "model_state_dict", "model_dict", "model")
@@ -92,32 +83,6 @@ class Contents(NamedTuple):
 
     weights: dict[str, Tensor]
     extra: dict[str, Any]
-
-
-def may_be_shards(name: str) -> bool:
-    """True for the names under which transformers saves a model's weights, in one file or in several."""
-    return any(PurePosixPath(name).match(pattern) for pattern in (SAFE_WEIGHTS, TORCH_WEIGHTS))
-
-
-def usual_name(name: str) -> bool:
-    """True for the names of weights in a folder below the checkpoint's own: transformers' and `model/model.tar`."""
-    return may_be_shards(name) or PurePosixPath(name).name == NAVER_WEIGHTS
-
-
-def weight_files(names: Iterable[str]) -> list[str]:
-    """Of the file names of one folder, sorted, those that hold its model's weights.
-
-    Safetensors where there are any, else `pytorch_model*.bin`, else other torch files that are no trainer's leftovers.
-    """
-    paths = sorted(map(PurePosixPath, names), key=str)
-    for wanted in (
-        lambda path: path.match(SAFE_WEIGHTS),
-        lambda path: path.match(TORCH_WEIGHTS),
-        lambda path: path.suffix in TORCH_SUFFIXES and not LEFTOVERS.fullmatch(path.name),
-    ):
-        if found := [str(path) for path in paths if wanted(path)]:
-            return found
-    return []
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:

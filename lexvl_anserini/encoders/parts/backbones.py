@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lexvl_anserini.encoders.checkpoints.find import Checkpoint, complain, load_strictly
+from lexvl_anserini.encoders.checkpoints.find import Checkpoint
+from lexvl_anserini.encoders.checkpoints.weights import complain, load_strictly
 from lexvl_anserini.encoders.parts.towers import Backbone, Head
 from lexvl_anserini.errors import CheckpointError
 

@@ -91,7 +91,7 @@ class SearchSession:
 
     def _encoded(self, queries: Iterable[Asked], batch_size: int) -> Iterator[ImpactQuery]:
         from lexvl_anserini.encode import encode_queries
-        from lexvl_anserini.encoders.choosing import load_encoder_of
+        from lexvl_anserini.encoders.loading import load_encoder_of
 
         stream = map(_named, queries)
         first = next(stream, None)

@@ -1,0 +1,65 @@
+"""Which files of a folder belong to a model: its weights, its configuration and its tokenizer, by their names alone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import PurePosixPath
+
+SAFE_WEIGHTS = "*.safetensors"
+TORCH_WEIGHTS = "pytorch_model*.bin"
+# What naver's SPLADE trainer writes into the folder `model/` of a run.
+NAVER_WEIGHTS = "model.tar"
+TORCH_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".cp", ".tar")
+WEIGHT_SUFFIXES = (".safetensors", *TORCH_SUFFIXES)
+
+# What trainers leave beside a model's weights.
+LEFTOVERS = re.compile(r"(training_args|optimizer|scheduler|scaler|rng_state.*|random_states.*)\.\w+")
+
+# Configurations and tokenizers; hidden files are none of a model's.
+SMALL_FILES = ("*.json", "*.yaml", "*.txt", "*.model")
+HIDDEN_FILES = (".*",)
+# How LAVIS describes the text encoder; its package holds such files, the weights' folder may.
+TEXT_DESCRIPTIONS = "*med_config*.json"
+# Of a weight file that was named, these count beside it.
+CONFIGURATIONS = ("config.json", "config.yaml", TEXT_DESCRIPTIONS)
+
+
+def may_be_shards(name: str) -> bool:
+    """True for the names under which transformers saves a model's weights, in one file or in several."""
+    return any(PurePosixPath(name).match(pattern) for pattern in (SAFE_WEIGHTS, TORCH_WEIGHTS))
+
+
+def usual_name(name: str) -> bool:
+    """True for the names of weights in a folder below the checkpoint's own: transformers' and `model/model.tar`."""
+    return may_be_shards(name) or PurePosixPath(name).name == NAVER_WEIGHTS
+
+
+def weight_files(names: Iterable[str]) -> list[str]:
+    """Of the file names of one folder, sorted, those that hold its model's weights.
+
+    Safetensors where there are any, else `pytorch_model*.bin`, else other torch files that are no trainer's leftovers.
+    """
+    paths = sorted(map(PurePosixPath, names), key=str)
+    for wanted in (
+        lambda path: path.match(SAFE_WEIGHTS),
+        lambda path: path.match(TORCH_WEIGHTS),
+        lambda path: path.suffix in TORCH_SUFFIXES and not LEFTOVERS.fullmatch(path.name),
+    ):
+        if found := [str(path) for path in paths if wanted(path)]:
+            return found
+    return []
+
+
+def model_files(names: Iterable[str], weights: bool = True) -> list[str]:
+    """Of a folder's file names, sorted, those a model is loaded from: the same on the hub and in any copy of it.
+
+    Which files of a folder are its weights, `weight_files` says; of subfolders only those with the usual names count.
+    """
+    paths = [path for path in map(PurePosixPath, sorted(set(names))) if not str(path).startswith(".")]
+    small = {str(path) for path in paths if any(path.match(pattern) for pattern in SMALL_FILES)}
+    large: set[str] = set()
+    for folder in {path.parent for path in paths} if weights else ():
+        found = weight_files(str(path) for path in paths if path.parent == folder)
+        large |= {name for name in found if folder == PurePosixPath() or usual_name(name)}
+    return sorted(small | large)

@@ -1,0 +1,116 @@
+"""What `encode --list-encoders` and `--describe` print: cards, and what the encoders' own modules say.
+
+Equation, options, their types, defaults and meaning come from the docstring and the signature of an encoder's loader.
+Only `describe` and the functions about options load model libraries; `listing` loads none.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from importlib import import_module
+from types import UnionType
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
+
+from lexvl_anserini.encoders.cards import CARDS, ENCODERS, card_of
+from lexvl_anserini.registry import resolve
+
+# The fields of a card that are printed.
+PRINTED = ("paper", "modalities", "checkpoints", "licence")
+
+
+class Option(NamedTuple):
+    """One option of an encoder, as `--set KEY=VALUE` takes it: its type and default as text, and what it does."""
+
+    name: str
+    type: str
+    default: str
+    meaning: str
+
+
+def equation_of(name: str) -> str:
+    """The first line of the docstring of an encoder's module: what it computes, in one line."""
+    return first_line(import_module(ENCODERS[name].partition(":")[0]).__doc__)
+
+
+def first_line(docstring: str | None) -> str:
+    """The first line of a docstring."""
+    return (docstring or "").strip().partition("\n")[0]
+
+
+def options_of(name: str) -> list[Option]:
+    """The options of an encoder's loader, in the order of its signature."""
+    load = resolve("encoder", name, ENCODERS)
+    meanings = argument_meanings(load)
+    return [
+        Option(
+            parameter.name, type_name(parameter.annotation), shown(parameter.default), meanings.get(parameter.name, "")
+        )
+        for parameter in inspect.signature(load, eval_str=True).parameters.values()
+        if parameter.name != "source"
+    ]
+
+
+def shown(default: Any) -> str:
+    """A default as text; None is the checkpoint's own, or what the meaning says."""
+    return "-" if default is None else str(default).lower() if isinstance(default, bool) else str(default)
+
+
+def type_name(annotation: Any) -> str:
+    """An annotation as a user reads it: `Literal["max", "sum"] | None` is `max|sum`."""
+    parts = get_args(annotation)
+    if get_origin(annotation) is Literal:
+        return "|".join(map(str, parts))
+    if get_origin(annotation) in (Union, UnionType):
+        return "|".join(type_name(part) for part in parts if part is not type(None))
+    return getattr(annotation, "__name__", str(annotation))
+
+
+def argument_meanings(function: Callable[..., Any]) -> dict[str, str]:
+    """The `Args:` section of a docstring: name -> text on one line."""
+    text = inspect.getdoc(function) or ""
+    _, found, section = text.partition("Args:\n")
+    if not found:
+        return {}
+    section = re.split(r"\n(?=\S)", section, maxsplit=1)[0]
+    entries = re.findall(r"^    (\w+): (.*(?:\n     +.*)*)", section, re.MULTILINE)
+    return {name: " ".join(meaning.split()) for name, meaning in entries}
+
+
+def example_of(name: str) -> str:
+    """A command that encodes with it."""
+    card = card_of(name)
+    corpus = "coco" if card.reads_images else "demo"
+    checkpoint = f" --checkpoint {card.checkpoints[0]}" if card.checkpoints else ""
+    rest = card.example or f"--corpus {corpus}{checkpoint}"
+    return f"python -m lexvl_anserini.encode --encoder {name} {rest}"
+
+
+def listing() -> list[dict[str, Any]]:
+    """One row per registered encoder: name, paper, modalities, checkpoints, licence."""
+    return [{"name": name, **printed(name)} for name in CARDS]
+
+
+def printed(name: str) -> dict[str, Any]:
+    """The printed fields of an encoder's card."""
+    card = card_of(name)
+    return {field: getattr(card, field) for field in PRINTED}
+
+
+def describe(name: str) -> dict[str, Any]:
+    """All that is known of an encoder: its card, equation, options and an example.
+
+    Raises:
+        UnknownName: no such encoder.
+    """
+    fields = printed(name)
+    about = inspect.getdoc(import_module(ENCODERS[name].partition(":")[0])) or ""
+    return {
+        "name": name,
+        "equation": equation_of(name),
+        "about": about.partition("\n")[2].strip(),
+        **fields,
+        "options": [option._asdict() for option in options_of(name)],
+        "example": example_of(name),
+    }
