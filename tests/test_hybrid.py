@@ -19,7 +19,7 @@ from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.hybrid import Part, candidates_of, command, hybrid_lists, hybrid_manifest, part_of, topics_of
 from lexvl_anserini.records import Document, Topic
-from lexvl_anserini.training.objectives_joint import MIXES
+from lexvl_anserini.training.objectives.joint_losses import MIXES
 
 
 class Tower:

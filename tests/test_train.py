@@ -21,12 +21,15 @@ from lexvl_anserini.encoders.parts.tokens import columns_ascii
 from lexvl_anserini.errors import ArtefactError, UsageError
 from lexvl_anserini.train import read_changes
 from lexvl_anserini.training.batches import Batches, augment, text_batch
-from lexvl_anserini.training.data import Tokens, named_terms, read_captioned, read_pixels, tokenise
-from lexvl_anserini.training.loop import learning_rate_shape, objective, train
+from lexvl_anserini.training.data import Tokens, read_captioned, read_pixels, tokenise
+from lexvl_anserini.training.loop import train
+from lexvl_anserini.training.loss import objective
 from lexvl_anserini.training.measuring import backward_rates, hit_rates
-from lexvl_anserini.training.objectives import Encoded
+from lexvl_anserini.training.objectives.caption_terms import term_shares
+from lexvl_anserini.training.objectives.contrastive import Encoded
+from lexvl_anserini.training.optimiser import learning_rate_shape
 from lexvl_anserini.training.pairs import KINDS
-from lexvl_anserini.training.recipe import Augmentation, Model, Recipe, checked, read_recipe
+from lexvl_anserini.training.recipe import Augmentation, ModelSettings, Recipe, checked, read_recipe
 from lexvl_anserini.training.words import FIRST_TOKEN_ID, FIRST_WORD_ID, learn_words, save_tokenizer
 
 COLOURS = {"red": (220, 30, 30), "green": (30, 200, 30), "blue": (30, 30, 220), "white": (250, 250, 250)}
@@ -183,7 +186,7 @@ def test_auxiliaries_take_part_and_are_refused_by_name(corpus: str, tmp_path: Pa
 
 
 def test_every_kind_of_a_recipe_can_be_made() -> None:
-    assert set(KINDS) == set(get_args(Model.model_fields["kind"].annotation))
+    assert set(KINDS) == set(get_args(ModelSettings.model_fields["kind"].annotation))
 
 
 def test_the_objective_keeps_as_many_dimensions_as_the_model() -> None:
@@ -323,7 +326,7 @@ def test_the_share_of_an_image_s_captions_that_hold_a_term() -> None:
         vocabulary = ("a", "b", "c")
         of_token = np.array([-1, -1, -1, -1, 0, 1, 2])
 
-    assert named_terms(tokens, Fake()).toarray().tolist() == [[0.5, 1, 0], [1, 0, 0]]  # type: ignore[arg-type]
+    assert term_shares(tokens, Fake()).toarray().tolist() == [[0.5, 1, 0], [1, 0, 0]]  # type: ignore[arg-type]
 
 
 def test_augmentation_moves_without_turning() -> None:

@@ -16,8 +16,9 @@ from typer.testing import CliRunner
 
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.errors import ArtefactError, DataError, UsageError
-from lexvl_anserini.training.data import Captioned, digest, read_captioned
-from lexvl_anserini.training.loop import check, make_accelerator, train
+from lexvl_anserini.training.data import CaptionedImages, digest, read_captioned
+from lexvl_anserini.training.loop import check, train
+from lexvl_anserini.training.optimiser import make_accelerator
 from lexvl_anserini.training.recipe import Recipe, checked
 from lexvl_anserini.training.run_folder import OURS, Standing, claim, clear
 
@@ -146,7 +147,7 @@ def test_the_digest_is_of_what_is_seen_wherever_it_lies(tmp_path: Path) -> None:
 
     assert of("here") == of("there") != of("other", last="a snowy square")
     with pytest.raises(DataError, match="gone.png: cannot be read"):
-        digest(Captioned(["gone"], [str(tmp_path / "gone.png")], [["a square"]]))
+        digest(CaptionedImages(["gone"], [str(tmp_path / "gone.png")], [["a square"]]))
 
 
 def test_an_output_that_is_a_file_is_told(corpus: str, tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ from torch.nn.functional import normalize
 from lexvl_anserini.encoders.d2s import D2SHead
 from lexvl_anserini.encoders.joint import JointHead
 from lexvl_anserini.encoders.parts.tokens import load_tokenizer
-from lexvl_anserini.training.objectives_d2s import (
+from lexvl_anserini.training.objectives import REGULARISERS
+from lexvl_anserini.training.objectives.d2s_losses import (
     d2s,
     d2s_regulariser,
     draw_masked,
@@ -21,8 +22,7 @@ from lexvl_anserini.training.objectives_d2s import (
     regulariser_weight,
     warm_up_steps,
 )
-from lexvl_anserini.training.objectives_joint import MIXES, Mix, clamped, distillation, joint, nce
-from lexvl_anserini.training.regularisers import REGULARISERS
+from lexvl_anserini.training.objectives.joint_losses import MIXES, Mix, clamped, distillation, joint, nce
 
 
 def tensors(path):

@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 import torch
 
-from lexvl_anserini.training.objectives import (
+from lexvl_anserini.training.objectives.caption_terms import naming
+from lexvl_anserini.training.objectives.contrastive import (
     Encoded,
     contrastive,
     contrastive_mask,
     info_nce,
     masked,
-    naming,
     svdr,
     vdr,
 )
-from lexvl_anserini.training.regularisers import flops, l1, ramp
+from lexvl_anserini.training.objectives.regularisers import flops, l1, ramp
 
 GOLDEN = Path(__file__).parent / "golden" / "vdr"
 

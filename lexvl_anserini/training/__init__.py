@@ -1,1 +1,1 @@
-"""Training: recipes (what), pairs (models), data and batches, objectives and regularisers, and the loop."""
+"""Training: recipes (what), pairs (models), data and batches, objectives, the loop, and the folder of a run."""

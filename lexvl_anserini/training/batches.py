@@ -1,4 +1,4 @@
-"""Batches as a pure function of seed and step, so that a resumed run draws what an undisturbed one would have."""
+"""Batches as a pure function of seed and step: a resumed run draws the same batches as an uninterrupted run."""
 
 from __future__ import annotations
 
@@ -12,25 +12,23 @@ from torch import Tensor
 from lexvl_anserini.encoders.parts.tokens import Columns
 from lexvl_anserini.encoders.parts.vision import Pixels
 from lexvl_anserini.errors import UsageError
-from lexvl_anserini.training.data import Tokens, named_terms
+from lexvl_anserini.training.data import Tokens
 from lexvl_anserini.training.pairs import TextBatch
 from lexvl_anserini.training.recipe import Augmentation
 
 
 @dataclass(frozen=True)
 class TrainingBatch:
-    """Images and, for each round of captions, one caption per image in the same order.
+    """Images and, in each round, one caption per image in the same order.
 
-    pixels     float32 [B, 3, R, R]
-    rounds     as many as captions are drawn per image; each [B, L]
-    named      float32 [B, V], the share of all captions of an image that hold a term; None unless asked for
-    frequency  float32 [V], the mean of `named` over all images; None with it
+    images  int64 [B], positions of the images in the training split
+    pixels  float32 [B, 3, R, R]
+    rounds  one for each caption that is drawn per image; each [B, L]
     """
 
+    images: np.ndarray
     pixels: Tensor
     rounds: tuple[TextBatch, ...]
-    named: Tensor | None = None
-    frequency: Tensor | None = None
 
 
 class Batches:
@@ -39,17 +37,16 @@ class Batches:
     Args:
         pixels: uint8 [n, R, R, 3].
         tokens: of the captions of these n images.
-        columns: which dimension a token stands for.
+        columns: the dimension of each token.
         prepare: normalises pixels.
-        size: images per batch; an epoch's remainder is left out.
-        captions: per image and batch.
+        size: images per batch; the remainder of an epoch is skipped.
+        captions: number of captions drawn per image and batch.
         augmentation: random views.
-        seed: of everything drawn.
-        device: where batches go.
-        naming: give the terms of all captions too.
+        seed: of all draws.
+        device: of the batches.
 
     Raises:
-        UsageError: fewer images than a batch holds.
+        UsageError: the split has fewer images than one batch.
     """
 
     def __init__(
@@ -63,19 +60,14 @@ class Batches:
         augmentation: Augmentation,
         seed: int,
         device: torch.device,
-        naming: bool = False,
     ):
         if len(pixels) < size:
             raise UsageError(f"batch_size {size} is more than the {len(pixels)} training images")
         self.pixels, self.tokens, self.columns, self.prepare = pixels, tokens, columns, prepare
         self.size, self.captions, self.augmentation, self.seed, self.device = size, captions, augmentation, seed, device
-        self.named = self.frequency = None
-        if naming:
-            self.named = named_terms(tokens, columns)
-            self.frequency = torch.from_numpy(np.asarray(self.named.mean(axis=0), dtype=np.float32)[0]).to(device)
         self.per_epoch = len(pixels) // size
-        # A few epochs at most are asked for in turn; orders are made again rather than kept.
-        self._order = lru_cache(maxsize=2)(self._make_order)
+        # Steps run through few epochs at a time, so the orders of two epochs are enough to keep.
+        self._order = lru_cache(maxsize=2)(self._draw_order)
 
     def __getitem__(self, step: int) -> TrainingBatch:
         """The batch of a step, counted from 0."""
@@ -85,29 +77,24 @@ class Batches:
         crops = torch.from_numpy(self.pixels[chosen]).to(self.device)
         pixels = augment(self.prepare.normalise(crops), self.augmentation, draws)
         first, counts = self.tokens.first[chosen], np.diff(self.tokens.first)[chosen]
-        # Distinct captions of an image, as long as it has so many.
+        # Distinct captions of an image where it has enough of them.
         offsets = [draws.permutation(count)[np.arange(self.captions) % count] for count in counts]
-        told = first[:, None] + np.stack(offsets)  # [B, rounds]
-        rounds = tuple(self.texts(told[:, column]) for column in range(self.captions))
-        named = None if self.named is None else torch.from_numpy(self.named[chosen].toarray()).to(self.device)
-        return TrainingBatch(pixels, rounds, named, self.frequency)
+        captions = first[:, None] + np.stack(offsets)  # [B, rounds]
+        rounds = tuple(text_batch(self.tokens, one_each, self.columns, self.device) for one_each in captions.T)
+        return TrainingBatch(chosen, pixels, rounds)
 
-    def texts(self, captions: np.ndarray) -> TextBatch:
-        """Some captions [B] as one batch, padded to the longest among them."""
-        return text_batch(self.tokens, captions, self.columns, self.device)
-
-    def _make_order(self, epoch: int) -> np.ndarray:
+    def _draw_order(self, epoch: int) -> np.ndarray:
         return np.random.default_rng((self.seed, 0, epoch)).permutation(len(self.pixels))
 
 
 def text_batch(tokens: Tokens, captions: np.ndarray, columns: Columns, device: torch.device) -> TextBatch:
-    """Some captions [B] as one batch, padded to the longest among them."""
+    """The captions at some positions [B] as one batch, padded to the longest of them."""
     lengths = tokens.lengths[captions]
     ids = tokens.ids[captions][:, : int(lengths.max())]
     attention = np.arange(ids.shape[1]) < lengths[:, None]
     own = np.where(attention, columns.of_token[ids], -1)
     bag = np.zeros((len(ids), len(columns.vocabulary) + 1), dtype=bool)
-    np.put_along_axis(bag, own, True, axis=1)  # -1 is the last column, which is dropped
+    np.put_along_axis(bag, own, True, axis=1)  # -1 is the last column, which the batch drops
     return TextBatch(
         torch.from_numpy(ids).to(device),
         torch.from_numpy(attention.astype(np.int64)).to(device),
@@ -116,12 +103,12 @@ def text_batch(tokens: Tokens, captions: np.ndarray, columns: Columns, device: t
 
 
 def augment(pixels: Tensor, augmentation: Augmentation, draws: np.random.Generator) -> Tensor:
-    """A random view of each picture [B, 3, R, R]: cut out, moved, mirrored; bilinear, the border repeated."""
+    """A random view of each image [B, 3, R, R]: a crop, shifted and mirrored; bilinear, the border is repeated."""
     if augmentation == Augmentation():
         return pixels
     batch, _, side, _ = pixels.shape
     zoom = draws.uniform(augmentation.zoom, 1.0, batch)
-    room = (1 - zoom) + 2 * augmentation.shift / side  # of a coordinate that runs from -1 to 1
+    room = (1 - zoom) + 2 * augmentation.shift / side  # in coordinates from -1 to 1
     moved = draws.uniform(-1, 1, (2, batch)) * room
     mirrored = np.where(augmentation.flip & (draws.random(batch) < 0.5), -1.0, 1.0)
     theta = np.zeros((batch, 2, 3), dtype=np.float32)

@@ -1,4 +1,4 @@
-"""How good a pair is while it is trained: hit rates over a validation split, as its encoder would be searched."""
+"""Validation during training: hit rates over a split, with the vectors that search would use."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from lexvl_anserini.encoders.parts.vision import Pixels
 from lexvl_anserini.errors import UsageError
 from lexvl_anserini.training.batches import text_batch
 from lexvl_anserini.training.data import Tokens
-from lexvl_anserini.training.objectives import bag_of, masked
-from lexvl_anserini.training.pairs import KINDS, Pair, words_only
-from lexvl_anserini.training.recipe import Model
+from lexvl_anserini.training.objectives.contrastive import bag_of, masked
+from lexvl_anserini.training.pairs import TowerPair, words_only
+from lexvl_anserini.training.recipe import ModelSettings
 from lexvl_anserini.training.words import CHARACTERS
 
 BATCH = 256
@@ -32,66 +32,73 @@ class Validation:
     prepare: Pixels
 
     @torch.inference_mode()
-    def measure(self, pair: Pair, model: Model) -> dict[str, float]:
-        """Hit rates in percent: text-to-image and image-to-text, and of the alpha mode where the pair is lexical."""
-        device, lexical = pair.log_temperature.device, KINDS[model.kind].lexical
+    def measure(self, pair: TowerPair, model: ModelSettings) -> dict[str, float]:
+        """Hit rates in percent, text-to-image and image-to-text; of a lexical pair also those of the alpha mode."""
         pair.eval()
-        pieces = []
+        images = self._images(pair)
+        owner = torch.from_numpy(np.repeat(np.arange(len(self.pixels)), np.diff(self.tokens.first))).to(images.device)
+        texts, bags = self._texts(pair, model, len(owner))
+        pair.train()
+        if model.lexical:
+            images = masked(words_only(images), None, model.topk)
+        found = {f"t2i_R@{k}": rate for k, rate in hit_rates(texts @ images.T, owner).items()}
+        found |= {f"i2t_R@{k}": rate for k, rate in backward_rates(images @ texts.T, owner).items()}
+        if bags is not None:
+            alpha = hit_rates(bags @ images.T, owner)
+            found |= {f"alpha_t2i_R@{k}": rate for k, rate in alpha.items()}
+            found["mean_text_terms"] = round(float((texts > 0).sum(dim=1).float().mean()), 1)
+        return found
+
+    def _images(self, pair: TowerPair) -> Tensor:
+        """Vectors of all images, [n, V] or [n, D], before the sparsifier."""
+        vectors = []
         for start in range(0, len(self.pixels), BATCH):
-            crops = torch.from_numpy(np.array(self.pixels[start : start + BATCH])).to(device)
-            pieces.append(pair.encoder_p(self.prepare.normalise(crops)))
-        images = torch.cat(pieces)
-        owner = torch.from_numpy(np.repeat(np.arange(len(self.pixels)), np.diff(self.tokens.first))).to(device)
-        texts, bags = [], []
-        for start in range(0, len(owner), BATCH):
-            chosen = np.arange(start, min(start + BATCH, len(owner)))
-            batch = text_batch(self.tokens, chosen, self.columns, device)
+            crops = torch.from_numpy(np.array(self.pixels[start : start + BATCH])).to(pair.log_temperature.device)
+            vectors.append(pair.encoder_p(self.prepare.normalise(crops)))
+        return torch.cat(vectors)
+
+    def _texts(self, pair: TowerPair, model: ModelSettings, count: int) -> tuple[Tensor, Tensor | None]:
+        """Vectors of all captions for search, [count, words] or [count, D]; of a lexical pair also the bags."""
+        vectors, bags = [], []
+        for start in range(0, count, BATCH):
+            chosen = np.arange(start, min(start + BATCH, count))
+            batch = text_batch(self.tokens, chosen, self.columns, pair.log_temperature.device)
             encoded = pair.encoder_q(batch)
-            if lexical:
+            if model.lexical:
                 own = batch.bag[:, len(CHARACTERS) :]
                 encoded = masked(words_only(encoded), own, model.topk)
                 bags.append(bag_of(own, normalised=False))
-            texts.append(encoded)
-        pair.train()
-        if lexical:
-            images = masked(words_only(images), None, model.topk)
-        text = torch.cat(texts)
-        found = {f"t2i_R@{k}": rate for k, rate in hit_rates(text @ images.T, owner).items()}
-        found |= {f"i2t_R@{k}": rate for k, rate in backward_rates(images @ text.T, owner).items()}
-        if bags:
-            alpha = hit_rates(torch.cat(bags) @ images.T, owner)
-            found |= {f"alpha_t2i_R@{k}": rate for k, rate in alpha.items()}
-            found["mean_text_terms"] = round(float((text > 0).sum(dim=1).float().mean()), 1)
-        return found
+            vectors.append(encoded)
+        return torch.cat(vectors), torch.cat(bags) if bags else None
 
 
 def hit_rates(scores: Tensor, owner: Tensor) -> dict[int, float]:
     """Share in percent of queries [N] whose document `owner` [N] is among the first k by scores [N, M].
 
     Raises:
-        UsageError: scores that are no numbers.
+        UsageError: a score is not finite.
     """
     return _shares(ranks(scores, owner))
 
 
 def backward_rates(scores: Tensor, owner: Tensor) -> dict[int, float]:
-    """Share in percent of images [M] with a caption of theirs among the first k by scores [M, N].
+    """Share in percent of images [M] that have one of their captions among the first k by scores [M, N].
 
     Raises:
-        UsageError: scores that are no numbers.
+        UsageError: a score is not finite.
     """
-    mine = owner[None, :] == torch.arange(len(scores), device=scores.device)[:, None]
-    best = scores.masked_fill(~mine, -torch.inf).amax(dim=1, keepdim=True)
+    own = owner[None, :] == torch.arange(len(scores), device=scores.device)[:, None]
+    best = scores.masked_fill(~own, -torch.inf).amax(dim=1, keepdim=True)
     places = torch.arange(scores.shape[1], device=scores.device).expand_as(scores)
-    first = places.masked_fill(~mine | (scores != best), scores.shape[1] - 1).amin(dim=1)
+    first = places.masked_fill(~own | (scores != best), scores.shape[1] - 1).amin(dim=1)
     return _shares(ranks(scores, first))
 
 
 def ranks(scores: Tensor, place: Tensor) -> Tensor:
-    """How many columns come before column `place` [N] of each row of scores [N, M], equal scores by their position.
+    """The number of columns before column `place` [N] in each row of scores [N, M]; equal scores keep their order.
 
     Raises:
-        UsageError: scores that are no numbers.
+        UsageError: a score is not finite.
     """
     if not torch.isfinite(scores).all():
         raise UsageError("validation: scores that are no numbers; lower the learning rate or the clip")

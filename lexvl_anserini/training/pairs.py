@@ -1,4 +1,4 @@
-"""Pairs of towers that can be trained, and how they are written in the layout their encoders load."""
+"""Pairs of towers that training changes, and how to save a pair in the layout that its encoder loads."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from lexvl_anserini.encoders.vdr import HEAD_EPS
 from lexvl_anserini.encoders.vdr_crossmodal import IMAGE_TYPES, TEXT_TYPES
 from lexvl_anserini.files import write_json
 from lexvl_anserini.training.projection import project_max
-from lexvl_anserini.training.recipe import Model
+from lexvl_anserini.training.recipe import ModelSettings
 from lexvl_anserini.training.words import CHARACTERS, FIRST_WORD_ID
 
-# The folder inside a checkpoint that holds the text backbone's configuration and the tokenizer.
+# The folder of a checkpoint with the configuration of the text backbone and the tokenizer.
 TEXT_FOLDER = "text"
 
-# Spread of fresh weights, BERT's and CLIP's.
+# Standard deviation of random initial weights, as in BERT and CLIP.
 INITIAL_STD = 0.02
 
 
 class TextBatch(NamedTuple):
-    """Token ids and attention mask, int64 [B, L], and the texts' own dimensions, bool [B, V]."""
+    """Token ids and attention mask, int64 [B, L], and the dimensions of the texts' own tokens, bool [B, V]."""
 
     ids: Tensor
     attention: Tensor
@@ -40,9 +40,9 @@ class TextBatch(NamedTuple):
 
 
 class TextSide(nn.Module):
-    """A BERT without pooler and what stands on it; keys as in published checkpoints."""
+    """A BERT without pooler; subclasses add the head. Keys as in published checkpoints."""
 
-    def __init__(self, model: Model, columns: Columns):
+    def __init__(self, model: ModelSettings, columns: Columns):
         super().__init__()
         import transformers
 
@@ -70,7 +70,7 @@ class VdrText(TextSide):
 
     tokens: Tensor
 
-    def __init__(self, model: Model, columns: Columns):
+    def __init__(self, model: ModelSettings, columns: Columns):
         super().__init__(model, columns)
         self.ln = nn.LayerNorm(model.text.width, eps=HEAD_EPS)
         self.register_buffer("tokens", torch.from_numpy(columns.tokens), persistent=False)
@@ -85,7 +85,7 @@ class VdrText(TextSide):
 class VdrImage(PatchTransformer):
     """w = elu1p(max_p <h_p, P_v>), of unit length."""
 
-    def __init__(self, model: Model, columns: Columns):
+    def __init__(self, model: ModelSettings, columns: Columns):
         super().__init__(**vision_shape(model))
         self.proj = nn.Parameter(torch.randn(len(columns.vocabulary), model.image.width) * INITIAL_STD)
         nn.init.normal_(self.positional_embedding, std=INITIAL_STD)
@@ -96,9 +96,9 @@ class VdrImage(PatchTransformer):
 
 
 class DenseText(TextSide):
-    """v = W mean_i h_i over the text's tokens, of unit length."""
+    """v = W mean_i h_i over the tokens of a text, of unit length."""
 
-    def __init__(self, model: Model, columns: Columns):
+    def __init__(self, model: ModelSettings, columns: Columns):
         super().__init__(model, columns)
         self.proj = nn.Parameter(torch.randn(model.dimensions, model.text.width) * model.text.width**-0.5)
 
@@ -110,7 +110,7 @@ class DenseText(TextSide):
 class DenseImage(PatchTransformer):
     """v = W mean_p h_p over the patches, of unit length."""
 
-    def __init__(self, model: Model, columns: Columns):
+    def __init__(self, model: ModelSettings, columns: Columns):
         super().__init__(**vision_shape(model))
         self.proj = nn.Parameter(torch.randn(model.dimensions, model.image.width) * model.image.width**-0.5)
         nn.init.normal_(self.positional_embedding, std=INITIAL_STD)
@@ -120,8 +120,8 @@ class DenseImage(PatchTransformer):
         return normalize(super().forward(pixels).mean(dim=1) @ self.proj.T, dim=1)
 
 
-class Pair(nn.Module):
-    """`encoder_q` reads texts, `encoder_p` images; the logarithm of the temperature is learned or held."""
+class TowerPair(nn.Module):
+    """`encoder_q` reads texts, `encoder_p` images; the logarithm of the temperature is learned or constant."""
 
     def __init__(self, text: TextSide, image: PatchTransformer, temperature: float, learn_temperature: bool):
         super().__init__()
@@ -130,49 +130,47 @@ class Pair(nn.Module):
         self.log_temperature = nn.Parameter(logarithm, requires_grad=learn_temperature)
 
 
-class Kind(NamedTuple):
-    """What `model.kind` decides.
+class PairKind(NamedTuple):
+    """What `model.kind` of a recipe decides.
 
-    text, image            the sides
-    text_type, image_type  what config.json calls them
-    lexical                dimensions are terms, and vectors are sparsified before they are searched with
+    text, image            classes of the two sides
+    text_type, image_type  their names in config.json
     """
 
-    text: Callable[[Model, Columns], TextSide]
-    image: Callable[[Model, Columns], PatchTransformer]
+    text: Callable[[ModelSettings, Columns], TextSide]
+    image: Callable[[ModelSettings, Columns], PatchTransformer]
     text_type: str
     image_type: str
-    lexical: bool
 
 
-KINDS: Mapping[str, Kind] = {
-    "vdr-crossmodal": Kind(VdrText, VdrImage, TEXT_TYPES[0], IMAGE_TYPES[0], lexical=True),
-    "dense-crossmodal": Kind(DenseText, DenseImage, DENSE_TEXT, DENSE_IMAGE, lexical=False),
+KINDS: Mapping[str, PairKind] = {
+    "vdr-crossmodal": PairKind(VdrText, VdrImage, TEXT_TYPES[0], IMAGE_TYPES[0]),
+    "dense-crossmodal": PairKind(DenseText, DenseImage, DENSE_TEXT, DENSE_IMAGE),
 }
 
 
-def vision_shape(model: Model) -> dict[str, Any]:
-    """The arguments of a PatchTransformer, as config.json keeps them."""
+def vision_shape(model: ModelSettings) -> dict[str, Any]:
+    """The arguments of a PatchTransformer, as config.json stores them."""
     shape = model.image.model_dump(mode="json")
     return {key: value for key, value in shape.items() if value is not None}
 
 
-def make_pair(model: Model, columns: Columns, temperature: float, learn_temperature: bool) -> Pair:
-    """A fresh pair; torch's random state decides its weights."""
+def make_pair(model: ModelSettings, columns: Columns, temperature: float, learn_temperature: bool) -> TowerPair:
+    """A pair with random weights, drawn from the random state of torch."""
     kind = KINDS[model.kind]
     text, image = kind.text(model, columns), kind.image(model, columns)
-    return Pair(text, image, temperature, learn_temperature)
+    return TowerPair(text, image, temperature, learn_temperature)
 
 
 def words_only(weights: Tensor) -> Tensor:
-    """Vectors without the characters' dimensions, as the saved pair's encoder gives them; [n, V] to [n, words]."""
+    """Vectors [n, V] without the dimensions of characters, as the saved pair's encoder returns them: [n, words]."""
     return normalize(weights[:, len(CHARACTERS) :], dim=1)
 
 
-def save_pair(pair: Pair, model: Model, tokenizer: Any, folder: Path, weights: torch.dtype) -> None:
+def save_pair(pair: TowerPair, model: ModelSettings, tokenizer: Any, folder: Path, weights: torch.dtype) -> None:
     """Writes config.json, model.safetensors and `text/` (backbone configuration, tokenizer) into an empty folder.
 
-    Of a lexical pair's dimensions, the words are written (see `words`).
+    Of the dimensions of a lexical pair, only words are saved (see `words`).
     """
     kind = KINDS[model.kind]
     text = {"type": kind.text_type, "model_id": TEXT_FOLDER, "max_len": model.text.max_length, "padding": "none"}
@@ -185,7 +183,7 @@ def save_pair(pair: Pair, model: Model, tokenizer: Any, folder: Path, weights: t
         for key, value in pair.state_dict().items()
         if key != "log_temperature"
     }
-    if kind.lexical:
+    if model.lexical:
         text |= {"first_word_id": FIRST_WORD_ID, "topk": model.topk}
         image |= {"topk": model.topk}
         state["encoder_p.proj"] = state["encoder_p.proj"][len(CHARACTERS) :].contiguous()

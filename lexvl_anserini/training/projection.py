@@ -1,4 +1,4 @@
-"""The vocabulary projection with gradients that never holds [B, L, V]."""
+"""The vocabulary projection with gradients, computed without a tensor [B, L, V]."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SLICE_FLOATS = 32 << 20
 
 
 class _ProjectMax(torch.autograd.Function):
-    """Forward keeps which position won; backward spreads gradients to the winners, slice by slice again."""
+    """Forward stores the position of each maximum; backward sends gradients to these positions; both slice by slice."""
 
     @staticmethod
     def forward(ctx: Any, features: Tensor, matrix: Tensor, masked: Tensor | None) -> Tensor:
@@ -50,7 +50,7 @@ def project_max(features: Tensor, matrix: Tensor, masked: Tensor | None = None) 
     Args:
         features: states of all positions.
         matrix: one row per dimension of the vocabulary.
-        masked: bool [B, L], True at positions that take no part; at least one of each row must take part.
+        masked: bool [B, L], True at positions to ignore; each row needs at least one other position.
     """
     result: Tensor = _ProjectMax.apply(features, matrix, masked)
     return result

@@ -1,4 +1,4 @@
-"""Recipes: everything that decides a training run, as one YAML file in which an unknown key is an error."""
+"""Recipes: everything that decides a training run, in one YAML file; an unknown key is an error."""
 
 from __future__ import annotations
 
@@ -20,28 +20,27 @@ from pydantic import (
 )
 
 from lexvl_anserini.errors import UsageError
-from lexvl_anserini.training.objectives import AUXILIARIES, LEXICAL, OBJECTIVES, OF_TEXTS
-from lexvl_anserini.training.regularisers import REGULARISERS
+from lexvl_anserini.training.objectives import AUXILIARIES, LEXICAL, OBJECTIVES, OF_TEXTS, REGULARISERS
 
 
-class _Part(BaseModel):
+class _Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 
 
-def _heads_fit(part: Text | Image) -> None:
-    if part.width % part.heads:
-        raise ValueError(f"width {part.width} is no multiple of heads {part.heads}")
+def _heads_fit(side: TextSettings | ImageSettings) -> None:
+    if side.width % side.heads:
+        raise ValueError(f"width {side.width} is no multiple of heads {side.heads}")
 
 
-class Data(_Part):
-    """What is learned from.
+class DataSettings(_Settings):
+    """The images and captions of a run.
 
-    corpus, split  images with captions, any that has the direction text-to-image
-    validation     split of the same corpus that is measured between
-    images         of the training split at most; None for all
+    corpus, split  images with captions: any corpus that has the direction text-to-image
+    validation     split of the same corpus for validation during the run; None for no validation
+    images         largest number of images of the training split; None for all
     """
 
     corpus: str
@@ -50,11 +49,11 @@ class Data(_Part):
     images: PositiveInt | None = None
 
 
-class Text(_Part):
-    """The text side: a BERT from nothing over words learned from the training captions.
+class TextSettings(_Settings):
+    """The text side: a BERT with random weights, over a vocabulary learned from the training captions.
 
-    words       tokens of the vocabulary at most
-    max_length  tokens read, special ones included
+    words       largest number of tokens of the vocabulary
+    max_length  tokens read of a text, special tokens included
     """
 
     words: PositiveInt = 2000
@@ -65,36 +64,36 @@ class Text(_Part):
     dropout: Share = 0.0
 
     @model_validator(mode="after")
-    def _fits(self) -> Text:
+    def _fits(self) -> TextSettings:
         _heads_fit(self)
         return self
 
 
-class Stem(_Part):
-    """A convolutional stem: channels and residual blocks per stage, each of which halves the grid."""
+class StemSettings(_Settings):
+    """A convolutional stem: channels and residual blocks of each stage; each stage halves the grid."""
 
     widths: tuple[PositiveInt, ...] = Field(min_length=1)
     blocks: tuple[NonNegativeInt, ...]
 
     @model_validator(mode="after")
-    def _fits(self) -> Stem:
+    def _fits(self) -> StemSettings:
         if len(self.widths) != len(self.blocks):
             raise ValueError(f"{len(self.widths)} widths and {len(self.blocks)} blocks; expected one of each per stage")
         return self
 
 
-class Image(_Part):
-    """The image side: a patch transformer from nothing; `patch_size` is the total stride of a stem."""
+class ImageSettings(_Settings):
+    """The image side: a patch transformer with random weights; `patch_size` is the total stride of a stem."""
 
     resolution: PositiveInt = 64
     patch_size: PositiveInt = 8
     width: PositiveInt = 128
     layers: int = Field(default=2, ge=0)
     heads: PositiveInt = 4
-    stem: Stem | None = None
+    stem: StemSettings | None = None
 
     @model_validator(mode="after")
-    def _fits(self) -> Image:
+    def _fits(self) -> ImageSettings:
         if self.resolution % self.patch_size:
             raise ValueError(f"resolution {self.resolution} is no multiple of patch_size {self.patch_size}")
         _heads_fit(self)
@@ -103,27 +102,36 @@ class Image(_Part):
         return self
 
 
-class Model(_Part):
+# Kinds of models whose dimensions are terms.
+LEXICAL_KINDS = frozenset({"vdr-crossmodal"})
+
+
+class ModelSettings(_Settings):
     """A pair of towers.
 
     kind        vdr-crossmodal (lexical) or dense-crossmodal (its CLIP-style twin)
-    topk        dimensions that the lexical checkpoint keeps of an image, and of a text besides its own tokens
-    dimensions  of the twin's vectors
+    topk        dimensions that a lexical checkpoint keeps of an image, and of a text besides its own tokens
+    dimensions  of the vectors of the twin
     """
 
     kind: Literal["vdr-crossmodal", "dense-crossmodal"]
-    text: Text = Text()
-    image: Image = Image()
+    text: TextSettings = TextSettings()
+    image: ImageSettings = ImageSettings()
     topk: PositiveInt = 64
     dimensions: PositiveInt = 256
 
+    @property
+    def lexical(self) -> bool:
+        """Whether dimensions are terms, so that vectors pass the sparsifier before search."""
+        return self.kind in LEXICAL_KINDS
 
-class Objective(_Part):
-    """What is minimised: a row of `objectives.OBJECTIVES` and its arguments.
 
-    temperature        divides scores; where it is learned, its start
-    learn_temperature  learn its logarithm
-    options            further arguments of the function; `topk`, where it has one, defaults to the model's
+class Objective(_Settings):
+    """The objective: a row of `objectives.OBJECTIVES` and its arguments.
+
+    temperature        divides scores; the start value where the temperature is learned
+    learn_temperature  learn the logarithm of the temperature
+    options            further arguments of the function; `topk` defaults to the `topk` of the model
     """
 
     name: str
@@ -132,16 +140,16 @@ class Objective(_Part):
     options: dict[str, Any] = {}
 
 
-class Auxiliary(_Part):
-    """What is minimised besides: a row of `objectives.AUXILIARIES`, its weight, and its arguments."""
+class Auxiliary(_Settings):
+    """An additional objective: a row of `objectives.AUXILIARIES`, its weight, and its arguments."""
 
     name: str
     weight: PositiveFloat
     options: dict[str, Any] = {}
 
 
-class Regulariser(_Part):
-    """A row of `regularisers.REGULARISERS` on one side, its weight, and the steps until that is reached."""
+class Regulariser(_Settings):
+    """A row of `objectives.REGULARISERS` on one side, its weight, and the steps until the weight is reached."""
 
     name: str
     side: Literal["query", "document"]
@@ -149,12 +157,12 @@ class Regulariser(_Part):
     ramp_steps: PositiveInt = 1
 
 
-class Augmentation(_Part):
-    """Random views of a training picture.
+class Augmentation(_Settings):
+    """Random views of a training image.
 
-    shift  pixels in each direction at most
-    zoom   smallest share of the side that is cut out
-    flip   mirror every other picture (wrong where captions tell left from right)
+    shift  largest shift in each direction, in pixels
+    zoom   smallest side of a crop, as a share of the side of the image
+    flip   mirror half of the images (wrong where captions distinguish left and right)
     """
 
     shift: int = Field(default=0, ge=0)
@@ -162,10 +170,10 @@ class Augmentation(_Part):
     flip: bool = False
 
 
-class Optimisation(_Part):
-    """AdamW with linear warm-up, then a cosine to `last_learning_rate` times the peak.
+class Optimisation(_Settings):
+    """AdamW with linear warm-up, then a cosine down to `last_learning_rate` times the peak.
 
-    captions_per_image  drawn for each image of a batch; the loss is their mean
+    captions_per_image  captions drawn for each image of a batch; the loss is the mean over them
     """
 
     steps: PositiveInt
@@ -179,19 +187,19 @@ class Optimisation(_Part):
     clip: PositiveFloat = 2.0
 
 
-class Recipe(_Part):
+class Recipe(_Settings):
     """One training run.
 
     precision    of the forward pass: no (float32), bf16 or fp16
-    weights      of the shipped checkpoint: float32 or float16
-    state_every  steps between resumable states
-    validate_every, log_every  steps
+    weights      type of the saved weights: float32 or float16
+    state_every  steps between states from which a run can resume
+    validate_every, log_every  steps between validations, between log lines
     """
 
     name: str
     seed: int = 12345
-    data: Data
-    model: Model
+    data: DataSettings
+    model: ModelSettings
     objective: Objective
     auxiliaries: tuple[Auxiliary, ...] = ()
     regularisers: tuple[Regulariser, ...] = ()
@@ -208,7 +216,7 @@ def read_recipe(path: Path, changes: dict[str, Any] | None = None) -> Recipe:
     """Reads a recipe; `changes` maps dotted keys to values that replace the file's.
 
     Raises:
-        UsageError: not there, not YAML, an unknown key or a value that does not fit; all of them are named.
+        UsageError: the file does not exist or is not YAML; or keys or values are wrong (the error lists all).
     """
     if not path.is_file():
         raise UsageError(f"{path}: no such recipe; those of the project are runs/recipes/*.yaml")
@@ -227,37 +235,39 @@ def checked(content: dict[str, Any], where: str) -> Recipe:
     """A recipe from its content.
 
     Raises:
-        UsageError: names every key that does not fit.
+        UsageError: lists every key that does not fit.
     """
-    # The sides are built by a `Model`, which is defined here.
-    from lexvl_anserini.training.pairs import KINDS
-
     try:
         recipe = Recipe.model_validate(content)
     except ValidationError as error:
         problems = [f"{'.'.join(map(str, e['loc'])) or 'recipe'}: {e['msg']}" for e in error.errors()]
         raise UsageError(f"{where}: {'; '.join(problems)}") from error
-    objective, auxiliaries = recipe.objective, recipe.auxiliaries
-    asked: list[tuple[str, str, Mapping[str, Callable[..., Any]], Mapping[str, Any]]] = [
+    _check_functions(recipe, where)
+    if "temperature" in recipe.objective.options:
+        raise UsageError(f"{where}: objective.options.temperature: the temperature is objective.temperature")
+    return recipe
+
+
+def _check_functions(recipe: Recipe, where: str) -> None:
+    """Checks that objectives and regularisers exist, fit the model, and have the options of the recipe."""
+    objective, kind = recipe.objective, recipe.model.kind
+    chosen: list[tuple[str, str, Mapping[str, Callable[..., Any]], Mapping[str, Any]]] = [
         ("objective.name", objective.name, OBJECTIVES, objective.options),
-        *(("auxiliary", auxiliary.name, AUXILIARIES, auxiliary.options) for auxiliary in auxiliaries),
+        *(("auxiliary", auxiliary.name, AUXILIARIES, auxiliary.options) for auxiliary in recipe.auxiliaries),
         *(("regulariser", regulariser.name, REGULARISERS, {}) for regulariser in recipe.regularisers),
     ]
-    for what, name, known, options in asked:
+    for role, name, known, options in chosen:
         if name not in known:
-            raise UsageError(f"{where}: {what} {name!r}, expected one of {', '.join(known)}")
+            raise UsageError(f"{where}: {role} {name!r}, expected one of {', '.join(known)}")
         if name in OF_TEXTS:
-            raise UsageError(f"{where}: {what} {name!r} needs texts on both sides; recipes train on pictures")
-        if name in LEXICAL and not KINDS[recipe.model.kind].lexical:
-            raise UsageError(f"{where}: {what} {name!r} needs terms as dimensions, which {recipe.model.kind} has not")
+            raise UsageError(f"{where}: {role} {name!r} needs texts on both sides; recipes train on images")
+        if name in LEXICAL and not recipe.model.lexical:
+            raise UsageError(f"{where}: {role} {name!r} needs terms as dimensions, which {kind} does not have")
         # The first argument is the batch.
         offered = list(inspect.signature(known[name]).parameters)[1:]
         if unknown := [option for option in options if option not in offered]:
-            told = f"expected some of {', '.join(offered)}" if offered else "it has none"
-            raise UsageError(f"{where}: {what} {name!r} has no options {', '.join(map(repr, unknown))}; {told}")
-    if "temperature" in objective.options:
-        raise UsageError(f"{where}: objective.options.temperature: the temperature is objective.temperature")
-    return recipe
+            expected = f"expected some of {', '.join(offered)}" if offered else "it has none"
+            raise UsageError(f"{where}: {role} {name!r} has no options {', '.join(map(repr, unknown))}; {expected}")
 
 
 def _put(content: dict[str, Any], key: str, value: Any) -> None:

@@ -51,8 +51,14 @@ class Standing:
     losses: list[float] = field(default_factory=list)
     seconds: float = 0.0
 
+    def record(self, loss: float, seconds: float) -> None:
+        """Counts a step with its loss; `seconds` is the time of all steps so far."""
+        self.step += 1
+        self.losses.append(loss)
+        self.seconds = seconds
+
     def mean_loss(self) -> float:
-        """The mean of the losses, which start anew."""
+        """The mean of the losses since the last call; clears them."""
         mean = sum(self.losses) / len(self.losses)
         self.losses.clear()
         return round(mean, 4)

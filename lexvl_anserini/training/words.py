@@ -1,4 +1,4 @@
-"""A WordPiece vocabulary learned from a corpus's own captions, for models that are trained from nothing."""
+"""A WordPiece vocabulary learned from the captions of a corpus, for models that start from random weights."""
 
 from __future__ import annotations
 
@@ -11,28 +11,29 @@ from lexvl_anserini.errors import UsageError
 
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
-# Every printable ASCII character, alone and as a word's continuation, so that any ASCII text can be spelt.
+# Every printable ASCII character, alone and as the continuation of a word, so that any ASCII text has tokens.
 _LETTERS = tuple(chr(code) for code in range(33, 127) if not chr(code).isupper())
 CHARACTERS = (*_LETTERS, *(f"##{letter}" for letter in _LETTERS if letter.isalnum()))
 
-# Dimensions are trained from the first token after the special ones on, and shipped from the first word on. Those of
-# the characters are registers: a text puts there what its unit length leaves over. As terms they would say nothing.
+# Training uses the dimensions from the first token after the special tokens on; the checkpoint keeps those from the
+# first word on. The dimensions of characters are registers: a vector has unit length, and a text gives them the weight
+# that its words do not need. As terms they would have no meaning.
 FIRST_TOKEN_ID = len(SPECIALS)
 FIRST_WORD_ID = FIRST_TOKEN_ID + len(CHARACTERS)
 
 
 def learn_words(texts: Iterable[str], size: int, least: int = 2) -> list[str]:
-    """The tokens of a vocabulary: specials, characters, their continuations, then words by descending frequency.
+    """The tokens of a vocabulary: special tokens, characters, their continuations, then words by descending frequency.
 
-    Ties go by the alphabet, so that the same captions give the same vocabulary everywhere.
+    Words of equal frequency are in alphabetical order, so the same captions always give the same vocabulary.
 
     Args:
-        texts: to learn from.
-        size: tokens at most.
-        least: occurrences a word needs.
+        texts: captions to count.
+        size: largest number of tokens.
+        least: smallest number of occurrences of a word.
 
     Raises:
-        UsageError: no room for a word, or no word occurs often enough.
+        UsageError: `size` has no room for a word, or no word occurs often enough.
     """
     from tokenizers import normalizers, pre_tokenizers
 
@@ -56,7 +57,7 @@ def learn_words(texts: Iterable[str], size: int, least: int = 2) -> list[str]:
 
 
 def save_tokenizer(tokens: list[str], folder: Path, max_length: int) -> Any:
-    """Writes a BERT tokenizer of these tokens (uncased) into a folder and returns it."""
+    """Writes an uncased BERT tokenizer with these tokens into a folder and returns it."""
     import transformers
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 

@@ -1,13 +1,12 @@
-"""Objectives: what is minimised, as functions of vectors (VDR: Zhou et al., ICLR 2024).
+"""Contrastive objectives as functions of vectors: VDR and SVDR (Zhou et al., ICLR 2024), InfoNCE.
 
-Layout of a batch. Rows of `query` [N, V] and of `document` [M, V] belong together row by row; where M > N, the first N
-documents are the positives and the others hard negatives. Vectors are as the encoder gives them, so L2-normalised
-where it does that; scores are their inner products, divided by `temperature`.
+Layout of a batch. Row i of `query` [N, V] and row i of `document` [M, V] are a pair; where M > N, the first N documents
+are the positives and the others hard negatives. Vectors are those of the encoder, so they are L2-normalised where it
+normalises; scores are their inner products, divided by `temperature`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import torch
@@ -16,19 +15,19 @@ from torch.nn.functional import cross_entropy, normalize
 
 from lexvl_anserini.encoders.parts.sparsify import top_mask
 
-# Dimensions kept of a masked vector in the loss; the reference fixes it whatever its configuration says.
+# Dimensions that the loss keeps of a masked vector; the reference uses this number and ignores its configuration.
 TOPK = 768
 
 
 class Encoded(NamedTuple):
-    """One batch as the pair encoded it.
+    """One batch after the pair of towers encoded it.
 
     query         float32 [N, V] (dense twin: [N, D]), before the sparsifier
     document      float32 [M, V] (or [M, D]); positives first
-    query_bag     bool [N, V], the queries' own tokens; None where a side is no text
+    query_bag     bool [N, V], the queries' own tokens; None where queries are no texts
     document_bag  bool [M, V], the same for documents
-    named         float32 [M, V], the share of each document's captions that hold a term; None if documents are texts
-    frequency     float32 [V], the mean of `named` over the training split
+    named         float32 [M, V], the share of each document's captions that contain a term; None without `naming`
+    frequency     float32 [V], the mean of `named` over the training split; None without `naming`
     """
 
     query: Tensor
@@ -40,9 +39,6 @@ class Encoded(NamedTuple):
 
 
 Temperature = float | Tensor
-
-# Below any frequency of a term that occurs.
-RAREST = 1e-6
 
 
 def contrastive(query: Tensor, document: Tensor, temperature: Temperature = 1.0, symmetric: bool = True) -> Tensor:
@@ -57,16 +53,16 @@ def contrastive(query: Tensor, document: Tensor, temperature: Temperature = 1.0,
 
 
 def masked(weights: Tensor, bag: Tensor | None, topk: int) -> Tensor:
-    """The vector that is searched with: its `topk` largest weights and, of a text, its own tokens [N, V]."""
+    """The vector that search uses [N, V]: its `topk` largest weights and, of a text, the weights of its own tokens."""
     keep = top_mask(weights.detach(), topk)
     return weights * (keep if bag is None else keep | bag)
 
 
 def contrastive_mask(bag: Tensor) -> Tensor:
-    """Bool [n, V]: row i owns the dimensions v with v mod n = i that no row's tokens use.
+    """Bool [n, V]: row i owns the dimensions v with v mod n = i that no text of the batch contains.
 
-    Its owner's bag gains them and its own positive loses them, so that every other document's weight on words nobody
-    used raises a wrong score and is pushed down.
+    The bag of row i gains these dimensions and its positive loses them. A weight of any other document on such a
+    dimension then raises a wrong score, and training lowers it.
     """
     rows, size = bag.shape
     owner = torch.arange(size, device=bag.device) % rows
@@ -90,11 +86,11 @@ def vdr(
     Args:
         encoded: queries with their bags; documents stay dense in the loss.
         temperature: divides every score.
-        topk: dimensions kept of a query besides its own tokens.
+        topk: dimensions kept of a query, besides its own tokens.
         symmetric: both directions of L.
-        nonparametric: w, the weight of the second term, VDR's nonparametric entry; 0 leaves it out.
-        mask_weight: of the contrastive mask in the second term; 0 leaves it out.
-        mask_norm: give each row of the mask unit length before it is added.
+        nonparametric: w, the weight of the second term, VDR's nonparametric entry; 0 omits it.
+        mask_weight: of the contrastive mask in the second term; 0 omits the mask.
+        mask_norm: each row of the mask gets unit length before it is added.
         normalised: vectors have unit length, so the bag gets it too (cross-modal models).
         bag_temperature: of the second term; default `temperature`.
     """
@@ -124,12 +120,12 @@ def svdr(
     Args:
         encoded: queries and documents, both texts with their bags.
         temperature: divides every score.
-        topk: dimensions kept of a masked vector besides its own tokens.
+        topk: dimensions kept of a masked vector, besides its own tokens.
         symmetric: both directions of L.
-        mask_weight: of the contrastive mask, in the two terms with a bag; 0 leaves it out.
-        mask_norm: give each row of the mask unit length before it is added.
+        mask_weight: of the contrastive mask, in the two terms with a bag; 0 omits the mask.
+        mask_norm: each row of the mask gets unit length before it is added.
         normalised: bags get unit length.
-        scaled: weigh each second direction to the size of the first (the reference's experiment).
+        scaled: scale each second direction to the size of the first (the reference's experiment).
     """
     query, document = encoded.query, encoded.document
     query_bag, document_bag = bag_of(encoded.query_bag, normalised), bag_of(encoded.document_bag, normalised)
@@ -162,26 +158,6 @@ def info_nce(encoded: Encoded, temperature: Temperature = 0.07) -> Tensor:
     return contrastive(encoded.query, encoded.document, temperature) / 2
 
 
-def naming(encoded: Encoded, temperature: Temperature = 0.05) -> Tensor:
-    """Cross entropy between the terms of a picture's captions and softmax_v(w_v / temperature + log frequency_v).
-
-    Every weight is compared with all other terms' of the same picture, where the contrastive losses compare it with
-    the same term's in the batch's other pictures: far more is learned from a picture. Classifying pictures by all words
-    of their captions is Joulin et al. (ECCV 2016) and Huang et al. (NeurIPS 2024). The frequency is a prior (Menon et
-    al., ICLR 2021): w_v / temperature tends to the pointwise mutual information of term and picture, as in the
-    contrastive losses, and common words do not become heavy.
-
-    Raises:
-        ValueError: documents are no pictures with captions.
-    """
-    named, frequency = encoded.named, encoded.frequency
-    if named is None or frequency is None:
-        raise ValueError("naming needs pictures with captions as documents")
-    logits = encoded.document / temperature + frequency.clamp(min=RAREST).log()  # [M, V]
-    share = named / named.sum(dim=1, keepdim=True).clamp(min=RAREST)
-    return -(share * logits.log_softmax(dim=1)).sum(dim=1).mean()
-
-
 def bag_of(bag: Tensor | None, normalised: bool) -> Tensor:
     """The bag as weights, float32 [n, V]: ones, or of unit length."""
     weights = _present(bag).float()
@@ -189,20 +165,12 @@ def bag_of(bag: Tensor | None, normalised: bool) -> Tensor:
 
 
 def without_own(weights: Tensor, mask: Tensor) -> Tensor:
-    """The vectors [M, V] without the dimensions that their own row of the mask [N, V] owns; what is beyond N stays."""
+    """The vectors [M, V] without the dimensions that the same row of the mask [N, V] owns; other rows do not change."""
     both = min(len(weights), len(mask))
     return torch.cat([weights[:both] * (1 - mask[:both]), weights[both:]])
 
 
 def _present(bag: Tensor | None) -> Tensor:
     if bag is None:
-        raise ValueError("this objective needs the own tokens of a side that is no text")
+        raise ValueError("this objective needs the own tokens of both sides, and one side has no texts")
     return bag
-
-
-OBJECTIVES: Mapping[str, Callable[..., Tensor]] = {"vdr": vdr, "svdr": svdr, "info_nce": info_nce}
-AUXILIARIES: Mapping[str, Callable[..., Tensor]] = {"naming": naming}
-# Those whose dimensions must be terms.
-LEXICAL = frozenset({"vdr", "svdr", "naming"})
-# Those whose documents must be texts; the pairs that are trained here read pictures.
-OF_TEXTS = frozenset({"svdr"})

@@ -1,8 +1,6 @@
-"""Regularisers: what keeps vectors sparse while they are trained. Each maps weights [N, V] >= 0 to a number."""
+"""Regularisers: they keep vectors sparse during training. Each maps weights [N, V] >= 0 to a number."""
 
 from __future__ import annotations
-
-from collections.abc import Callable, Mapping
 
 from torch import Tensor
 
@@ -18,9 +16,6 @@ def flops(weights: Tensor) -> Tensor:
     Paria et al., ICLR 2020; SPLADE, STAIR and D2S use it.
     """
     return (weights.abs().mean(dim=0) ** 2).sum()
-
-
-REGULARISERS: Mapping[str, Callable[[Tensor], Tensor]] = {"l1": l1, "flops": flops}
 
 
 def ramp(step: int, steps: int) -> float:

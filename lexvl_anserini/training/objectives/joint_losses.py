@@ -1,14 +1,15 @@
-"""Joint sparse-dense objective: both scores learn from the labels and from their own weighted sum (arXiv 2508.16707).
+"""The joint sparse-dense objective: both scores learn from labels and from their weighted sum (arXiv 2508.16707).
 
-Layout of a batch: row i of texts and row i of images belong together. Scores are [images, texts].
+Layout of a batch: row i of texts and row i of images are a pair. Scores are [images, texts].
 
     s_d = D / t, s_l = Z_i Z_t^T, s = w1 s_d + w2 s_l, P = softmax_rows(s)
     L   = (a NCE(s_d) + b NCE(s_l) + NCE(s)) / 2
     L'  = (a/2 [H(P, s_d) + H(P, s_d^T)] + b/2 [H(P, s_l) + H(P, s_l^T)]) / 2
     loss = (L + L') / 2, plus D2S' regulariser
 
-The authors' code, not their paper: the third weight is 1, L' is weighted by a and b, and all of it is halved. Their
-teacher of the transposed scores is P itself, which pairs images with rows of texts; `transposed` gives it P of s^T.
+This is the authors' code, not their paper: the third weight is 1, L' is weighted by a and b, and the whole is halved.
+Their teacher of the transposed scores is P itself, although its rows are images and not texts; `transposed` uses P of
+s^T instead.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, softmax
 
-from lexvl_anserini.training.objectives_d2s import soft_cross_entropy
+from lexvl_anserini.training.objectives.d2s_losses import soft_cross_entropy
 
-# The temperature's limits in each forward pass.
+# Limits of the temperature in each forward pass.
 LOWEST, HIGHEST = 0.001, 0.5
-# Heads that are trained together: the dense and the lexical one.
+# Two heads train together: the dense and the lexical one.
 HEADS = 2
 
 
@@ -36,7 +37,7 @@ class Mix(NamedTuple):
     lam2: float
 
 
-# As published, by backbone and data.
+# The published values, by backbone and dataset.
 MIXES = {
     "albef-coco": Mix(0.2, 0.5, 0.9, 0.3),
     "albef-flickr": Mix(0.1, 0.2, 0.3, 0.3),
@@ -69,7 +70,7 @@ def distillation(scores: Tensor, teacher: Tensor, transposed: Tensor) -> Tensor:
 
 
 def clamped(temperature: Tensor) -> Tensor:
-    """The temperature within its limits; outside of them it gets no gradient."""
+    """The temperature within its limits; outside them it gets no gradient."""
     return temperature.clamp(LOWEST, HIGHEST)
 
 
@@ -92,7 +93,7 @@ def joint(
         sparse_images: float32 [N, V].
         temperature: of the dense scores only.
         mix: weights of scores and losses.
-        transposed: the teacher of the texts' direction is that direction's own; off as published.
+        transposed: the teacher of the direction of the texts is softmax_rows(s^T); off as published.
         stop_gradient: the teacher gets no gradient; off as published.
     """
     dense = dense_images @ dense_texts.T / temperature  # [images, texts]

@@ -1,10 +1,10 @@
-"""D2S' objective and its schedules: distil dense scores into lexical ones (Nguyen et al., ECIR 2024).
+"""The objective of D2S and its schedules: distil dense scores into lexical ones (Nguyen et al., ECIR 2024).
 
-Layout of a batch: row i of texts and row i of images belong together.
+Layout of a batch: row i of texts and row i of images are a pair.
 
     S = Z_i Z_t^T lexical, D = U_i U_t^T dense, both [images, texts]
     loss = 1/2 [CE(S, softmax_rows(D / t)) + CE(S^T, softmax_rows(D^T / t))]
-    reg  = 1/2 [q_n L1(Z_t) + d_n L1(Z_i)],  q_n and d_n quadratic in the steps done before
+    reg  = 1/2 [q_n L1(Z_t) + d_n L1(Z_i)],  q_n and d_n quadratic in the number n of steps done before
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, softmax
 
-from lexvl_anserini.training.regularisers import l1, ramp
+from lexvl_anserini.training.objectives.regularisers import l1, ramp
 
-# The authors' temperature of the teacher; the students' scores are not divided.
+# The authors' temperature of the teacher; the scores of the student are not divided.
 TEMPERATURE = 0.001
-# Share of all steps during which regularisers grow (and the learning rate does).
+# Share of all steps during which the regularisers and the learning rate grow.
 WARM_UP = 0.2
-# Share of the epochs after which texts are always expanded.
+# Share of the epochs after which every text is expanded.
 EXPANDED_AFTER = 0.95
 
 
@@ -35,7 +35,7 @@ def d2s(
     dense_images: Tensor,
     temperature: float | Tensor = TEMPERATURE,
 ) -> Tensor:
-    """Both directions of distillation, halved; the teacher gets no gradient.
+    """The mean of both directions of distillation; the teacher gets no gradient.
 
     Args:
         sparse_texts: float32 [N, V], masked or expanded.
@@ -52,7 +52,7 @@ def d2s(
 
 
 def d2s_regulariser(sparse_texts: Tensor, sparse_images: Tensor, text_weight: float, image_weight: float) -> Tensor:
-    """The L1 norms of both sides with their weights of this step (see `regulariser_weight`), halved."""
+    """The L1 norms of both sides times their weights at this step (see `regulariser_weight`), halved."""
     return (text_weight * l1(sparse_texts) + image_weight * l1(sparse_images)) / 2
 
 
@@ -62,18 +62,18 @@ def regulariser_weight(weight: float, done: int, warm_up: int) -> float:
 
 
 def warm_up_steps(steps: int) -> int:
-    """How many of all steps warm up; at least one."""
+    """The number of warm-up steps; at least one."""
     return max(1, int(WARM_UP * steps))
 
 
 def mask_probability(epoch: int, epochs: int) -> float:
-    """Probabilistic expansion control: how often a batch's texts are masked in an epoch, counted from 1.
+    """Probabilistic expansion control: the probability that the texts of a batch are masked, by epoch from 1.
 
-    Falls linearly from 1 in the first epoch to 0 at 95 percent of them.
+    It falls linearly from 1 in the first epoch to 0 at 95 percent of the epochs.
     """
     return max(0.0, 1.0 - (epoch - 1) / (EXPANDED_AFTER * epochs))
 
 
 def draw_masked(epoch: int, epochs: int, generator: torch.Generator | None = None) -> bool:
-    """Whether one batch's texts are masked: one draw for all of them. Images never are."""
+    """Whether the texts of one batch are masked: one draw for the whole batch. Images are never masked."""
     return bool(torch.rand((), generator=generator) < mask_probability(epoch, epochs))

@@ -1,0 +1,69 @@
+"""What changes the weights: the accelerator, AdamW's groups of parameters, and the learning rate of each step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from lexvl_anserini.errors import UsageError
+from lexvl_anserini.training.pairs import TowerPair
+from lexvl_anserini.training.recipe import Optimisation
+
+
+def make_accelerator(device: torch.device, precision: str) -> Any:
+    """An accelerator on this device.
+
+    Raises:
+        UsageError: the device does not compute in this precision, or the environment configures accelerate otherwise.
+    """
+    from accelerate import Accelerator
+    from accelerate.state import AcceleratorState
+
+    # This state keeps device and precision for the whole process; an earlier training may have used others.
+    AcceleratorState._reset_state(reset_partial_state=True)
+    if device.type == "cuda" and device.index is not None:
+        torch.cuda.set_device(device)
+    try:
+        accelerator = Accelerator(cpu=device.type == "cpu", mixed_precision=precision)
+    except ValueError as error:
+        raise UsageError(f"precision {precision} on {device}: {error}") from error
+    if accelerator.device.type != device.type:
+        raise UsageError(f"accelerate is configured for {accelerator.device}, not {device}; unset its ACCELERATE_...")
+    if precision != "no" and not accelerator.native_amp:  # accelerate would silently compute in float32
+        raise UsageError(f"precision {precision}: {device} does not compute in it; expected no or bf16")
+    if accelerator.num_processes > 1:
+        raise UsageError(
+            f"{accelerator.num_processes} processes: a contrastive batch belongs to one process; start one process"
+        )
+    return accelerator
+
+
+def make_optimiser(pair: TowerPair, plan: Optimisation) -> tuple[torch.optim.Optimizer, Any]:
+    """AdamW for the parameters of a pair, and the scheduler of its learning rate."""
+    groups = parameter_groups(pair, plan.weight_decay)
+    optimiser = torch.optim.AdamW(groups, lr=plan.learning_rate, betas=plan.betas, eps=1e-8)
+    return optimiser, torch.optim.lr_scheduler.LambdaLR(optimiser, learning_rate_shape(plan))
+
+
+def parameter_groups(pair: TowerPair, weight_decay: float) -> list[dict[str, Any]]:
+    """Matrices decay; biases, norms and the temperature do not."""
+    trained = [parameter for parameter in pair.parameters() if parameter.requires_grad]
+    return [
+        {"params": [p for p in trained if p.dim() >= 2], "weight_decay": weight_decay},
+        {"params": [p for p in trained if p.dim() < 2], "weight_decay": 0.0},
+    ]
+
+
+def learning_rate_shape(plan: Optimisation) -> Callable[[int], float]:
+    """Factor of the peak at a step: linear warm-up, then a cosine down to `last_learning_rate`."""
+
+    def factor(step: int) -> float:
+        if step < plan.warmup_steps:
+            return (step + 1) / plan.warmup_steps
+        progress = (step - plan.warmup_steps) / max(1, plan.steps - plan.warmup_steps)
+        return plan.last_learning_rate + (1 - plan.last_learning_rate) * (1 + math.cos(math.pi * min(1, progress))) / 2
+
+    return factor
