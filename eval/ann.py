@@ -186,15 +186,15 @@ def read_all(shards: Path, topics: str | None, data_dir: str | None, device: str
     """
     from lexvl_anserini.encode import encode_queries
     from lexvl_anserini.encoders.loading import load_encoder_of
+    from lexvl_anserini.manifest import read_manifest
     from lexvl_anserini.queries.topics import topic_source
     from lexvl_anserini.shards.reading import read_vectors
-    from lexvl_anserini.shards.writing import read_manifest
 
     manifest = read_manifest(shards)
     if manifest.kind != "dense":
         raise UsageError(f"{shards}: {manifest.kind} shards; FAISS indexes dense ones")
     source = topic_source(topics, shards, manifest, data_dir, None)
-    model = load_encoder_of(manifest, device=device)
+    model = load_encoder_of(manifest.encoder, device=device, vocabulary=manifest.vocabulary_digest)
     queries: list[Any] = list(encode_queries(model, source.stream(), manifest))  # type: ignore[arg-type]
     if not queries:
         raise UsageError(f"{source.label}: no topic; nothing to search")

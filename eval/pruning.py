@@ -131,9 +131,9 @@ def measure_settings(
     Raises:
         ArtefactError: the shards are unfinished or damaged.
     """
+    from lexvl_anserini.manifest import read_manifest
     from lexvl_anserini.prune import prune_shards
     from lexvl_anserini.queries.feedback import ShardVectors
-    from lexvl_anserini.shards.writing import read_manifest
 
     needs_vectors = any(setting.refinement.feedback for setting in settings)
     vectors = ShardVectors(shards, read_manifest(shards)) if needs_vectors else None
@@ -266,9 +266,9 @@ def read_inputs(
     from lexvl_anserini.data.dataset import noted_dataset
     from lexvl_anserini.encode import encode_queries
     from lexvl_anserini.encoders.loading import load_encoder_of
+    from lexvl_anserini.manifest import read_manifest
     from lexvl_anserini.queries.topics import topic_source, vocabulary_file
     from lexvl_anserini.records import Topic
-    from lexvl_anserini.shards.writing import read_manifest
 
     manifest = read_manifest(shards)
     if manifest.kind != "impact":
@@ -278,7 +278,7 @@ def read_inputs(
     if not asked:
         raise DataError(f"{source.label}: no topic")
     if isinstance(asked[0], Topic):
-        model = load_encoder_of(manifest, checkpoint, device=device)
+        model = load_encoder_of(manifest.encoder, checkpoint, device=device, vocabulary=manifest.vocabulary_digest)
         asked = list(encode_queries(model, asked, manifest))
     if not source.dataset:
         return asked, [], False

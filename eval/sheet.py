@@ -20,9 +20,10 @@ from lexvl_anserini.encoders.loading import load_encoder_of
 from lexvl_anserini.engines.index_folder import index_manifest
 from lexvl_anserini.errors import DataError, UsageError
 from lexvl_anserini.explain import Explanation, as_cut, encoded, encoder_options, explain, warn_of_other_scores
+from lexvl_anserini.manifest import Manifest, read_run_manifest
 from lexvl_anserini.queries.topics import typed_topic
-from lexvl_anserini.ranking.runs import in_rank_order, read_run, read_run_manifest
-from lexvl_anserini.records import Document, Index, Manifest, ScoredDoc, Topic
+from lexvl_anserini.ranking.runs import in_rank_order, read_run
+from lexvl_anserini.records import Document, Index, ScoredDoc, Topic
 
 if TYPE_CHECKING:
     from lexvl_anserini.data.dataset import Dataset
@@ -205,11 +206,18 @@ def command(
 
     opened = Index(index, about, about.counts["documents"])
     if run_file is None:
-        model = load_encoder_of(about, checkpoint, None, device)
+        model = load_encoder_of(about.encoder, checkpoint, None, device, vocabulary=about.vocabulary_digest)
         strips = answered(noted_dataset(about.corpus, data_dir), opened, model, queries or [], hits)
     else:
         dataset = load_dataset(**source_of(run_file, about, data_dir))
-        model = load_encoder_of(about, checkpoint, None, device, encoder_options(read_run_manifest(run_file)))
+        model = load_encoder_of(
+            about.encoder,
+            checkpoint,
+            None,
+            device,
+            encoder_options(read_run_manifest(run_file)),
+            vocabulary=about.vocabulary_digest,
+        )
         chosen = list(dict.fromkeys(query_ids or sample_queries(run_file, DEFAULT_QUERIES)))
         strips = gathered(dataset, opened, model, run_file, chosen, hits)
     draw_sheet(strips, output, terms)

@@ -37,9 +37,9 @@ from lexvl_anserini.encoders.cards import (
 )
 from lexvl_anserini.errors import ArtefactError, UnknownName, UsageError
 from lexvl_anserini.files import write_json
+from lexvl_anserini.manifest import Manifest, manifest_path
 from lexvl_anserini.progress import silent
-from lexvl_anserini.ranking.runs import manifest_path
-from lexvl_anserini.records import DenseQuery, ImpactQuery, Manifest, Topic
+from lexvl_anserini.records import DenseQuery, ImpactQuery, Topic
 
 if TYPE_CHECKING:
     from lexvl_anserini.data.dataset import Dataset

@@ -20,11 +20,12 @@ from lexvl_anserini.encode import encode_queries
 from lexvl_anserini.encoders.loading import load_encoder_of
 from lexvl_anserini.engines.index_folder import index_manifest
 from lexvl_anserini.errors import ArtefactError, DataError, UsageError
+from lexvl_anserini.manifest import Manifest, RunManifest, read_run_manifest
 from lexvl_anserini.queries.clauses import All, Ids, Impacts
 from lexvl_anserini.queries.refine import Refinement, refinement_names
 from lexvl_anserini.queries.topics import TYPED, check_readable, topic_source, typed_topic, vocabulary_file
-from lexvl_anserini.ranking.runs import RunManifest, in_rank_order, read_run, read_run_manifest
-from lexvl_anserini.records import ImpactQuery, Index, Manifest, Topic
+from lexvl_anserini.ranking.runs import in_rank_order, read_run
+from lexvl_anserini.records import ImpactQuery, Index, Topic
 from lexvl_anserini.registry import ENGINES, resolve
 
 if TYPE_CHECKING:
@@ -97,7 +98,9 @@ def explain(
         raise UsageError(f"{path} is {about.kind}; only the score of an impact index is a sum over terms")
     asked = Topic("query", query) if isinstance(query, str) else query
     if isinstance(asked, Topic):
-        asked = encoded(asked, model or load_encoder_of(about, device=device), about)
+        asked = encoded(
+            asked, model or load_encoder_of(about.encoder, device=device, vocabulary=about.vocabulary_digest), about
+        )
     engine = resolve("engine", about.kind, ENGINES)(path, about)
     try:
         if doc_ids is None:
@@ -254,7 +257,11 @@ def command(
         asked = topic_of(name, query_id, path, about, where, vocabulary_file(path, manifest_file))
     if isinstance(asked, Topic) and about.kind == "impact":
         options = {**encoder_options(of_run), **parse_settings(settings or ())}
-        asked = encoded(asked, load_encoder_of(about, checkpoint, tokenizer, device, options), about)
+        asked = encoded(
+            asked,
+            load_encoder_of(about.encoder, checkpoint, tokenizer, device, options, vocabulary=about.vocabulary_digest),
+            about,
+        )
     scores = documents_of_run(Path(run_file), query_id, hits) if run_file and query_id else {}
     opened = Index(path, about, about.counts["documents"])
     explanations = explain(opened, as_cut(asked, of_run), doc_ids or list(scores) or None, hits)

@@ -13,8 +13,9 @@ import typer
 from lexvl_anserini.cli import Overwrite, Verbose, check_style, print_rows, run
 from lexvl_anserini.errors import DataError, UsageError
 from lexvl_anserini.files import file_sha256
+from lexvl_anserini.manifest import EncodedCorpus, EncoderRef, RunManifest, read_run_manifest
 from lexvl_anserini.ranking.fusion import RRF_K, Fusion, fuse_lists
-from lexvl_anserini.ranking.runs import DEFAULT_HITS, RunManifest, is_finished, read_run, read_run_manifest, write_run
+from lexvl_anserini.ranking.runs import DEFAULT_HITS, is_finished, read_run, write_run
 from lexvl_anserini.records import ScoredDoc
 
 # Not __name__, which is "__main__" when the module runs as the command.
@@ -68,8 +69,8 @@ def fused_manifest(runs: Sequence[Path], fusion: Fusion, hits: int) -> RunManife
     first = next(iter(known.values()), None)
     return RunManifest(
         **shared,
-        corpus=first.corpus if first else {},
-        encoder={"name": "fusion", "options": {**fusion.to_json(), "runs": parts}},
+        corpus=first.corpus if first else EncodedCorpus(),
+        encoder=EncoderRef(name="fusion", options={**fusion.to_json(), "runs": parts}),
         quantiser={},
         index="",
         hits=hits,

@@ -22,9 +22,10 @@ import typer
 from lexvl_anserini.cli import DataDir, Overwrite, Verbose, check_style, print_rows, run
 from lexvl_anserini.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.fuse import fused_manifest
+from lexvl_anserini.manifest import EncoderRef, RunManifest, read_run_manifest
 from lexvl_anserini.ranking.fusion import Fusion
 from lexvl_anserini.ranking.order import ranked
-from lexvl_anserini.ranking.runs import DEFAULT_HITS, RunManifest, is_finished, lists_of, read_run_manifest, write_run
+from lexvl_anserini.ranking.runs import DEFAULT_HITS, is_finished, lists_of, write_run
 from lexvl_anserini.records import Document, ScoredDoc, Topic
 
 if TYPE_CHECKING:
@@ -154,18 +155,10 @@ def part_of(path: Path, weight: float, data_dir: str | None, device: str) -> Par
         ArtefactError: no manifest, or another checkpoint than the run's.
     """
     from lexvl_anserini.data.dataset import noted_dataset
-    from lexvl_anserini.encoders.loading import load_encoder
+    from lexvl_anserini.encoders.loading import load_encoder_of
 
     about = _manifest_of(path)
-    options = dict(about.encoder.get("options") or {})
-    places = {key: options.pop(key, None) for key in ("tokenizer", "backbone_config")}
-    model = load_encoder(about.encoder["name"], about.encoder.get("checkpoint"), **places, device=device, **options)
-    if model.checkpoint_digest != about.encoder.get("checkpoint_digest"):
-        raise ArtefactError(
-            f"{path}: made with a checkpoint of digest {str(about.encoder.get('checkpoint_digest'))[:16]}, "
-            f"{model.checkpoint} has {str(model.checkpoint_digest)[:16]} now; search again"
-        )
-    return Part(model, weight, noted_dataset(about.corpus, data_dir).documents)
+    return Part(load_encoder_of(about.encoder, device=device), weight, noted_dataset(about.corpus, data_dir).documents)
 
 
 def _manifest_of(path: Path) -> RunManifest:
@@ -199,9 +192,9 @@ def hybrid_manifest(runs: Sequence[Path], weights: Sequence[float], candidates: 
         UsageError: the runs answer different topics.
     """
     shared = fused_manifest(runs, Fusion("interpolation", tuple(weights), normalisation="none"), hits)
-    options = {"weights": list(weights), "candidates": candidates, "runs": shared.encoder["options"]["runs"]}
-    parts = [_manifest_of(path).encoder["name"] for path in runs]
-    return replace(shared, encoder={"name": "+".join(parts), "options": options})
+    options = {"weights": list(weights), "candidates": candidates, "runs": shared.encoder.options["runs"]}
+    parts = [_manifest_of(path).encoder.name for path in runs]
+    return replace(shared, encoder=EncoderRef(name="+".join(parts), options=options))
 
 
 def command(

@@ -15,8 +15,9 @@ import typer
 from lexvl_anserini.cli import Overwrite, Verbose, check_style, parse_settings, print_rows, progress_bar, run
 from lexvl_anserini.engines.index_folder import REPORT, clear_remains, read_report
 from lexvl_anserini.errors import ArtefactError, UsageError
+from lexvl_anserini.manifest import MANIFEST, Manifest, finished
 from lexvl_anserini.progress import Progress, silent
-from lexvl_anserini.records import MANIFEST, Index, Manifest
+from lexvl_anserini.records import Index
 from lexvl_anserini.registry import ENGINES, resolve
 
 # Not __name__, which is "__main__" when the module runs as the command.
@@ -166,7 +167,7 @@ def manifest_of(folders: Sequence[Path]) -> Manifest:
     Raises:
         ArtefactError: one is not finished, or they do not go together.
     """
-    from lexvl_anserini.shards.writing import read_manifest
+    from lexvl_anserini.manifest import read_manifest
 
     if len(folders) == 1:
         return read_manifest(folders[0])
@@ -199,7 +200,7 @@ def is_finished(
         ArtefactError: the place is taken by something else: shards, a folder that is no index of ours, or, unless it
             may be overwritten, the index of other shards.
     """
-    from lexvl_anserini.shards.writing import read_manifest
+    from lexvl_anserini.manifest import read_manifest
 
     if not index.exists():
         return False
@@ -209,29 +210,20 @@ def is_finished(
     if not (index / REPORT).is_file() or not (index / MANIFEST).is_file():
         raise ArtefactError(f"{index}: exists and is no index of ours; name another --index")
     found = read_manifest(index)
-    other = other_options(index, manifest.kind, options or {})
-    if found == manifest and not other:
-        return True
-    if overwrite:
-        return False
-    if found == manifest:
-        raise ArtefactError(f"{index}: {other}; --overwrite replaces it")
-    ours, theirs = manifest.to_json(), found.to_json()
-    differing = ", ".join(name for name in ours if ours[name] != theirs[name])
-    raise ArtefactError(
-        f"{index}: an index of other shards than {shards} (they differ in {differing}); --overwrite replaces it"
-    )
+    wanted, made = requested_options(index, manifest.kind, options or {})
+    if found != manifest:
+        wanted, made = manifest.to_json(), found.to_json()
+    return finished(index, "an index", wanted, made, overwrite)
 
 
-def other_options(index: Path, kind: str, options: Mapping[str, Any]) -> str:
-    """How the options an index was built with differ from those asked for; empty if they do not."""
-    found = read_report(index)
-    kept, asked = found.get("options", {}), options
+def requested_options(index: Path, kind: str, options: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
+    """The options that are requested, and the same options of the index that is there."""
+    report = read_report(index)
+    kept, wanted = report.get("options", {}), options
     if kind == "dense":
-        kept = found.get("faiss") or {"layout": "flat"}
-        asked = {"layout" if key == "faiss" else key: value for key, value in {"faiss": "flat", **options}.items()}
-    differing = [key for key in asked if str(kept.get(key)) != str(asked[key])]
-    return "; ".join(f"{key} is {kept.get(key)}, {asked[key]} asked for" for key in differing)
+        kept = report.get("faiss") or {"layout": "flat"}
+        wanted = {"layout" if key == "faiss" else key: value for key, value in {"faiss": "flat", **options}.items()}
+    return {key: str(wanted[key]) for key in wanted}, {key: str(kept.get(key)) for key in wanted}
 
 
 def report(index: Index, seconds: float | None, style: str = "json") -> dict[str, Any]:

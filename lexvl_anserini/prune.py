@@ -16,15 +16,14 @@ import orjson
 import typer
 
 from lexvl_anserini.cli import Overwrite, Verbose, check_style, print_rows, progress_bar, run
-from lexvl_anserini.errors import ArtefactError, UsageError
+from lexvl_anserini.errors import UsageError
 from lexvl_anserini.files import exclusive, file_sha256, publish, told_about_disk, write_json
+from lexvl_anserini.manifest import MANIFEST, Counts, Manifest, finished, read_manifest
 from lexvl_anserini.progress import Progress, silent
 from lexvl_anserini.queries.refine import read_terms
-from lexvl_anserini.records import MANIFEST, Manifest
 from lexvl_anserini.shards.layout import shard_stream
 from lexvl_anserini.shards.pruning import Pruning, TermCuts, term_cuts
 from lexvl_anserini.shards.reading import checked_shards, expect_counts, read_impacts, read_shard, read_vocabulary
-from lexvl_anserini.shards.writing import making, read_manifest
 from lexvl_anserini.vocabulary import VOCABULARY, Vocabulary
 
 # Not __name__, which is "__main__" when the module runs as the command.
@@ -39,7 +38,7 @@ def prune_shards(
     Args:
         shards: of impacts, finished.
         output: a folder that appears whole or not at all.
-        overwrite: replace one of another making.
+        overwrite: replace shards of another request.
         progress: called with the number of documents just done.
 
     Returns:
@@ -54,9 +53,11 @@ def prune_shards(
         raise UsageError(f"{shards} is {manifest.kind}; only impacts are pruned")
     done = [*manifest.layout.get("pruning", ()), pruning.to_json()]
     wanted = replace(manifest, layout={**manifest.layout, "pruning": done})
-    if is_finished(output, wanted, overwrite):
+    found = read_manifest(output) if output.exists() else None
+    if finished(output, "shards", wanted.request(), found.request() if found else None, overwrite):
         log.info("%s: finished already, nothing to do", output)
-        return read_manifest(output)
+        assert found is not None
+        return found
     vocabulary = read_vocabulary(shards, manifest)
     cuts = term_cuts((d.vector for d in read_impacts(shards, manifest, vocabulary)), pruning)
     part = output.with_name(output.name + ".part")
@@ -80,22 +81,6 @@ def prune_shards(
                 shutil.rmtree(part, ignore_errors=True)
                 raise
     return whole
-
-
-def is_finished(output: Path, wanted: Manifest, overwrite: bool) -> bool:
-    """True if the output was made as wanted, False if it may be written.
-
-    Raises:
-        ArtefactError: it holds something else.
-    """
-    if not output.exists():
-        return False
-    found = read_manifest(output)
-    if making(found) == making(wanted):
-        return True
-    if overwrite:
-        return False
-    raise ArtefactError(f"{output}: holds shards of another making; --overwrite replaces them")
 
 
 def prune_shard(
@@ -155,10 +140,10 @@ def write_parquet(path: Path, out: Any, vectors: Sequence[Mapping[str, int]], vo
     parquet.write_table(table, out, compression="zstd", row_group_size=len(vectors) or 1)
 
 
-def summed(counts: Mapping[str, int], entries: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+def summed(counts: Counts, entries: Sequence[Mapping[str, Any]]) -> Counts:
     """The counts of all shards; what pruning does not touch stays."""
     totals = {name: sum(entry[name] for entry in entries) for name in ("documents", "empty", "postings")}
-    return {**counts, **totals, "max_impact": max(entry["max_impact"] for entry in entries)}
+    return Counts({**counts, **totals, "max_impact": max(entry["max_impact"] for entry in entries)})
 
 
 def command(

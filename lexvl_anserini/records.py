@@ -9,20 +9,17 @@ Streaming records are NamedTuples; what stands beside an artefact on disk (the m
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lexvl_anserini.errors import ArtefactError
-
 if TYPE_CHECKING:
     import numpy as np
 
-# The file beside an artefact that holds its Manifest.
-MANIFEST = "manifest.json"
+    from lexvl_anserini.manifest import Manifest
 
-# Lucene adds scores up in floats of 32 bits; integers above are not all among them any more.
+# Lucene sums scores in 32-bit floats, which represent every integer up to this one.
 SCORE_LIMIT = 1 << 24
 
 NO_METADATA: Mapping[str, Any] = MappingProxyType({})
@@ -115,54 +112,6 @@ class Measurement(NamedTuple):
     measure: str
     query_id: str
     value: float
-
-
-@dataclass(frozen=True)
-class Manifest:
-    """What stands beside an artefact (`manifest.json`), so that nonsense can be refused.
-
-    kind        "impact" | "dense" | "text": what the shards hold, hence which engine indexes them
-    encoder     name, options, checkpoint, checkpoint_digest: enough to load the query side again
-    quantiser   `Quantiser.to_json()`; empty unless kind is "impact"
-    vocabulary  size and digest; empty unless kind is "impact"
-    corpus      name, split, data_dir, digest of ids and contents
-    counts      documents, empty (documents without a posting), postings, clipped, dropped
-    layout      format and size of the shards
-    shards      per shard: name, documents, empty, postings, clipped, dropped, bytes, sha256
-    versions    of what decides the bytes (lexvl_anserini, torch, transformers, ...)
-    """
-
-    kind: str
-    encoder: Mapping[str, Any]
-    corpus: Mapping[str, Any]
-    counts: Mapping[str, int]
-    quantiser: Mapping[str, Any] = field(default_factory=dict)
-    vocabulary: Mapping[str, Any] = field(default_factory=dict)
-    layout: Mapping[str, Any] = field(default_factory=dict)
-    shards: tuple[Mapping[str, Any], ...] = ()
-    versions: Mapping[str, str] = field(default_factory=dict)
-    format: str = "lexvl/1"
-
-    def to_json(self) -> dict[str, Any]:
-        """A plain dictionary for `files.write_json`."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any], where: str = "manifest") -> Manifest:
-        """Checks the fields and the format.
-
-        Raises:
-            ArtefactError: a field is missing or unknown, or the format is not ours.
-        """
-        known = {f.name for f in fields(cls)}
-        missing = {"kind", "encoder", "corpus", "counts", "format"} - set(data)
-        unknown = set(data) - known
-        if missing or unknown or data["format"] != "lexvl/1":
-            raise ArtefactError(
-                f"{where}: not a manifest of this version (missing {sorted(missing)}, unknown {sorted(unknown)}, "
-                f"format {data.get('format')!r}, expected 'lexvl/1'); encode again"
-            )
-        return cls(**{**data, "shards": tuple(data.get("shards", ()))})
 
 
 @dataclass(frozen=True)

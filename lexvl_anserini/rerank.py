@@ -23,8 +23,9 @@ from lexvl_anserini.encoders.cards import card_of
 from lexvl_anserini.encoders.loading import load_encoder_of
 from lexvl_anserini.errors import ArtefactError
 from lexvl_anserini.hybrid import Part, hybrid_lists, topics_of
-from lexvl_anserini.ranking.runs import RunManifest, is_finished, lists_of, read_run_manifest, write_run
-from lexvl_anserini.records import Manifest, ScoredDoc, Topic
+from lexvl_anserini.manifest import Counts, EncoderRef, RunManifest, read_run_manifest
+from lexvl_anserini.ranking.runs import is_finished, lists_of, write_run
+from lexvl_anserini.records import ScoredDoc, Topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,16 +79,15 @@ def model_of(
     Raises:
         ArtefactError: the checkpoint is not the one that made the run.
     """
-    settings = {**card_of(about.encoder["name"]).rerank_options, **settings}
+    settings = {**card_of(about.encoder.name).rerank_options, **settings}
     # No vocabulary: the second look need not have the index's.
-    manifest = Manifest("any", about.encoder, about.corpus, {})
-    return load_encoder_of(manifest, checkpoint, tokenizer, device, settings)
+    return load_encoder_of(about.encoder, checkpoint, tokenizer, device, settings)
 
 
 def reranked_manifest(about: RunManifest, model: Encoder, depth: int) -> RunManifest:
     """What is known of the new run: its model and depth beside the encoder of the first search."""
-    encoder = {**model.identity(), "reranks": {"depth": depth, "encoder": dict(about.encoder)}}
-    return replace(about, encoder=encoder, quantiser={}, efficiency={}, counts={})
+    encoder = EncoderRef({**model.identity(), "reranks": {"depth": depth, "encoder": dict(about.encoder)}})
+    return replace(about, encoder=encoder, quantiser={}, efficiency={}, counts=Counts())
 
 
 def command(

@@ -33,6 +33,7 @@ from lexvl_anserini.encoders.loading import load_encoder_of
 from lexvl_anserini.engines.index_folder import index_manifest, read_report
 from lexvl_anserini.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.files import file_sha256, write_json
+from lexvl_anserini.manifest import EncoderRef, Manifest, RunManifest, manifest_path, read_run_manifest
 from lexvl_anserini.queries.clauses import Clause, Not, Term, TreeQuery
 from lexvl_anserini.queries.feedback import Feedback, ShardVectors
 from lexvl_anserini.queries.refine import Asked, Refinement, TwoPhase, read_terms, refined_queries, search_refined
@@ -47,16 +48,8 @@ from lexvl_anserini.queries.topics import (
     vocabulary_file,
 )
 from lexvl_anserini.ranking.order import with_ranks
-from lexvl_anserini.ranking.runs import (
-    DEFAULT_HITS,
-    OUTPUT_FORMATS,
-    RunManifest,
-    is_finished,
-    manifest_path,
-    read_run_manifest,
-    write_run,
-)
-from lexvl_anserini.records import DenseQuery, ImpactQuery, Index, Manifest, ScoredDoc, Topic
+from lexvl_anserini.ranking.runs import DEFAULT_HITS, OUTPUT_FORMATS, is_finished, write_run
+from lexvl_anserini.records import DenseQuery, ImpactQuery, Index, ScoredDoc, Topic
 from lexvl_anserini.registry import ENGINES, resolve
 
 if TYPE_CHECKING:
@@ -171,7 +164,7 @@ def search_index(
         _refuse_other_kinds(about, path)
     if isinstance(first, Topic):
         if model is None:
-            model = load_encoder_of(about, device=device)
+            model = load_encoder_of(about.encoder, device=device, vocabulary=about.vocabulary_digest)
         _refuse_other_vocabulary(model, about, path)
         if refinement is not None and refinement.text_weight:
             queries, texts = tee(queries)
@@ -225,10 +218,10 @@ def without_query(documents: list[ScoredDoc], hits: int) -> list[ScoredDoc]:
 
 def asked_encoder(
     manifest: Manifest, checkpoint: str | None, tokenizer: str | None, options: Mapping[str, Any]
-) -> dict[str, Any]:
+) -> EncoderRef:
     """The index's encoder as this search uses it: what the user overrode is noted in the run's manifest."""
     moved = {key: value for key, value in (("checkpoint", checkpoint), ("tokenizer", tokenizer)) if value}
-    return {**manifest.encoder, **moved, "options": {**(manifest.encoder.get("options") or {}), **options}}
+    return EncoderRef({**manifest.encoder, **moved, "options": {**manifest.encoder.options, **options}})
 
 
 def note_efficiency(output: Path, written: RunManifest, efficiency: Mapping[str, float]) -> RunManifest:
@@ -437,7 +430,9 @@ def command(
             check_terms(clause, vocabulary)
 
     def load() -> Encoder:
-        return load_encoder_of(about, checkpoint, tokenizer, device, options)
+        return load_encoder_of(
+            about.encoder, checkpoint, tokenizer, device, options, vocabulary=about.vocabulary_digest
+        )
 
     search = partial(
         search_index,

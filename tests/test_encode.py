@@ -24,9 +24,10 @@ from lexvl_anserini.encode import command, encode_queries
 from lexvl_anserini.encoders.cards import ENCODERS, default_encoder, length_options
 from lexvl_anserini.encoders.loading import load_encoder, load_encoder_of
 from lexvl_anserini.errors import ArtefactError, UsageError
+from lexvl_anserini.manifest import read_manifest
 from lexvl_anserini.records import Topic
 from lexvl_anserini.shards.layout import Layout
-from lexvl_anserini.shards.writing import read_manifest, write_impacts
+from lexvl_anserini.shards.writing import write_impacts
 
 MODULE = [sys.executable, "-m", "lexvl_anserini.encode"]
 ROOT = Path(__file__).parents[1]
@@ -168,7 +169,10 @@ def test_lengths_reach_a_crossmodal_encoder(encode, shared):
     assert encode("--query-max-length", "6", output="out", checkpoint=checkpoint, **pictures)[0] == 0
     manifest = read_manifest(Path("out"))
     assert manifest.encoder["options"] == {"direction": "text-to-image", "text_max_length": 6}
-    assert load_encoder_of(manifest, device="cpu").query.reader.max_length == 6
+    assert (
+        load_encoder_of(manifest.encoder, device="cpu", vocabulary=manifest.vocabulary_digest).query.reader.max_length
+        == 6
+    )
 
 
 def test_options_reach_the_quantiser_and_the_layout(encode):
@@ -383,7 +387,7 @@ def test_usage(encode, arguments):
 def test_another_making_needs_overwrite(encode):
     assert encode(output="out")[0] == 0
     code, _, err = encode("--set", "topk=3", output="out")
-    assert code == 1 and "shards of another making" in one_line(err) and "topk" in err
+    assert code == 1 and "shards of another request" in one_line(err) and "topk" in err
     assert encode("--set", "topk=3", "--overwrite", output="out")[0] == 0
     assert read_manifest(Path("out")).encoder["options"] == {"topk": 3}
 
@@ -402,7 +406,7 @@ def test_queries_by_the_encoder_of_a_manifest(encode, golden):
     query_encoder = f"query_checkpoint={golden / 'splade/ckpt_query_bert'}"
     assert encode("--set", query_encoder, output="out")[0] == 0
     manifest = read_manifest(Path("out"))
-    model = load_encoder_of(manifest, device="cpu")
+    model = load_encoder_of(manifest.encoder, device="cpu", vocabulary=manifest.vocabulary_digest)
     assert model.options == manifest.encoder["options"]
     topics = [Topic("1", "a dog"), Topic("2", "")]
     first, second = encode_queries(model, topics, manifest)
@@ -416,7 +420,12 @@ def test_queries_by_the_encoder_of_a_manifest(encode, golden):
 def test_another_checkpoint_than_an_artefact_was_made_with(encode, golden):
     assert encode(output="out")[0] == 0
     with pytest.raises(ArtefactError, match="has digest .*, the index was made with .*--checkpoint or encode again"):
-        load_encoder_of(read_manifest(Path("out")), checkpoint=str(golden / "splade/ckpt_distilbert"), device="cpu")
+        load_encoder_of(
+            read_manifest(Path("out")).encoder,
+            checkpoint=str(golden / "splade/ckpt_distilbert"),
+            device="cpu",
+            vocabulary=read_manifest(Path("out")).vocabulary_digest,
+        )
 
 
 def test_more_topics_than_are_encoded_at_once(golden, encode, monkeypatch):
@@ -424,7 +433,9 @@ def test_more_topics_than_are_encoded_at_once(golden, encode, monkeypatch):
     assert encode(encoder="bag-of-tokens", output="out")[0] == 0
     manifest = read_manifest(Path("out"))
     topics = [Topic(str(number), "dog") for number in range(5)]
-    found = list(encode_queries(load_encoder_of(manifest), iter(topics), manifest))
+    found = list(
+        encode_queries(load_encoder_of(manifest.encoder, vocabulary=manifest.vocabulary_digest), iter(topics), manifest)
+    )
     assert [query.query_id for query in found] == list("01234") and all(q.vector == {"dog": 1} for q in found)
 
 

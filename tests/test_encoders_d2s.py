@@ -16,7 +16,8 @@ from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.encoders.loading import load_encoder, load_encoder_of
 from lexvl_anserini.encoders.parts.features import Embedded
 from lexvl_anserini.errors import ArtefactError, CheckpointError, DataError, UsageError
-from lexvl_anserini.records import Document, Manifest, Topic
+from lexvl_anserini.manifest import Manifest
+from lexvl_anserini.records import Document, Topic
 
 CLOSE = {"atol": 1e-5, "rtol": 1e-5}
 
@@ -458,8 +459,8 @@ def test_an_index_of_stored_vectors_is_asked_through_a_backbone(shared, tiny):
     vocabulary = {"digest": stored.query.vocabulary.digest}
     manifest = Manifest("impact", {**made_by, "options": stored.options}, {}, {}, vocabulary=vocabulary)
     settings = {"backbone_checkpoint": str(shared / "golden/blip/lavis_checkpoint.pth"), "head_width": 16}
-    asked = load_encoder_of(manifest, device="cpu", settings=settings)
+    asked = load_encoder_of(manifest.encoder, device="cpu", settings=settings, vocabulary=manifest.vocabulary_digest)
     assert asked.query.read_topic(Topic("q", text="a man")) == "a man"
     other = replace(manifest, encoder={**manifest.encoder, "checkpoint_digest": "0" * 64})
     with pytest.raises(ArtefactError, match=f"has digest {stored.checkpoint_digest[:16]}, .* with 0000"):
-        load_encoder_of(other, device="cpu", settings=settings)
+        load_encoder_of(other.encoder, device="cpu", settings=settings, vocabulary=other.vocabulary_digest)

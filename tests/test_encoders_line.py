@@ -21,7 +21,7 @@ import lexvl_anserini.search
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.encoders.cards import ENCODERS, card_of
 from lexvl_anserini.errors import UsageError
-from lexvl_anserini.shards.writing import read_manifest
+from lexvl_anserini.manifest import read_manifest
 
 # Five captions of each picture: the fifth is the topic where captions alone are searched.
 TEXTS = {

@@ -6,8 +6,9 @@ import pytest
 
 from lexvl_anserini.encode import encode_queries
 from lexvl_anserini.errors import UsageError
+from lexvl_anserini.manifest import Manifest
 from lexvl_anserini.quantise import Quantiser
-from lexvl_anserini.records import Manifest, Topic
+from lexvl_anserini.records import Topic
 
 BERT, PUBLISHED = "splade/ckpt_bert", "vdr/text-tiny"
 TEXTS = ("a man riding a horse on a beach", "", "PIZZA!")

@@ -16,8 +16,8 @@ from lexvl_anserini.engines.lucene import LuceneEngine
 from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, as_reader, open_reader
 from lexvl_anserini.engines.lucene.postings import vector_of
 from lexvl_anserini.index import build_index
+from lexvl_anserini.manifest import read_manifest
 from lexvl_anserini.records import ImpactQuery
-from lexvl_anserini.shards.writing import read_manifest
 
 DOCUMENTS = [
     ("doc1", {"f1": 1, "f2": 2, "f3": 1, "f4": 4, "f5": 1}),

@@ -18,8 +18,8 @@ from lexvl_anserini.engines.lucene import LuceneEngine
 from lexvl_anserini.engines.lucene.fields import field_similarity
 from lexvl_anserini.errors import ArtefactError, LexvlError
 from lexvl_anserini.index import build_index, check_index, command
+from lexvl_anserini.manifest import read_manifest
 from lexvl_anserini.records import ImpactQuery
-from lexvl_anserini.shards.writing import read_manifest
 
 TERMS = [f"t{number}" for number in range(40)]
 DOCUMENTS: Documents = [

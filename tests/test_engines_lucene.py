@@ -21,9 +21,9 @@ from lexvl_anserini.engines.lucene import LuceneEngine
 from lexvl_anserini.engines.memory import MemoryIndex
 from lexvl_anserini.errors import ArtefactError, UsageError
 from lexvl_anserini.index import append_index, build_index, delete_documents
-from lexvl_anserini.records import ImpactQuery, Manifest, ScoredDoc
+from lexvl_anserini.manifest import Manifest, read_manifest
+from lexvl_anserini.records import ImpactQuery, ScoredDoc
 from lexvl_anserini.shards.combine import source_digest
-from lexvl_anserini.shards.writing import read_manifest
 from lexvl_anserini.vocabulary import Vocabulary
 
 # d1..d3 hold "a"; "the" is in every document that has terms at all.

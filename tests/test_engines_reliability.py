@@ -18,9 +18,9 @@ from lexvl_anserini.engines.lucene.compile import TreeSearcher
 from lexvl_anserini.errors import ArtefactError
 from lexvl_anserini.explain import explained
 from lexvl_anserini.index import append_index, build_index, check_index, delete_documents
+from lexvl_anserini.manifest import read_manifest
 from lexvl_anserini.queries.clauses import Impacts
 from lexvl_anserini.records import ImpactQuery
-from lexvl_anserini.shards.writing import read_manifest
 from lexvl_anserini.vocabulary import Vocabulary
 
 # ---- kill -9

@@ -21,11 +21,11 @@ from lexvl_anserini.engines.lucene.compile import TreeSearcher
 from lexvl_anserini.engines.lucene.postings import stored_texts, vector_of
 from lexvl_anserini.errors import ArtefactError, UsageError
 from lexvl_anserini.index import append_index, build_index, check_index, delete_documents
+from lexvl_anserini.manifest import Manifest, read_manifest
 from lexvl_anserini.quantise import Quantiser, SideQuantiser
 from lexvl_anserini.queries.clauses import Equals, Impacts, Text
-from lexvl_anserini.records import ImpactQuery, Manifest
-from lexvl_anserini.shards.combine import refuse_other_making
-from lexvl_anserini.shards.writing import read_manifest
+from lexvl_anserini.records import ImpactQuery
+from lexvl_anserini.shards.combine import check_same_meaning
 from lexvl_anserini.vocabulary import Vocabulary
 
 TERMS = ["##c", "a", "b", "日本", "😀"]
@@ -177,7 +177,10 @@ def test_folders_that_do_not_go_together(tmp_path: Path, index: Path) -> None:
     write_shards(tmp_path / "words", [("d9", {"zebra": 1})])
     same = shards(tmp_path / "same", [("d9", {"a": 1}), ("d1", {"b": 2})])
     for act in (append_index, lambda index, more: build_index([index, more], tmp_path / "merged")):
-        with pytest.raises(ArtefactError, match=r"words: vocabulary .*, the others have .*; their scores cannot be"):
+        with pytest.raises(
+            ArtefactError,
+            match=r"words: not as the other shards \(vocabulary: .* found, .* requested\); their scores cannot be",
+        ):
             act(index, tmp_path / "words")
         with pytest.raises(ArtefactError, match="document id 'd1' (is in|occurs twice)"):
             act(index, same)
@@ -339,11 +342,11 @@ def test_a_scale_found_and_the_same_scale_given_are_one(tmp_path: Path) -> None:
         return dataclasses.replace(manifest, quantiser=Quantiser(document, query).to_json())
 
     found = scaled(SideQuantiser("calibrated", 8, 17.5, 99.0))
-    refuse_other_making(found, scaled(SideQuantiser("fixed", 8, 17.5)), tmp_path)
+    check_same_meaning(found, scaled(SideQuantiser("fixed", 8, 17.5)), tmp_path)
     for other in (
         SideQuantiser("fixed", 8, 18.0),
         SideQuantiser("fixed", 6, 17.5),
         SideQuantiser("calibrated", 8, 9.0),
     ):
         with pytest.raises(ArtefactError, match="--quantiser fixed --scale 17.5 --bits 8 --query-bits 8"):
-            refuse_other_making(found, scaled(other), tmp_path)
+            check_same_meaning(found, scaled(other), tmp_path)

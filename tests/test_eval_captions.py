@@ -16,7 +16,7 @@ from eval.measures.image_text import HEADINGS, caption_table, rsum, with_judgeme
 from eval.measures.inputs import RunCard, Source
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.files import write_json
-from lexvl_anserini.ranking.runs import RunManifest, manifest_path
+from lexvl_anserini.manifest import RunManifest, manifest_path
 from lexvl_anserini.records import Measurement
 
 

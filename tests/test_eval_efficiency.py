@@ -23,8 +23,8 @@ from eval.efficiency.report import Ratio, Report, Spread, cell, latency, machine
 from eval.efficiency.suites import SUITES
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.errors import LexvlError, UnknownName, UsageError
+from lexvl_anserini.manifest import read_manifest
 from lexvl_anserini.registry import resolve
-from lexvl_anserini.shards.writing import read_manifest
 
 # Children import this file by its name.
 HERE = Path(__file__)

@@ -14,7 +14,7 @@ import pytest
 
 from eval import beir, compare, msmarco, score, table
 from lexvl_anserini.cli import run as run_command
-from lexvl_anserini.ranking.runs import RunManifest, manifest_path
+from lexvl_anserini.manifest import RunManifest, manifest_path
 
 # Topic 1 finds its document at rank 2 behind itself; topic 2 finds its document at rank 1.
 RUN = """\

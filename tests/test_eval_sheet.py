@@ -36,7 +36,8 @@ from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.errors import DataError, UsageError
 from lexvl_anserini.explain import SharedTerm
 from lexvl_anserini.index import build_index
-from lexvl_anserini.records import Document, Index, Manifest, Qrel, ScoredDoc, Topic
+from lexvl_anserini.manifest import Manifest
+from lexvl_anserini.records import Document, Index, Qrel, ScoredDoc, Topic
 
 RED, BLUE = (255, 0, 0), (0, 0, 255)
 TERMS = (SharedTerm("dog", 2, 9, 18), SharedTerm("cat", 1, 6, 6))

@@ -19,7 +19,8 @@ from lexvl_anserini.engines.lucene import LuceneEngine
 from lexvl_anserini.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.explain import Explanation, SharedTerm, command, explain, explained
 from lexvl_anserini.index import build_index
-from lexvl_anserini.ranking.runs import RunManifest, write_run
+from lexvl_anserini.manifest import RunManifest
+from lexvl_anserini.ranking.runs import write_run
 from lexvl_anserini.records import ImpactQuery, ScoredDoc, Topic
 
 DOCUMENTS = [

@@ -12,8 +12,9 @@ from typer.testing import CliRunner
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.errors import ArtefactError, DataError, UnknownName, UsageError
 from lexvl_anserini.fuse import command
+from lexvl_anserini.manifest import RunManifest, read_run_manifest
 from lexvl_anserini.ranking.fusion import Fusion, fuse_lists
-from lexvl_anserini.ranking.runs import RunManifest, read_run, read_run_manifest, write_run
+from lexvl_anserini.ranking.runs import read_run, write_run
 from lexvl_anserini.records import ScoredDoc
 
 
@@ -116,7 +117,7 @@ def test_the_command_writes_a_run_and_its_manifest(tmp_path: Path) -> None:
     assert (about.dataset, about.split, about.encoder["name"]) == ("demo", "test", "fusion")
     assert [part.partition("@")[0] for part in about.encoder["options"]["runs"]] == ["one.trec", "two.trec"]
     invoke(*arguments)
-    with pytest.raises(ArtefactError, match="a run of another making"):
+    with pytest.raises(ArtefactError, match="a run of another request"):
         invoke(*arguments, "--k", 10)
     invoke(*arguments, "--method", "interpolation", "--weight", 1, "--weight", 0, "--overwrite")
     assert [d.doc_id for d in read_run(out)] == ["a", "b", "x"]

@@ -14,7 +14,7 @@ from lexvl_anserini.cli import make_app
 from lexvl_anserini.errors import ArtefactError, LexvlError, UnknownName
 from lexvl_anserini.files import write_json
 from lexvl_anserini.index import build_index, command, default_index
-from lexvl_anserini.records import Manifest
+from lexvl_anserini.manifest import Manifest
 
 
 def invoke(*arguments: Any) -> str:
@@ -68,7 +68,7 @@ def test_other_shards_need_overwrite(tmp_path: Path) -> None:
     write_shards(tmp_path / "b", [*DOCUMENTS, ("d4", {"c": 1})])
     build_index(tmp_path / "a", tmp_path / "index")
     before = files(tmp_path / "index")
-    with pytest.raises(ArtefactError, match=r"of other shards than .*b \(they differ in counts, .*\); --overwrite"):
+    with pytest.raises(ArtefactError, match=r"an index of another request \(counts: .*; shards: .*\); --overwrite"):
         build_index(tmp_path / "b", tmp_path / "index")
     assert files(tmp_path / "index") == before
     assert build_index(tmp_path / "b", tmp_path / "index", overwrite=True).documents == 4

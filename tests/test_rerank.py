@@ -10,7 +10,8 @@ import pytest
 
 from lexvl_anserini import cli
 from lexvl_anserini.errors import ArtefactError, DataError, UsageError
-from lexvl_anserini.ranking.runs import RunManifest, manifest_path, read_run, read_run_manifest, write_run
+from lexvl_anserini.manifest import RunManifest, manifest_path, read_run_manifest
+from lexvl_anserini.ranking.runs import read_run, write_run
 from lexvl_anserini.records import Document, ScoredDoc, Topic
 from lexvl_anserini.rerank import below, command, lists_of, model_of, rerank_lists
 
@@ -164,7 +165,7 @@ def test_the_command(monkeypatch, capsys, first, tmp_path):
     before = output.read_bytes()
     assert run(monkeypatch, capsys, *arguments)[0] == 0 and output.read_bytes() == before
     code, _, err = run(monkeypatch, capsys, *arguments, "--set", "lexical_union=false")
-    assert code == 1 and "a run of another making" in err
+    assert code == 1 and "a run of another request" in err
 
 
 def test_a_run_of_unknown_making(monkeypatch, capsys, first, tmp_path):

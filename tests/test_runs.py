@@ -10,15 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lexvl_anserini.errors import ArtefactError, DataError, UsageError
-from lexvl_anserini.ranking.runs import (
-    RunManifest,
-    in_rank_order,
-    manifest_path,
-    read_run,
-    read_run_manifest,
-    strict_scores,
-    write_run,
-)
+from lexvl_anserini.manifest import RunManifest, manifest_path, read_run_manifest
+from lexvl_anserini.ranking.runs import in_rank_order, read_run, strict_scores, write_run
 from lexvl_anserini.records import ScoredDoc
 
 MANIFEST = RunManifest(
@@ -48,7 +41,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert list(read_run(run)) == [scored for documents in LISTS for scored in documents]
     assert written.counts == {"topics": 3, "topics_without_hits": 1, "lines": 4}
     assert read_run_manifest(run) == written
-    assert written.making() == MANIFEST.making()
+    assert written.request() == MANIFEST.request()
 
 
 def test_gzip_holds_the_same_and_repeats_its_bytes(tmp_path: Path) -> None:

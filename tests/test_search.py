@@ -21,9 +21,10 @@ from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.errors import ArtefactError, DataError, LexvlError, UsageError
 from lexvl_anserini.files import read_json, write_json
 from lexvl_anserini.index import build_index
+from lexvl_anserini.manifest import Manifest, manifest_path, read_run_manifest
 from lexvl_anserini.queries.clauses import Term, TreeQuery
-from lexvl_anserini.ranking.runs import manifest_path, read_run, read_run_manifest
-from lexvl_anserini.records import DenseQuery, ImpactQuery, Manifest, ScoredDoc, Topic
+from lexvl_anserini.ranking.runs import read_run
+from lexvl_anserini.records import DenseQuery, ImpactQuery, ScoredDoc, Topic
 from lexvl_anserini.search import command, search_index
 from lexvl_anserini.vocabulary import Vocabulary
 
@@ -161,7 +162,7 @@ def test_finished_and_other_runs(index: Path, beir: Path, tmp_path: Path, monkey
     with monkeypatch.context() as patch:
         patch.delattr(lexvl_anserini.search, "encode_queries")
         assert invoke(*arguments) == told
-    with pytest.raises(ArtefactError, match=r"a run of another making \(they differ in hits\); --overwrite"):
+    with pytest.raises(ArtefactError, match=r"a run of another request \(hits: .* found, .* requested\); --overwrite"):
         invoke(*arguments, "--hits", 1)
     assert run.read_bytes() == before
     invoke(*arguments, "--hits", 1, "--overwrite")
@@ -190,7 +191,7 @@ def test_a_file_of_topics(index: Path, tmp_path: Path) -> None:
     manifest = read_run_manifest(run)
     assert manifest is not None and (manifest.topics, manifest.dataset) == ("mine.tsv", "")
     topics.write_text("7\tcat\n")
-    with pytest.raises(ArtefactError, match="they differ in topics_sha256"):
+    with pytest.raises(ArtefactError, match="another request .topics_sha256: "):
         invoke("--index", index, "--topics", topics, "--output", run)
     topics.write_text("")
     with pytest.raises(DataError, match="no query in it"):
@@ -317,7 +318,7 @@ def test_a_refined_run_is_another_making(index: Path, beir: Path, tmp_path: Path
     assert manifest is not None
     options = manifest.encoder["options"]
     assert options["forbid"] == ["cat"] and options["without_terms"].startswith("terms.txt@")
-    with pytest.raises(ArtefactError, match=r"a run of another making \(they differ in encoder\)"):
+    with pytest.raises(ArtefactError, match=r"a run of another request \(encoder: .*\)"):
         invoke(*arguments)
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from lexvl_anserini.errors import ArtefactError
 from lexvl_anserini.files import file_sha256, write_json
-from lexvl_anserini.records import Manifest
+from lexvl_anserini.manifest import Manifest
 from lexvl_anserini.shards.reading import SeenIds, read_impacts, read_texts, read_vectors, read_vocabulary
 from lexvl_anserini.vocabulary import Vocabulary
 

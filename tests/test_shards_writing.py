@@ -36,12 +36,13 @@ from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.vision import Pixels
 from lexvl_anserini.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.files import exclusive
+from lexvl_anserini.manifest import Manifest, read_manifest
 from lexvl_anserini.progress import silent
 from lexvl_anserini.quantise import Quantiser
-from lexvl_anserini.records import Document, ImpactQuery, Manifest
+from lexvl_anserini.records import Document, ImpactQuery
 from lexvl_anserini.shards import layout, writing
 from lexvl_anserini.shards.layout import Layout, Part
-from lexvl_anserini.shards.writing import calibration_sample, read_manifest, write_impacts, write_queries
+from lexvl_anserini.shards.writing import calibration_sample, write_impacts, write_queries
 from lexvl_anserini.vocabulary import Vocabulary
 
 TERMS = ("ash", "bay", "cat", "dog", "elm", "fox", "gnu", "été")
@@ -335,19 +336,19 @@ def test_finished_is_left_alone(tmp_path, monkeypatch, caplog):
 @pytest.mark.parametrize(
     "change,told",
     [
-        ({"documents": DOCUMENTS[:9]}, "corpus: .*documents.*30.* there, .*9.* asked for"),
-        ({"model": ToyModel(options={"topk": 3})}, "encoder: .* asked for"),
+        ({"documents": DOCUMENTS[:9]}, "corpus: .*documents.*30.* found, .*9.* requested"),
+        ({"model": ToyModel(options={"topk": 3})}, "encoder: .* requested"),
         ({"model": ToyModel(digest="other")}, "encoder: "),
         ({"layout": Layout(shard_size=9)}, "layout: .*shard_size"),
         ({"quantiser": Quantiser.named("naver")}, "quantiser: "),
         ({"quantiser": Quantiser.named(bits=7)}, "quantiser: "),
-        ({"model": DENSE}, "kind: .impact. there, .dense. asked for"),
+        ({"model": DENSE}, "kind: .impact. found, .dense. requested"),
     ],
 )
 def test_another_making_is_refused_unless_told(tmp_path, change, told):
     encode(tmp_path / "out")
     before = tree(tmp_path / "out")
-    with pytest.raises(ArtefactError, match=f"holds shards of another making .*{told}.*--overwrite replaces"):
+    with pytest.raises(ArtefactError, match=f"holds shards of another request .*{told}.*--overwrite replaces"):
         encode(tmp_path / "out", **change)
     assert tree(tmp_path / "out") == before
     encode(tmp_path / "out", **change, overwrite=True)
@@ -558,7 +559,7 @@ def test_a_failed_run_is_resumed_by_skipping(tmp_path, pictured, encoded):
 
 def test_what_lacks_pictures_is_refused_when_they_are_wanted(tmp_path, pictured):
     encode(tmp_path / "out", pictured, PICTURES, on_error="skip")
-    with pytest.raises(ArtefactError, match=r"without 5 documents .* see skipped\.jsonl; --on-error skip accepts it"):
+    with pytest.raises(ArtefactError, match=r"5 documents .* see skipped\.jsonl; --on-error skip accepts it"):
         encode(tmp_path / "out", pictured, PICTURES)
     whole = [document for number, document in enumerate(pictured) if number not in BROKEN]
     encode(tmp_path / "out", whole, PICTURES, overwrite=True)
@@ -654,7 +655,7 @@ def test_a_part_is_resumed_and_is_no_other_part(tmp_path, encoded):
     encode(tmp_path / "out", part=Part(1, 2))
     assert encoded == ["d23"] and tree(tmp_path / "out") == tree(tmp_path / "fresh")
     for other in (Part(0, 2), Part(1, 3), None):
-        with pytest.raises(ArtefactError, match="corpus: .* asked for"):
+        with pytest.raises(ArtefactError, match="corpus: .* requested"):
             encode(tmp_path / "out", part=other)
 
 
@@ -780,7 +781,7 @@ def test_changed_bytes_of_an_unfinished_folder_are_seen(tmp_path, encoded):
 
 def test_an_unfinished_folder_of_another_making(tmp_path):
     stopped(tmp_path / "out", after=2)
-    with pytest.raises(ArtefactError, match="unfinished shards of another making"):
+    with pytest.raises(ArtefactError, match="unfinished shards of another request"):
         encode(tmp_path / "out", DOCUMENTS[:9])
     encode(tmp_path / "out", DOCUMENTS[:9], overwrite=True)
     encode(tmp_path / "fresh", DOCUMENTS[:9])
@@ -798,7 +799,7 @@ def test_a_plan_by_which_nothing_was_encoded_is_no_loss(tmp_path):
 def test_other_versions_do_not_continue_a_folder(tmp_path, monkeypatch):
     stopped(tmp_path / "out", after=2)
     monkeypatch.setattr(writing, "versions", lambda: {"torch": "1.0"})
-    with pytest.raises(ArtefactError, match=r"versions: .*1\.0.* asked for"):
+    with pytest.raises(ArtefactError, match=r"versions: .*1\.0.* requested"):
         encode(tmp_path / "out")
 
 

@@ -110,7 +110,7 @@ def test_another_recipe_replaces_a_run_that_kept_nothing(tmp_path: Path) -> None
     claim(tmp_path, recipe_of("demo"), DATA, overwrite=False)
     claim(tmp_path, recipe_of("demo", seed=7), DATA, overwrite=False)
     (tmp_path / "state").mkdir()
-    with pytest.raises(ArtefactError, match="another recipe .they differ in seed.; --overwrite starts again"):
+    with pytest.raises(ArtefactError, match="a run of another request .seed: 7 found, 8 requested.; --overwrite"):
         claim(tmp_path, recipe_of("demo", seed=8), DATA, overwrite=False)
 
 
@@ -119,7 +119,7 @@ def test_a_damaged_recipe_is_told(text: str, tmp_path: Path) -> None:
     claim(tmp_path, recipe_of("demo"), DATA, overwrite=False)
     (tmp_path / "state").mkdir()
     (tmp_path / "recipe.yaml").write_text(text, encoding="latin-1")
-    with pytest.raises(ArtefactError, match=r"cannot be gone on with .*recipe.yaml.*--overwrite starts again") as told:
+    with pytest.raises(ArtefactError, match=r"unreadable .*recipe.yaml.*--overwrite replaces it") as told:
         claim(tmp_path, recipe_of("demo"), DATA, overwrite=False)
     assert "\n" not in str(told.value)
     claim(tmp_path, recipe_of("demo"), DATA, overwrite=True)
@@ -132,10 +132,10 @@ def test_other_pictures_or_captions_are_told(stop: int | None, tmp_path: Path) -
     make_corpus(tmp_path / "corpus")  # the same data, written anew
     train(recipe_of(corpus), output, device="cpu", stop_after=stop)
     Image.new("RGB", (16, 16)).save(tmp_path / "corpus" / "5.png")
-    with pytest.raises(ArtefactError, match="captions for validation have changed.; --overwrite"):
+    with pytest.raises(ArtefactError, match="captions of validation: .* found, .* requested.; --overwrite"):
         train(recipe_of(corpus), output, device="cpu")
     make_corpus(tmp_path / "corpus", last="a snowy square")
-    with pytest.raises(ArtefactError, match="for training and validation have changed"):
+    with pytest.raises(ArtefactError, match="captions of training: .*captions of validation: "):
         train(recipe_of(corpus), output, device="cpu")
     train(recipe_of(corpus), output, device="cpu", overwrite=True)
 

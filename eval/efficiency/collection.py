@@ -88,7 +88,8 @@ def write(
 ) -> dict[str, object]:
     """What `prepare` lets a child do; returns where things are and how many documents there are."""
     from eval.efficiency import vectors
-    from lexvl_anserini.shards.writing import read_manifest, write_queries
+    from lexvl_anserini.manifest import read_manifest
+    from lexvl_anserini.shards.writing import write_queries
 
     seed = vectors.SEED if seed is None else seed
     given = vectors.read_given(Path(queries), query_count) if queries else None
@@ -117,8 +118,8 @@ def pooled_queries(shards: Path, count: int, terms: int, seed: int) -> list:
         UsageError: the shards hold no impacts.
     """
     from eval.efficiency.vectors import queries_from_pool
+    from lexvl_anserini.manifest import read_manifest
     from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
-    from lexvl_anserini.shards.writing import read_manifest
 
     manifest = read_manifest(shards)
     if manifest.kind != "impact":

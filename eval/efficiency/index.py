@@ -14,7 +14,7 @@ from eval.efficiency.processes import Outcome, Stopwatch, run_once
 from eval.efficiency.report import Ratio, Report, mib, ratio, spread
 from lexvl_anserini.engines.jvm import INDEXING_OPTIONS
 from lexvl_anserini.errors import LexvlError, UnknownName
-from lexvl_anserini.shards.writing import read_manifest
+from lexvl_anserini.manifest import read_manifest
 
 DOCUMENTS = 20_000
 REPEATS = 3

@@ -27,8 +27,8 @@ def search(shards: str, queries: str) -> Ready:
     """A worker around an index of all shards' documents, held in memory; one thread."""
     import seismic
 
+    from lexvl_anserini.manifest import read_manifest
     from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
-    from lexvl_anserini.shards.writing import read_manifest
 
     text = seismic.get_seismic_string()
 

@@ -26,9 +26,10 @@ from scipy import sparse
 
 from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.errors import DataError, UsageError
+from lexvl_anserini.manifest import Manifest
 from lexvl_anserini.progress import Progress, silent
 from lexvl_anserini.quantise import Quantiser, SideQuantiser
-from lexvl_anserini.records import Document, ImpactQuery, Manifest
+from lexvl_anserini.records import Document, ImpactQuery
 from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.vocabulary import Vocabulary
 

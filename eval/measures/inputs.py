@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lexvl_anserini.errors import DataError, UsageError
-from lexvl_anserini.ranking.runs import read_run_manifest
+from lexvl_anserini.manifest import read_run_manifest
 from lexvl_anserini.records import Qrel
 
 

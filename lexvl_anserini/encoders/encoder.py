@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lexvl_anserini.errors import UsageError
-from lexvl_anserini.records import Document, Manifest, Topic
+from lexvl_anserini.manifest import EncoderRef, Manifest
+from lexvl_anserini.records import Document, Topic
 
 if TYPE_CHECKING:
     from scipy import sparse
@@ -81,14 +82,14 @@ class Encoder:
     options: Mapping[str, Any] = field(default_factory=dict)
     device: str | None = None
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> EncoderRef:
         """The manifest's `encoder` entry."""
-        return {
-            "name": self.name,
-            "checkpoint": self.checkpoint,
-            "checkpoint_digest": self.checkpoint_digest,
-            "options": dict(self.options),
-        }
+        return EncoderRef(
+            name=self.name,
+            checkpoint=self.checkpoint,
+            checkpoint_digest=self.checkpoint_digest,
+            options=dict(self.options),
+        )
 
     def encode_query(self, texts: Sequence[str], batch_size: int = 32) -> Any:
         """CSR [n, V] (lexical) or float32 [n, D] (dense) of query texts."""

@@ -12,12 +12,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lexvl_anserini.encoders import PLACES
 from lexvl_anserini.encoders.cards import ENCODERS, card_of
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.errors import ArtefactError, CheckpointError, UnknownName, UsageError
-from lexvl_anserini.records import Manifest
+from lexvl_anserini.manifest import PLACES, EncoderRef
 from lexvl_anserini.registry import resolve
 
 if TYPE_CHECKING:
@@ -110,43 +109,41 @@ def load_encoder(
 
 
 def load_encoder_of(
-    manifest: Manifest,
+    ref: EncoderRef,
     checkpoint: str | None = None,
     tokenizer: str | None = None,
     device: str = "auto",
     settings: Mapping[str, Any] | None = None,
+    vocabulary: str | None = None,
 ) -> Encoder:
     """Loads the encoder that made an artefact.
 
     Args:
-        manifest: of shards or of an index.
-        checkpoint: where the same checkpoint lies now, if it moved.
-        tokenizer: the same for its tokenizer.
+        ref: the encoder of a manifest: `manifest.encoder`.
+        checkpoint: the folder of the same checkpoint now, if it moved.
+        tokenizer: the folder of its tokenizer now, if it moved.
         device: auto, cpu, cuda, ...
-        settings: options of the query side that replace those of the making, for example `query_topk`.
+        settings: options of the query side that replace those of the manifest, for example `query_topk`.
+        vocabulary: digest that the encoder's vocabulary must have (`manifest.vocabulary_digest`); None for no check.
 
     Raises:
         ArtefactError: the checkpoint or its vocabulary is not the one that made the artefact.
     """
-    about = manifest.encoder
-    options = {**(about.get("options") or {}), **(settings or {})}
+    options = {**ref.options, **(settings or {})}
     tokenizer = tokenizer or options.pop("tokenizer", None)
     options.pop("tokenizer", None)
     backbone_config = options.pop("backbone_config", None)
-    model = load_encoder(
-        about["name"], checkpoint or about.get("checkpoint"), tokenizer, backbone_config, device, **options
-    )
+    model = load_encoder(ref.name, checkpoint or ref.checkpoint, tokenizer, backbone_config, device, **options)
     found = model.checkpoint_digest
-    if "backbone_checkpoint" in options and "backbone_checkpoint" not in (about.get("options") or {}):
+    if "backbone_checkpoint" in options and "backbone_checkpoint" not in ref.options:
         # Vectors were read from the corpus; now texts and pictures are to be encoded, by a part the index knows not.
         named = {"tokenizer": tokenizer, "backbone_config": backbone_config, **options, "backbone_checkpoint": None}
         found = digest_of(find_checkpoint(model.checkpoint) if model.checkpoint else None, other_parts(named))
-    if found != about.get("checkpoint_digest"):
+    if found != ref.checkpoint_digest:
         raise ArtefactError(
             f"checkpoint {model.checkpoint} has digest {str(found)[:16]}, the index was made with "
-            f"{str(about.get('checkpoint_digest'))[:16]}; name that checkpoint with --checkpoint or encode again"
+            f"{str(ref.checkpoint_digest)[:16]}; name that checkpoint with --checkpoint or encode again"
         )
-    vocabulary = manifest.vocabulary.get("digest")  # none where only the encoder is asked for, not its index
     if model.kind == "impact" and vocabulary and model.query.vocabulary.digest != vocabulary:
         raise ArtefactError(
             f"encoder {model.name!r} has vocabulary {model.query.vocabulary.digest[:16]}, the index was made with "

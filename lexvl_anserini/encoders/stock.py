@@ -11,7 +11,7 @@ from lexvl_anserini.quantise import Quantiser
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
-    from lexvl_anserini.records import Manifest
+    from lexvl_anserini.manifest import Manifest
 
 
 @dataclass(frozen=True)

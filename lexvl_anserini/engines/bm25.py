@@ -18,8 +18,9 @@ from lexvl_anserini.engines.index_folder import folder_bytes, new_index, read_re
 from lexvl_anserini.engines.jvm import captured_stdout, java_class, java_errors
 from lexvl_anserini.engines.lucene import count_index
 from lexvl_anserini.errors import ArtefactError, UsageError
+from lexvl_anserini.manifest import Manifest
 from lexvl_anserini.progress import Progress, silent
-from lexvl_anserini.records import Index, Manifest, ScoredDoc, Topic
+from lexvl_anserini.records import Index, ScoredDoc, Topic
 from lexvl_anserini.shards.reading import SeenIds, expect_counts, read_ids, read_texts
 
 # Anserini's defaults, which its BEIR rows use.

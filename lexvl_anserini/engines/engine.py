@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
+from lexvl_anserini.manifest import Manifest
 from lexvl_anserini.progress import Progress
-from lexvl_anserini.records import Index, Manifest, ScoredDoc
+from lexvl_anserini.records import Index, ScoredDoc
 
 
 class Engine(Protocol):

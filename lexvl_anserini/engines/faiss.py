@@ -16,9 +16,10 @@ import numpy as np
 from lexvl_anserini.engines.faiss_layouts import Store, layout_named, parameters_of
 from lexvl_anserini.engines.index_folder import folder_bytes, new_index, read_report, write_report
 from lexvl_anserini.errors import ArtefactError, UsageError
+from lexvl_anserini.manifest import Manifest
 from lexvl_anserini.progress import Progress, silent
 from lexvl_anserini.ranking.order import ranked
-from lexvl_anserini.records import DenseQuery, Index, Manifest, ScoredDoc
+from lexvl_anserini.records import DenseQuery, Index, ScoredDoc
 from lexvl_anserini.shards.reading import SeenIds, expect_counts, read_ids, read_vectors
 
 INDEX_FILE = "index.faiss"

@@ -19,7 +19,7 @@ from typing import Any
 
 from lexvl_anserini.errors import ArtefactError
 from lexvl_anserini.files import exclusive, publish, read_json, sync_folder, told_about_disk, write_json
-from lexvl_anserini.records import MANIFEST, Manifest
+from lexvl_anserini.manifest import MANIFEST, Manifest
 from lexvl_anserini.vocabulary import VOCABULARY
 
 REPORT = "index.json"

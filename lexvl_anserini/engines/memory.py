@@ -13,8 +13,9 @@ import numpy as np
 from scipy import sparse
 
 from lexvl_anserini.errors import ArtefactError
+from lexvl_anserini.manifest import Manifest
 from lexvl_anserini.progress import Progress, silent
-from lexvl_anserini.records import Manifest, ScoredDoc
+from lexvl_anserini.records import ScoredDoc
 from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
 from lexvl_anserini.vocabulary import Vocabulary
 

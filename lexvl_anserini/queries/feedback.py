@@ -14,7 +14,8 @@ from math import sqrt
 from pathlib import Path
 
 from lexvl_anserini.errors import ArtefactError, DataError, UsageError
-from lexvl_anserini.records import SCORE_LIMIT, Manifest
+from lexvl_anserini.manifest import Manifest
+from lexvl_anserini.records import SCORE_LIMIT
 
 # What the heaviest term of an expanded query weighs: 8 bits, as other queries.
 LARGEST = 255
@@ -91,8 +92,8 @@ class ShardVectors:
     """
 
     def __init__(self, shards: Path, index: Manifest):
+        from lexvl_anserini.manifest import read_manifest
         from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
-        from lexvl_anserini.shards.writing import read_manifest
 
         manifest = read_manifest(shards)
         if manifest != index:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from lexvl_anserini.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.files import file_sha256, read_json
+from lexvl_anserini.manifest import Manifest, manifest_path
 from lexvl_anserini.queries.clauses import Clause, TreeQuery, terms_of
-from lexvl_anserini.ranking.runs import manifest_path
-from lexvl_anserini.records import DenseQuery, ImpactQuery, Manifest, Topic
+from lexvl_anserini.records import DenseQuery, ImpactQuery, Topic
 from lexvl_anserini.vocabulary import VOCABULARY
 
 if TYPE_CHECKING:

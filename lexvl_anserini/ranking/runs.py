@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from math import isfinite
 from pathlib import Path
-from typing import Any
 
 from lexvl_anserini.errors import ArtefactError, DataError, UsageError
-from lexvl_anserini.files import atomic_write, packed, read_json, write_json
+from lexvl_anserini.files import atomic_write, packed, write_json
+from lexvl_anserini.manifest import Counts, RunManifest, finished, manifest_path, read_run_manifest
 from lexvl_anserini.ranking.order import by_score, with_ranks
 from lexvl_anserini.records import ScoredDoc
 
@@ -23,84 +23,12 @@ DEFAULT_HITS = 1000
 SMALLEST_MAGNITUDE = 1e-3
 
 
-@dataclass(frozen=True)
-class RunManifest:
-    """What stands beside a run (`<run>.manifest.json`).
-
-    topics               what was asked for: `beir/scifact`, or the name of a topics file
-    topics_sha256        of a topics or queries file; empty for a data set
-    dataset, split       where the qrels are; empty if the topics came from a file of no known data set
-    data_dir             the folder the data set was looked up in, None for the default
-    encoder, quantiser   of the index, with what the command overrode
-    corpus, index        what was searched: the corpus of the index, the name of its folder
-    counts               topics, topics_without_hits, lines
-    efficiency           figures of the search that made it, for tables (ms_per_query, index_bytes, ...)
-    """
-
-    topics: str
-    dataset: str
-    split: str
-    data_dir: str | None
-    corpus: Mapping[str, Any]
-    encoder: Mapping[str, Any]
-    quantiser: Mapping[str, Any]
-    index: str
-    hits: int
-    remove_query: bool
-    strict_scores: bool = False
-    output_format: str = "trec"
-    topics_sha256: str = ""
-    counts: Mapping[str, int] = field(default_factory=dict)
-    efficiency: Mapping[str, float] = field(default_factory=dict)
-    versions: Mapping[str, str] = field(default_factory=dict)
-    format: str = "lexvl-run/1"
-
-    def to_json(self) -> dict[str, Any]:
-        """A plain dictionary for `files.write_json`."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any], where: str) -> RunManifest:
-        """Checks the fields and the format.
-
-        Raises:
-            ArtefactError: not the manifest of a run, or one of another version.
-        """
-        known = {f.name for f in fields(cls)}
-        if set(data) != known or data["format"] != "lexvl-run/1":
-            raise ArtefactError(
-                f"{where}: not a run's manifest of this version (missing {sorted(known - set(data))}, unknown "
-                f"{sorted(set(data) - known)}, format {data.get('format')!r}, expected 'lexvl-run/1'); search again"
-            )
-        return cls(**data)
-
-    def making(self) -> dict[str, Any]:
-        """What decides the content of the run: everything but what was counted or timed, and the versions."""
-        measured = ("counts", "efficiency", "versions")
-        return {name: value for name, value in self.to_json().items() if name not in measured}
-
-
-def manifest_path(run: Path) -> Path:
-    """`runs/x.trec` -> `runs/x.trec.manifest.json`; encoded queries have theirs in the same place."""
-    return run.with_name(run.name + ".manifest.json")
-
-
-def read_run_manifest(run: Path) -> RunManifest | None:
-    """The manifest beside a run; None for a run that was made elsewhere.
-
-    Raises:
-        ArtefactError: there is one and it is damaged.
-    """
-    path = manifest_path(run)
-    return RunManifest.from_json(read_json(path, "run's manifest"), str(path)) if path.exists() else None
-
-
 def is_finished(output: Path, wanted: RunManifest, overwrite: bool) -> bool:
-    """True if the run is there and was made as wanted; False if it may be written.
+    """True if the run is there and the same request made it; False if it may be written.
 
     Raises:
-        ArtefactError: there is a run of another or of unknown making, and it may not be overwritten.
-        UsageError: there is a folder.
+        ArtefactError: a run of another or of an unknown request is there, and `overwrite` is false.
+        UsageError: the output is a folder.
     """
     if output.is_dir():
         raise UsageError(f"{output}: a folder; --output names the run's file, for example {output / 'run.trec'}")
@@ -109,12 +37,7 @@ def is_finished(output: Path, wanted: RunManifest, overwrite: bool) -> bool:
     found = read_run_manifest(output)
     if found is None:
         raise ArtefactError(f"{output}: exists without {manifest_path(output).name}; --overwrite replaces it")
-    ours, theirs = wanted.making(), found.making()
-    if differing := [name for name in ours if ours[name] != theirs[name]]:
-        raise ArtefactError(
-            f"{output}: a run of another making (they differ in {', '.join(differing)}); --overwrite replaces it"
-        )
-    return True
+    return finished(output, "a run", wanted.request(), found.request(), overwrite)
 
 
 def read_run(path: Path) -> Iterator[ScoredDoc]:
@@ -221,7 +144,7 @@ def write_run(
                             f"or tag {tag!r}; a run cannot hold it"
                         )
                     text.write(line)
-        counted = replace(manifest, counts={"topics": topics, "topics_without_hits": without, "lines": lines})
+        counted = replace(manifest, counts=Counts(topics=topics, topics_without_hits=without, lines=lines))
         # A finished run is the run and its manifest; the rename of the run comes last and makes it finished.
         path.unlink(missing_ok=True)
         write_json(manifest_path(path), counted.to_json())

@@ -15,7 +15,8 @@ import orjson
 
 from lexvl_anserini.errors import ArtefactError
 from lexvl_anserini.files import file_sha256
-from lexvl_anserini.records import ImpactDocument, Manifest
+from lexvl_anserini.manifest import Manifest
+from lexvl_anserini.records import ImpactDocument
 from lexvl_anserini.vocabulary import VOCABULARY, Vocabulary
 
 if TYPE_CHECKING:

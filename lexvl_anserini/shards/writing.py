@@ -28,7 +28,6 @@ import orjson
 from lexvl_anserini.data.checks import CorpusSummary, check_corpus, document_bytes
 from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.data.images import ON_ERROR, Skipped
-from lexvl_anserini.encoders import PLACES
 from lexvl_anserini.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.files import (
     atomic_write,
@@ -40,9 +39,10 @@ from lexvl_anserini.files import (
     told_about_disk,
     write_json,
 )
+from lexvl_anserini.manifest import MANIFEST, UNFINISHED, Counts, EncodedCorpus, Manifest, finished
 from lexvl_anserini.progress import Progress, silent
 from lexvl_anserini.quantise import Quantiser
-from lexvl_anserini.records import MANIFEST, Document, ImpactQuery, Manifest
+from lexvl_anserini.records import Document, ImpactQuery
 from lexvl_anserini.shards.layout import SHARD_WRITERS, Layout, Part, Shard, SkippedDocument, shard_stream
 from lexvl_anserini.vocabulary import VOCABULARY, Vocabulary
 
@@ -53,7 +53,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-UNFINISHED = "unfinished.json"
 SKIPPED = "skipped.jsonl"
 
 # What a shard's record counts and the manifest sums.
@@ -149,37 +148,6 @@ def versions() -> dict[str, str]:
     return found
 
 
-def making(manifest: Manifest) -> dict[str, Any]:
-    """What was asked for: equal makings give equal shards (on one machine with equal versions)."""
-    quantiser = Quantiser.from_json(manifest.quantiser) if manifest.quantiser else None
-    # Where a checkpoint or a data set lies does not matter; what is in them does.
-    encoder = {key: value for key, value in manifest.encoder.items() if key != "checkpoint"}
-    encoder["options"] = {key: value for key, value in encoder.get("options", {}).items() if key not in PLACES}
-    corpus = {key: value for key, value in manifest.corpus.items() if key != "data_dir"}
-    return {
-        "kind": manifest.kind,
-        "encoder": encoder,
-        "corpus": corpus,
-        "layout": dict(manifest.layout),
-        "vocabulary": dict(manifest.vocabulary),
-        "quantiser": quantiser and {"document": quantiser.document.requested(), "query": quantiser.query.requested()},
-    }
-
-
-def difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
-    """The entries in which two makings differ, for an error."""
-    return "; ".join(
-        f"{key}: {_short(theirs.get(key))} there, {_short(ours.get(key))} asked for"
-        for key in ours
-        if ours[key] != theirs.get(key)
-    )
-
-
-def _short(value: Any) -> str:
-    text = orjson.dumps(value).decode()
-    return text if len(text) <= 160 else text[:157] + "..."
-
-
 def planned(
     dataset: Dataset,
     summary: CorpusSummary,
@@ -199,17 +167,17 @@ def planned(
         encoder=model.identity(),
         quantiser=quantiser.for_towers(model.query.binary, model.document.binary).to_json() if lexical else {},
         vocabulary={"size": len(vocabulary), "digest": vocabulary.digest} if vocabulary is not None else {},
-        corpus={
-            "name": dataset.name,
-            "split": dataset.split,
-            "data_dir": dataset.data_dir,
-            "escape_ids": dataset.escape_ids,
-            "direction": dataset.direction,
-            "documents": summary.documents,
-            "digest": summary.digest,
+        corpus=EncodedCorpus(
+            name=dataset.name,
+            split=dataset.split,
+            data_dir=dataset.data_dir,
+            escape_ids=dataset.escape_ids,
+            direction=dataset.direction,
+            documents=summary.documents,
+            digest=summary.digest,
             **({} if part is None else part_of_corpus(part, summary.documents)),
-        },
-        counts={},
+        ),
+        counts=Counts(),
         layout=layout.to_json(),
         versions={**versions(), **circumstances(model, batch_size)},
     )
@@ -225,22 +193,6 @@ def circumstances(model: Encoder, batch_size: int) -> dict[str, str]:
     """What decides the last bits of a model's weights besides versions: where and in what batches they are computed."""
     device = getattr(model, "device", None)
     return {"device": device, "batch_size": str(batch_size)} if device and model.kind != "text" else {}
-
-
-def read_manifest(folder: Path) -> Manifest:
-    """The manifest of finished shards or of an index.
-
-    Raises:
-        ArtefactError: no such folder, unfinished, or not ours.
-    """
-    if not folder.is_dir():
-        raise ArtefactError(f"{folder}: no such folder; encode a corpus first")
-    path = folder / MANIFEST
-    if not path.is_file():
-        if (folder / UNFINISHED).is_file():
-            raise ArtefactError(f"{folder}: unfinished; run the same encode command again, it resumes")
-        raise ArtefactError(f"{folder}: no manifest.json; expected a folder written by encode or index")
-    return Manifest.from_json(read_json(path, "manifest"), str(path))
 
 
 def write_impacts(
@@ -289,7 +241,7 @@ def write_impacts(
         if found is not None and (output / MANIFEST).is_file():
             log.info("%s: finished already, nothing to do", output)
             (output / UNFINISHED).unlink(missing_ok=True)
-            progress(documents_of(plan))
+            progress(plan.documents)
             return found
         if found is not None:
             plan = found
@@ -304,12 +256,6 @@ def write_impacts(
             model.document.vocabulary.write(output / VOCABULARY)
         plan = fill(output, plan, dataset, model, layout, batch_size, progress, on_error)
         return finish(output, plan)
-
-
-def documents_of(plan: Manifest) -> int:
-    """How many documents of the corpus a plan is about: all, or those of its part."""
-    part = plan.corpus.get("part")
-    return int(part["documents"] if part else plan.corpus["documents"])
 
 
 def previous(output: Path, plan: Manifest, overwrite: bool, on_error: str = "fail") -> Manifest | None:
@@ -328,17 +274,17 @@ def previous(output: Path, plan: Manifest, overwrite: bool, on_error: str = "fai
     if state == MANIFEST and not all(sized(output, shard) for shard in found.shards):
         publish(output / MANIFEST, output / UNFINISHED)
         state = UNFINISHED
-    told = difference(making(plan), making(found))
-    if not told and state == UNFINISHED and found.versions != plan.versions:
-        told = difference({"versions": plan.versions}, {"versions": found.versions})
-    if not told and on_error == "fail" and (without := sum(shard.get("skipped", 0) for shard in found.shards)):
-        told = f"without {without} documents whose pictures cannot be read, see {SKIPPED}; --on-error skip accepts it"
-    if not told:
+    wanted, made = plan.request(), found.request()
+    if state == UNFINISHED:
+        wanted["versions"], made["versions"] = plan.versions, found.versions
+    if on_error == "fail" and (without := sum(shard.get("skipped", 0) for shard in found.shards)):
+        wanted["skipped"] = "no document"
+        made["skipped"] = f"{without} documents whose images cannot be read, see {SKIPPED}; --on-error skip accepts it"
+    what = "shards" if state == MANIFEST else "unfinished shards"
+    # A plan without a finished shard has cost no time: another request replaces it.
+    replaceable = overwrite or (state == UNFINISHED and not found.shards)
+    if finished(output, what, wanted, made, replaceable):
         return found
-    # A plan by which nothing was encoded yet is nobody's loss.
-    if not overwrite and (state == MANIFEST or found.shards):
-        what = "shards" if state == MANIFEST else "unfinished shards"
-        raise ArtefactError(f"{output}: holds {what} of another making ({told}); --overwrite replaces them")
     clear(output)
     return None
 
@@ -378,8 +324,8 @@ def fill(
     read = sha256()
     documents = digested(dataset.documents(), read)
     # The digest is of the whole corpus, also where only a part of it is encoded.
-    exhaust(islice(documents, plan.corpus.get("part", {}).get("first", 0)))
-    mine = islice(documents, documents_of(plan))
+    exhaust(islice(documents, plan.corpus.part.first if plan.corpus.part else 0))
+    mine = islice(documents, plan.documents)
     number = 0
     while batch := list(islice(mine, layout.shard_size)):
         name = layout.name(number)
@@ -402,7 +348,7 @@ def fill(
         write_json(output / UNFINISHED, plan.to_json())
         publish(part, output / name)
     exhaust(documents)
-    if read.hexdigest() != plan.corpus["digest"]:
+    if read.hexdigest() != plan.corpus.digest:
         clear(output)
         raise ArtefactError(f"{output}: the corpus changed while it was read; nothing was kept, encode it again")
     return plan
@@ -461,16 +407,16 @@ def finish(output: Path, plan: Manifest) -> Manifest:
         DataError: not one document could be read.
     """
     keys = [key for key in COUNTED if any(key in shard for shard in plan.shards)]
-    counts = {key: sum(shard.get(key, 0) for shard in plan.shards) for key in keys}
+    counts = Counts({key: sum(shard.get(key, 0) for shard in plan.shards) for key in keys})
     if any("max_impact" in shard for shard in plan.shards):
         counts["max_impact"] = max(shard["max_impact"] for shard in plan.shards)
-    assert counts["documents"] + counts.get("skipped", 0) == documents_of(plan), "documents out are not documents in"
-    if not counts["documents"]:
-        raise DataError(f"{plan.corpus['name']}: no picture can be read; {output / SKIPPED} lists them")
+    assert counts.documents + counts.skipped == plan.documents, "documents out are not documents in"
+    if not counts.documents:
+        raise DataError(f"{plan.corpus.name}: no picture can be read; {output / SKIPPED} lists them")
     manifest = replace(plan, counts=counts)
     write_json(output / MANIFEST, manifest.to_json())
     (output / UNFINISHED).unlink()
-    if without := counts.get("skipped"):
+    if without := counts.skipped:
         log.warning("left out, their pictures cannot be read: %d (listed in %s)", without, output / SKIPPED)
     return manifest
 

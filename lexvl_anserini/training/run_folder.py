@@ -25,6 +25,7 @@ import yaml
 
 from lexvl_anserini.errors import ArtefactError, LexvlError
 from lexvl_anserini.files import atomic_write, publish, read_json, told_about_disk, write_json
+from lexvl_anserini.manifest import finished
 from lexvl_anserini.training.recipe import Recipe, read_recipe
 
 log = logging.getLogger(__name__)
@@ -67,7 +68,7 @@ class Standing:
 def claim(output: Path, recipe: Recipe, data: Mapping[str, str], overwrite: bool) -> None:
     """Makes a folder this run's, or finds that it is.
 
-    A run that has kept no state yet is nobody's loss: another one replaces it.
+    A run without a saved state has cost no time: another run replaces it.
 
     Args:
         output: folder of the run.
@@ -76,13 +77,11 @@ def claim(output: Path, recipe: Recipe, data: Mapping[str, str], overwrite: bool
         overwrite: start again.
 
     Raises:
-        ArtefactError: the folder is no run's, or the run of another recipe or of other data.
+        ArtefactError: the folder was not written by train, or holds the run of another recipe or of other data.
     """
-    names = entries(output)
-    told = difference(output, recipe, data) if names else ""
-    if told and not overwrite and names.intersection(PRECIOUS):
-        raise ArtefactError(f"{output}: {told}; --overwrite starts again, --output names another folder")
-    if told or overwrite:
+    names, wanted = entries(output), request(recipe, data)
+    found = found_request(output, wanted) if names and not overwrite else None
+    if not finished(output, "a run", wanted, found, overwrite=not names.intersection(PRECIOUS)):
         clear(output)
     with atomic_write(output / RECIPE) as out:
         out.write(yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False).encode())
@@ -101,19 +100,17 @@ def entries(output: Path) -> set[str]:
     return names
 
 
-def difference(output: Path, recipe: Recipe, data: Mapping[str, str]) -> str:
-    """What tells the run in a folder from this one; nothing if it is the same."""
-    wanted = recipe.model_dump(mode="json")
+def request(recipe: Recipe, data: Mapping[str, str]) -> dict[str, Any]:
+    """What decides the result of a run: the recipe, and the images and captions it reads."""
+    return {**recipe.model_dump(mode="json"), **{f"images and captions of {role}": data[role] for role in data}}
+
+
+def found_request(output: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """The request of the run in a folder; if its files cannot be read, one that differs from the wanted one in that."""
     try:
-        found = read_recipe(output / RECIPE).model_dump(mode="json")
-        noted = read_json(output / DATA, "digest of the data")
+        return request(read_recipe(output / RECIPE), read_json(output / DATA, "digest of the data"))
     except LexvlError as error:
-        return f"holds a run that cannot be gone on with ({error})"
-    if other := [key for key in wanted if wanted[key] != found[key]]:
-        return f"holds the run of another recipe (they differ in {', '.join(other)})"
-    if other := [role for role in {**data, **noted} if data.get(role) != noted.get(role)]:
-        return f"holds a run on other data (the pictures or captions for {' and '.join(other)} have changed)"
-    return ""
+        return {**wanted, "files": f"unreadable ({error})"}
 
 
 def clear(output: Path) -> None:

@@ -17,9 +17,10 @@ from lexvl_anserini.engines.lucene.fields import count_index
 from lexvl_anserini.engines.lucene.postings import impacts_of
 from lexvl_anserini.engines.lucene.updating import census, is_index, read_impact_manifest, report_digest, sources_of
 from lexvl_anserini.errors import ArtefactError, LexvlError, UsageError
+from lexvl_anserini.manifest import Manifest, same_request
 from lexvl_anserini.progress import Progress, silent
-from lexvl_anserini.records import ImpactDocument, ImpactQuery, Manifest
-from lexvl_anserini.shards.combine import meaning, source_digest
+from lexvl_anserini.records import ImpactDocument, ImpactQuery
+from lexvl_anserini.shards.combine import source_digest
 from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
 
 # Documents whose postings are compared one by one, and of these how many are searched with.
@@ -100,11 +101,10 @@ def _check_counts(index: Path, manifest: Manifest, problems: list[str]) -> None:
 
 def _check_source(index: Path, manifest: Manifest, folder: Path, source: Manifest, problems: list[str]) -> None:
     """Whether these shards are what the index was built from."""
-    ours, theirs = meaning(manifest), meaning(source)
-    differing = [name for name in ours if ours[name] != theirs[name]]
+    same = same_request(manifest.meaning(), source.meaning())
     known = {entry["shards"] for entry in sources_of(index, manifest)}
-    if differing:
-        problems.append(f"{folder} is of another {', '.join(differing)}")
+    if not same:
+        problems.append(f"{folder} is of another {', '.join(same.differing)}")
     elif source_digest(source) not in known:
         problems.append(f"{folder} holds other shards than the index was built from")
     _check_vocabulary(folder, source, problems)

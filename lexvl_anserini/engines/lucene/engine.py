@@ -19,8 +19,9 @@ from lexvl_anserini.engines.lucene.updating import note, refuse_duplicates, sour
 from lexvl_anserini.engines.lucene.writing import IndexOptions, write_lucene
 from lexvl_anserini.errors import ArtefactError
 from lexvl_anserini.files import read_json
+from lexvl_anserini.manifest import MANIFEST, Manifest
 from lexvl_anserini.progress import Progress, silent
-from lexvl_anserini.records import MANIFEST, ImpactQuery, Index, Manifest, ScoredDoc
+from lexvl_anserini.records import ImpactQuery, Index, ScoredDoc
 from lexvl_anserini.shards.reading import expect_counts, read_vocabulary
 
 # Tries to open an index that other processes change, and how long to wait in between.

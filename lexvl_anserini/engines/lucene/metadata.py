@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from lexvl_anserini.errors import ArtefactError
-from lexvl_anserini.records import Manifest
+from lexvl_anserini.manifest import Manifest
 from lexvl_anserini.shards.reading import read_metadata
 
 # Keys that promise a date.

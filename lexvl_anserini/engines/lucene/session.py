@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
 from lexvl_anserini.errors import UsageError
-from lexvl_anserini.records import ImpactQuery, Index, Manifest, ScoredDoc, Topic
+from lexvl_anserini.manifest import Manifest
+from lexvl_anserini.records import ImpactQuery, Index, ScoredDoc, Topic
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
@@ -80,7 +81,7 @@ class SearchSession:
         self.close()
 
     def _open(self) -> None:
-        from lexvl_anserini.shards.writing import read_manifest
+        from lexvl_anserini.manifest import read_manifest
 
         self.manifest: Manifest = read_manifest(self.path)
         if self.manifest.kind != "impact":
@@ -100,7 +101,9 @@ class SearchSession:
                 yield first
             else:
                 if self.model is None:
-                    self.model = load_encoder_of(self.manifest, device=self.device)
+                    self.model = load_encoder_of(
+                        self.manifest.encoder, device=self.device, vocabulary=self.manifest.vocabulary_digest
+                    )
                 for query in encode_queries(self.model, _topics(first, stream), self.manifest, batch_size):
                     assert isinstance(query, ImpactQuery)
                     yield query

@@ -32,11 +32,11 @@ from lexvl_anserini.engines.lucene.fields import CONTENTS, count_index, field_si
 from lexvl_anserini.engines.lucene.writing import IndexOptions, write_lucene
 from lexvl_anserini.errors import ArtefactError, UsageError
 from lexvl_anserini.files import write_json
+from lexvl_anserini.manifest import MANIFEST, Counts, EncodedCorpus, Manifest, read_manifest
 from lexvl_anserini.progress import Progress, silent
-from lexvl_anserini.records import MANIFEST, Index, Manifest
+from lexvl_anserini.records import Index
 from lexvl_anserini.shards.combine import combined, source_digest
 from lexvl_anserini.shards.reading import expect_counts, read_vocabulary
-from lexvl_anserini.shards.writing import read_manifest
 
 log = logging.getLogger(__name__)
 
@@ -302,8 +302,9 @@ def _recounted(manifest: Manifest, held: Mapping[str, int], part: Path, gone: in
     """The manifest after `gone` documents went: its counts are those of the index."""
     with census(part) as asked:
         most = int(asked.maxImpact(CONTENTS))
-    counts = {name: held[name] for name in ("documents", "empty", "postings")} | {"max_impact": most}
-    corpus = {**manifest.corpus, "documents": held["documents"], "deleted": manifest.corpus.get("deleted", 0) + gone}
+    counts = Counts({name: held[name] for name in ("documents", "empty", "postings")} | {"max_impact": most})
+    deleted = manifest.corpus.deleted + gone
+    corpus = EncodedCorpus({**manifest.corpus, "documents": held["documents"], "deleted": deleted})
     return replace(manifest, counts=counts, corpus=corpus)
 
 

@@ -13,8 +13,8 @@ import numpy as np
 from lexvl_anserini.engines.jvm import our_class
 from lexvl_anserini.engines.lucene.fields import META, TEXT, field_similarity, java_map, text_analyzer
 from lexvl_anserini.engines.lucene.metadata import metadata_types
+from lexvl_anserini.manifest import Manifest
 from lexvl_anserini.progress import Progress
-from lexvl_anserini.records import Manifest
 from lexvl_anserini.shards.reading import Columns, checked_shards, expect_counts, read_shard, shard_pieces
 from lexvl_anserini.vocabulary import Vocabulary
 
