@@ -22,8 +22,8 @@ from eval.report.render import Column, Table, check_format, json_rows
 from lexvl_anserini.cli import Verbose, run
 from lexvl_anserini.data.demo import scenes
 from lexvl_anserini.data.world.facts import Fact, link, readings
-from lexvl_anserini.data.world.grammar import tellings
-from lexvl_anserini.data.world.world import Scene
+from lexvl_anserini.data.world.grammar import descriptions
+from lexvl_anserini.data.world.scenes import Scene
 
 FORMATS = (*TABLE_FORMATS, "json")
 CUTS = (1, 5, 10)
@@ -74,8 +74,8 @@ def agreeing_counts(listed: Sequence[Scene]) -> Iterator[int]:
     """For every caption of some scenes, with how many of them it agrees: its own and others."""
     index = Tellable(listed)
     for scene in listed:
-        for telling in tellings(scene):
-            yield index.agreeing(telling.facts).bit_count()
+        for description in descriptions(scene):
+            yield index.agreeing(description.facts).bit_count()
 
 
 def best_recall(counts: Sequence[int], k: int) -> float:

@@ -31,7 +31,7 @@ from eval.report.render import FORMATS as TABLE_FORMATS
 from eval.report.render import Column, Table, check_format
 from lexvl_anserini.cli import DataDir, Verbose, parse_settings, run
 from lexvl_anserini.data.demo import captions, scenes
-from lexvl_anserini.data.world.world import Scene
+from lexvl_anserini.data.world.scenes import Scene
 from lexvl_anserini.encoders.cards import default_encoder
 from lexvl_anserini.errors import UsageError
 

@@ -11,8 +11,7 @@ from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.data.demo import captions, scenes
 from lexvl_anserini.data.images import open_image
 from lexvl_anserini.data.karpathy import Caption, CaptionedImage, read_karpathy
-from lexvl_anserini.data.world.staging import make_scene
-from lexvl_anserini.data.world.world import SPLITS
+from lexvl_anserini.data.world.scenes import SPLITS, make_scene
 from lexvl_anserini.errors import DataError, UnknownName, UsageError
 from lexvl_anserini.records import Document, Qrel, Topic
 

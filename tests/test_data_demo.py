@@ -7,21 +7,14 @@ import pytest
 from lexvl_anserini.data.checks import check_corpus
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.data.demo import captions, scenes
-from lexvl_anserini.data.world import words
 from lexvl_anserini.data.world.draws import Draws
-from lexvl_anserini.data.world.staging import make_scene
-from lexvl_anserini.data.world.world import (
-    COLOURS,
-    KINDS,
-    PEOPLE,
-    PLACES,
-    RELATIONS,
-    SIZES,
-    SPLITS,
-    TIMES,
-    WEATHERS,
-)
+from lexvl_anserini.data.world.scenes import SPLITS, make_scene
+from lexvl_anserini.data.world.tables import world
 from lexvl_anserini.errors import UnknownName, UsageError
+
+WORLD = world()
+KINDS, PLACES, HUES = WORLD.kinds, WORLD.places, WORLD.colours.hues
+TIMES, WEATHERS = WORLD.skies.times, WORLD.skies.weathers
 
 DIGEST_OF_TEST_CAPTIONS = "0639b396bd607c905a057390bfcaa4e34d9201991a451b93f0d37af72b08201b"
 
@@ -99,13 +92,13 @@ def test_scenes_hold_only_what_the_tables_know(written):
         assert scene.place in PLACES
         assert scene.weather in WEATHERS
         assert scene.time in TIMES
-        assert scene.relation in (None, *RELATIONS)
+        assert scene.relation in (None, *WORLD.words.relations)
         assert (scene.relation is None) == (scene.landmark is None)
         for thing in things(scene):
             assert thing.kind in KINDS
             assert thing.colour in KINDS[thing.kind].colours or (thing.colour is None and not KINDS[thing.kind].colours)
             assert 1 <= thing.count <= 4
-            assert thing.size in SIZES
+            assert thing.size in WORLD.words.sizes
 
 
 def test_scenes_are_plausible():
@@ -117,7 +110,7 @@ def test_scenes_are_plausible():
             assert not (scene.weather == "rainbow" and scene.time == "night")
             assert "boat" not in kinds or ground == "water"
             assert not {"car", "bus", "train"} & kinds or ground == "ground"
-            if ground == "water" and scene.subject.kind in PEOPLE:
+            if ground == "water" and scene.subject.kind in WORLD.people:
                 assert (scene.relation, scene.landmark.kind) == ("in", "boat")
             if ground == "home" and scene.subject.kind == "fish":
                 assert (scene.relation, scene.landmark.kind) == ("in", "bowl")
@@ -149,13 +142,13 @@ def test_captions_name_no_colour_their_scene_lacks(written):
     ambiguous = {"dark", "pale"}
     for scene, five in written:
         seen = {thing.colour for thing in things(scene)}
-        for colour in COLOURS:
-            told = set(words.COLOUR_WORDS[colour]) - ambiguous
+        for colour in HUES:
+            names = set(HUES[colour].words) - ambiguous
             if colour not in seen:
-                assert not any(told & said(caption) for caption in five), (scene, colour)
+                assert not any(names & said(caption) for caption in five), (scene, colour)
 
 
-def test_captions_tell_time_and_weather_truly(written):
+def test_captions_name_time_and_weather_truly(written):
     times = {
         "night": {"midnight", "moonlight", "moonlit", "stars", "starry"},
         "sunset": {"dusk", "sunset", "evening", "twilight", "nightfall"},
@@ -168,18 +161,18 @@ def test_captions_tell_time_and_weather_truly(written):
     }
     for scene, five in written:
         for table, fact in ((times, scene.time), (weathers, scene.weather)):
-            for other, told in table.items():
+            for other, words in table.items():
                 if other != fact:
-                    assert not any(told & said(caption) for caption in five), (scene, five)
+                    assert not any(words & said(caption) for caption in five), (scene, five)
 
 
 def test_every_word_list_is_used_and_known():
-    assert set(words.NOUNS) == set(KINDS)
-    assert set(words.PLACE_PHRASES) == set(PLACES)
-    assert set(words.COLOUR_WORDS) == set(COLOURS)
-    assert set(words.TIME_PHRASES) == set(words.TIME_NOUNS) == set(words.ON_TIME_NOUNS) == set(TIMES)
+    assert all(kind.nouns for kind in KINDS.values())
+    assert all(place.phrases for place in PLACES.values())
+    assert all(hue.words for hue in HUES.values())
+    assert all(time.phrases and time.nouns and time.on_nouns for time in TIMES.values())
     poses = {pose for kind in KINDS.values() for some in kind.poses.values() for pose in some}
-    assert poses == {key.split(" ")[-1] for key in words.VERBS}
+    assert poses == {*WORLD.words.verbs, *(pose for kind in KINDS.values() for pose in kind.verbs)}
 
 
 def test_annotators_differ_enough_for_exact_words_to_miss(written):

@@ -11,32 +11,23 @@ from lexvl_anserini.data import demo_images as pictures
 from lexvl_anserini.data.demo import scenes
 from lexvl_anserini.data.demo_images import demo_images, png
 from lexvl_anserini.data.world.composing import COMPOSERS, compose
-from lexvl_anserini.data.world.drawing import SHADES, VERSION, draw
+from lexvl_anserini.data.world.drawing import VERSION, draw
 from lexvl_anserini.data.world.draws import Draws
-from lexvl_anserini.data.world.figures import POSES, person
 from lexvl_anserini.data.world.painting import Canvas, Light
-from lexvl_anserini.data.world.placing import DRAWINGS, UNIT, looks
-from lexvl_anserini.data.world.scenery import SCENERY
-from lexvl_anserini.data.world.settings import SETTINGS
-from lexvl_anserini.data.world.shapes import MATERIALS, Drawing, rasterise, slanted
-from lexvl_anserini.data.world.skies import AIRS, CLEAR_SKY, SUNLIGHT
-from lexvl_anserini.data.world.staging import make_scene
-from lexvl_anserini.data.world.world import (
-    COLOURS,
-    KINDS,
-    PEOPLE,
-    PLACES,
-    RELATIONS,
-    SPLITS,
-    TIMES,
-    WEATHERS,
-    Scene,
-    Thing,
-)
+from lexvl_anserini.data.world.placing import looks, person
+from lexvl_anserini.data.world.scenes import SPLITS, Scene, Thing, make_scene
+from lexvl_anserini.data.world.shapes import Drawing, rasterise, slanted
+from lexvl_anserini.data.world.sketches import materials, plan
+from lexvl_anserini.data.world.tables import Sketch, world
 from lexvl_anserini.errors import UnknownName, UsageError
 
 # Over the pixels of the 1,000 pictures at 64 px, in order. Where it changes, VERSION must as well.
 DIGEST_OF_TEST_PICTURES = "15decfac7219053054b719e11725a7e0edb949c9db7321c191b9d69512f8793e"
+
+WORLD = world()
+KINDS, PLACES, HUES = WORLD.kinds, WORLD.places, WORLD.colours.hues
+TIMES, WEATHERS = WORLD.skies.times, WORLD.skies.weathers
+MATERIALS = materials()
 
 DAYLIGHT = Light((256, 256, 256), (0, 0, 0), False)
 
@@ -56,43 +47,44 @@ def scene_of(subject, place="beach", weather="clear", time="day", number=3, **ot
 
 def area(text):
     """Covered units of a drawing on a field of 4 x 4."""
-    drawing = rasterise("4,4 plain\n" + text)
+    drawing = rasterise(Sketch("4,4 plain\n" + text))
     return (drawing.materials != 0).sum() / 60**2
 
 
 def test_areas_of_shapes():
-    assert area("box c 1,1 3,4") == 6
-    assert area("poly c 0,0 4,0 0,4") == pytest.approx(8, abs=0.1)
-    assert area("oval c 2,2 2,1") == pytest.approx(np.pi * 2, abs=0.05)
-    assert area("ring c 2,2 2,2 1") == pytest.approx(np.pi * 3, abs=0.05)
-    assert area("line c 2 1,2 3,2") == pytest.approx(4 + np.pi, abs=0.05)
-    assert area("box c 0,0 4,4\nbox . 1,1 2,2") == 15
-    assert area("box c 3,3 9,9") == 1
+    assert area("box main 1,1 3,4") == 6
+    assert area("poly main 0,0 4,0 0,4") == pytest.approx(8, abs=0.1)
+    assert area("oval main 2,2 2,1") == pytest.approx(np.pi * 2, abs=0.05)
+    assert area("ring main 2,2 2,2 1") == pytest.approx(np.pi * 3, abs=0.05)
+    assert area("line main 2 1,2 3,2") == pytest.approx(4 + np.pi, abs=0.05)
+    assert area("box main 0,0 4,4\nbox nothing 1,1 2,2") == 15
+    assert area("box main 3,3 9,9") == 1
 
 
 def test_later_shapes_cover_and_the_outline_is_inside():
-    drawing = rasterise("4,4 plain\nbox c 0,0 4,4\nbox k 0,0 2,4")
-    assert drawing.used == (("c", MATERIALS.index("c")), ("k", MATERIALS.index("k")))
-    assert (drawing.materials[:, :120] == MATERIALS.index("k")).all()
-    outlined = rasterise("4,4\nbox c 1,1 3,3").materials
+    drawing = rasterise(Sketch("4,4 plain\nbox main 0,0 4,4\nbox ink 0,0 2,4"))
+    assert drawing.used == (("main", MATERIALS.index("main")), ("ink", MATERIALS.index("ink")))
+    assert (drawing.materials[:, :120] == MATERIALS.index("ink")).all()
+    outlined = rasterise(Sketch("4,4\nbox main 1,1 3,3")).materials
     assert (outlined != 0).sum() == 120 * 120
-    assert outlined[60, 120] == MATERIALS.index("e")
-    assert outlined[120, 120] == MATERIALS.index("c")
+    assert outlined[60, 120] == MATERIALS.index("outline")
+    assert outlined[120, 120] == MATERIALS.index("main")
 
 
 def test_slanting_moves_rows_and_keeps_the_size_of_pixels():
-    text = "4,4 plain\nbox c 0,0 4,4"
-    assert slanted(text, 0, 0) is rasterise(text)
-    leant = slanted(text, 8, 0)
+    sketch = Sketch("4,4 plain\nbox main 0,0 4,4")
+    assert slanted(sketch, 0, 0) is rasterise(sketch)
+    leant = slanted(sketch, 8, 0)
     rows = [np.flatnonzero(row) for row in leant.materials if row.any()]
     assert {len(row) for row in rows} <= {239, 240}
     assert abs(int(rows[0][0]) - int(rows[-1][0])) == pytest.approx(0.08 * 240, abs=2)
 
 
 def test_every_drawing_is_of_known_shapes_and_not_empty():
-    texts = [*DRAWINGS.values(), *SCENERY.values(), *(person(kind, pose) for kind in PEOPLE for pose in POSES)]
-    for text in texts:
-        assert rasterise(text).used
+    things = [one for kind in KINDS.values() for drawings in kind.drawings.values() for one in drawings]
+    people = [person(kind, pose) for kind in WORLD.people for pose in WORLD.poses]
+    for sketch in (*things, *people, *WORLD.scenery.values()):
+        assert rasterise(sketch).used
 
 
 # --- canvas ---------------------------------------------------------------------------------------------------------
@@ -105,9 +97,9 @@ def block(material):
 def test_pasting_light_and_fog():
     canvas = Canvas(4)
     canvas.bands(0, 1000, [canvas.colour((200, 100, 0))])
-    canvas.paste(block("c"), (0, 500, 500, 500), {"c": (100, 100, 100)})
-    canvas.paste(block("c"), (500, 500, 500, 500), {"c": (100, 100, 100)}, fog=128)
-    canvas.paste(block("c"), (500, 1000, 500, 500), {"c": (100, 100, 100)}, glows=True)
+    canvas.paste(block("main"), (0, 500, 500, 500), {"main": (100, 100, 100)})
+    canvas.paste(block("main"), (500, 500, 500, 500), {"main": (100, 100, 100)}, fog=128)
+    canvas.paste(block("main"), (500, 1000, 500, 500), {"main": (100, 100, 100)}, glows=True)
     picture = canvas.finish(Light((128, 256, 256), (20, 20, 20), False))
     assert picture[3, 0].tolist() == [100, 100, 0]
     assert picture[0, 0].tolist() == [50, 100, 100]
@@ -118,7 +110,7 @@ def test_pasting_light_and_fog():
 def test_a_third_of_a_pixel_is_a_third_of_its_colour():
     canvas = Canvas(3)
     canvas.bands(0, 1000, [canvas.colour((0, 0, 0))])
-    canvas.paste(block("w"), (0, 1000, 112, 1000), {"w": (240, 240, 240)})
+    canvas.paste(block("white"), (0, 1000, 112, 1000), {"white": (240, 240, 240)})
     assert canvas.finish(DAYLIGHT)[:, :, 0].tolist() == [[80, 0, 0]] * 3
 
 
@@ -126,9 +118,9 @@ def test_painting_outside_the_picture_and_the_clip_does_nothing():
     canvas = Canvas(4)
     canvas.bands(0, 1000, [canvas.colour((10, 10, 10))])
     for box in ((-900, 500, 500, 500), (1200, 500, 500, 500), (0, -10, 500, 500), (0, 3000, 500, 500)):
-        canvas.paste(block("w"), box, {})
+        canvas.paste(block("white"), box, {})
     canvas.clip_to(0, 0, 500, 500)
-    canvas.paste(block("w"), (-500, 1500, 2000, 2000), {})
+    canvas.paste(block("white"), (-500, 1500, 2000, 2000), {})
     picture = canvas.finish(DAYLIGHT)[:, :, 0]
     assert (picture[:2, :2] > 200).all()
     assert (picture[2:] == 10).all()
@@ -139,17 +131,14 @@ def test_painting_outside_the_picture_and_the_clip_does_nothing():
 
 
 def test_tables_cover_the_world():
-    assert set(SETTINGS) == set(PLACES)
-    assert set(AIRS) == set(WEATHERS)
-    assert set(CLEAR_SKY) == set(SUNLIGHT) == set(TIMES)
-    assert set(SHADES) == set(COLOURS)
-    assert set(UNIT) == set(KINDS)
-    assert set(COMPOSERS) == {None, *RELATIONS}
-    for prop in (prop for setting in SETTINGS.values() for prop in setting.props):
+    assert all(hue.shades for hue in HUES.values())
+    assert all(kind.scale > 0 for kind in KINDS.values())
+    assert set(COMPOSERS) == {None, *WORLD.words.relations}
+    for prop in (prop for place in PLACES.values() for prop in place.props):
         assert prop.where in ("horizon", "strip", "back", "side", "top", "ground", "wall", "floor", "rug")
-    for name, setting in SETTINGS.items():
-        assert bool(setting.walls) == (PLACES[name].ground == "home")
-        assert {*setting.textures, *(one for prop in setting.props for one in prop.names)} <= set(SCENERY)
+    for place in PLACES.values():
+        assert bool(place.walls) == (place.ground == "home")
+        assert {*place.textures, *(one for prop in place.props for one in prop.drawings)} <= set(WORLD.scenery)
 
 
 def test_every_kind_has_a_drawing_for_each_pose():
@@ -157,8 +146,8 @@ def test_every_kind_has_a_drawing_for_each_pose():
         for pose in {pose for some in look.poses.values() for pose in some} or {None}:
             assert looks(kind, pose)
             if kind in ("dog", "cat", "horse", "cow", "sheep", "rabbit"):
-                assert all(text is DRAWINGS[f"{kind} {pose}"] for text in looks(kind, pose))
-    assert len({person("man", pose) for pose in POSES}) == len(POSES)
+                assert all(sketch is look.drawings[pose][0] for sketch in looks(kind, pose))
+    assert len({plan(person("man", pose)) for pose in WORLD.poses}) == len(WORLD.poses)
 
 
 # --- composition ----------------------------------------------------------------------------------------------------
@@ -253,7 +242,7 @@ def test_a_thing_shows_its_colour(colour):
     coloured = draw(scene_of(Thing("ball", colour, 1, "large")))
     changed = np.abs(coloured.astype(int) - bare).sum(2) > 60
     assert 0.02 < changed.mean() < 0.4
-    near = np.abs(np.median(coloured[changed], axis=0) - np.array(SHADES[colour]).mean(0))
+    near = np.abs(np.median(coloured[changed], axis=0) - np.array(HUES[colour].shades).mean(0))
     assert near.max() < 40
 
 

@@ -14,11 +14,12 @@ import eval.ceiling
 from eval.ceiling import Tellable, agreeing_counts, best_recall, ceiling
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.data.demo import captions, scenes
-from lexvl_anserini.data.world import facts, grammar, words
+from lexvl_anserini.data.world import facts, grammar
 from lexvl_anserini.data.world.draws import Draws, _Walk, outcomes
-from lexvl_anserini.data.world.facts import Fact, Pen, readings, tellable, turned
-from lexvl_anserini.data.world.grammar import tellings
-from lexvl_anserini.data.world.world import Scene, Thing
+from lexvl_anserini.data.world.facts import Fact, Pen, inverted, possible_facts, readings
+from lexvl_anserini.data.world.grammar import descriptions
+from lexvl_anserini.data.world.scenes import Scene, Thing
+from lexvl_anserini.data.world.tables import world
 from lexvl_anserini.errors import UnknownName
 
 BENCH = Thing("bench", "red", 1, "medium")
@@ -37,7 +38,7 @@ def index(listed):
 
 
 def wordings(scene, slot, *about):
-    return {fact.wording for fact in tellable(scene) if fact.slot is slot and fact.about == about}
+    return {fact.wording for fact in possible_facts(scene) if fact.slot is slot and fact.about == about}
 
 
 # --- outcomes -------------------------------------------------------------------------------------------------------
@@ -63,7 +64,7 @@ def test_random_draws_give_nothing_but_outcomes():
     assert "" in possible and "on a sunny day" in possible
 
 
-# --- what can be told -----------------------------------------------------------------------------------------------
+# --- what can be mentioned ------------------------------------------------------------------------------------------
 
 
 def test_slots_offer_what_the_tables_have_for_a_scene():
@@ -87,26 +88,26 @@ def test_nouns_that_tell_a_size_are_of_that_size_only():
 def test_one_preposition_can_stand_for_several_relations():
     near = [
         relation
-        for relation in words.RELATION_WORDS
-        if "near" in wordings(SEAT._replace(relation=relation, landmark=CHAIR), facts.link, 0)
+        for relation, entry in world().words.relations.items()
+        if entry.prepositions and "near" in wordings(SEAT._replace(relation=relation, landmark=CHAIR), facts.link, 0)
     ]
     assert near == ["left of", "right of", "next to", "in front of"]
 
 
-def test_deeds_are_links():
+def test_actions_are_links():
     rider = SEAT._replace(subject=Thing("man", None, 1, "medium"), pose=None, relation="holding")
     rider = rider._replace(landmark=Thing("umbrella", "red", 1, "medium"))
     assert wordings(rider, facts.link, 0) == {"holding", "under", "carrying", "sheltered by"}
     assert wordings(rider, facts.link, 1) == {"holds", "is under", "carries", "is sheltered by"}
 
 
-def test_turned_scenes_are_told_from_the_landmark():
+def test_inverted_scenes_are_described_from_the_landmark():
     scene = SEAT._replace(relation="left of", landmark=CHAIR)
-    other = turned(scene)
+    other = inverted(scene)
     assert (other.subject, other.landmark, other.relation, other.pose) == (CHAIR, BENCH, "right of", None)
     assert len(readings(scene)) == 2
-    assert turned(SEAT) is None
-    assert turned(scene._replace(relation="on")) is None
+    assert inverted(SEAT) is None
+    assert inverted(scene._replace(relation="on")) is None
     assert len(readings(SEAT)) == 1
 
 
@@ -136,24 +137,24 @@ def test_facts_of_two_readings_do_not_mix():
     assert told("chair", "to the left of", "bench") == told("bench", "to the right of", "chair") == 0
 
 
-def test_captions_are_the_texts_of_tellings(listed):
+def test_captions_are_the_texts_of_descriptions(listed):
     for scene in listed[:50]:
-        assert captions(scene) == tuple(telling.text for telling in tellings(scene))
-        assert all(telling.facts for telling in tellings(scene))
+        assert captions(scene) == tuple(description.text for description in descriptions(scene))
+        assert all(description.facts for description in descriptions(scene))
 
 
 def test_every_caption_agrees_with_its_own_scene(listed, index):
     for number, scene in enumerate(listed):
-        for telling in tellings(scene):
-            assert index.agreeing(telling.facts) >> number & 1, telling
+        for description in descriptions(scene):
+            assert index.agreeing(description.facts) >> number & 1, description
 
 
 def test_every_wording_stands_in_its_caption(listed):
     """An article aside: it is chosen with the word that follows it."""
     for scene in listed[:200]:
-        for telling in tellings(scene):
-            for fact in telling.facts:
-                assert fact.wording == "a" or fact.wording in telling.text.lower(), (fact, telling.text)
+        for description in descriptions(scene):
+            for fact in description.facts:
+                assert fact.wording == "a" or fact.wording in description.text.lower(), (fact, description.text)
 
 
 def test_equal_texts_agree_with_equal_scenes(listed, index):
@@ -161,8 +162,8 @@ def test_equal_texts_agree_with_equal_scenes(listed, index):
     agreeing = defaultdict(set)
     listed = [*listed, *scenes("val"), *islice(scenes("train"), 3_000)]
     for scene in listed:
-        for telling in tellings(scene):
-            agreeing[telling.text.lower().rstrip(".")].add(index.agreeing(telling.facts))
+        for description in descriptions(scene):
+            agreeing[description.text.lower().rstrip(".")].add(index.agreeing(description.facts))
     assert len(agreeing) < 5 * len(listed), "no caption of two scenes, nothing tested"
     assert all(len(found) == 1 for found in agreeing.values())
 
@@ -181,7 +182,7 @@ def derivable(text, scene):
             o for o in options if any(set(f.replace("{a}", "{}").split()) - {"{}"} <= said for f in o.split("/"))
         ]
         # The time of day is chosen for every phrase about a window, also for those that do not tell it.
-        if not fitting and options in words.ON_TIME_NOUNS.values():
+        if not fitting and options in [time.on_nouns for time in world().skies.times.values()]:
             return options[0]
         if not fitting:
             raise _Elsewhere
@@ -208,11 +209,11 @@ def test_captions_agree_with_those_scenes_of_which_they_could_be_written(listed,
     """The grammar itself is the judge: it is run along all its paths, facts play no part."""
     some = range(0, 1000, 8)
     for scene in listed[3::125]:
-        for telling in tellings(scene)[:2]:
-            agreeing = index.agreeing(telling.facts)
+        for description in descriptions(scene)[:2]:
+            agreeing = index.agreeing(description.facts)
             others = {number for number in range(1000) if agreeing >> number & 1}
             for number in {*some, *others}:
-                assert derivable(telling.text, listed[number]) == (number in others), (telling, listed[number])
+                assert derivable(description.text, listed[number]) == (number in others), (description, listed[number])
 
 
 # --- figures --------------------------------------------------------------------------------------------------------

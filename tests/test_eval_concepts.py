@@ -27,7 +27,7 @@ from eval.measures.meanings import (
 )
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.data.demo import captions, scenes
-from lexvl_anserini.data.world.world import Scene, Thing
+from lexvl_anserini.data.world.scenes import Scene, Thing
 from lexvl_anserini.errors import UsageError
 
 BOAT = Thing("boat", "red", 2, "large")

@@ -21,8 +21,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import NamedTuple
 
-from lexvl_anserini.data.world import words
-from lexvl_anserini.data.world.world import Scene
+from lexvl_anserini.data.world.scenes import Scene
+from lexvl_anserini.data.world.tables import Forms, world
 
 # Those of Lucene's EnglishAnalyzer.
 _STOP_WORDS = """
@@ -120,22 +120,25 @@ def wordings() -> Iterator[tuple[Concept, str]]:
                 yield concept, wording
 
 
-def _entries() -> Iterator[tuple[Concept, words.Forms]]:
-    yield from ((Concept("object", kind), forms) for kind, forms in words.NOUNS.items())
-    yield from ((Concept("object", kind), forms) for (kind, _), forms in words.SIZED_NOUNS.items())
-    yield from ((Concept("object", kind), forms) for (kind, _), forms in words.PLACE_NOUNS.items())
-    yield from ((Concept("colour", colour), forms) for colour, forms in words.COLOUR_WORDS.items())
-    for table in (words.PLACE_PHRASES, words.PLACE_NAMES):
-        yield from ((Concept("place", place), forms) for place, forms in table.items())
-    for by_time in (words.WEATHER_PHRASES, words.WEATHER_ADJECTIVES):
-        yield from ((Concept("weather", weather), forms) for (weather, _), forms in by_time.items())
-    yield from ((Concept("weather", weather), forms) for weather, forms in words.WINDOW_PHRASES.items())
-    for table in (words.TIME_PHRASES, words.TIME_NOUNS, words.ON_TIME_NOUNS):
-        yield from ((Concept("time", time), forms) for time, forms in table.items())
-    for table in (words.SIZE_WORDS, words.TALL_WORDS, words.PERSON_WORDS):
-        yield from ((Concept("size", size), forms) for size, forms in table.items())
-    yield Concept("count", "1"), words.ONE_WORDS
-    yield from ((Concept("count", str(count)), forms) for count, forms in words.COUNT_WORDS.items())
-    yield from ((Concept("pose", key.split()[-1]), forms) for key, forms in words.VERBS.items())
-    yield from ((Concept("relation", relation), forms) for relation, forms in words.RELATION_WORDS.items())
-    yield from ((Concept("relation", relation), forms) for (relation, _), forms in words.DEEDS.items())
+def _entries() -> Iterator[tuple[Concept, Forms]]:
+    tables = world()
+    words, skies = tables.words, tables.skies
+    for kind, thing in tables.kinds.items():
+        nouns = (thing.nouns, *thing.nouns_by_size.values(), *thing.nouns_by_place.values())
+        yield from ((Concept("object", kind), forms) for forms in nouns)
+        yield from ((Concept("pose", pose), forms) for pose, forms in thing.verbs.items())
+    yield from ((Concept("pose", pose), forms) for pose, forms in words.verbs.items())
+    yield from ((Concept("colour", colour), hue.words) for colour, hue in tables.colours.hues.items())
+    for name, place in tables.places.items():
+        yield from ((Concept("place", name), forms) for forms in (place.phrases, place.names))
+    for name, weather in skies.weathers.items():
+        phrases = (*weather.phrases.values(), *weather.adjectives.values(), weather.window_phrases)
+        yield from ((Concept("weather", name), forms) for forms in phrases)
+    for name, time in skies.times.items():
+        yield from ((Concept("time", name), forms) for forms in (time.phrases, time.nouns, time.on_nouns))
+    for name, size in words.sizes.items():
+        adjectives = (size.words, size.words_of_tall_things, size.words_of_people)
+        yield from ((Concept("size", name), forms) for forms in adjectives)
+    yield from ((Concept("count", str(number)), count.words) for number, count in words.counts.items())
+    for name, relation in words.relations.items():
+        yield from ((Concept("relation", name), forms) for forms in (relation.prepositions, *relation.verbs.values()))

@@ -15,8 +15,7 @@ from lexvl_anserini.data.dataset import DIRECTIONS, Dataset, checked_direction
 from lexvl_anserini.data.karpathy import Caption
 from lexvl_anserini.data.views import VIEWS
 from lexvl_anserini.data.world.grammar import captions
-from lexvl_anserini.data.world.staging import make_scene
-from lexvl_anserini.data.world.world import SPLITS, Scene, scene_id
+from lexvl_anserini.data.world.scenes import SPLITS, Scene, make_scene, scene_id
 from lexvl_anserini.errors import UnknownName, UsageError
 
 __all__ = ["captioned_images", "captions", "load_demo", "scenes"]

@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from lexvl_anserini.data.dataset import data_root
 from lexvl_anserini.data.images import usable_cores
 from lexvl_anserini.data.world.drawing import VERSION, draw
-from lexvl_anserini.data.world.staging import make_scene
-from lexvl_anserini.data.world.world import SPLITS
+from lexvl_anserini.data.world.scenes import SPLITS, make_scene
 from lexvl_anserini.errors import UnknownName, UsageError
 from lexvl_anserini.files import atomic_write, told_about_disk
 

@@ -1,5 +1,7 @@
-"""The demo's small world: what scenes hold (`world`, `staging`), how they are told (`grammar`, `words`) and drawn.
+"""The demo's small world: its scenes, their captions and their images, all drawn from seeds.
 
-Drawing goes from `drawing` (a scene to pixels) through `composing` and `placing` (where things stand) to `painting`
-(pixels) and `shapes` (outlines); the other modules are the shapes themselves, as data.
+The world itself is data in `lexvl_anserini/assets/world`; `reading` reads it into the records of `tables`. `scenes`
+makes scenes of it; `facts` and `grammar` write their captions. `drawing` draws them: `composing` and `placing` say
+where things are, `backgrounds` and `skies` what is around them, `sketches` and `shapes` turn a drawing's text into
+pixels, and `painting` is the canvas. `draws` makes the random choices.
 """

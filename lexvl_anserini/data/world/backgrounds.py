@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 from lexvl_anserini.data.world.draws import Draws
-from lexvl_anserini.data.world.painting import FULL, UNITS, Canvas, Colour
-from lexvl_anserini.data.world.scenery import SCENERY
-from lexvl_anserini.data.world.settings import Prop, Setting
-from lexvl_anserini.data.world.shapes import rasterise
-from lexvl_anserini.data.world.skies import dimmed, fog_of, mixed, paint_fall, paint_sky
-from lexvl_anserini.data.world.world import Scene
+from lexvl_anserini.data.world.painting import FULL, UNITS, Box, Canvas, dimmed, mixed, shades_of, stray
+from lexvl_anserini.data.world.scenes import Scene
+from lexvl_anserini.data.world.skies import fog_of, paint_fall, paint_sky, scenery
+from lexvl_anserini.data.world.tables import Place, Prop, world
 
 GROUND_BANDS = 8
 # Textures drawn in perspective.
 FLOORS = frozenset({"checks", "boards"})
-# How far colours may stray from one picture to the next, per channel.
-STRAY = 12
 
 
-def paint_land(canvas: Canvas, scene: Scene, setting: Setting, horizon: int, draws: Draws) -> None:
+def paint_land(canvas: Canvas, scene: Scene, place: Place, horizon: int, draws: Draws) -> None:
     """Sky, what is on the horizon, the ground, and what stands on it behind the things."""
     paint_sky(canvas, scene, draws, (0, 0, UNITS, horizon + 6))
-    paint_props(canvas, scene, setting, horizon, draws, front=False, wheres=("horizon",))
-    _paint_ground(canvas, setting, horizon, draws, scene)
-    paint_props(canvas, scene, setting, horizon, draws, front=False, wheres=("ground", "strip", "back", "top", "side"))
+    paint_props(canvas, scene, place, horizon, draws, front=False, wheres=("horizon",))
+    _paint_ground(canvas, place, horizon, draws, scene)
+    paint_props(canvas, scene, place, horizon, draws, front=False, wheres=("ground", "strip", "back", "top", "side"))
 
 
-def _paint_ground(canvas: Canvas, setting: Setting, horizon: int, draws: Draws, scene: Scene) -> None:
-    far, near = (stray(colour, draws) for colour in (setting.far, setting.near))
-    if scene.weather == "snow" and not setting.walls:
+def _paint_ground(canvas: Canvas, place: Place, horizon: int, draws: Draws, scene: Scene) -> None:
+    far, near = (stray(colour, draws) for colour in (place.far, place.near))
+    if scene.weather == "snow" and not place.indoors:
         far, near = (mixed(colour, (236, 240, 248), 130) for colour in (far, near))
-    fog_far, _, fog_near = fog_of(scene, bool(setting.walls))
+    fog_far, _, fog_near = fog_of(scene, place.indoors)
     numbers = [
         canvas.colour(
             mixed(far, near, FULL * band // (GROUND_BANDS - 1)),
@@ -42,31 +38,31 @@ def _paint_ground(canvas: Canvas, setting: Setting, horizon: int, draws: Draws, 
     darker = draws.chance(50)
     whole = canvas.clip
     canvas.clip_to(0, horizon, UNITS, UNITS)
-    for texture in setting.textures:
+    for texture in place.textures:
         tall, shift = UNITS - horizon, draws.below(200)
         box = (-shift, UNITS + shift, UNITS + 200, tall + 200)
         if texture in FLOORS:
             box = (-shift // 2, UNITS, UNITS + 100, tall)
         shade = dimmed(middle, 222) if darker else mixed(middle, (255, 255, 255), 50)
-        colours = {"c": shade, "d": dimmed(middle, 218)}
-        canvas.paste(rasterise(SCENERY[texture]), box, colours, fog_near, draws.chance(50))
+        colours = {"main": shade, "dark": dimmed(middle, 218)}
+        canvas.paste(scenery(texture), box, colours, fog_near, draws.chance(50))
         darker = not darker
     canvas.clip = whole
 
 
-def paint_room(canvas: Canvas, scene: Scene, setting: Setting, horizon: int, draws: Draws) -> None:
+def paint_room(canvas: Canvas, scene: Scene, place: Place, horizon: int, draws: Draws) -> None:
     """Wall, floor, window with what can be seen of the weather, and furniture."""
-    wall = stray(draws.choice(setting.walls), draws)
+    wall = stray(draws.choice(place.walls), draws)
     canvas.bands(0, horizon, [canvas.colour(dimmed(wall, 256 - 2 * band)) for band in range(5, -1, -1)])
     whole = canvas.clip
     canvas.clip_to(0, 0, UNITS, horizon)
     box = (-draws.below(100), draws.between(1000, 1100), 1100, 1100)
-    canvas.paste(rasterise(SCENERY[setting.pattern]), box, {"d": dimmed(wall, 238)})
+    canvas.paste(scenery(place.pattern), box, {"dark": dimmed(wall, 238)})
     canvas.clip = whole
-    _paint_ground(canvas, setting, horizon, draws, scene)
+    _paint_ground(canvas, place, horizon, draws, scene)
     canvas.bands(horizon - 14, horizon + 4, [canvas.colour(dimmed(wall, 170))])
     window = _paint_window(canvas, scene, draws)
-    for prop in setting.props:
+    for prop in place.props:
         if draws.chance(prop.percent):
             _paint_furniture(canvas, prop, horizon, window, draws)
 
@@ -78,21 +74,19 @@ def _paint_window(canvas: Canvas, scene: Scene, draws: Draws) -> tuple[int, int]
     top, tall = draws.between(50, 110), draws.between(290, 350)
     paint_sky(canvas, scene, draws, (left + 8, top + 8, left + wide - 8, top + tall - 8))
     paint_fall(canvas, scene, draws, (left + 8, top + 8, left + wide - 8, top + tall - 8))
-    canvas.paste(rasterise(SCENERY["window"]), (left, top + tall, wide, tall), {})
+    canvas.paste(scenery("window"), (left, top + tall, wide, tall), {})
     if scene.place != "kitchen":
-        tint = stray(draws.choice(((190, 90, 80), (90, 120, 160), (120, 140, 90), (200, 170, 110))), draws)
+        tint = stray(draws.choice(world().colours.curtains), draws)
         for x, mirror in ((left - 50, False), (left + wide - 30, True)):
-            canvas.paste(
-                rasterise(SCENERY["curtain"]), (x, top + tall + 50, 80, tall + 70), shades_of(tint), mirror=mirror
-            )
+            canvas.paste(scenery("curtain"), (x, top + tall + 50, 80, tall + 70), shades_of(tint), mirror=mirror)
     return left, wide
 
 
 def _paint_furniture(canvas: Canvas, prop: Prop, horizon: int, window: tuple[int, int], draws: Draws) -> None:
     left, wide = window
-    colours = shades_of(stray(prop.colour or (150, 150, 150), draws))
+    colours = shades_of(stray(prop.colour, draws))
     for number in range(draws.between(*prop.many)):
-        drawing = rasterise(SCENERY[draws.choice(prop.names)])
+        drawing = scenery(draws.choice(prop.drawings))
         tall = draws.between(*prop.height)
         long = tall * drawing.width // drawing.height
         x, bottom = draws.between(-long // 4, UNITS - long * 3 // 4), horizon + draws.between(10, 40)
@@ -109,7 +103,7 @@ def _paint_furniture(canvas: Canvas, prop: Prop, horizon: int, window: tuple[int
 def paint_props(
     canvas: Canvas,
     scene: Scene,
-    setting: Setting,
+    place: Place,
     horizon: int,
     draws: Draws,
     front: bool,
@@ -117,18 +111,18 @@ def paint_props(
 ) -> None:
     """The scenery outdoors that is (or is not) in front of the things, from the given parts of the land."""
     fog_far, fog_back, fog_near = fog_of(scene, indoors=False)
-    for prop in setting.props:
+    for prop in place.props:
         if prop.front != front or prop.where not in wheres or not draws.chance(prop.percent):
             continue
-        colours = shades_of(stray(prop.colour or (150, 150, 150), draws))
+        colours = shades_of(stray(prop.colour, draws))
         fog = fog_near if front else fog_far if prop.where == "horizon" else fog_back
         for _ in range(draws.between(*prop.many)):
-            drawing = rasterise(SCENERY[draws.choice(prop.names)])
+            drawing = scenery(draws.choice(prop.drawings))
             box = _prop_box(prop, drawing.width, drawing.height, horizon, draws)
             canvas.paste(drawing, box, colours, fog, draws.chance(50))
 
 
-def _prop_box(prop: Prop, width: int, height: int, horizon: int, draws: Draws) -> tuple[int, int, int, int]:
+def _prop_box(prop: Prop, width: int, height: int, horizon: int, draws: Draws) -> Box:
     tall = draws.between(*prop.height)
     long = tall * width // height
     across = UNITS + draws.below(200)
@@ -149,23 +143,3 @@ def _prop_box(prop: Prop, width: int, height: int, horizon: int, draws: Draws) -
             wide = long if long < UNITS else across
             left = draws.between(-wide // 3, UNITS - wide * 2 // 3) if long < UNITS else -draws.below(across - 999)
             return left, horizon + draws.between(6, 14), wide, tall
-
-
-def shades_of(rgb: Colour, colour: str | None = None) -> dict[str, Colour]:
-    """A thing's colour, darker, lighter, its outline, and its patches."""
-    edge = dimmed(rgb, 120)
-    patch = (244, 242, 236)
-    if colour == "black":
-        edge = (92, 92, 100)
-    if colour in ("white", None):
-        edge, patch = (120, 124, 132), (96, 70, 52)
-    return {"c": rgb, "d": dimmed(rgb, 200), "l": mixed(rgb, (255, 255, 255), 70), "e": edge, "q": patch}
-
-
-def stray(rgb: Colour, draws: Draws, most: int = STRAY) -> Colour:
-    """A colour somewhat off."""
-    red, green, blue = rgb
-    red, green, blue = (
-        red + draws.between(-most, most), green + draws.between(-most, most), blue + draws.between(-most, most)
-    )  # fmt: skip
-    return max(0, min(255, red)), max(0, min(255, green)), max(0, min(255, blue))

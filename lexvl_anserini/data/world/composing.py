@@ -1,35 +1,24 @@
-"""Where the things of a scene are in the picture: boxes in thousandths of its side, back to front."""
+"""Where the things of a scene are in the image: boxes in thousandths of its side, back to front."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
 from lexvl_anserini.data.world.draws import Draws
-from lexvl_anserini.data.world.figures import HAND, person
 from lexvl_anserini.data.world.placing import (
-    DRAWINGS,
     LEAST,
-    RIGID,
-    SIZE_PERCENT,
     Placed,
     Stage,
     any_pose,
-    in_the_air,
     looks,
+    person,
     place,
     place_landmark,
     place_subject,
     width_of,
 )
-from lexvl_anserini.data.world.world import PEOPLE, Scene, Thing
-
-# Where things are put on others: left and right ends and height from the top, per cent of the box.
-TOPS: Mapping[str, tuple[int, int, int]] = {
-    "table": (12, 88, 12), "chair": (12, 90, 56), "bench": (6, 94, 56), "house": (25, 75, 8), "tree": (22, 78, 9),
-    "boat": (10, 90, 70), "buoy": (20, 80, 4), "umbrella": (30, 70, 8),
-}  # fmt: skip
-# Where things are put under others: the greatest height per cent of the box.
-ROOFS: Mapping[str, int] = {"tree": 50, "umbrella": 60, "table": 62}
+from lexvl_anserini.data.world.scenes import Scene, Thing
+from lexvl_anserini.data.world.tables import world
 
 
 def compose(scene: Scene, draws: Draws, horizon: int) -> list[Placed]:
@@ -63,7 +52,7 @@ def _shared(span: tuple[int, int], one: Placed) -> int:
 
 
 def _alone(stage: Stage) -> list[Placed]:
-    if in_the_air(stage):
+    if stage.scene.airborne:
         return place_subject(
             stage, (40, 960), stage.draws.between(stage.horizon - 120, stage.horizon + 60), percent=115
         )
@@ -122,12 +111,12 @@ def _under(stage: Stage) -> list[Placed]:
         clock = place(stage, "landmark", landmark, None, (150, 850), draws.between(290, 360), 250)
         below = place_subject(stage, _around(clock[0], 330), stage.floor(), 480)
         return clock + below
+    roof = world().kinds[landmark.kind].roof
+    assert roof
     floor = stage.floor()
-    roof = place(stage, "landmark", landmark, any_pose(stage, landmark.kind), (60, 940), floor - 50, 800, 135)[0]
-    return [
-        roof,
-        *place_subject(stage, _around(roof, roof.width * 45 // 100), floor, roof.height * ROOFS[landmark.kind] // 100),
-    ]
+    above = place(stage, "landmark", landmark, any_pose(stage, landmark.kind), (60, 940), floor - 50, 800, 135)[0]
+    span = _around(above, above.width * 45 // 100)
+    return [above, *place_subject(stage, span, floor, above.height * roof.height // 100)]
 
 
 def _around(one: Placed, reach: int) -> tuple[int, int]:
@@ -137,34 +126,35 @@ def _around(one: Placed, reach: int) -> tuple[int, int]:
 def _on(stage: Stage) -> list[Placed]:
     scene = stage.scene
     assert scene.landmark
-    kind = scene.landmark.kind
-    highest = 620 if kind in ("tree", "house", "boat") else 520
-    base = place(stage, "landmark", scene.landmark, any_pose(stage, kind), (60, 940), stage.floor(), highest, 118)[0]
-    base = base._replace(lean=0, tilt=0)
-    left, right, down = TOPS[kind]
+    landmark, kinds = scene.landmark, world().kinds
+    top = kinds[landmark.kind].top
+    assert top
+    base = place(
+        stage, "landmark", landmark, any_pose(stage, landmark.kind), (60, 940), stage.floor(), top.highest, 118
+    )[0]._replace(lean=0, tilt=0)
+    left, right = top.ends
     edge = base.x - base.width // 2
-    bottom = base.bottom - base.height * (100 - down) // 100
-    if kind == "tree":
+    bottom = base.bottom - base.height * (100 - top.down) // 100
+    if landmark.kind == "tree":
         bottom += stage.draws.between(0, base.height // 6)
-    pose = "seated" if scene.subject.kind in PEOPLE and scene.pose == "sitting" else scene.pose
+    pose = "seated" if scene.subject.kind in world().people and scene.pose == "sitting" else scene.pose
     if pose == "seated":
         bottom += base.height * 40 // 100
     span = (edge + base.width * left // 100, edge + base.width * right // 100)
-    riders = place(
-        stage, "subject", scene.subject, pose, span, bottom, max(150, bottom - 60), 78 if kind in RIGID else 92
-    )
+    percent = 78 if kinds[landmark.kind].rigid else 92
+    riders = place(stage, "subject", scene.subject, pose, span, bottom, max(150, bottom - 60), percent)
     return [base, *(one._replace(bottom=bottom) for one in riders)]
 
 
 def _inside(stage: Stage) -> list[Placed]:
-    """People in a boat, fish in a bowl: they lie between its back and its front."""
+    """People in a boat, fish in a bowl: they are painted between its back and its front."""
     scene, draws = stage.scene, stage.draws
     assert scene.landmark
     landmark = scene.landmark
     bowl = landmark.kind == "bowl"
     pose = None if bowl else draws.choice(("sailing", "moored"))
     holder = place(stage, "landmark", landmark, pose, (60, 940), stage.floor(), 700, 125)[0]._replace(lean=0)
-    front = holder._replace(role="prop", drawing=DRAWINGS[f"{landmark.kind} front"])
+    front = holder._replace(role="prop", drawing=world().kinds[landmark.kind].drawings["front"][0])
     across = holder.width * 36 // 100
     down = holder.height * (18 if bowl else 14) // 100
     pose, part, percent = ("swimming", 36, 100) if bowl else ("seated", 62, 72)
@@ -178,50 +168,57 @@ def _inside(stage: Stage) -> list[Placed]:
 def _riding(stage: Stage) -> list[Placed]:
     scene, draws = stage.scene, stage.draws
     assert scene.landmark
-    horse = scene.landmark.kind == "horse"
-    pose = draws.choice(("standing", "running")) if horse else None
+    saddle = world().kinds[scene.landmark.kind].saddle
+    assert saddle
+    pose = draws.choice(saddle.poses) if saddle.poses else None
     mount = place(stage, "landmark", scene.landmark, pose, (60, 940), stage.floor(), 560, 100)[0]._replace(lean=0)
-    seat = mount.bottom - mount.height * (62 if horse else 74) // 100
-    text = person(scene.subject.kind, "riding")
-    tall = mount.height * (92 if horse else 112) // 100 * SIZE_PERCENT[scene.subject.size] // 100
+    seat = mount.bottom - mount.height * saddle.seat // 100
+    sketch = person(scene.subject.kind, "riding")
+    tall = mount.height * saddle.rider // 100 * world().words.sizes[scene.subject.size].percent // 100
     tall = max(200, min(tall, (seat - 30) * 100 // 62))
     if scene.subject.kind == "child":
         tall = tall * 82 // 100
-    shift = mount.width * (8 if horse else 10) // 100
+    shift = mount.width * saddle.back // 100
     rider = Placed(
-        "subject", scene.subject.kind, text, scene.subject.colour,
-        mount.x + (shift if mount.mirror else -shift), seat + tall * 40 // 100, width_of(text, tall), tall,
+        "subject", scene.subject.kind, sketch, scene.subject.colour,
+        mount.x + (shift if mount.mirror else -shift), seat + tall * 40 // 100, width_of(sketch, tall), tall,
         mirror=mount.mirror,
     )  # fmt: skip
     return [mount, rider]
 
 
-def _at_hand(pose: str, drawing: str, percent: int, lift: int) -> Callable[[Stage], list[Placed]]:
-    """A person with a thing in the hand; `lift` per cent of its height below the hand."""
+def _in_hand(stage: Stage) -> list[Placed]:
+    """A person with a thing in the hand, or at the end of a string."""
+    scene, draws = stage.scene, stage.draws
+    landmark, relation = scene.landmark, scene.relation
+    assert landmark
+    kind = world().kinds[landmark.kind]
+    pose = "flying" if relation == "flying" else "holding"
+    if relation == "reading" and not draws.chance(50):
+        pose = "sitting"
+    holder = place(stage, "subject", scene.subject, pose, (160, 840), stage.floor(), 640, 125)[0]._replace(lean=0)
+    own = kind.drawings.get("reading" if relation == "reading" else "held")
+    sketch = own[0] if own else draws.choice(looks(landmark.kind, None))
+    percent = 100 + world().words.sizes[landmark.size].percent
+    tall = holder.height * kind.grip.height // 100 * percent // 200
+    x, y = hand_of(holder, pose)
+    if landmark.kind == "kite":
+        x = 1000 - holder.x + draws.between(-80, 80)
+        y = max(tall + 20, y - draws.between(120, 220))
+    thing = Placed(
+        "landmark", landmark.kind, sketch, landmark.colour, x, y + tall * kind.grip.lift // 100,
+        width_of(sketch, tall), tall, mirror=holder.mirror, tilt=draws.between(-2, 2) * 4,
+    )  # fmt: skip
+    return [thing, holder] if landmark.kind == "umbrella" else [holder, thing]
 
-    def composer(stage: Stage) -> list[Placed]:
-        scene, draws = stage.scene, stage.draws
-        assert scene.landmark
-        own = pose if scene.relation != "reading" or draws.chance(50) else "sitting"
-        holder = place(stage, "subject", scene.subject, own, (160, 840), stage.floor(), 640, 125)[0]._replace(lean=0)
-        text = DRAWINGS.get(f"{scene.landmark.kind} {drawing}") or draws.choice(looks(scene.landmark.kind, None))
-        part = {"umbrella": 74, "kite": 62}.get(scene.landmark.kind, percent)
-        tall = holder.height * part // 100 * (100 + SIZE_PERCENT[scene.landmark.size]) // 200
-        across, down = HAND[own if own in HAND else "holding"]
-        side = (across - 50) * holder.width // 100
-        x = holder.x + (-side if holder.mirror else side)
-        y = holder.bottom - holder.height * (100 - down) // 100
-        below = {"umbrella": 8, "kite": 0}.get(scene.landmark.kind, lift)
-        if scene.landmark.kind == "kite":
-            x = 1000 - holder.x + draws.between(-80, 80)
-            y = max(tall + 20, y - draws.between(120, 220))
-        thing = Placed(
-            "landmark", scene.landmark.kind, text, scene.landmark.colour, x, y + tall * below // 100,
-            width_of(text, tall), tall, mirror=holder.mirror, tilt=draws.between(-2, 2) * 4,
-        )  # fmt: skip
-        return [thing, holder] if scene.landmark.kind == "umbrella" else [holder, thing]
 
-    return composer
+def hand_of(person: Placed, pose: str) -> tuple[int, int]:
+    """Where a person in a pose holds something."""
+    grip = world().poses[pose].grip
+    assert grip
+    across, down = grip
+    side = (across - 50) * person.width // 100
+    return person.x + (-side if person.mirror else side), person.bottom - person.height * (100 - down) // 100
 
 
 COMPOSERS: Mapping[str | None, Callable[[Stage], list[Placed]]] = {
@@ -236,7 +233,7 @@ COMPOSERS: Mapping[str | None, Callable[[Stage], list[Placed]]] = {
     "on": _on,
     "in": _inside,
     "riding": _riding,
-    "holding": _at_hand("holding", "held", 36, 40),
-    "flying": _at_hand("flying", "", 60, 0),
-    "reading": _at_hand("holding", "reading", 30, 60),
+    "holding": _in_hand,
+    "flying": _in_hand,
+    "reading": _in_hand,
 }

@@ -1,4 +1,4 @@
-"""What captions say, phrase by phrase: each slot of the grammar, and the wordings that a scene has for it.
+"""What captions say, phrase by phrase: each slot of the grammar, and the wordings that fit a scene there.
 
 A fact is a wording in a slot ("steed" as the subject's noun, "next to" as its relation). It holds of every scene that
 has that wording for that slot, so words with two meanings need no table of their own: "seat" holds of benches and of
@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple
 
-from lexvl_anserini.data.world import words
 from lexvl_anserini.data.world.draws import Draws, outcomes
-from lexvl_anserini.data.world.world import PEOPLE, PLACES, Scene, Thing
+from lexvl_anserini.data.world.scenes import Scene, Thing
+from lexvl_anserini.data.world.tables import ANY, Forms, world
 
 # Chance (percent) of the first, plainest word of a list; the others share the rest.
 PLAIN = 34
@@ -31,13 +31,13 @@ class Fact(NamedTuple):
 
 
 class Pen(NamedTuple):
-    """A scene, the choices of one caption about it, and the facts told so far."""
+    """A scene, the choices of one caption about it, and the facts mentioned so far."""
 
     scene: Scene
     draws: Draws
     facts: list[Fact]
 
-    def word(self, options: words.Forms) -> str:
+    def word(self, options: Forms) -> str:
         """One of the wordings, most often the first."""
         if len(options) == 1 or self.draws.chance(PLAIN):
             return options[0]
@@ -55,8 +55,8 @@ class Pen(NamedTuple):
         return wording
 
 
-def tellable(scene: Scene) -> frozenset[Fact]:
-    """Every fact that a caption could tell of a scene."""
+def possible_facts(scene: Scene) -> frozenset[Fact]:
+    """Every fact that a caption could mention of a scene."""
     return frozenset(
         Fact(slot, about, wording)
         for slot, abouts in SLOTS.items()
@@ -67,18 +67,20 @@ def tellable(scene: Scene) -> frozenset[Fact]:
 
 
 def readings(scene: Scene) -> tuple[frozenset[Fact], ...]:
-    """What can be told of a scene from its subject and, where the relation can be turned round, from its landmark.
+    """The possible facts of a scene described from its subject and, if the relation has an inverse, from its landmark.
 
     A caption agrees with a scene if one reading holds all its facts.
     """
-    other = turned(scene)
-    return (tellable(scene),) if other is None else (tellable(scene), tellable(other))
+    other = inverted(scene)
+    return (possible_facts(scene),) if other is None else (possible_facts(scene), possible_facts(other))
 
 
-def turned(scene: Scene) -> Scene | None:
-    """The scene told from its landmark, "a lighthouse to the left of two boats"; None if that cannot be told."""
-    inverse = words.INVERSE.get(scene.relation or "")
-    if scene.landmark is None or inverse is None:
+def inverted(scene: Scene) -> Scene | None:
+    """The scene described from its landmark, "a lighthouse to the left of two boats"; None without an inverse."""
+    if scene.landmark is None or scene.relation is None:
+        return None
+    inverse = world().words.relations[scene.relation].inverse
+    if not inverse:
         return None
     return scene._replace(subject=scene.landmark, landmark=scene.subject, relation=inverse, pose=None)
 
@@ -95,17 +97,18 @@ def noun(pen: Pen, role: str) -> str:
     thing = thing_of(pen.scene, role)
     if thing is None:
         return ""
-    sized = words.SIZED_NOUNS.get((thing.kind, thing.size), ())
+    kind = world().kinds[thing.kind]
+    sized = kind.nouns_by_size.get(thing.size, ())
     if sized and pen.draws.chance(45):
         return number(pen.word(sized), thing.count)
-    fitting = words.PLACE_NOUNS.get((thing.kind, pen.scene.place), ())
-    return number(pen.word((*words.NOUNS[thing.kind], *fitting)), thing.count)
+    fitting = kind.nouns_by_place.get(pen.scene.place, ())
+    return number(pen.word((*kind.nouns, *fitting)), thing.count)
 
 
 def colour(pen: Pen, role: str) -> str:
     """The thing's colour; of people that of their clothes."""
     thing = thing_of(pen.scene, role)
-    return pen.word(words.COLOUR_WORDS[thing.colour]) if thing and thing.colour else ""
+    return pen.word(world().colours.hues[thing.colour].words) if thing and thing.colour else ""
 
 
 def size(pen: Pen, role: str) -> str:
@@ -113,12 +116,12 @@ def size(pen: Pen, role: str) -> str:
     thing = thing_of(pen.scene, role)
     if thing is None or thing.size == "medium" or thing.kind == "child":
         return ""
-    table = words.SIZE_WORDS
-    if thing.kind in PEOPLE:
-        table = words.PERSON_WORDS
-    elif thing.kind in words.TALL_KINDS:
-        table = words.TALL_WORDS if thing.kind == "tree" or pen.draws.chance(40) else words.SIZE_WORDS
-    return pen.word(table[thing.size])
+    kind, size = world().kinds[thing.kind], world().words.sizes[thing.size]
+    if kind.figure:
+        return pen.word(size.words_of_people)
+    if kind.tall and (thing.kind == "tree" or pen.draws.chance(40)):
+        return pen.word(size.words_of_tall_things)
+    return pen.word(size.words)
 
 
 def count(pen: Pen, role: str) -> str:
@@ -126,9 +129,8 @@ def count(pen: Pen, role: str) -> str:
     thing = thing_of(pen.scene, role)
     if thing is None:
         return ""
-    if thing.count > 1:
-        return pen.word(words.COUNT_WORDS[thing.count])
-    return pen.word(words.ONE_WORDS) if pen.draws.chance(8) else "a"
+    determiners = world().words.counts[thing.count].words
+    return pen.word(determiners) if thing.count > 1 or pen.draws.chance(8) else "a"
 
 
 def thing_of(scene: Scene, role: str) -> Thing | None:
@@ -137,9 +139,9 @@ def thing_of(scene: Scene, role: str) -> Thing | None:
     return thing
 
 
-def tells_size(thing: Thing, noun: str) -> bool:
+def says_size(thing: Thing, noun: str) -> bool:
     """Whether the noun says the size itself: `puppy`."""
-    return noun in (number(forms, thing.count) for forms in words.SIZED_NOUNS.get((thing.kind, thing.size), ()))
+    return noun in (number(forms, thing.count) for forms in world().kinds[thing.kind].nouns_by_size.get(thing.size, ()))
 
 
 # --- what the subject does and where it is; `form` is 0 for -ing, 1 for finite --------------------------------------
@@ -150,20 +152,21 @@ def pose(pen: Pen, form: int) -> str:
     scene = pen.scene
     if scene.pose is None:
         return ""
-    options = words.VERBS.get(f"{scene.subject.kind} {scene.pose}") or words.VERBS[scene.pose]
+    options = world().kinds[scene.subject.kind].verbs.get(scene.pose) or world().words.verbs[scene.pose]
     return verb_form(pen.word(options), form, scene.subject.count)
 
 
 def link(pen: Pen, form: int) -> str:
-    """How the subject stands to the landmark, in a preposition, or what it does with it, in a verb."""
+    """The subject's relation to the landmark: a preposition, or a verb for what it does with it."""
     scene = pen.scene
     if scene.relation is None or scene.landmark is None:
         return ""
     kind = scene.landmark.kind
-    deeds = words.DEEDS.get((scene.relation, kind)) or words.DEEDS.get((scene.relation, ""))
-    if deeds:
-        return verb_form(pen.word(deeds), form, scene.subject.count)
-    options = words.RELATION_WORDS[scene.relation]
+    relation = world().words.relations[scene.relation]
+    verbs = relation.verbs.get(kind) or relation.verbs.get(ANY)
+    if verbs:
+        return verb_form(pen.word(verbs), form, scene.subject.count)
+    options = relation.prepositions
     if scene.relation == "in":
         options = options[:1] if kind == "bowl" and pen.draws.chance(60) else options
         options = tuple(word for word in options if (word == "aboard") <= (kind == "boat"))
@@ -173,8 +176,8 @@ def link(pen: Pen, form: int) -> str:
 def place(pen: Pen, over_landmark: bool) -> str:
     """Where it is; what flies above a house in town does not fly above the town as well."""
     scene = pen.scene
-    named = words.PLACE_NAMES.get(scene.place, ())
-    if named and airborne(scene) and not over_landmark:
+    named = world().places[scene.place].names
+    if named and scene.airborne and not over_landmark:
         return f"{pen.word(('over', 'above'))} {pen.word(named)}"
     if named and scene.pose == "swimming" and scene.relation != "in":
         return f"in {pen.word(named)}"
@@ -183,12 +186,7 @@ def place(pen: Pen, over_landmark: bool) -> str:
 
 def setting(pen: Pen) -> str:
     """Where the scene as a whole is."""
-    return pen.word(words.PLACE_PHRASES[pen.scene.place])
-
-
-def airborne(scene: Scene) -> bool:
-    """Whether the subject flies."""
-    return scene.subject.kind in PLACES[scene.place].air and scene.relation != "on"
+    return pen.word(world().places[pen.scene.place].phrases)
 
 
 # --- weather and time -----------------------------------------------------------------------------------------------
@@ -200,30 +198,28 @@ def sky(pen: Pen) -> str:
     weather = pen.draws.chance(30 if scene.weather == "clear" else 62)
     time = pen.draws.chance(12 if scene.time == "day" else 55)
     if weather and (time or pen.draws.chance(25)):
-        return "on " + article(_weather_and_time(pen, words.ON_TIME_NOUNS))
+        return "on " + article(_weather_and_time(pen, world().skies.times[scene.time].on_nouns))
     if weather:
         return _weather(pen)
-    return pen.word(words.TIME_PHRASES[scene.time]) if time else ""
+    return pen.word(world().skies.times[scene.time].phrases) if time else ""
 
 
 def season(pen: Pen) -> str:
     """The scene as a time and its weather: `a rainy night`."""
-    return article(_weather_and_time(pen, words.TIME_NOUNS))
+    return article(_weather_and_time(pen, world().skies.times[pen.scene.time].nouns))
 
 
 def _weather(pen: Pen) -> str:
-    scene = pen.scene
-    if PLACES[scene.place].ground == "home":
-        return pen.word(words.WINDOW_PHRASES[scene.weather]).format(pen.word(words.ON_TIME_NOUNS[scene.time]))
-    return pen.word(_by_time(words.WEATHER_PHRASES, scene))
+    scene, skies = pen.scene, world().skies
+    weather = skies.weathers[scene.weather]
+    if world().places[scene.place].indoors:
+        return pen.word(weather.window_phrases).format(pen.word(skies.times[scene.time].on_nouns))
+    return pen.word(weather.phrases.get(scene.time) or weather.phrases[ANY])
 
 
-def _weather_and_time(pen: Pen, nouns: Mapping[str, words.Forms]) -> str:
-    return f"{pen.word(_by_time(words.WEATHER_ADJECTIVES, pen.scene))} {pen.word(nouns[pen.scene.time])}"
-
-
-def _by_time(table: Mapping[tuple[str, str], words.Forms], scene: Scene) -> words.Forms:
-    return table.get((scene.weather, scene.time)) or table[(scene.weather, "")]
+def _weather_and_time(pen: Pen, nouns: Forms) -> str:
+    adjectives = world().skies.weathers[pen.scene.weather].adjectives
+    return f"{pen.word(adjectives.get(pen.scene.time) or adjectives[ANY])} {pen.word(nouns)}"
 
 
 # --- spelling -------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Captions of a scene, as five people who see the same picture would write them.
+"""Captions of a scene, as five people who see the same image would write them.
 
 Every caption is true of its scene; captions differ in the facts they mention, in order, syntax and words.
 """
@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from lexvl_anserini.data.world import facts, words
+from lexvl_anserini.data.world import facts
 from lexvl_anserini.data.world.draws import Draws
 from lexvl_anserini.data.world.facts import Fact, Pen
-from lexvl_anserini.data.world.staging import SEED
-from lexvl_anserini.data.world.world import PEOPLE, Scene
+from lexvl_anserini.data.world.scenes import SEED, Scene
+from lexvl_anserini.data.world.tables import world
 
 CAPTIONS = 5
 FEWEST_WORDS, MOST_WORDS = 6, 16
@@ -20,12 +20,12 @@ FEWEST_WORDS, MOST_WORDS = 6, 16
 # Poses not worth a verb at the end of a caption.
 _AT_REST = frozenset({"standing", "lying", "open"})
 
-# Of a hundred captions that can tell a backdrop, those that do where nothing else is beside the subject.
+# Of a hundred captions that can mention a backdrop, those that do where nothing else is beside the subject.
 _ALONE = 80
 
 
-class Telling(NamedTuple):
-    """A caption and the facts it tells, in the order in which they were chosen."""
+class Description(NamedTuple):
+    """A caption and the facts it mentions, in the order in which they were chosen."""
 
     text: str
     facts: tuple[Fact, ...]
@@ -33,19 +33,19 @@ class Telling(NamedTuple):
 
 def captions(scene: Scene) -> tuple[str, ...]:
     """Five different captions of 6 to 16 words; the same on every machine."""
-    return tuple(telling.text for telling in tellings(scene))
+    return tuple(description.text for description in descriptions(scene))
 
 
-def tellings(scene: Scene) -> tuple[Telling, ...]:
+def descriptions(scene: Scene) -> tuple[Description, ...]:
     """The captions with their facts."""
     draws = Draws(SEED, "captions", scene.split, scene.number)
-    written: dict[str, Telling] = {}
+    written: dict[str, Description] = {}
     while len(written) < CAPTIONS:
         pen = Pen(scene, draws, [])
         text = draws.choice(_FORMS)(pen)
         if text and FEWEST_WORDS <= len(text.split()) <= MOST_WORDS:
-            text = _set(text, draws)
-            written[text] = Telling(text, tuple(pen.facts))
+            text = _punctuated(text, draws)
+            written[text] = Description(text, tuple(pen.facts))
     return tuple(written.values())
 
 
@@ -57,9 +57,9 @@ def _thing(pen: Pen, role: str, colour: int = 60, size: int = 35) -> str:
     thing = facts.thing_of(pen.scene, role)
     assert thing
     noun = pen.say(facts.noun, role)
-    person = thing.kind in PEOPLE
+    person = thing.kind in world().people
     tint = pen.say(facts.colour, role) if thing.colour and pen.draws.chance(colour) else ""
-    sized = not facts.tells_size(thing, noun) and pen.draws.chance(size)
+    sized = not facts.says_size(thing, noun) and pen.draws.chance(size)
     named = _join(pen.say(facts.size, role) if sized else "", "" if person else tint, noun)
     count = pen.say(facts.count, role)
     counted = facts.article(named) if count == "a" else _join(count, named)
@@ -67,7 +67,8 @@ def _thing(pen: Pen, role: str, colour: int = 60, size: int = 35) -> str:
 
 
 def _clothes(pen: Pen, count: int, tint: str) -> str:
-    fitting = words.GARMENTS if tint in words.ONLY_ADJECTIVES else words.CLOTHES
+    words = world().words
+    fitting = words.garments if tint in words.only_adjectives else (*words.clothes, *words.garments)
     form = facts.number(pen.word(fitting), count)
     return form.replace("{a}", facts.article(tint)).replace("{}", tint)
 
@@ -76,7 +77,7 @@ def _clothes(pen: Pen, count: int, tint: str) -> str:
 
 
 def _beside(pen: Pen, form: int) -> str:
-    """How the subject stands to the landmark, or what it does with it."""
+    """The subject's relation to the landmark, or what it does with it."""
     return _join(pen.say(facts.link, form), _thing(pen, "landmark", colour=45))
 
 
@@ -90,7 +91,7 @@ def _doing(pen: Pen, form: int, pose: int = 75, beside: int = 70, place: int = 6
         verb, where = "", _beside(pen, form)
     else:
         verb = pen.say(facts.pose, form) if form == 1 or pen.draws.chance(pose) else ""
-        needed = scene.relation == "in"  # nobody sits on the sea or swims in the kitchen
+        needed = scene.relation == "in"  # people do not sit on the sea, nor fish swim in the kitchen
         where = _beside(pen, form) if scene.relation and (needed or pen.draws.chance(beside)) else ""
     alone = verb and not where
     named = place and (alone or pen.draws.chance(place))
@@ -98,11 +99,11 @@ def _doing(pen: Pen, form: int, pose: int = 75, beside: int = 70, place: int = 6
 
 
 def _backdrop(pen: Pen, percent: int = 0) -> str:
-    """What is behind, told in so many cases of a hundred; in most where it is the only thing besides the subject."""
+    """What is behind, in so many cases of a hundred; in most where it is the only thing besides the subject."""
     percent = percent if pen.scene.landmark else _ALONE
     if not (percent and pen.draws.chance(percent)) or pen.scene.backdrop is None:
         return ""
-    return pen.word(words.BACKDROP_PHRASES).format(_thing(pen, "backdrop", colour=45))
+    return pen.word(world().words.backdrops).format(_thing(pen, "backdrop", colour=45))
 
 
 # --- sentences ------------------------------------------------------------------------------------------------------
@@ -128,7 +129,9 @@ def _opening(pen: Pen) -> str:
     """`A view of two crimson boats on the ocean`."""
     subject = _thing(pen, "subject")
     backdrop = _backdrop(pen, 30)
-    return _join(pen.word(words.OPENINGS), subject, _doing(pen, 0, pose=55, place=60), pen.say(facts.sky), backdrop)
+    return _join(
+        pen.word(world().words.openings), subject, _doing(pen, 0, pose=55, place=60), pen.say(facts.sky), backdrop
+    )
 
 
 def _scene_first(pen: Pen) -> str:
@@ -146,8 +149,8 @@ def _sky_first(pen: Pen) -> str:
 
 
 def _landmark_first(pen: Pen) -> str:
-    """`A lighthouse to the left of two crimson boats`, where the relation can be turned round."""
-    other = facts.turned(pen.scene)
+    """`A lighthouse to the left of two crimson boats`, where the relation has an inverse."""
+    other = facts.inverted(pen.scene)
     if other is None:
         return ""
     pen = pen._replace(scene=other)
@@ -159,7 +162,7 @@ def _landmark_first(pen: Pen) -> str:
 def _both(pen: Pen) -> str:
     """`Two crimson boats and a lighthouse on the ocean`."""
     scene = pen.scene
-    if scene.landmark is None or scene.relation not in words.INVERSE or facts.airborne(scene):
+    if facts.inverted(scene) is None or scene.airborne:
         return ""
     where = pen.say(facts.setting)
     return _join(_thing(pen, "subject"), "and", _thing(pen, "landmark"), where, pen.say(facts.sky))
@@ -180,7 +183,7 @@ _FORMS: tuple[Callable[[Pen], str], ...] = (
 )
 
 
-def _set(text: str, draws: Draws) -> str:
+def _punctuated(text: str, draws: Draws) -> str:
     """With a capital and a full stop, as most annotators write, or without."""
     return text if draws.chance(25) else text[0].upper() + text[1:] + "."
 

@@ -1,6 +1,6 @@
 """A canvas of palette numbers, three samples per pixel each way: drawings are pasted, light and fog come last.
 
-Everything is whole numbers, so that a picture has the same pixels on every machine.
+Everything is whole numbers, so that an image has the same pixels on every machine.
 """
 
 from __future__ import annotations
@@ -12,37 +12,21 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from lexvl_anserini.data.world.draws import Draws
 from lexvl_anserini.data.world.shapes import Drawing
+from lexvl_anserini.data.world.tables import Colour, world
 
-Colour = tuple[int, int, int]
+# Left, bottom, width, height of what is painted, in thousandths.
+Box = tuple[int, int, int, int]
 
 # Samples per pixel and side; their mean is the pixel.
 SAMPLES = 3
 # Coordinates on a canvas are thousandths of its side.
 UNITS = 1000
-# Fog and light are told in 256ths.
+# The unit of fog and light is a 256th.
 FULL = 256
-
-FIXED: Mapping[str, Colour] = {
-    "e": (84, 84, 92),
-    "k": (38, 36, 42),
-    "w": (246, 246, 242),
-    "g": (158, 160, 164),
-    "m": (88, 90, 98),
-    "b": (122, 82, 50),
-    "n": (70, 140, 62),
-    "u": (36, 92, 52),
-    "t": (220, 190, 140),
-    "r": (206, 46, 44),
-    "o": (242, 142, 40),
-    "p": (244, 156, 176),
-    "Y": (250, 214, 64),
-    "B": (86, 150, 226),
-    "V": (132, 70, 178),
-    "a": (176, 212, 232),
-    "y": (176, 206, 222),
-}
-LIT: Colour = (255, 226, 130)
+# How far colours may stray from one image to the next, per channel.
+STRAY = 12
 
 
 class Light(NamedTuple):
@@ -54,9 +38,9 @@ class Light(NamedTuple):
 
 
 class Canvas:
-    """A square picture in the making.
+    """A square image that is being painted.
 
-    size   of the finished picture in pixels
+    size   of the finished image in pixels
     index  palette numbers, uint8 [3 size, 3 size]
     clip   left, top, right, bottom in samples: nothing is painted outside
     """
@@ -70,7 +54,7 @@ class Canvas:
         self._palette: dict[tuple[Colour, int, bool], int] = {}
 
     def colour(self, rgb: Colour, fog: int = 0, glows: bool = False) -> int:
-        """The palette number of a colour that so much fog lies before; what glows is not dimmed."""
+        """The palette number of a colour that so much fog lies before; what glows is not darkened."""
         return self._palette.setdefault((rgb, fog, glows), len(self._palette))
 
     def samples(self, units: int) -> int:
@@ -94,15 +78,15 @@ class Canvas:
     def paste(
         self,
         drawing: Drawing,
-        box: tuple[int, int, int, int],
+        box: Box,
         colours: Mapping[str, Colour],
         fog: int = 0,
         mirror: bool = False,
         glows: bool = False,
     ) -> None:
-        """Paints a drawing into a box: left, bottom, width, height in thousandths.
+        """Paints a drawing into a box.
 
-        Materials that are not in `colours` have their own colour (`FIXED`).
+        Materials that are not in `colours` have their own colour (see colours.yaml).
         """
         side = self.side
         left, bottom = box[0] * side // UNITS, box[1] * side // UNITS
@@ -136,8 +120,8 @@ class Canvas:
         self.index[y[inside], x[inside]] = number
 
     def finish(self, light: Light) -> NDArray[np.uint8]:
-        """The picture, uint8 [size, size, 3]."""
-        assert len(self._palette) <= 256, "more than 256 colours in one picture"
+        """The image, uint8 [size, size, 3]."""
+        assert len(self._palette) <= 256, "more than 256 colours in one image"
         colours = np.array([rgb for rgb, _, _ in self._palette], np.int64)
         fog = np.array([[fog] for _, fog, _ in self._palette], np.int64)
         glows = np.array([glows for _, _, glows in self._palette])[:, None]
@@ -147,17 +131,18 @@ class Canvas:
         packed = (seen[:, 0] | seen[:, 1] << 20 | seen[:, 2] << 40).take(self.index, mode="clip")
         total = packed[0::SAMPLES] + packed[1::SAMPLES] + packed[2::SAMPLES]
         total = total[:, 0::SAMPLES] + total[:, 1::SAMPLES] + total[:, 2::SAMPLES]
-        picture = np.empty((self.size, self.size, 3), np.uint8)
+        image = np.empty((self.size, self.size, 3), np.uint8)
         for channel in range(3):
-            picture[:, :, channel] = ((total >> (20 * channel)) & 0xFFFFF) // SAMPLES**2
-        return picture
+            image[:, :, channel] = ((total >> (20 * channel)) & 0xFFFFF) // SAMPLES**2
+        return image
 
     def _numbers(self, drawing: Drawing, colours: Mapping[str, Colour], fog: int, glows: bool) -> bytearray:
         """Material number -> palette number."""
         numbers = bytearray(256)
+        own = world().colours
         for material, position in drawing.used:
-            lamp = material == "y" and self._lamps
-            rgb = LIT if lamp else colours.get(material) or FIXED[material]
+            lamp = material == "window" and self._lamps
+            rgb = own.lit if lamp else colours.get(material) or own.materials[material]
             numbers[position] = self.colour(rgb, fog, glows or lamp)
         return numbers
 
@@ -166,3 +151,36 @@ class Canvas:
 def _nearest(length: int, source: int) -> NDArray[np.int64]:
     """For each of `length` samples the nearest of `source` pixels."""
     return (2 * np.arange(length) + 1) * source // (2 * length)
+
+
+# --- colours --------------------------------------------------------------------------------------------------------
+
+
+def mixed(one: Colour, other: Colour, share: int) -> Colour:
+    """Two colours with so many 256ths of the other."""
+    (r, g, b), (red, green, blue), rest = one, other, FULL - share
+    return (r * rest + red * share) // FULL, (g * rest + green * share) // FULL, (b * rest + blue * share) // FULL
+
+
+def dimmed(colour: Colour, share: int) -> Colour:
+    """A colour at so many 256ths of its brightness."""
+    red, green, blue = colour
+    return red * share // FULL, green * share // FULL, blue * share // FULL
+
+
+def shades_of(rgb: Colour, colour: str | None = None) -> dict[str, Colour]:
+    """The colours of materials of a thing of one colour: itself, darker, lighter, its outline, and its patches."""
+    edge = dimmed(rgb, 120)
+    patch = (244, 242, 236)
+    if colour == "black":
+        edge = (92, 92, 100)
+    if colour in ("white", None):
+        edge, patch = (120, 124, 132), (96, 70, 52)
+    light = mixed(rgb, (255, 255, 255), 70)
+    return {"main": rgb, "dark": dimmed(rgb, 200), "light": light, "outline": edge, "patch": patch}
+
+
+def stray(rgb: Colour, draws: Draws, most: int = STRAY) -> Colour:
+    """A colour somewhat off."""
+    red, green, blue = (max(0, min(255, channel + draws.between(-most, most))) for channel in rgb)
+    return red, green, blue

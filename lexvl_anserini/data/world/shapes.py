@@ -1,33 +1,23 @@
-"""Shapes written as text, rasterised with whole numbers only: the same pixels on every machine.
+"""Drawings rasterised with whole numbers only: the same pixels on every machine.
 
-A drawing is a text. Its first line is width and height in units (and `plain`: without an outline); each further line is
-a shape, a material and whole numbers, y downwards:
-
-    poly M x,y x,y x,y ...      a filled polygon (even-odd)
-    box  M x,y x,y              a rectangle by two corners
-    oval M x,y rx,ry            an ellipse by centre and radii
-    ring M x,y rx,ry w          an ellipse's border, w wide inwards
-    line M w x,y x,y ...        a stroke, w wide, with round ends
-
-A pixel belongs to a shape if its centre does; smoothing is left to whoever samples the drawing down.
+A pixel belongs to a shape if its centre does; whoever samples the drawing down smooths it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lexvl_anserini.data.world.sketches import materials, plan
+from lexvl_anserini.data.world.tables import Sketch
+
 Mask = NDArray[np.bool_]
 Points = list[tuple[int, int]]
-
-# What a pixel of a drawing is made of; colours are given when it is painted. `.` is nothing (it erases).
-# c d l: the thing's colour, darker, lighter; e: its outline; q: patches; s h j: skin, hair, trousers;
-# y: lit at night; the others have a colour of their own.
-MATERIALS = ".cdleqshjykwgmbnutropYBVa"
+Pixels = NDArray[np.uint8]
 
 # The longer side of a drawing in pixels, at least: well above the size at which it is painted.
 RESOLUTION = 240
@@ -48,27 +38,27 @@ class Drawing(NamedTuple):
 
 
 @cache
-def rasterise(text: str) -> Drawing:
-    """Draws a text; later shapes cover earlier ones."""
-    first, *lines = [line for line in map(str.strip, text.splitlines()) if line]
-    size, *flags = first.split()
-    width, height = _point(size)
+def rasterise(sketch: Sketch) -> Drawing:
+    """The pixels of a drawing; later shapes cover earlier ones.
+
+    Raises:
+        DataError: the text is not of the drawing language (see `sketches`).
+    """
+    width, height, outlined, shapes = plan(sketch)
     scale = max(1, RESOLUTION // max(width, height))
+    names = materials()
     pixels = np.zeros((height * scale, width * scale), np.uint8)
-    for line in lines:
-        shape, material, *rest = line.split()
-        SHAPES[shape](pixels, scale, MATERIALS.index(material), rest)
-    if "plain" not in flags:
-        pixels[_border(pixels != 0, max(1, max(pixels.shape) // 90))] = MATERIALS.index("e")
-    return Drawing(
-        width, height, pixels, tuple((MATERIALS[number], int(number)) for number in np.unique(pixels) if number)
-    )
+    for shape, material, numbers in shapes:
+        PAINTERS[shape](pixels, scale, names.index(material), numbers)
+    if outlined:
+        pixels[_border(pixels != 0, max(1, max(pixels.shape) // 90))] = names.index("outline")
+    return Drawing(width, height, pixels, tuple((names[number], int(number)) for number in np.unique(pixels) if number))
 
 
 @cache
-def slanted(text: str, lean: int, tilt: int) -> Drawing:
+def slanted(sketch: Sketch, lean: int, tilt: int) -> Drawing:
     """A drawing with its rows moved sideways (`lean`) and its columns upwards (`tilt`), in per cent of the distance."""
-    drawing = rasterise(text)
+    drawing = rasterise(sketch)
     if not lean and not tilt:
         return drawing
     rows, columns = drawing.materials.shape
@@ -84,22 +74,17 @@ def slanted(text: str, lean: int, tilt: int) -> Drawing:
     return Drawing(width, height, out, drawing.used)
 
 
-def _point(text: str) -> tuple[int, int]:
-    x, _, y = text.partition(",")
-    return int(x), int(y)
-
-
 def _centres(low: int, high: int, limit: int) -> NDArray[np.int64]:
     """Pixel centres between two bounds, doubled so that they are whole; bounds are doubled too."""
     return np.arange(max(0, low // 2 - 1), min(limit, high // 2 + 1), dtype=np.int64) * 2 + 1
 
 
-def _put(pixels: NDArray[np.uint8], ys: NDArray[np.int64], xs: NDArray[np.int64], mask: Mask, material: int) -> None:
+def _put(pixels: Pixels, ys: NDArray[np.int64], xs: NDArray[np.int64], mask: Mask, material: int) -> None:
     if len(ys) and len(xs):
         pixels[ys[0] // 2 : ys[-1] // 2 + 1, xs[0] // 2 : xs[-1] // 2 + 1][mask] = material
 
 
-def _window(pixels: NDArray[np.uint8], points: Points, margin: int = 0) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _window(pixels: Pixels, points: Points, margin: int = 0) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     xs, ys = zip(*points, strict=True)
     return (
         _centres(min(ys) - margin, max(ys) + margin, pixels.shape[0]),
@@ -107,20 +92,21 @@ def _window(pixels: NDArray[np.uint8], points: Points, margin: int = 0) -> tuple
     )
 
 
-def _scaled(texts: list[str], scale: int) -> Points:
-    return [(2 * scale * x, 2 * scale * y) for x, y in map(_point, texts)]
+def _scaled(numbers: Sequence[int], scale: int) -> Points:
+    """Points as doubled pixels, from x and y in turn."""
+    return [(2 * scale * x, 2 * scale * y) for x, y in zip(numbers[::2], numbers[1::2], strict=True)]
 
 
-def _poly(pixels: NDArray[np.uint8], scale: int, material: int, rest: list[str]) -> None:
-    _fill(pixels, _scaled(rest, scale), material)
+def _poly(pixels: Pixels, scale: int, material: int, numbers: Sequence[int]) -> None:
+    _fill(pixels, _scaled(numbers, scale), material)
 
 
-def _box(pixels: NDArray[np.uint8], scale: int, material: int, rest: list[str]) -> None:
-    (left, top), (right, bottom) = _scaled(rest, scale)
+def _box(pixels: Pixels, scale: int, material: int, numbers: Sequence[int]) -> None:
+    (left, top), (right, bottom) = _scaled(numbers, scale)
     _fill(pixels, [(left, top), (right, top), (right, bottom), (left, bottom)], material)
 
 
-def _fill(pixels: NDArray[np.uint8], points: Points, material: int) -> None:
+def _fill(pixels: Pixels, points: Points, material: int) -> None:
     ys, xs = _window(pixels, points)
     y, x = ys[:, None], xs[None, :]
     inside = np.zeros((len(ys), len(xs)), bool)
@@ -133,15 +119,15 @@ def _fill(pixels: NDArray[np.uint8], points: Points, material: int) -> None:
     _put(pixels, ys, xs, inside, material)
 
 
-def _oval(pixels: NDArray[np.uint8], scale: int, material: int, rest: list[str]) -> None:
-    (cx, cy), (rx, ry) = _scaled(rest, scale)
+def _oval(pixels: Pixels, scale: int, material: int, numbers: Sequence[int]) -> None:
+    (cx, cy), (rx, ry) = _scaled(numbers, scale)
     ys, xs = _window(pixels, [(cx - rx, cy - ry), (cx + rx, cy + ry)])
     _put(pixels, ys, xs, _in_oval(ys, xs, cx, cy, rx, ry), material)
 
 
-def _ring(pixels: NDArray[np.uint8], scale: int, material: int, rest: list[str]) -> None:
-    (cx, cy), (rx, ry) = _scaled(rest[:2], scale)
-    width = 2 * scale * int(rest[2])
+def _ring(pixels: Pixels, scale: int, material: int, numbers: Sequence[int]) -> None:
+    (cx, cy), (rx, ry) = _scaled(numbers[:4], scale)
+    width = 2 * scale * numbers[4]
     ys, xs = _window(pixels, [(cx - rx, cy - ry), (cx + rx, cy + ry)])
     outer, inner = _in_oval(ys, xs, cx, cy, rx, ry), _in_oval(ys, xs, cx, cy, rx - width, ry - width)
     _put(pixels, ys, xs, outer & ~inner, material)
@@ -153,8 +139,8 @@ def _in_oval(ys: NDArray[np.int64], xs: NDArray[np.int64], cx: int, cy: int, rx:
     return inside
 
 
-def _line(pixels: NDArray[np.uint8], scale: int, material: int, rest: list[str]) -> None:
-    radius, points = scale * int(rest[0]), _scaled(rest[1:], scale)
+def _line(pixels: Pixels, scale: int, material: int, numbers: Sequence[int]) -> None:
+    radius, points = scale * numbers[0], _scaled(numbers[1:], scale)
     for (ax, ay), (bx, by) in zip(points, points[1:], strict=False):
         ys, xs = _window(pixels, [(ax, ay), (bx, by)], radius)
         y, x = ys[:, None], xs[None, :]
@@ -165,7 +151,7 @@ def _line(pixels: NDArray[np.uint8], scale: int, material: int, rest: list[str])
         _put(pixels, ys, xs, beside | (to_a <= radius**2) | (to_b <= radius**2), material)
 
 
-SHAPES: Mapping[str, Callable[[NDArray[np.uint8], int, int, list[str]], None]] = {
+PAINTERS: Mapping[str, Callable[[Pixels, int, int, Sequence[int]], None]] = {
     "poly": _poly,
     "box": _box,
     "oval": _oval,
