@@ -75,14 +75,12 @@ class Searched:
     """An open index that answers refined queries."""
 
     def __init__(self, shards: Path, folder: Path, vector_of: VectorOf | None = None):
-        from lexvl_anserini.engines.lucene import LuceneEngine
-        from lexvl_anserini.engines.lucene.compile import TreeSearcher
+        from lexvl_anserini.engines.opening import open_impact_index
         from lexvl_anserini.index import build_index
 
         built = build_index(shards, folder)
         self.postings = built.manifest.counts["postings"]
-        self.engine = LuceneEngine(folder, built.manifest)
-        self.trees = TreeSearcher(self.engine)
+        self.engine = open_impact_index(folder, built.manifest)
         self.vector_of = vector_of
 
     def measure(self, queries: Sequence[ImpactQuery], refinement: Refinement, hits: int) -> Measured:
@@ -94,7 +92,9 @@ class Searched:
         for query in queries:
             started = time.perf_counter()
             [cut] = refined_queries([query], refinement)
-            lists += search_refined(self.engine, self.trees, [Asked(cut)], refinement, hits, vector_of=self.vector_of)
+            lists += search_refined(
+                self.engine, self.engine.search_tree, [Asked(cut)], refinement, hits, vector_of=self.vector_of
+            )
             ms.append((time.perf_counter() - started) * 1000)
             terms += len(cut.vector)
         return Measured(lists, ms, self.postings, terms / len(queries))

@@ -19,6 +19,7 @@ from lexvl_anserini.cli import DataDir, Verbose, check_style, parse_settings, ru
 from lexvl_anserini.encode import encode_queries
 from lexvl_anserini.encoders.loading import load_encoder_of
 from lexvl_anserini.engines.index_folder import index_manifest
+from lexvl_anserini.engines.opening import open_impact_index
 from lexvl_anserini.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.manifest import Manifest, RunManifest, read_run_manifest
 from lexvl_anserini.queries.clauses import All, Ids, Impacts
@@ -26,10 +27,10 @@ from lexvl_anserini.queries.refine import Refinement, refinement_names
 from lexvl_anserini.queries.topics import TYPED, check_readable, topic_source, typed_topic, vocabulary_file
 from lexvl_anserini.ranking.runs import in_rank_order, read_run
 from lexvl_anserini.records import ImpactQuery, Index, Topic
-from lexvl_anserini.registry import ENGINES, resolve
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
+    from lexvl_anserini.engines.engine import ImpactEngine
 
 # Not __name__, which is "__main__" when the module runs as the command.
 log = logging.getLogger("lexvl_anserini.explain")
@@ -101,7 +102,7 @@ def explain(
         asked = encoded(
             asked, model or load_encoder_of(about.encoder, device=device, vocabulary=about.vocabulary_digest), about
         )
-    engine = resolve("engine", about.kind, ENGINES)(path, about)
+    engine = open_impact_index(path, about)
     try:
         if doc_ids is None:
             doc_ids = [document.doc_id for document in next(engine.search([asked], hits))]
@@ -118,22 +119,19 @@ def encoded(topic: Topic, model: Encoder, manifest: Manifest) -> ImpactQuery:
     return query
 
 
-def explained(engine: Any, query: ImpactQuery, doc_ids: Sequence[str]) -> list[Explanation]:
+def explained(engine: ImpactEngine, query: ImpactQuery, doc_ids: Sequence[str]) -> list[Explanation]:
     """The explanations, with an open engine of an impact index.
 
     Raises:
         DataError, ArtefactError: as `explain`.
     """
-    from lexvl_anserini.engines.lucene.compile import TreeSearcher
-    from lexvl_anserini.engines.lucene.postings import impacts_of
-
     if not doc_ids:
         return []
     among = All((Impacts(query.vector), Ids(tuple(doc_ids))))
-    scores = {hit.doc_id: hit.score for hit in TreeSearcher(engine)(query.query_id, among, len(doc_ids))}
+    scores = {hit.doc_id: hit.score for hit in engine.search_tree(query.query_id, among, len(doc_ids))}
     explanations = []
     for doc_id in doc_ids:
-        impacts = impacts_of(engine.reader, doc_id, query.vector)
+        impacts = engine.impacts(doc_id, query.vector)
         shared = [SharedTerm(t, w, impacts[t], w * impacts[t]) for t, w in query.vector.items() if t in impacts]
         shared.sort(key=lambda term: (-term.product, term.term))
         total = sum(term.product for term in shared)

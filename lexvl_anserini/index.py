@@ -14,11 +14,11 @@ import typer
 
 from lexvl_anserini.cli import Overwrite, Verbose, check_style, parse_settings, print_rows, progress_bar, run
 from lexvl_anserini.engines.index_folder import REPORT, clear_remains, read_report
+from lexvl_anserini.engines.opening import engine_class, engine_name
 from lexvl_anserini.errors import ArtefactError, UsageError
 from lexvl_anserini.manifest import MANIFEST, Manifest, finished
 from lexvl_anserini.progress import Progress, silent
 from lexvl_anserini.records import Index
-from lexvl_anserini.registry import ENGINES, resolve
 
 # Not __name__, which is "__main__" when the module runs as the command.
 log = logging.getLogger("lexvl_anserini.index")
@@ -78,7 +78,7 @@ def build_index(
         return Index(target, manifest, manifest.counts["documents"])
     if manifest.kind == "impact":
         return build_impact_index(folders, target, manifest, wanted, threads, progress)
-    engine = resolve("engine", manifest.kind, ENGINES)
+    engine: Any = engine_class(engine_name(manifest.kind))
     more = {"options": wanted} if wanted else {}
     built: Index = engine.build(folders[0], target, manifest, threads, progress, **more)
     return built
@@ -98,9 +98,8 @@ def build_impact_index(
 
     made = IndexOptions(**options)
     if len(folders) > 1 or is_index(folders[0]):
-        return merge(folders, index, made, threads, progress)
-    built: Index = resolve("engine", "impact", ENGINES).build(folders[0], index, manifest, threads, progress, made)
-    return built
+        return merge(folders, index, threads, progress, made)
+    return engine_class("lucene").build(folders[0], index, manifest, threads, progress, made)
 
 
 def append_index(
@@ -144,9 +143,9 @@ def check_index(
     Raises:
         ArtefactError: something differs; the message lists what.
     """
-    from lexvl_anserini.engines.lucene.checking import check_index as check
+    from lexvl_anserini.engines.lucene import LuceneEngine
 
-    return check(Path(index), paths(shards), progress)
+    return LuceneEngine.check(Path(index), paths(shards), progress)
 
 
 def paths(shards: Path | str | Sequence[Path | str]) -> list[Path]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 from lexvl_anserini.errors import UnknownName
 
@@ -23,12 +23,26 @@ DATASETS: Mapping[str, str] = {
     "karpathy": "lexvl_anserini.data.captioned:load_karpathy",
 }
 
-# By the kind of a manifest: what shards of that kind are indexed and searched with.
-ENGINES: Mapping[str, str] = {
-    "impact": "lexvl_anserini.engines.lucene:LuceneEngine",
-    "dense": "lexvl_anserini.engines.faiss:FaissEngine",
-    "text": "lexvl_anserini.engines.bm25:BM25Engine",
+
+class EngineRow(NamedTuple):
+    """An engine.
+
+    home   "module:class"
+    kinds  of shards that it indexes
+    """
+
+    home: str
+    kinds: tuple[str, ...]
+
+
+ENGINES: dict[str, EngineRow] = {
+    "bm25": EngineRow("lexvl_anserini.engines.bm25:BM25Engine", ("text",)),
+    "faiss": EngineRow("lexvl_anserini.engines.faiss:FaissEngine", ("dense",)),
+    "lucene": EngineRow("lexvl_anserini.engines.lucene:LuceneEngine", ("impact",)),
 }
+
+# Which engine indexes shards of a kind unless the user names another.
+DEFAULT_ENGINES: Mapping[str, str] = {"dense": "faiss", "impact": "lucene", "text": "bm25"}
 
 
 def resolve(kind: str, name: str, table: Mapping[str, str]) -> Any:

@@ -31,6 +31,7 @@ from lexvl_anserini.cli import (
 from lexvl_anserini.encode import encode_queries
 from lexvl_anserini.encoders.loading import load_encoder_of
 from lexvl_anserini.engines.index_folder import index_manifest, read_report
+from lexvl_anserini.engines.opening import engine_of, open_impact_index, open_index
 from lexvl_anserini.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.files import file_sha256, write_json
 from lexvl_anserini.manifest import EncoderRef, Manifest, RunManifest, manifest_path, read_run_manifest
@@ -50,11 +51,11 @@ from lexvl_anserini.queries.topics import (
 from lexvl_anserini.ranking.order import with_ranks
 from lexvl_anserini.ranking.runs import DEFAULT_HITS, OUTPUT_FORMATS, is_finished, write_run
 from lexvl_anserini.records import DenseQuery, ImpactQuery, Index, ScoredDoc, Topic
-from lexvl_anserini.registry import ENGINES, resolve
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
-    from lexvl_anserini.engines.engine import Engine
+    from lexvl_anserini.engines.engine import Engine, ImpactEngine
+    from lexvl_anserini.queries.feedback import VectorOf
 
 Load = Callable[[], "Encoder"]
 # `search_index` of one index: queries, hits, remove_query, and the rest by name.
@@ -172,22 +173,27 @@ def search_index(
     if refinement is None and isinstance(first, TreeQuery):
         refinement = Refinement()
     tally = tally or Tally()
-    engine: Engine = resolve("engine", about.kind, ENGINES)(path, about)
+    asked = _of_kind(queries, about.kind)
+    fetch = hits + remove_query
+    engine: Engine
+    lists: Iterator[list[ScoredDoc]]
+    if refinement is None:
+        engine = open_index(path, about)
+    else:
+        engine = refining = open_impact_index(path, about)
     try:
-        asked = _of_kind(queries, about.kind)
-        fetch = hits + remove_query
         if refinement is None:
             lists = engine.search(tally.encoded(asked), fetch, threads)
         else:
             counted: Iterator[Any] = tally.encoded(refined_queries(asked, refinement))
             lists = search_refined(
-                engine,
-                _tree_searcher(engine),
+                refining,
+                refining.search_tree,
                 (Asked(query, next(texts).text if texts else None) for query in counted),
                 refinement,
                 fetch,
                 threads,
-                _vectors(engine, about, refinement, feedback_shards),
+                _vectors(refining, about, refinement, feedback_shards),
                 remove_query,
             )
         for documents in tally.found(lists):
@@ -196,19 +202,13 @@ def search_index(
         engine.close()
 
 
-def _tree_searcher(engine: Any) -> Any:
-    from lexvl_anserini.engines.lucene.compile import TreeSearcher
-
-    return TreeSearcher(engine)
-
-
-def _vectors(engine: Any, manifest: Manifest, refinement: Refinement, shards: Path | str | None) -> Any:
-    """What feedback asks for a document's vector: the shards if they are named, else the index's term vectors."""
-    from lexvl_anserini.engines.lucene.postings import vector_of
-
+def _vectors(
+    engine: ImpactEngine, manifest: Manifest, refinement: Refinement, shards: Path | str | None
+) -> VectorOf | None:
+    """Where feedback reads a document's vector: the shards if the user names them, else the index."""
     if refinement.feedback is None:
         return None
-    return partial(vector_of, engine.reader) if shards is None else ShardVectors(Path(shards), manifest)
+    return engine.vector if shards is None else ShardVectors(Path(shards), manifest)
 
 
 def without_query(documents: list[ScoredDoc], hits: int) -> list[ScoredDoc]:
@@ -239,10 +239,9 @@ def texts_of(documents: list[ScoredDoc], index: Index, data_dir: str | None) -> 
     """
     from lexvl_anserini.data.dataset import noted_dataset
 
-    if read_report(index.path).get("options", {}).get("store_text"):
-        from lexvl_anserini.engines.lucene.postings import stored_texts
-
-        return stored_texts(index.path, [document.doc_id for document in documents])
+    engine = engine_of(index.path, index.manifest.kind)
+    if (stored := engine.stored_texts(index.path, [document.doc_id for document in documents])) is not None:
+        return stored
     dataset = noted_dataset(index.manifest.corpus, data_dir)
     wanted = {document.doc_id for document in documents}
     return {d.doc_id: d.contents or str(d.image or "") for d in dataset.documents() if d.doc_id in wanted}

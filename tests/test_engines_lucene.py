@@ -146,7 +146,7 @@ def test_large_impacts(tmp_path: Path) -> None:
 def test_greatest_impacts_are_read_from_the_index(tmp_path: Path) -> None:
     documents = [(f"d{i}", {"a": 1 + (i == 200) * 40, "b": 2}) for i in range(300)]
     engine, _ = built(tmp_path, documents, terms=["a", "b", "c"])
-    assert [engine.max_impact_of(term) for term in ("a", "b", "c")] == [41, 2, 0]
+    assert [engine.bound({term: 2**24}) for term in ("a", "b", "c")] == [41 * 2**24, 2 * 2**24, 0]
 
 
 def test_an_id_in_two_shards_is_refused_and_nothing_is_left(tmp_path: Path) -> None:
@@ -308,7 +308,7 @@ def test_our_searcher_reads_a_stock_index_and_ranks_the_same(tmp_path: Path) -> 
     queries = [{f"t{dim}": int(rng.integers(1, 3)) for dim in rng.choice(20, 4)} | {"all": 1} for _ in range(20)]
     asked = [ImpactQuery(f"q{n}", query) for n, query in enumerate([*queries, {"😀": 1}])]
     assert list(stock.search(asked, 30)) == list(engine.search(asked, 30))
-    assert stock.max_impact_of("😀") == 3
+    assert stock.bound({"😀": 2**24}) == 3 * 2**24
 
 
 def test_stock_index_that_lost_documents_is_refused(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from test_shards_reading import Documents, write_shards
 
 from lexvl_anserini.engines.index_folder import replaced
 from lexvl_anserini.engines.lucene import LuceneEngine
-from lexvl_anserini.engines.lucene.compile import TreeSearcher
 from lexvl_anserini.errors import ArtefactError
 from lexvl_anserini.explain import explained
 from lexvl_anserini.index import append_index, build_index, check_index, delete_documents
@@ -286,7 +285,7 @@ def test_a_query_of_100_000_terms(tmp_path: Path) -> None:
     query = {term: number % 2 + 1 for number, term in enumerate(terms)}
     expected = [("d1", float(sum(w * query[t] for t, w in whole.items()))), ("d2", 100.0 * 5)]
     assert ranked(engine, query) == expected
-    assert [(hit.doc_id, hit.score) for hit in TreeSearcher(engine)("q", Impacts(query), 5)] == expected
+    assert [(hit.doc_id, hit.score) for hit in engine.search_tree("q", Impacts(query), 5)] == expected
     [explanation] = explained(engine, ImpactQuery("q", query), ["d2"])
     assert explanation.score == 500 and len(explanation.terms) == 100
     engine.close()

@@ -17,7 +17,6 @@ from test_shards_reading import Documents, jsonl, publish_shards, write_shards
 
 from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.engines.lucene import LuceneEngine, SearchSession, count_index
-from lexvl_anserini.engines.lucene.compile import TreeSearcher
 from lexvl_anserini.engines.lucene.postings import stored_texts, vector_of
 from lexvl_anserini.errors import ArtefactError, UsageError
 from lexvl_anserini.index import append_index, build_index, check_index, delete_documents
@@ -219,7 +218,7 @@ def test_texts_metadata_and_vectors_come_along(tmp_path: Path) -> None:
     assert stored_texts(index, ["d1", "d2", "d3"]) == {"d1": "new", "d2": "", "d3": "two dogs"}
     engine = LuceneEngine(index, read_manifest(index))
     assert [vector_of(engine.reader, doc_id) for doc_id in ("d1", "d2", "d3")] == [{"b": 4}, {}, {"a": 1, "😀": 5}]
-    search = TreeSearcher(engine)
+    search = engine.search_tree
     assert [d.doc_id for d in search("q", Equals("meta.year", 2002), 9)] == ["d3"]
     assert [d.doc_id for d in search("q", Text("dog"), 9)] == ["d3"]
     engine.close()

@@ -53,11 +53,11 @@ SYSTEMS: Mapping[str, System] = {
 def ours(index: str, queries: str) -> Ready:
     """A worker around our engine, through what `search_index` uses."""
     from lexvl_anserini.engines.index_folder import index_manifest
-    from lexvl_anserini.registry import ENGINES, resolve
+    from lexvl_anserini.engines.opening import open_index
 
     path = Path(index)
     manifest = index_manifest(path)
-    engine = resolve("engine", manifest.kind, ENGINES)(path, manifest)
+    engine = open_index(path, manifest)
     asked = load_queries(queries)
 
     def answer(task: str, hits: int, threads: int = 1) -> Any:

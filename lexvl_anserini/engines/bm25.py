@@ -14,6 +14,7 @@ from typing import Any
 import orjson
 
 from lexvl_anserini.engines import jvm
+from lexvl_anserini.engines.engine import Engine, NoOptions
 from lexvl_anserini.engines.index_folder import folder_bytes, new_index, read_report, write_report
 from lexvl_anserini.engines.jvm import captured_stdout, java_class, java_errors
 from lexvl_anserini.engines.lucene import count_index
@@ -33,7 +34,7 @@ MEMORY_BUFFER_MB = 256
 BATCH_SIZE = 256
 
 
-class BM25Engine:
+class BM25Engine(Engine):
     """Searches a text index with Anserini's `SimpleSearcher`, k1 = 0.9, b = 0.4, English analysis.
 
     Raises:
@@ -58,7 +59,14 @@ class BM25Engine:
             raise ArtefactError(f"{index}: {documents} documents, the manifest says {expected} with text; index again")
 
     @staticmethod
-    def build(shards: Path, index: Path, manifest: Manifest, threads: int = 1, progress: Progress = silent) -> Index:
+    def build(
+        shards: Path,
+        index: Path,
+        manifest: Manifest,
+        threads: int = 1,
+        progress: Progress = silent,
+        options: NoOptions | None = None,
+    ) -> Index:
         """Runs Anserini's `IndexCollection` on `docs/`, one thread a shard at most.
 
         Anserini leaves out documents without text. So do we, because the published figures do; they are counted.

@@ -1,34 +1,208 @@
-"""What an engine is: it builds an index from shards and answers queries with ranked lists."""
+"""The seam to all engines: how one builds an index, and what an open index answers.
+
+A new engine is one class (a subclass of `Engine`; for impacts of `ImpactEngine`; of `ChangingEngine` if its indexes can
+be changed), one row in `registry.ENGINES` and one test. No other module of the project knows the insides of an engine.
+
+Calling the class opens an index: `LuceneEngine(index, manifest)`. `engines/opening.py` finds the class of an index.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from lexvl_anserini.manifest import Manifest
-from lexvl_anserini.progress import Progress
+from lexvl_anserini.progress import Progress, silent
+from lexvl_anserini.queries.clauses import Clause
 from lexvl_anserini.records import Index, ScoredDoc
 
 
-class Engine(Protocol):
-    """One kind of index. A query is what `Encoder.queries` of the same kind yields.
+class EngineOptions(Protocol):
+    """What a user can choose about an index of one engine; a frozen dataclass per engine."""
 
-    Lists come in the order of the queries; every list is ordered score descending, then doc_id ascending
-    (code points), also across the cut at `hits`.
+    def to_json(self) -> dict[str, Any]:
+        """The requested options, named and valued as in index.json."""
+        ...
+
+
+class NoOptions:
+    """The options of an engine that has none."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Nothing."""
+        return {}
+
+
+class Engine(Protocol):
+    """One kind of index: static methods build and change it, an instance is an open index.
+
+    An engine implements the abstract methods and its constructor; the other methods fit an engine without options.
+
+    option_names  the names that `options` accepts
     """
 
-    @staticmethod
-    def build(shards: Path, index: Path, manifest: Manifest, threads: int = 1, progress: Progress = ...) -> Index:
-        """Builds `index` from the folder `shards`; counts in = counts out, or ArtefactError."""
-        ...
+    option_names: ClassVar[frozenset[str]] = frozenset()
 
-    def __init__(self, index: Path, manifest: Manifest) -> None: ...
+    def __init__(self, index: Path, manifest: Manifest) -> None:
+        """Opens an index.
 
+        Raises:
+            ArtefactError: no index of this engine, a damaged one, or one with other documents than the manifest's.
+        """
+
+    @abstractmethod
     def search(self, queries: Iterable[Any], hits: int, threads: int = 1) -> Iterator[list[ScoredDoc]]:
-        """One ranked list per query; an empty query has an empty list."""
-        ...
+        """One ranked list per query, in the order of the queries; an empty query has an empty list.
 
+        A query is what `Encoder.queries` of the same kind yields. Every list is ordered by score descending, then
+        doc_id ascending (code points), also across the cut at `hits`.
+
+        Raises:
+            UsageError: `hits` is below 1, or a query is malformed.
+            ArtefactError: a score could leave the range in which the engine's arithmetic is exact.
+        """
+
+    @abstractmethod
     def close(self) -> None:
-        """Lets go of files and memory."""
-        ...
+        """Releases files and memory."""
+
+    @staticmethod
+    def options(given: Mapping[str, Any]) -> EngineOptions:
+        """Options by name as this engine's typed options; all names are in `option_names`.
+
+        Raises:
+            UsageError: a value that does not fit.
+        """
+        return NoOptions()
+
+    @staticmethod
+    def stored_options(report: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The options that an index was built with, from its index.json; comparable with `EngineOptions.to_json`."""
+        return {}
+
+    @staticmethod
+    @abstractmethod
+    def build(
+        shards: Path,
+        index: Path,
+        manifest: Manifest,
+        threads: int = 1,
+        progress: Progress = silent,
+        options: Any = None,
+    ) -> Index:
+        """Builds `index` from the folder `shards`, whole or not at all.
+
+        Args:
+            manifest: of the shards.
+            threads: of the engine, where it can use more than one.
+            progress: called with the number of documents just read.
+            options: what `options` returned; None is the default options.
+
+        Raises:
+            ArtefactError: a shard is damaged or malformed, an id occurs twice, or counts in and out differ.
+        """
+
+    @staticmethod
+    def stored_texts(index: Path, doc_ids: Iterable[str]) -> dict[str, str] | None:
+        """The texts of documents by id, from an index that stores them; None from one that does not.
+
+        Raises:
+            DataError: the index has no such document.
+        """
+        return None
+
+
+class ImpactEngine(Engine, Protocol):
+    """An engine for impacts: a score is an integer, the dot product of query weights and impacts."""
+
+    @abstractmethod
+    def search_tree(self, query_id: str, clause: Clause, hits: int) -> list[ScoredDoc]:
+        """The ranked list of a clause tree.
+
+        Raises:
+            UnknownName: a metadata field that the index does not have.
+            UsageError: a clause or a value that the index cannot search.
+            ArtefactError: as `search`.
+        """
+
+    @abstractmethod
+    def impacts(self, doc_id: str, terms: Iterable[str]) -> dict[str, int]:
+        """The document's impact (>= 1) for each of `terms` that it has, in their order.
+
+        Raises:
+            DataError: the index has no such document.
+        """
+
+    @abstractmethod
+    def vector(self, doc_id: str) -> dict[str, int]:
+        """The document's whole vector, term -> impact.
+
+        Raises:
+            DataError: the index has no such document.
+            UsageError: the index stores no vectors.
+        """
+
+    @abstractmethod
+    def bound(self, vector: Mapping[str, int]) -> int:
+        """An upper bound of the score of any document: at most sum over terms of weight x greatest impact."""
+
+
+class ChangingEngine(Engine, Protocol):
+    """An engine whose indexes can be merged, appended to, deleted from and checked."""
+
+    @staticmethod
+    @abstractmethod
+    def source_manifest(folder: Path) -> Manifest:
+        """The manifest of a folder (shards, or an index of this engine) that `merge` and `append` read.
+
+        Raises:
+            ArtefactError: no such folder, or an index that cannot be merged.
+            UsageError: it is of another kind.
+        """
+
+    @staticmethod
+    @abstractmethod
+    def merge(
+        sources: Sequence[Path], index: Path, threads: int = 1, progress: Progress = silent, options: Any = None
+    ) -> Index:
+        """Builds one index of several folders, each of shards or an index of this engine.
+
+        Raises:
+            ArtefactError: they do not go together, or an id occurs in two of them.
+        """
+
+    @staticmethod
+    @abstractmethod
+    def append(
+        index: Path, sources: Sequence[Path], replacing: bool = False, threads: int = 1, progress: Progress = silent
+    ) -> Index:
+        """Adds the documents of other folders to an index; it changes whole or not at all.
+
+        Args:
+            sources: folders of shards, or indexes; those that the index holds already are skipped.
+            replacing: a new document replaces the one of its id; without, a common id raises.
+
+        Raises:
+            ArtefactError: folders that do not go with the index, or an id that it holds already.
+        """
+
+    @staticmethod
+    @abstractmethod
+    def delete(index: Path, doc_ids: Iterable[str]) -> Index:
+        """Removes documents by id; the index changes whole or not at all.
+
+        Raises:
+            ArtefactError: an id that is not in the index, or no document would be left.
+        """
+
+    @staticmethod
+    @abstractmethod
+    def check(index: Path, shards: Sequence[Path], progress: Progress = silent) -> dict[str, Any]:
+        """Compares an index with its shards and with its own checksums; returns what was compared.
+
+        Raises:
+            ArtefactError: something differs; the message lists what.
+            UsageError: an index instead of shards, or too few of the shards.
+        """

@@ -13,6 +13,7 @@ from typing import Any
 import faiss
 import numpy as np
 
+from lexvl_anserini.engines.engine import Engine
 from lexvl_anserini.engines.faiss_layouts import Store, layout_named, parameters_of
 from lexvl_anserini.engines.index_folder import folder_bytes, new_index, read_report, write_report
 from lexvl_anserini.errors import ArtefactError, UsageError
@@ -106,7 +107,7 @@ class VectorSearch:
         return products.sum(axis=1).astype(np.float32)
 
 
-class FaissEngine(VectorSearch):
+class FaissEngine(VectorSearch, Engine):
     """A dense index on disk.
 
     Args:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 
 from lexvl_anserini.engines import jvm
+from lexvl_anserini.engines.engine import ImpactEngine
 from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.engines.jvm import java_errors
-from lexvl_anserini.engines.lucene.engine import LuceneEngine
 from lexvl_anserini.engines.lucene.fields import count_index
-from lexvl_anserini.engines.lucene.postings import impacts_of
 from lexvl_anserini.engines.lucene.updating import census, is_index, read_impact_manifest, report_digest, sources_of
 from lexvl_anserini.errors import ArtefactError, LexvlError, UsageError
 from lexvl_anserini.manifest import Manifest, same_request
@@ -35,8 +34,11 @@ HITS = 10_000
 
 ID_BATCH = 1 << 14
 
+# Opens an index.
+Open = Callable[[Path, Manifest], ImpactEngine]
 
-def check_index(index: Path, shards: Sequence[Path], progress: Progress = silent) -> dict[str, Any]:
+
+def check_index(index: Path, shards: Sequence[Path], opened: Open, progress: Progress = silent) -> dict[str, Any]:
     """Compares an index with its shards and with its own checksums; returns what was compared.
 
     All documents' ids, the counts and the digest of the vocabulary are compared; of `SAMPLE` documents every posting,
@@ -73,7 +75,7 @@ def check_index(index: Path, shards: Sequence[Path], progress: Progress = silent
             )
     compared = {"index": str(index), "documents": manifest.counts["documents"], "postings": manifest.counts["postings"]}
     if not problems:
-        compared |= _check_documents(index, manifest, sources, problems, progress)
+        compared |= _check_documents(index, manifest, sources, problems, opened, progress)
     if problems:
         raise ArtefactError(f"{index}: {'; '.join(problems)}; build the index again")
     return {**compared, "problems": 0}
@@ -111,7 +113,12 @@ def _check_source(index: Path, manifest: Manifest, folder: Path, source: Manifes
 
 
 def _check_documents(
-    index: Path, manifest: Manifest, sources: Sequence[tuple[Path, Manifest]], problems: list[str], progress: Progress
+    index: Path,
+    manifest: Manifest,
+    sources: Sequence[tuple[Path, Manifest]],
+    problems: list[str],
+    opened: Open,
+    progress: Progress,
 ) -> dict[str, int]:
     """Every id of the shards, and the postings and scores of a sample."""
     changed = bool(read_report(index).get("changed"))
@@ -144,7 +151,7 @@ def _check_documents(
     whole = {entry["shards"] for entry in sources_of(index, manifest)} <= {source_digest(of) for _, of in sources}
     if whole and seen != manifest.counts["documents"]:
         problems.append(f"{manifest.counts['documents']} documents in the index, {seen} of them in the shards")
-    engine = LuceneEngine(index, manifest)
+    engine = opened(index, manifest)
     try:
         problems += _differing_postings(engine, sample)
         problems += _differing_scores(engine, sample)
@@ -158,17 +165,17 @@ def _batches(documents: Iterator[ImpactDocument]) -> Iterator[list[ImpactDocumen
         yield batch
 
 
-def _differing_postings(engine: LuceneEngine, sample: Sequence[ImpactDocument]) -> Iterator[str]:
+def _differing_postings(engine: ImpactEngine, sample: Sequence[ImpactDocument]) -> Iterator[str]:
     """Complaints about documents whose postings in the index are not those in the shards."""
     for document in sample:
-        held = impacts_of(engine.reader, document.doc_id, document.vector)
+        held = engine.impacts(document.doc_id, document.vector)
         for term, impact in document.vector.items():
             if held.get(term) != impact:
                 yield f"document {document.doc_id!r}: impact {held.get(term)} of term {term!r}, its shard says {impact}"
                 break
 
 
-def _differing_scores(engine: LuceneEngine, sample: Sequence[ImpactDocument]) -> Iterator[str]:
+def _differing_scores(engine: ImpactEngine, sample: Sequence[ImpactDocument]) -> Iterator[str]:
     """Complaints about scores of sampled documents that are not dot products."""
     vectors = {document.doc_id: document.vector for document in sample}
     queries = [

@@ -33,7 +33,7 @@ from lexvl_anserini.queries.clauses import (
     Value,
     bound,
 )
-from lexvl_anserini.records import SCORE_LIMIT, ScoredDoc
+from lexvl_anserini.records import SCORE_LIMIT
 
 SEARCH = "org.apache.lucene.search"
 
@@ -162,27 +162,18 @@ class Compiler:
         return self.fields[field]
 
 
-class TreeSearcher:
-    """Searches query trees with an open `LuceneEngine`, which knows its fields."""
+def refuse_rounding(query_id: str, clause: Clause, vector_bound: Callable[[Mapping[str, int]], int]) -> None:
+    """Refuses a tree whose sums Lucene's float32 could round.
 
-    def __init__(self, engine: Any):
-        self.engine, self.compiler = engine, Compiler(engine.fields)
-
-    def __call__(self, query_id: str, clause: Clause, hits: int) -> list[ScoredDoc]:
-        """The ranked list of a tree.
-
-        Raises:
-            UnknownName, UsageError: as `Compiler`'s.
-            ArtefactError: a score could reach 2^24, from where Lucene's floats round.
-        """
-        most = bound(clause, self.engine.bound)
-        if most >= SCORE_LIMIT:
-            raise ArtefactError(
-                f"topic {query_id!r}: its score could reach {most:,.0f}, above {SCORE_LIMIT - 1:,} up to which "
-                "Lucene's scores are exact; lower the weights of the tree"
-            )
-        found: list[ScoredDoc] = self.engine.top(self.compiler.query(clause), hits, query_id)
-        return found
+    Raises:
+        ArtefactError: a score could reach 2^24.
+    """
+    most = bound(clause, vector_bound)
+    if most >= SCORE_LIMIT:
+        raise ArtefactError(
+            f"topic {query_id!r}: its score could reach {most:,.0f}, above {SCORE_LIMIT - 1:,} up to which "
+            "Lucene's scores are exact; lower the weights of the tree"
+        )
 
 
 def keyword(value: Value) -> str:

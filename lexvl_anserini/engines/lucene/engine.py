@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from functools import cached_property
 from pathlib import Path
 from time import sleep
 from typing import Any
@@ -11,16 +13,29 @@ from typing import Any
 import orjson
 
 from lexvl_anserini.engines import jvm
+from lexvl_anserini.engines.engine import ChangingEngine, ImpactEngine
 from lexvl_anserini.engines.index_folder import folder_bytes, new_index, read_report
 from lexvl_anserini.engines.jvm import java_cast, java_class, java_errors, our_class
+from lexvl_anserini.engines.lucene import postings
+from lexvl_anserini.engines.lucene.checking import check_index
+from lexvl_anserini.engines.lucene.compile import Compiler, refuse_rounding
 from lexvl_anserini.engines.lucene.fields import ID, as_reader, count_index, field_similarity, open_reader
 from lexvl_anserini.engines.lucene.searching import BatchSearcher
-from lexvl_anserini.engines.lucene.updating import note, refuse_duplicates, sources_of
+from lexvl_anserini.engines.lucene.updating import (
+    append,
+    delete,
+    merge,
+    note,
+    read_impact_manifest,
+    refuse_duplicates,
+    sources_of,
+)
 from lexvl_anserini.engines.lucene.writing import IndexOptions, write_lucene
 from lexvl_anserini.errors import ArtefactError
 from lexvl_anserini.files import read_json
 from lexvl_anserini.manifest import MANIFEST, Manifest
 from lexvl_anserini.progress import Progress, silent
+from lexvl_anserini.queries.clauses import Clause
 from lexvl_anserini.records import ImpactQuery, Index, ScoredDoc
 from lexvl_anserini.shards.reading import expect_counts, read_vocabulary
 
@@ -33,13 +48,15 @@ PAUSE_S = 0.02
 VERIFIED_BYTES = 1 << 30
 
 
-class LuceneEngine:
+class LuceneEngine(ImpactEngine, ChangingEngine):
     """Searches an impact index, ours or one that stock Anserini built from the same shards.
 
     Raises:
         ArtefactError: the folder is no Lucene index, or holds another number of documents than the manifest says.
         JavaError: no usable Java.
     """
+
+    option_names = frozenset(field.name for field in fields(IndexOptions))
 
     def __init__(self, index: Path, manifest: Manifest):
         jvm.start()
@@ -86,6 +103,33 @@ class LuceneEngine:
             note(part, manifest, found, options, sources_of(shards, manifest))
         return Index(index, manifest, found["documents"])
 
+    @staticmethod
+    def options(given: Mapping[str, Any]) -> IndexOptions:
+        """The typed options."""
+        return IndexOptions(**given)
+
+    @staticmethod
+    def stored_options(report: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The options in index.json; empty in one of an older version."""
+        stored: Mapping[str, Any] = report.get("options", {})
+        return stored
+
+    source_manifest = staticmethod(read_impact_manifest)
+    merge = staticmethod(merge)
+    append = staticmethod(append)
+    delete = staticmethod(delete)
+
+    @staticmethod
+    def check(index: Path, shards: Sequence[Path], progress: Progress = silent) -> dict[str, Any]:
+        """Compares an index with its shards; see `checking`."""
+        return check_index(index, shards, LuceneEngine, progress)
+
+    @staticmethod
+    def stored_texts(index: Path, doc_ids: Iterable[str]) -> dict[str, str] | None:
+        """The texts of documents, if the index was built with `store_text`."""
+        stored = read_report(index).get("options", {}).get("store_text")
+        return postings.stored_texts(index, doc_ids) if stored else None
+
     def search(
         self, queries: Iterable[ImpactQuery], hits: int, threads: int = 1, floats: bool = False
     ) -> Iterator[list[ScoredDoc]]:
@@ -103,9 +147,28 @@ class LuceneEngine:
         """The highest score that any document could reach: sum over terms of weight x greatest impact."""
         return self.batches.bound(vector)
 
-    def max_impact_of(self, term: str) -> int:
-        """The greatest impact of a term in the index, 0 if it has no posting."""
-        return self.batches.max_impacts([term])[0]
+    @cached_property
+    def compiler(self) -> Compiler:
+        """Compiles clause trees; knows the index's fields."""
+        return Compiler(self.fields)
+
+    def search_tree(self, query_id: str, clause: Clause, hits: int) -> list[ScoredDoc]:
+        """The ranked list of a clause tree.
+
+        Raises:
+            UnknownName, UsageError: as `Compiler`'s.
+            ArtefactError: a score could reach 2^24, from where Lucene's floats round.
+        """
+        refuse_rounding(query_id, clause, self.bound)
+        return self.top(self.compiler.query(clause), hits, query_id)
+
+    def impacts(self, doc_id: str, terms: Iterable[str]) -> dict[str, int]:
+        """The document's impact for each of `terms` that it has, read from the postings."""
+        return postings.impacts_of(self.reader, doc_id, terms)
+
+    def vector(self, doc_id: str) -> dict[str, int]:
+        """The document's whole vector, read from its term vector."""
+        return postings.vector_of(self.reader, doc_id)
 
     def close(self) -> None:
         """Closes Lucene's files."""

@@ -87,11 +87,6 @@ class BatchSearcher:
         with self.lock:
             return self._bound(vector)
 
-    def max_impacts(self, terms: Sequence[str]) -> list[int]:
-        """The greatest impact of each term in the index, 0 for one without postings."""
-        with self.lock:
-            return self._max_impacts(terms)
-
     def _batch(self, batch: list[ImpactQuery], hits: int, threads: int, floats: bool) -> list[list[ScoredDoc]]:
         vectors = [_checked(query, floats) for query in batch]
         self._know(chain.from_iterable(vectors))

@@ -50,9 +50,9 @@ INCOMING = "incoming"
 def merge(
     sources: Sequence[Path],
     index: Path,
-    options: IndexOptions | None = None,
     threads: int = 1,
     progress: Progress = silent,
+    options: IndexOptions | None = None,
 ) -> Index:
     """One index of several folders, each of shards or an index, of one encoder, vocabulary and quantiser.
 

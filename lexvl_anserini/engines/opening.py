@@ -1,0 +1,72 @@
+"""Which engine an index has, and opening the index with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+from lexvl_anserini.engines.engine import Engine, ImpactEngine
+from lexvl_anserini.engines.index_folder import read_report
+from lexvl_anserini.errors import UnknownName, UsageError
+from lexvl_anserini.manifest import Manifest
+from lexvl_anserini.registry import DEFAULT_ENGINES, ENGINES, resolve
+
+
+def engine_name(kind: str, wanted: str | None = None) -> str:
+    """The name of the engine for shards of a kind: `wanted`, or the kind's default.
+
+    Raises:
+        UnknownName: no such engine, or no such kind.
+        UsageError: the engine does not index shards of that kind.
+    """
+    if kind not in DEFAULT_ENGINES:
+        raise UnknownName("engine", kind, DEFAULT_ENGINES)
+    name = wanted or DEFAULT_ENGINES[kind]
+    if name not in ENGINES:
+        raise UnknownName("engine", name, ENGINES)
+    if kind not in ENGINES[name].kinds:
+        fitting = ", ".join(sorted(name for name, row in ENGINES.items() if kind in row.kinds))
+        raise UsageError(
+            f"engine {name!r} indexes {' and '.join(ENGINES[name].kinds)} shards, these are {kind}; expected {fitting}"
+        )
+    return name
+
+
+def engine_class(name: str) -> type[Engine]:
+    """The class of a registered engine.
+
+    Raises:
+        UnknownName: no such engine.
+    """
+    found: type[Engine] = resolve("engine", name, {name: row.home for name, row in ENGINES.items()})
+    return found
+
+
+def engine_of(index: Path, kind: str) -> type[Engine]:
+    """The class of the engine that built an index; of an index without index.json the default for its kind.
+
+    Raises:
+        UnknownName, UsageError: index.json names an engine that is not registered, or not for that kind.
+    """
+    return engine_class(engine_name(kind, read_report(index).get("engine")))
+
+
+def open_index(index: Path, manifest: Manifest) -> Engine:
+    """Opens an index with the engine that built it.
+
+    Raises:
+        ArtefactError: no index, a damaged one, or one with other documents than the manifest's.
+        LexvlError: as `engine_of`, or the engine's own.
+    """
+    return engine_of(index, manifest.kind)(index, manifest)
+
+
+def open_impact_index(index: Path, manifest: Manifest) -> ImpactEngine:
+    """Opens an impact index; as `open_index`.
+
+    Raises:
+        UsageError: it is of another kind.
+    """
+    if manifest.kind != "impact":
+        raise UsageError(f"{index} is {manifest.kind}; expected an impact index")
+    return cast(ImpactEngine, open_index(index, manifest))
