@@ -232,7 +232,7 @@ def test_escaped_ids_agree(tmp_path):
 
 def test_unknown_names(tmp_path):
     beir_folder(tmp_path / "tiny")
-    with pytest.raises(UnknownName, match=r"unknown BEIR data set 'scfact'; did you mean 'scifact'\? known: .*tiny"):
+    with pytest.raises(UnknownName, match=r"unknown BEIR dataset 'scfact'; did you mean 'scifact'\? known: .*tiny"):
         load_dataset("beir/scfact", data_dir=str(tmp_path))
     with pytest.raises(UnknownName, match="did you mean 'demo'"):
         load_dataset("dmo")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lexvl_anserini.data.captioned import SOURCES
+from lexvl_anserini.data.captioned import KNOWN
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.data.demo import captions, scenes
 from lexvl_anserini.data.images import open_image
@@ -260,7 +260,7 @@ def test_captions_without_images(tmp_path, name):
         next(load_dataset(name, data_dir=root).documents())
     with pytest.raises(DataError) as told:
         next(load_dataset(name, data_dir=root).documents())
-    for folder in ("images", *SOURCES[name].folders):
+    for folder in ("images", *KNOWN[name].folders):
         assert f"{tmp_path}/{name}/{folder}/" in str(told.value)
     assert next(load_dataset(name, data_dir=root).qrels())  # what needs no picture asks for none
 

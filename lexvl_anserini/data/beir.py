@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lexvl_anserini.data.dataset import Dataset, checked_direction, data_root
+from lexvl_anserini.data.dataset import Dataset, checked_direction, checked_split, data_root
 from lexvl_anserini.data.fetch import BEIR_ARCHIVES, fetch_beir
 from lexvl_anserini.data.ids import checked_id
 from lexvl_anserini.data.lines import Line, parse_object, read_lines, string_field
 from lexvl_anserini.data.topics import read_qrels, read_topics
 from lexvl_anserini.errors import DataError, UnknownName, UsageError
+from lexvl_anserini.manifest import CorpusRef
 from lexvl_anserini.records import NO_METADATA, Document, Qrel, Topic
 
 DEFAULT_SPLIT = "test"
-# BEIR reports MS MARCO on its dev queries; its `test` holds the 43 topics of TREC DL 2019.
+# BEIR reports MS MARCO on its dev queries; its `test` split has the 43 topics of TREC DL 2019.
 DEFAULT_SPLITS = {"msmarco": "dev"}
 
 # Missing topics named in an error.
@@ -25,47 +27,28 @@ NAMED = 5
 _OWN_KEYS = frozenset({"_id", "title", "text", "image", "metadata"})
 
 
-def load_beir(
-    name: str,
-    split: str | None = None,
-    data_dir: str | None = None,
-    escape_ids: bool = False,
-    direction: str | None = None,
-) -> Dataset:
-    """Loads `beir/<name>` or `beir/<name>/<split>` from the data folder (fetched if absent), or `beir:<path>`.
+def load_beir(ref: CorpusRef) -> Dataset:
+    """Loads `beir/<name>` or `beir/<name>/<split>` from the data folder (downloaded if absent), or `beir:<path>`.
 
-    Args:
-        name: as above; `<name>` is any folder of `<data folder>/beir` or `<data folder>`, or a BEIR data set.
-        split: default `test` (`dev` for msmarco).
-        data_dir: folder of the data sets; default $LEXVL_DATA, else ~/.cache/lexvl.
-        escape_ids: percent-encode white space and control characters in ids instead of refusing them.
-        direction: text-to-text is the only one.
+    `<name>` is any folder of `<data folder>/beir` or `<data folder>`, or a BEIR dataset. The default split is `test`
+    (`dev` for msmarco); the only direction is text-to-text.
 
     Raises:
-        UnknownName: neither a folder nor a BEIR data set.
+        UnknownName: neither a folder nor a BEIR dataset.
         UsageError: two different splits, no name, or another direction.
-        DataError: files are missing and cannot be fetched, or the split is not there.
+        DataError: files are missing and cannot be downloaded, or the split is not there.
     """
-    checked_direction(name, direction, ("text-to-text",), "text-to-text")
-    if name.startswith("beir:"):
-        path = Path(name.removeprefix("beir:")).expanduser()
-        return load_beir_folder(path, name, split, data_dir, escape_ids=escape_ids)
-    part, split_in_name = _name_and_split(name.removeprefix("beir").removeprefix("/"), data_dir)
-    if split and split_in_name and split != split_in_name:
-        raise UsageError(f"{name}: the name says split {split_in_name!r}, the split option {split!r}; give one of them")
-    folder = _find(part, data_dir) or fetch_beir(part, data_root(data_dir))
-    return load_beir_folder(folder, f"beir/{part}", split or split_in_name, data_dir, escape_ids=escape_ids)
+    ref = replace(ref, direction=checked_direction(ref, ("text-to-text",), "text-to-text"))
+    if ref.name.startswith("beir:"):
+        return load_beir_folder(Path(ref.name.removeprefix("beir:")).expanduser(), ref)
+    name, split_in_name = _name_and_split(ref.name.removeprefix("beir").removeprefix("/"), ref.data_dir)
+    split = checked_split(ref, split_in_name)
+    folder = _find(name, ref.data_dir) or fetch_beir(name, data_root(ref.data_dir))
+    return load_beir_folder(folder, replace(ref, name=f"beir/{name}", split=split))
 
 
-def load_beir_folder(
-    folder: Path,
-    name: str,
-    split: str | None = None,
-    data_dir: str | None = None,
-    remove_query: bool = True,
-    escape_ids: bool = False,
-) -> Dataset:
-    """A data set in BEIR's layout under a name of the caller's choice.
+def load_beir_folder(folder: Path, ref: CorpusRef, remove_query: bool = True) -> Dataset:
+    """A dataset in BEIR's layout under the name of the reference.
 
     Only the corpus has to be there; topics and qrels are looked for when they are read, so that a bare corpus can be
     encoded. Another split than the default is looked for at once.
@@ -76,26 +59,23 @@ def load_beir_folder(
     corpus = corpus_file(folder)
     if corpus is None:
         raise DataError(f"{folder}: {_absent(folder)}; expected corpus.jsonl, queries.jsonl, qrels/<split>.tsv")
-    default = DEFAULT_SPLITS.get(name.removeprefix("beir/"), DEFAULT_SPLIT)
-    if split not in (None, default):
-        qrels_file(folder, split)
-    split = split or default
-    return Dataset(
-        name=name,
-        split=split,
-        documents=partial(read_corpus, corpus, escape_ids),
-        topics=partial(_topics_of_split, folder, split, escape_ids),
-        qrels=partial(_qrels_of_split, folder, split, escape_ids),
-        data_dir=data_dir,
+    default = DEFAULT_SPLITS.get(ref.name.removeprefix("beir/"), DEFAULT_SPLIT)
+    if ref.split not in (None, default):
+        qrels_file(folder, ref.split)
+    split = ref.split or default
+    return Dataset.of(
+        replace(ref, split=split),
+        documents=partial(read_corpus, corpus, ref.escape_ids),
+        topics=partial(_topics_of_split, folder, split, ref.escape_ids),
+        qrels=partial(_qrels_of_split, folder, split, ref.escape_ids),
         remove_query=remove_query,
-        escape_ids=escape_ids,
     )
 
 
 def read_corpus(path: Path, escape_ids: bool = False) -> Iterator[Document]:
-    """Streams the documents of a `corpus.jsonl` (or `.jsonl.gz`) in file order; duplicates are `check_corpus`'s.
+    """Streams the documents of a `corpus.jsonl` (or `.jsonl.gz`) in file order; `check_corpus` finds duplicate ids.
 
-    Keys besides `_id`, `title`, `text`, `image` go to the metadata. Empty texts are documents like any other.
+    Keys besides `_id`, `title`, `text`, `image` go to the metadata. A document may have an empty text.
 
     Raises:
         DataError: a malformed line, or no document at all.
@@ -146,11 +126,11 @@ def _document(line: Line, escape_ids: bool) -> Document:
 
 def _metadata(record: dict[str, Any]) -> Any:
     others = {key: value for key, value in record.items() if key not in _OWN_KEYS}
-    told = record.get("metadata")
-    if isinstance(told, dict):
-        others.update(told)
-    elif told is not None:
-        others["metadata"] = told
+    nested = record.get("metadata")
+    if isinstance(nested, dict):
+        others.update(nested)
+    elif nested is not None:
+        others["metadata"] = nested
     return others or NO_METADATA
 
 
@@ -181,15 +161,15 @@ def _queries_file(folder: Path) -> Path:
 
 
 def _name_and_split(rest: str, data_dir: str | None) -> tuple[str, str | None]:
-    """Splits `scifact/train`; names may have a part of their own (`cqadupstack/android`)."""
+    """Splits `scifact/train`; a name may contain a slash (`cqadupstack/android`)."""
     if not rest or any(part in ("", ".", "..") for part in rest.split("/")):
-        raise UsageError(f"'beir/{rest}' names no data set; expected beir/<name>, such as beir/scifact, or beir:<path>")
+        raise UsageError(f"'beir/{rest}' names no dataset; expected beir/<name>, such as beir/scifact, or beir:<path>")
     if rest in BEIR_ARCHIVES or _find(rest, data_dir) is not None:
         return rest, None
     name, slash, split = rest.rpartition("/")
     name, chosen = (name, split) if slash else (rest, None)
     if name not in BEIR_ARCHIVES and _find(name, data_dir) is None:
-        raise UnknownName("BEIR data set", name, {*BEIR_ARCHIVES, *_local_names(data_dir)})
+        raise UnknownName("BEIR dataset", name, {*BEIR_ARCHIVES, *_local_names(data_dir)})
     return name, chosen
 
 

@@ -15,15 +15,17 @@ out.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
-from lexvl_anserini.data.dataset import DIRECTIONS, Dataset, checked_direction, data_root
+from lexvl_anserini.data.dataset import DIRECTIONS, Dataset, checked_direction, checked_split, data_root
 from lexvl_anserini.data.galleries import references, sources_in
 from lexvl_anserini.data.karpathy import CaptionedImage, read_karpathy
-from lexvl_anserini.data.views import VIEWS
+from lexvl_anserini.data.views import viewed
 from lexvl_anserini.errors import DataError, UsageError
+from lexvl_anserini.manifest import CorpusRef
 
 DEFAULT_SPLIT = "test"
 DEFAULT_DIRECTION = "text-to-image"
@@ -35,15 +37,20 @@ MERGED: Mapping[str, frozenset[str]] = {
 }
 
 
-class Source(NamedTuple):
-    """A corpus' image folders (besides `images`), and where its images come from, in words."""
+class KnownImages(NamedTuple):
+    """Of a known dataset: its image folders (besides `images`), and where its images come from, in words."""
 
     folders: tuple[str, ...]
     origin: str
 
 
 class Gallery(NamedTuple):
-    """Where a corpus' images are: what is looked through, folders it may name, and the error where there is nothing."""
+    """Where the images of a dataset are.
+
+    sources  folders and archives to search, in order
+    folders  folders that the dataset's file names may begin with
+    nothing  gives the error message for no sources
+    """
 
     sources: list[Path]
     folders: tuple[str, ...]
@@ -51,81 +58,56 @@ class Gallery(NamedTuple):
 
 
 _KARPATHY = "Karpathy's caption_datasets.zip (cs.stanford.edu/people/karpathy/deepimagesent)"
-SOURCES: Mapping[str, Source] = {
-    "coco": Source(
+KNOWN: Mapping[str, KnownImages] = {
+    "coco": KnownImages(
         ("val2014", "train2014"),
         "the COCO 2014 val and train images (cocodataset.org, val2014.zip and train2014.zip; the test split needs "
         "val2014 only)",
     ),
-    "flickr30k": Source(
+    "flickr30k": KnownImages(
         ("flickr30k-images", "flickr30k_images"),
         "the Flickr30k images (University of Illinois, by its request form)",
     ),
-    "flickr8k": Source(
+    "flickr8k": KnownImages(
         ("Flicker8k_Dataset", "Flickr8k_Dataset"),
         "the Flickr8k images (University of Illinois, Flickr8k_Dataset.zip)",
     ),
 }
 
 
-def load_captions(
-    name: str,
-    split: str | None = None,
-    data_dir: str | None = None,
-    escape_ids: bool = False,
-    direction: str | None = None,
-) -> Dataset:
+def load_captions(ref: CorpusRef) -> Dataset:
     """Loads `coco`, `flickr30k` or `flickr8k`; a split may follow: `coco/val`.
 
-    Args:
-        name: as above.
-        split: `test` (default), `val`, `train` (with COCO's `restval`), `train-only`, `restval`.
-        data_dir: folder of the data sets; default $LEXVL_DATA, else ~/.cache/lexvl.
-        escape_ids: percent-encode white space and control characters in ids instead of refusing them.
-        direction: default text-to-image.
+    Splits are `test` (default), `val`, `train` (with COCO's `restval`), `train-only`, `restval`; the default direction
+    is text-to-image.
 
     Raises:
         UsageError: two different splits, or no such direction.
         DataError: files are missing or malformed, or the split is not there; says what to put where.
     """
-    corpus, _, split_in_name = name.partition("/")
-    if split and split_in_name and split != split_in_name:
-        raise UsageError(f"{name}: the name says split {split_in_name!r}, the split option {split!r}; give one of them")
-    root = data_root(data_dir)
-    candidates = [root / corpus, root / "captions", root]
-    folder = next((folder for folder in candidates if (folder / f"dataset_{corpus}.json").is_file()), None)
+    name, _, split_in_name = ref.name.partition("/")
+    split = checked_split(ref, split_in_name)
+    root = data_root(ref.data_dir)
+    candidates = [root / name, root / "captions", root]
+    folder = next((folder for folder in candidates if (folder / f"dataset_{name}.json").is_file()), None)
     if folder is None:
-        raise DataError(_no_captions(corpus, root))
-    galleries = dict.fromkeys((root / corpus, folder))
-    folders = SOURCES[corpus].folders
-    sources = [path for one in galleries for path in sources_in(one, ("images", *folders))]
-    return _dataset(
-        corpus,
-        folder / f"dataset_{corpus}.json",
-        Gallery(sources, folders, partial(_no_images, corpus, root)),
-        split or split_in_name or None,
-        data_dir,
-        escape_ids,
-        direction,
-    )
+        raise DataError(_no_captions(name, root))
+    folders = KNOWN[name].folders
+    sources = [path for one in dict.fromkeys((root / name, folder)) for path in sources_in(one, ("images", *folders))]
+    gallery = Gallery(sources, folders, partial(_no_images, name, root))
+    return _dataset(replace(ref, name=name, split=split), folder / f"dataset_{name}.json", gallery)
 
 
-def load_karpathy(
-    name: str,
-    split: str | None = None,
-    data_dir: str | None = None,
-    escape_ids: bool = False,
-    direction: str | None = None,
-) -> Dataset:
+def load_karpathy(ref: CorpusRef) -> Dataset:
     """Loads `karpathy:<json>` or `karpathy:<json>,<images folder or tar>`; without the latter, images beside the JSON.
 
     Raises:
         UsageError: no path, or no such direction.
         DataError: files are missing or malformed, or the split is not there.
     """
-    rest = name.partition(":")[2]
+    rest = ref.name.partition(":")[2]
     if not rest:
-        raise UsageError(f"{name!r} names no file; expected karpathy:<json>[,<images folder or tar>]")
+        raise UsageError(f"{ref.name!r} names no file; expected karpathy:<json>[,<images folder or tar>]")
     json, _, images = (rest, "", "") if Path(rest).expanduser().is_file() else rest.partition(",")
     path = Path(json).expanduser()
     if images:
@@ -135,46 +117,26 @@ def load_karpathy(
         sources = [named]
     else:
         sources = sources_in(path.parent, ("images",))
-    gallery = Gallery(sources, (), partial(_no_images_beside, name, path))
-    return _dataset(name, path, gallery, split, data_dir, escape_ids, direction)
+    return _dataset(ref, path, Gallery(sources, (), partial(_no_images_beside, ref.name, path)))
 
 
-def _dataset(
-    name: str,
-    path: Path,
-    gallery: Gallery,
-    split: str | None,
-    data_dir: str | None,
-    escape_ids: bool,
-    direction: str | None,
-) -> Dataset:
-    chosen = checked_direction(name, direction, DIRECTIONS, DEFAULT_DIRECTION)
-    split = split or DEFAULT_SPLIT
-    images = captioned_images(path, split, escape_ids)
-    view = VIEWS[chosen]
+def _dataset(ref: CorpusRef, path: Path, gallery: Gallery) -> Dataset:
+    split = ref.split or DEFAULT_SPLIT
+    ref = replace(ref, split=split, direction=checked_direction(ref, DIRECTIONS, DEFAULT_DIRECTION))
+    images = captioned_images(path, split, ref.escape_ids)
 
     def every() -> tuple[CaptionedImage, ...]:
         return images
 
     @cache
     def opened() -> Callable[[str], str]:
-        # Only what reads pictures needs them: captions are searched, and runs measured, without.
+        # Only a consumer that reads images needs the files: captions are searched, and runs measured, without them.
         if not gallery.sources:
             raise DataError(gallery.nothing())
         files = [image.file for image in images]
-        return references(files, gallery.sources, f"{name}/{split}", gallery.folders).__getitem__
+        return references(files, gallery.sources, f"{ref.name}/{split}", gallery.folders).__getitem__
 
-    return Dataset(
-        name=name,
-        split=split,
-        documents=partial(view.documents, every, opened),
-        topics=partial(view.topics, every, opened),
-        qrels=partial(view.qrels, every),
-        data_dir=data_dir,
-        remove_query=False,
-        escape_ids=escape_ids,
-        direction=chosen,
-    )
+    return viewed(ref, every, opened)
 
 
 # --- reading --------------------------------------------------------------------------------------------------------
@@ -237,6 +199,6 @@ def _no_images_beside(name: str, path: Path) -> str:
 
 def _wanted_images(corpus: str, root: Path) -> str:
     """Every place that is looked at in the corpus' own folder, and what belongs there."""
-    source = SOURCES[corpus]
+    source = KNOWN[corpus]
     places = [f"{root / corpus / folder}/" for folder in ("images", *source.folders)]
     return f"{' or '.join(places)} or {root / corpus}/*.tar with {source.origin}"

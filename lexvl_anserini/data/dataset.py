@@ -1,4 +1,4 @@
-"""A data set is a composition: where its documents, topics and judgements come from."""
+"""A dataset: its documents, topics and judgements; loaded by name or by the reference in a manifest."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from pathlib import Path
 from typing import Any
 
 from lexvl_anserini.errors import UnknownName, UsageError
+from lexvl_anserini.manifest import CorpusRef, EncodedCorpus
 from lexvl_anserini.records import Document, Qrel, Topic
 from lexvl_anserini.registry import DATASETS, resolve
 
-# What topics and documents are: query side first.
+# What topics and documents are: the query side first.
 DIRECTIONS = ("text-to-text", "text-to-image", "image-to-text")
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Documents, topics and qrels of one split; each call starts a fresh stream, and only captions are held in memory.
+    """Documents, topics and qrels of one split; each call starts a new stream, and only captions are held in memory.
 
-    name          as `load_dataset` was given it, without the split: `beir/scifact`
+    name          as `load_dataset` got it, without the split: `beir/scifact`
     split         of topics and qrels (and of the documents where the corpus itself is split, as in `demo`)
-    data_dir      the folder it was looked up in, None for the default
-    remove_query  a hit whose doc_id equals the query_id is not counted (BEIR's rule; never for captions)
+    data_dir      the folder of the datasets, None for the default
+    remove_query  a hit whose doc_id equals the query_id does not count (BEIR's rule; never for captions)
     escape_ids    ids are percent-encoded (`data.ids.escape_id`) in documents, topics and qrels alike
     direction     what topics and documents are: text-to-text, text-to-image or image-to-text
     """
@@ -38,9 +39,27 @@ class Dataset:
     escape_ids: bool = False
     direction: str = "text-to-text"
 
+    @classmethod
+    def of(
+        cls,
+        ref: CorpusRef,
+        documents: Callable[[], Iterator[Document]],
+        topics: Callable[[], Iterator[Topic]],
+        qrels: Callable[[], Iterator[Qrel]],
+        remove_query: bool = False,
+    ) -> Dataset:
+        """The dataset of a reference whose split and direction are decided."""
+        split, direction = ref.split or "", ref.direction or "text-to-text"
+        return cls(ref.name, split, documents, topics, qrels, ref.data_dir, remove_query, ref.escape_ids, direction)
+
+    @property
+    def ref(self) -> CorpusRef:
+        """The reference that loads this dataset again."""
+        return CorpusRef(self.name, self.split or None, self.data_dir, self.escape_ids, self.direction)
+
 
 def data_root(data_dir: str | None) -> Path:
-    """The folder of all data sets: the argument, else $LEXVL_DATA, else ~/.cache/lexvl."""
+    """The folder of all datasets: the argument, else $LEXVL_DATA, else ~/.cache/lexvl."""
     return Path(data_dir or os.environ.get("LEXVL_DATA") or "~/.cache/lexvl").expanduser()
 
 
@@ -51,52 +70,64 @@ def load_dataset(
     escape_ids: bool = False,
     direction: str | None = None,
 ) -> Dataset:
-    """Loads a registered data set by name.
+    """Loads a registered dataset by name.
 
     Args:
         name: `demo`, `beir/<name>`, `beir:<path>`, `folder:<path>`, `coco`, `flickr30k`, `flickr8k`,
             `karpathy:<json>[,<images>]`; a split may follow a name without a path: `beir/scifact/train`.
         split: of topics and judgements (and of documents where the corpus itself is split); default `test`.
-        data_dir: folder of the data sets; default $LEXVL_DATA, else ~/.cache/lexvl.
+        data_dir: folder of the datasets; default $LEXVL_DATA, else ~/.cache/lexvl.
         escape_ids: percent-encode white space and control characters in ids instead of refusing them.
-        direction: text-to-text, text-to-image or image-to-text; default the corpus's own.
+        direction: text-to-text, text-to-image or image-to-text; default the dataset's own.
 
     Raises:
         UnknownName: no family or direction of that name.
-        UsageError: the corpus does not have that direction.
+        UsageError: the dataset does not have that direction.
         DataError: its files are missing or malformed; the message says what to put where.
     """
-    family = name.split(":", 1)[0].split("/", 1)[0]
-    load: Callable[[str, str | None, str | None, bool, str | None], Dataset] = resolve("corpus", family, DATASETS)
-    return load(name, split, data_dir, escape_ids, direction)
+    return dataset_of(CorpusRef(name, split, data_dir, escape_ids, direction))
 
 
-def noted_dataset(corpus: Mapping[str, Any], data_dir: str | None = None) -> Dataset:
-    """Loads the data set that the `corpus` of a manifest notes; `data_dir` replaces the folder it was in.
+def dataset_of(ref: CorpusRef) -> Dataset:
+    """Loads the dataset of a reference, for example of `manifest.corpus.ref`.
 
     Raises:
         LexvlError: as `load_dataset`.
     """
-    return load_dataset(
-        corpus["name"],
-        corpus.get("split") or None,
-        data_dir or corpus.get("data_dir"),
-        bool(corpus.get("escape_ids")),
-        corpus.get("direction"),
-    )
+    family = ref.name.split(":", 1)[0].split("/", 1)[0]
+    load: Callable[[CorpusRef], Dataset] = resolve("corpus", family, DATASETS)
+    return load(ref)
 
 
-def checked_direction(name: str, direction: str | None, offered: Sequence[str], default: str) -> str:
-    """The direction asked for, or the default.
+def noted_dataset(corpus: Mapping[str, Any], data_dir: str | None = None) -> Dataset:
+    """Loads the dataset of a manifest's `corpus`; `data_dir` replaces its data folder."""
+    return dataset_of(EncodedCorpus(corpus).ref.at(data_dir))
+
+
+def checked_split(ref: CorpusRef, split_in_name: str | None) -> str | None:
+    """The split of the reference, or the one that follows the name, as in `coco/val`; None if neither is given.
+
+    Raises:
+        UsageError: both are given and differ.
+    """
+    if ref.split and split_in_name and ref.split != split_in_name:
+        raise UsageError(
+            f"{ref.name}: the name says split {split_in_name!r}, the split option {ref.split!r}; give one of them"
+        )
+    return ref.split or split_in_name or None
+
+
+def checked_direction(ref: CorpusRef, offered: Sequence[str], default: str) -> str:
+    """The direction of the reference, or the default.
 
     Raises:
         UnknownName: no direction of that name.
-        UsageError: one that the corpus does not have.
+        UsageError: one that the dataset does not have.
     """
-    if direction is None:
+    if ref.direction is None:
         return default
-    if direction not in DIRECTIONS:
-        raise UnknownName("direction", direction, DIRECTIONS)
-    if direction not in offered:
-        raise UsageError(f"{name} has no direction {direction!r}; it has {', '.join(offered)}")
-    return direction
+    if ref.direction not in DIRECTIONS:
+        raise UnknownName("direction", ref.direction, DIRECTIONS)
+    if ref.direction not in offered:
+        raise UsageError(f"{ref.name} has no direction {ref.direction!r}; it has {', '.join(offered)}")
+    return ref.direction

@@ -8,50 +8,34 @@ four captions of a scene, a topic the fifth; exact words often miss it, because 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import NamedTuple
 
-from lexvl_anserini.data.dataset import DIRECTIONS, Dataset, checked_direction
+from lexvl_anserini.data.dataset import DIRECTIONS, Dataset, checked_direction, checked_split
 from lexvl_anserini.data.karpathy import Caption
-from lexvl_anserini.data.views import VIEWS
+from lexvl_anserini.data.views import viewed
 from lexvl_anserini.data.world.grammar import captions
 from lexvl_anserini.data.world.scenes import SPLITS, Scene, make_scene, scene_id
-from lexvl_anserini.errors import UnknownName, UsageError
+from lexvl_anserini.errors import UnknownName
+from lexvl_anserini.manifest import CorpusRef
 
 __all__ = ["captioned_images", "captions", "load_demo", "scenes"]
 
 
-def load_demo(
-    name: str = "demo",
-    split: str | None = None,
-    data_dir: str | None = None,
-    escape_ids: bool = False,
-    direction: str | None = None,
-) -> Dataset:
+def load_demo(ref: CorpusRef) -> Dataset:
     """Loads `demo` or `demo/<split>`: train (20,000 scenes), val (1,000) or test (1,000, the default).
 
     Raises:
         UnknownName: no such split or direction.
         UsageError: two different splits.
     """
-    split_in_name = name.removeprefix("demo").removeprefix("/") or None
-    if split and split_in_name and split != split_in_name:
-        raise UsageError(f"{name}: the name says split {split_in_name!r}, the split option {split!r}; give one of them")
-    chosen = split or split_in_name or "test"
-    if chosen not in SPLITS:
-        raise UnknownName("split of demo", chosen, SPLITS)
-    direction = checked_direction(name, direction, DIRECTIONS, "text-to-image")
-    view, images, opened = VIEWS[direction], partial(captioned_images, chosen), partial(_opened, chosen, data_dir)
-    return Dataset(
-        name="demo",
-        split=chosen,
-        documents=partial(view.documents, images, opened),
-        topics=partial(view.topics, images, opened),
-        qrels=partial(view.qrels, images),
-        data_dir=data_dir,
-        escape_ids=escape_ids,
-        direction=direction,
-    )
+    split = checked_split(ref, ref.name.removeprefix("demo").removeprefix("/")) or "test"
+    if split not in SPLITS:
+        raise UnknownName("split of demo", split, SPLITS)
+    direction = checked_direction(ref, DIRECTIONS, "text-to-image")
+    ref = replace(ref, name="demo", split=split, direction=direction)
+    return viewed(ref, partial(captioned_images, split), partial(_opened, split, ref.data_dir))
 
 
 def scenes(split: str) -> Iterator[Scene]:

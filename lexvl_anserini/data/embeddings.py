@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -22,6 +22,7 @@ from lexvl_anserini.data.ids import checked_id, unescape_id
 from lexvl_anserini.data.karpathy import CaptionedImage
 from lexvl_anserini.data.views import VIEWS
 from lexvl_anserini.errors import DataError, UsageError
+from lexvl_anserini.manifest import CorpusRef
 from lexvl_anserini.records import Document, Qrel, Topic
 
 if TYPE_CHECKING:
@@ -69,57 +70,41 @@ class Tables:
         return f"{self.table(kind)}::{unescape_id(item_id) if self.escaped else item_id}"
 
 
-def load_embeddings(
-    name: str,
-    split: str | None = None,
-    data_dir: str | None = None,
-    escape_ids: bool = False,
-    direction: str | None = None,
-) -> Dataset:
+def load_embeddings(ref: CorpusRef) -> Dataset:
     """Loads `embeddings:<folder>[,<features>]` or `embeddings:<hub id of a dataset>[,<features>]`.
 
-    Args:
-        name: as above; `embeddings:FOLDER,before_proj_blip` reads img_embs_before_proj_blip.parquet and its like.
-        split: of dataset_meta.json: `test` (default), `val`, `train` (with COCO's `restval`), ...
-        data_dir: not used; the name says where the tables lie.
-        escape_ids: percent-encode white space and control characters in ids instead of refusing them.
-        direction: text-to-image (default) or image-to-text.
-
-    A folder without dataset_meta.json has documents (every row of the image or text table) but neither topics nor
-    judgements.
+    `embeddings:FOLDER,before_proj_blip` reads img_embs_before_proj_blip.parquet and text_embs_before_proj_blip.parquet.
+    Splits are those of dataset_meta.json: `test` (default), `val`, `train` (with COCO's `restval`), ... A folder
+    without that file has documents (every row of the image or text table) but neither topics nor judgements. The
+    direction is text-to-image (default) or image-to-text.
 
     Raises:
-        UsageError: no folder named, or a direction there is not.
+        UsageError: no folder named, or another direction.
         DataError: no such folder or table, or dataset_meta.json is malformed or lacks the split.
     """
-    where, _, features = name.partition(":")[2].partition(",")
+    where, _, features = ref.name.partition(":")[2].partition(",")
     if not where:
-        raise UsageError(f"{name!r} names no folder; expected embeddings:<folder or hub id>[,<features>]")
-    tables = Tables(_folder(where), features, escape_ids)
-    chosen = checked_direction(name, direction, OFFERED, DEFAULT_DIRECTION)
-    own = partial(Dataset, name=name, data_dir=data_dir, escape_ids=escape_ids, direction=chosen)
+        raise UsageError(f"{ref.name!r} names no folder; expected embeddings:<folder or hub id>[,<features>]")
+    tables = Tables(_folder(where), features, ref.escape_ids)
+    direction = checked_direction(ref, OFFERED, DEFAULT_DIRECTION)
     tables.table(IMAGES), tables.table(TEXTS)
     if not (tables.folder / CAPTIONS).is_file():
-        if split is not None:
-            raise DataError(f"{tables.folder}: split {split!r}, but there is no {CAPTIONS} that says what is in it")
-        kind = IMAGES if chosen == "text-to-image" else TEXTS
-        return own(
-            split="",
-            documents=partial(_every_row, tables, kind),
+        if ref.split is not None:
+            raise DataError(f"{tables.folder}: split {ref.split!r}, but there is no {CAPTIONS} that says what is in it")
+        return Dataset.of(
+            replace(ref, direction=direction),
+            documents=partial(_every_row, tables, IMAGES if direction == "text-to-image" else TEXTS),
             topics=partial(_without_captions, tables.folder, "topics"),
             qrels=partial(_without_captions, tables.folder, "judgements"),
         )
-    split = split or DEFAULT_SPLIT
-    images = captioned_images(tables.folder / CAPTIONS, split, escape_ids)
-    return own(
-        split=split,
-        documents=partial(_documents, tables, images, chosen),
-        topics=partial(_topics, tables, images, chosen),
-        qrels=partial(_qrels, images, chosen),
+    split = ref.split or DEFAULT_SPLIT
+    images = captioned_images(tables.folder / CAPTIONS, split, ref.escape_ids)
+    return Dataset.of(
+        replace(ref, split=split, direction=direction),
+        documents=partial(_documents, tables, images, direction),
+        topics=partial(_topics, tables, images, direction),
+        qrels=partial(_qrels, images, direction),
     )
-
-
-# --- the corpus -----------------------------------------------------------------------------------------------------
 
 
 def _documents(tables: Tables, images: Sequence[CaptionedImage], direction: str) -> Iterator[Document]:

@@ -17,6 +17,7 @@ from lexvl_anserini.data.dataset import DIRECTIONS, Dataset, checked_direction
 from lexvl_anserini.data.ids import checked_id
 from lexvl_anserini.data.images import image_suffixes
 from lexvl_anserini.errors import DataError, UsageError
+from lexvl_anserini.manifest import CorpusRef
 from lexvl_anserini.records import Document
 
 log = logging.getLogger(__name__)
@@ -44,13 +45,7 @@ class Files(NamedTuple):
     has: Callable[[str], bool]
 
 
-def load_folder(
-    name: str,
-    split: str | None = None,
-    data_dir: str | None = None,
-    escape_ids: bool = False,
-    direction: str | None = None,
-) -> Dataset:
+def load_folder(ref: CorpusRef) -> Dataset:
     """Loads `folder:<path>`, the path being a folder or an uncompressed tar of one.
 
     A folder with a `corpus.jsonl` is read in BEIR's layout. Otherwise every image and every `.txt` file below it is a
@@ -65,36 +60,32 @@ def load_folder(
         UsageError: no path, or a direction it does not have.
         DataError: no such folder or tar, nothing to read in it, or a split of a folder that has none.
     """
-    path = name.partition(":")[2]
+    path = ref.name.partition(":")[2]
     if not path:
-        raise UsageError(f"{name!r} names no folder; expected folder:<path>")
+        raise UsageError(f"{ref.name!r} names no folder; expected folder:<path>")
     where = Path(path).expanduser()
     if where.is_dir() and corpus_file(where):
-        dataset = load_beir_folder(where, name, split, data_dir, remove_query=False, escape_ids=escape_ids)
-        return replace(dataset, direction=checked_direction(name, direction, DIRECTIONS, "text-to-text"))
+        ref = replace(ref, direction=checked_direction(ref, DIRECTIONS, "text-to-text"))
+        return load_beir_folder(where, ref, remove_query=False)
     files = _files(where)
     first = next(filter(_is_read, files.names()), None)
     if first is None:
         raise DataError(
-            f"{where}: no corpus.jsonl and no file to read in it; expected pictures (.jpg, .png, ...) or {TEXT_SUFFIX}"
+            f"{where}: no corpus.jsonl and no file to read in it; expected images (.jpg, .png, ...) or {TEXT_SUFFIX}"
         )
-    if split is not None:
-        raise DataError(f"{where}: split {split!r} of a plain folder; only BEIR's layout has splits")
-    direction = checked_direction(name, direction, DIRECTIONS, "text-to-image" if _is_image(first) else "text-to-text")
-    return Dataset(
-        name=name,
-        split="",
-        documents=partial(read_files, files, escape_ids, pictures=direction == "text-to-image"),
+    if ref.split is not None:
+        raise DataError(f"{where}: split {ref.split!r} of a plain folder; only BEIR's layout has splits")
+    direction = checked_direction(ref, DIRECTIONS, "text-to-image" if _is_image(first) else "text-to-text")
+    return Dataset.of(
+        replace(ref, direction=direction),
+        documents=partial(read_files, files, ref.escape_ids, images_expected=direction == "text-to-image"),
         topics=partial(_nothing, where, "topics"),
         qrels=partial(_nothing, where, "judgements"),
-        data_dir=data_dir,
-        escape_ids=escape_ids,
-        direction=direction,
     )
 
 
-def read_files(files: Files, escape_ids: bool = False, pictures: bool = False) -> Iterator[Document]:
-    """Streams images and texts; where `pictures` are expected, the first text that is no image's caption is logged.
+def read_files(files: Files, escape_ids: bool = False, images_expected: bool = False) -> Iterator[Document]:
+    """Streams images and texts; where images are expected, the first text that is no image's caption is logged.
 
     Raises:
         DataError: a file name that cannot be an id, or a text that cannot be read or is not UTF-8.
@@ -108,7 +99,7 @@ def read_files(files: Files, escape_ids: bool = False, pictures: bool = False) -
             text = None if caption is None else _read_text(files, caption)
             yield Document(_checked_name(name, where, escape_ids), text=text, image=where)
         elif _is_read(name):
-            if pictures and not stray:
+            if images_expected and not stray:
                 stray = True
                 _log_once(f"{where}: a text without a picture of its name; it is a document of its own")
             yield Document(_checked_name(name[: -len(TEXT_SUFFIX)], where, escape_ids), text=_read_text(files, name))

@@ -8,9 +8,12 @@ text-to-text   no images: a document is the first four captions of an image, the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple, Protocol
 
+from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.data.karpathy import Caption
+from lexvl_anserini.manifest import CorpusRef
 from lexvl_anserini.records import Document, Qrel, Topic
 
 # Captions of an image that make its document, text to text; the next one is the topic, further ones are not used.
@@ -105,3 +108,10 @@ VIEWS: Mapping[str, View] = {
     "image-to-text": View(_caption_documents, _image_topics, _image_to_caption),
     "text-to-text": View(_joined_documents, _fifth_topics, _fifth_to_image),
 }
+
+
+def viewed(ref: CorpusRef, images: Images, opened: Opened) -> Dataset:
+    """The dataset of captioned images in the direction of the reference."""
+    view = VIEWS[ref.direction or ""]
+    documents, topics = partial(view.documents, images, opened), partial(view.topics, images, opened)
+    return Dataset.of(ref, documents, topics, partial(view.qrels, images))
