@@ -1,0 +1,59 @@
+"""The documentation: its commands and options exist, its links resolve, the opening example of each page runs."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import typer
+
+from lexvl_anserini.cli import COMMANDS, make_app
+
+ROOT = Path(__file__).parents[1]
+DOCS = sorted((ROOT / "docs").glob("*.md"))
+PAGES = [*sorted(ROOT.glob("*.md")), *DOCS]
+MODULES = {module.removesuffix(".command"): module for module in COMMANDS.values()}
+
+
+def blocks(page: Path, language: str = r"\w*") -> list[str]:
+    """The contents of a page's code blocks; continued lines are joined."""
+    found = re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    return [block.replace("\\\n", " ") for block in found]
+
+
+def options_of(module: str) -> set[str]:
+    """The options of a command."""
+    command = typer.main.get_command(make_app(import_module(MODULES[module]).command))
+    return {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_and_options_exist(page: Path) -> None:
+    text = "\n".join(blocks(page)) + "\n" + "\n".join(re.findall(r"`([^`\n]+)`", page.read_text(encoding="utf-8")))
+    for module, rest in re.findall(r"python -m ((?:lexvl_anserini|eval)[\w.]*)([^\n|#]*)", text):
+        if module not in MODULES:
+            assert find_spec(module), f"{page.name}: no module {module}"
+            continue
+        unknown = set(re.findall(r"(?<!\S)--[a-z][\w-]*", rest)) - options_of(module) - {"--help"}
+        assert not unknown, f"{page.name}: {module} has no option {', '.join(sorted(unknown))}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_resolve(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
+        assert "://" in target or (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("page", DOCS, ids=lambda page: page.name)
+def test_the_opening_example_runs(page: Path, tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "runs", tmp_path / "runs")
+    example = "set -euo pipefail\npython() { " + sys.executable + ' "$@"; }\n' + blocks(page, "bash")[0]
+    done = subprocess.run(["bash", "-c", example], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
