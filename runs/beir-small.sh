@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SciFact and NFCorpus with BM25, a bag of tokens, an untrained VDR over MiniLM, and dense MiniLM; one table.
-# Usage: bash runs/beir-small.sh [--data-dir FOLDER]      FOLDER/beir/scifact and FOLDER/beir/nfcorpus, else downloaded
+# Usage: bash runs/beir-small.sh [--data-dir FOLDER]      FOLDER/beir/scifact, FOLDER/beir/nfcorpus; default: download
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source runs/setup.sh minilm
@@ -8,7 +8,7 @@ source runs/setup.sh minilm
 data=()
 if [ "${1:-}" = "--data-dir" ]; then data=(--data-dir "$2"); fi
 
-encode() { # DATASET NAME ENCODER [options of encode]: shards and index
+encode() { # DATASET NAME ENCODER [options of encode]: writes shards and index
   local dataset=$1 name=$1.$2 encoder=$3
   shift 3
   python -m lexvl_anserini.encode --corpus "beir/$dataset" --encoder "$encoder" "$@" "${data[@]}" --output "impacts/$name"

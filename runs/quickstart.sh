@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The whole line on the demo's pictures: encode -> index -> search -> measure, in both directions, then one table,
-# three queries explained, and a contact sheet.
-# Usage: bash runs/quickstart.sh          everything goes to .quickstart/ ; a second call finds it done
+# The whole line on the images of the demo: encode -> index -> search -> measure, in both directions; then one table,
+# three explained queries, and a contact sheet.
+# Usage: bash runs/quickstart.sh          writes to .quickstart/ ; a second call finds the files and only prints
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source runs/setup.sh minilm
@@ -44,8 +44,8 @@ python -m eval.demo --label "VDR, Lucene" --label "dense twin, FAISS" --label "V
   --run "$out/runs/text-to-image.vdr-crossmodal.trec" --run "$out/runs/text-to-image.dense-crossmodal.trec" \
   --run "$out/runs/text-to-image.alpha.trec" --run "$out/runs/image-to-text.vdr-crossmodal.trec" \
   --run "$out/runs/image-to-text.dense-crossmodal.trec" --run "$out/runs/captions.bm25.trec"
-echo "alpha asks with a caption's bare words: no text encoder at query time (ms/query is the index's alone, without encoder)"
-echo "BM25 knows no pictures: each picture's fifth caption asks, its other four are the document"
+echo "queries of alpha are the bare words of a caption: no text encoder at query time (ms/query is the index alone)"
+echo "BM25 reads no images: the fifth caption of each image is the query, its other four captions are the document"
 
 for query in "a red boat under the moon" "two dogs on the beach" "a teddy bear in a bedroom"; do
   echo
@@ -56,6 +56,6 @@ done
 python -m eval.sheet --run "$out/runs/text-to-image.vdr-crossmodal.trec" \
   --index "$out/indexes/text-to-image.vdr-crossmodal" --output "$out/contact-sheet.png" >/dev/null
 echo
-echo "document ID is the picture ID.png in ${LEXVL_DATA:-~/.cache/lexvl}/demo/images-*-test.tar"
-echo "queries, first pictures and their terms: $out/contact-sheet.png"
+echo "document ID is the image ID.png in ${LEXVL_DATA:-~/.cache/lexvl}/demo/images-*-test.tar"
+echo "queries, their first images and terms: $out/contact-sheet.png"
 echo "done in $SECONDS s; everything is in $out/"

@@ -1,4 +1,4 @@
-# Sourced by runs/*.sh and tests/run.sh: an environment with this project in it, made once, found at once afterwards.
+# runs/*.sh and tests/run.sh source this file: it makes an environment with this project once, and then finds it.
 # Usage: source runs/setup.sh EXTRAS   (for example: source runs/setup.sh minilm)
 #
 # Uses the active virtual environment if there is one, else .venv in the checkout. $PYTHON names another interpreter.
@@ -26,13 +26,13 @@ if [ -z "${VIRTUAL_ENV:-}" ]; then
   source .venv/bin/activate
 fi
 
-# The mark changes with what is to be installed and with where the checkout lies (the installation points to it).
+# The name of the mark depends on setup.cfg and on the folder of the checkout: an editable installation points there.
 mark="$VIRTUAL_ENV/.lexvl-$1-$(cat setup.cfg <(pwd) | sha256sum | cut -c1-16)"
 if [ ! -e "$mark" ]; then
-  echo "installing lexvl-anserini[$1] and what it needs (some minutes the first time)" >&2
+  echo "installing lexvl-anserini[$1] and its dependencies (some minutes the first time)" >&2
   python -m pip install --quiet --disable-pip-version-check --editable ".[$1]"
   touch "$mark"
 fi
 
-# Compiled numba functions of ranx are kept here, so that only the very first evaluation compiles.
+# Cache of the numba functions of ranx: only the first evaluation compiles them.
 export NUMBA_CACHE_DIR="${NUMBA_CACHE_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/lexvl-numba}"

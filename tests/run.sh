@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Linter, types and tests, in an environment made on the first call.
-# Usage: bash tests/run.sh [--heavy] [pytest arguments]     --heavy runs the slow tests instead of the others
+# Linter, types and tests; the first call makes the environment.
+# Usage: bash tests/run.sh [--heavy] [pytest arguments]     --heavy runs only the slow tests
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source runs/setup.sh test

@@ -123,7 +123,7 @@ def test_a_finished_run_is_left_as_it_is(corpus: str, trained: Path) -> None:
     before = (trained / "model.safetensors").stat().st_mtime_ns
     assert train(recipe_of(corpus), trained.parent, device="cpu") == trained
     assert (trained / "model.safetensors").stat().st_mtime_ns == before
-    with pytest.raises(ArtefactError, match="differ in seed"):
+    with pytest.raises(ArtefactError, match="seed: 12345 found, 7 requested"):
         train(recipe_of(corpus, seed=7), trained.parent, device="cpu")
 
 

@@ -20,7 +20,7 @@ from lexvl_anserini.training.data import CaptionedImages, digest, read_captioned
 from lexvl_anserini.training.loop import check, train
 from lexvl_anserini.training.optimiser import make_accelerator
 from lexvl_anserini.training.recipe import Recipe, checked
-from lexvl_anserini.training.run_folder import OURS, Standing, claim, clear
+from lexvl_anserini.training.run_folder import OURS, TrainingState, claim, clear
 
 COLOURS = ((220, 30, 30), (30, 200, 30), (30, 30, 220), (250, 250, 250))
 DATA = {"training": "a", "validation": "b"}
@@ -251,5 +251,5 @@ def test_the_command_tells_the_state_where_it_stopped(corpus: str, tmp_path: Pat
 
 
 def test_the_mean_of_the_losses_starts_anew() -> None:
-    standing = Standing(2, [1.0, 2.0])
-    assert standing.mean_loss() == 1.5 and standing.losses == []
+    state = TrainingState(2, [1.0, 2.0])
+    assert state.mean_loss() == 1.5 and state.losses == []

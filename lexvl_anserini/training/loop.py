@@ -211,7 +211,7 @@ def encode(pair: TowerPair, batch: TrainingBatch) -> tuple[Sequence[Encoded], Te
 def run_steps(recipe: Recipe, output: Path, inputs: Inputs, learner: Learner, stop_after: int | None) -> int:
     """Runs the steps of a recipe from the last state on, with log, validation and states; returns the steps done."""
     plan, validation = recipe.optimisation, inputs.validation
-    standing = resume(learner.accelerator, output)
+    progress = resume(learner.accelerator, output)
     log.info(
         "%s: %s, %d images, %d terms, %.2f M parameters, step %d of %d",
         output,
@@ -219,28 +219,28 @@ def run_steps(recipe: Recipe, output: Path, inputs: Inputs, learner: Learner, st
         inputs.images,
         len(inputs.columns.vocabulary),
         sum(p.numel() for p in learner.pair.parameters()) / 1e6,
-        standing.step,
+        progress.step,
         plan.steps,
     )
     last = min(plan.steps, stop_after or plan.steps)
     learner.pair.train()
-    began = time.monotonic() - standing.seconds
+    began = time.monotonic() - progress.seconds
     with open(output / LOG, "ab") as lines:
-        for step in range(standing.step, last):
+        for step in range(progress.step, last):
             loss, temperature = learner.loss(recipe, inputs, step)
             learner.update(loss, plan.clip)
             done = step + 1
-            standing.record(loss.item(), time.monotonic() - began)
+            progress.record(loss.item(), time.monotonic() - began)
             if done % recipe.log_every == 0 or done == plan.steps:
-                rate, seconds = learner.scheduler.get_last_lr()[0], round(standing.seconds, 1)
-                row = {"step": done, "loss": standing.mean_loss(), "learning_rate": rate, "seconds": seconds}
+                rate, seconds = learner.scheduler.get_last_lr()[0], round(progress.seconds, 1)
+                row = {"step": done, "loss": progress.mean_loss(), "learning_rate": rate, "seconds": seconds}
                 report(lines, row)
             if validation and (done % recipe.validate_every == 0 or done == plan.steps):
                 row = {"step": done, "temperature": round(temperature.item(), 4)}
                 report(lines, {**row, **validation.measure(learner.pair, recipe.model)})
             if done % recipe.state_every == 0 or done == last:
-                keep(learner.accelerator, output, standing)
-    return standing.step
+                keep(learner.accelerator, output, progress)
+    return progress.step
 
 
 def report(lines: BinaryIO, row: Mapping[str, Any]) -> None:

@@ -1,13 +1,13 @@
-"""The folder of a run: what lies in it, whose run it is, its log and its states.
+"""The folder of a training run: its files, its request, its log and its states.
 
 OUT/
-  recipe.yaml   as it was run
-  data.json     digests of the pictures and captions that it learns from and is measured on
-  log.jsonl     one line per report: step, loss, learning rate, seconds; validation figures
-  words/        the tokenizer that was learned
+  recipe.yaml   the recipe of the run
+  data.json     digests of the images and captions for training and for validation
+  log.jsonl     one line per report: step, loss, learning rate, seconds; or step and validation figures
+  words/        the tokenizer, learned from the training captions
   pixels-*.npy  decoded images, deleted at the end
-  state/        the newest resumable state; state.old/ is the one before it, should that one be damaged
-  model/        the trained checkpoint, as the encoder of its kind loads it; there when all is done
+  state/        the newest state from which the run can resume; state.old/ is the state before it, in case of damage
+  model/        the trained checkpoint in the layout of its encoder; exists when the run is finished
 """
 
 from __future__ import annotations
@@ -33,19 +33,20 @@ log = logging.getLogger(__name__)
 RECIPE, DATA, LOG, WORDS, PIXELS = "recipe.yaml", "data.json", "log.jsonl", "words", "pixels-*.npy"
 STATE, OLD_STATE, MODEL = "state", "state.old", "model"
 OURS = (RECIPE, DATA, LOG, WORDS, PIXELS, STATE, OLD_STATE, MODEL)
-# What it costs time to make again.
-PRECIOUS = (STATE, OLD_STATE, MODEL)
+# Entries that took training steps.
+TRAINED = (STATE, OLD_STATE, MODEL)
 
-STANDING = "step.json"
+# The file of a `TrainingState` in the folder of a state.
+STATE_FILE = "step.json"
 
 
 @dataclass
-class Standing:
-    """How far a run is.
+class TrainingState:
+    """The progress of a run; the accelerator saves weights and optimiser beside it.
 
-    step     steps done
-    losses   of the steps since the log's last line
-    seconds  spent on steps, by all processes that worked on the run
+    step     number of steps done
+    losses   of the steps since the last line of the log
+    seconds  time of all steps, over all processes that worked on the run
     """
 
     step: int = 0
@@ -66,14 +67,14 @@ class Standing:
 
 
 def claim(output: Path, recipe: Recipe, data: Mapping[str, str], overwrite: bool) -> None:
-    """Makes a folder this run's, or finds that it is.
+    """Reserves a folder for a run: an empty folder, one that already holds this run, or one to overwrite.
 
     A run without a saved state has cost no time: another run replaces it.
 
     Args:
         output: folder of the run.
-        recipe: what is trained.
-        data: digests of the data by their role.
+        recipe: of the run.
+        data: digests of the data by role.
         overwrite: start again.
 
     Raises:
@@ -81,7 +82,7 @@ def claim(output: Path, recipe: Recipe, data: Mapping[str, str], overwrite: bool
     """
     names, wanted = entries(output), request(recipe, data)
     found = found_request(output, wanted) if names and not overwrite else None
-    if not finished(output, "a run", wanted, found, overwrite=not names.intersection(PRECIOUS)):
+    if not finished(output, "a run", wanted, found, overwrite=not names.intersection(TRAINED)):
         clear(output)
     with atomic_write(output / RECIPE) as out:
         out.write(yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False).encode())
@@ -89,10 +90,10 @@ def claim(output: Path, recipe: Recipe, data: Mapping[str, str], overwrite: bool
 
 
 def entries(output: Path) -> set[str]:
-    """The names in a run's folder; none where nothing of it was noted.
+    """The names in the folder of a run; an empty set where no run has started.
 
     Raises:
-        ArtefactError: the folder is no run's.
+        ArtefactError: the folder has files and `train` did not write it.
     """
     names = {entry.name for entry in output.iterdir()} - {f"{RECIPE}.part"}
     if names and RECIPE not in names:
@@ -106,7 +107,7 @@ def request(recipe: Recipe, data: Mapping[str, str]) -> dict[str, Any]:
 
 
 def found_request(output: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """The request of the run in a folder; if its files cannot be read, one that differs from the wanted one in that."""
+    """The request of the run in a folder; if its files cannot be read, a request that differs from `wanted` in this."""
     try:
         return request(read_recipe(output / RECIPE), read_json(output / DATA, "digest of the data"))
     except LexvlError as error:
@@ -114,7 +115,7 @@ def found_request(output: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def clear(output: Path) -> None:
-    """Removes what a run consists of, and nothing else; the recipe last, so that half a clearing is still a run's."""
+    """Deletes the files of a run and nothing else; the recipe last, so that a folder half cleared is still a run."""
     mine = [
         entry for entry in output.iterdir() if any(fnmatch(entry.name.removesuffix(".part"), name) for name in OURS)
     ]
@@ -125,54 +126,54 @@ def clear(output: Path) -> None:
             entry.unlink()
 
 
-def keep(accelerator: Any, output: Path, standing: Standing) -> None:
-    """Writes a state whole; the one before it stays."""
+def keep(accelerator: Any, output: Path, progress: TrainingState) -> None:
+    """Writes a state whole; the state before it stays."""
     part, state, old = output / f"{STATE}.part", output / STATE, output / OLD_STATE
     with told_about_disk(state):
         shutil.rmtree(part, ignore_errors=True)
         accelerator.save_state(str(part), safe_serialization=True)
-        write_json(part / STANDING, asdict(standing))
+        write_json(part / STATE_FILE, asdict(progress))
         shutil.rmtree(old, ignore_errors=True)
         if state.exists():
             state.replace(old)
         publish(part, state)
 
 
-def resume(accelerator: Any, output: Path) -> Standing:
-    """Loads the newest state that is whole and drops the log's lines after it.
+def resume(accelerator: Any, output: Path) -> TrainingState:
+    """Loads the newest whole state and deletes the lines of the log after it; a new state if there is none.
 
     Raises:
-        ArtefactError: there are states, and all of them are damaged.
+        ArtefactError: all states are damaged.
     """
     problems = []
     for state in (output / STATE, output / OLD_STATE):
         if not state.exists():
             continue
         try:
-            standing = Standing(**read_json(state / STANDING, "training state"))
+            progress = TrainingState(**read_json(state / STATE_FILE, "training state"))
             accelerator.load_state(str(state))
-        except Exception as error:  # torch, pickle and safetensors have each their own for a file that is cut off
+        except Exception as error:  # torch, pickle and safetensors each raise their own error for a truncated file
             problems.append(f"{state}: a damaged state ({str(error).splitlines()[0] if str(error) else error!r})")
             log.warning("%s", problems[-1])
             continue
         if state.name != STATE:
             shutil.rmtree(output / STATE, ignore_errors=True)
             publish(state, output / STATE)
-        cut_log(output / LOG, standing.step)
-        return standing
+        cut_log(output / LOG, progress.step)
+        return progress
     if problems:
         raise ArtefactError(f"{'; '.join(problems)}; --overwrite starts again")
     (output / LOG).unlink(missing_ok=True)
-    return Standing()
+    return TrainingState()
 
 
 def step_of(state: Path) -> int:
-    """How many steps a state has seen."""
-    return int(read_json(state / STANDING, "training state")["step"])
+    """The number of steps of a state."""
+    return int(read_json(state / STATE_FILE, "training state")["step"])
 
 
 def cut_log(path: Path, step: int) -> None:
-    """Keeps the whole lines of the log up to a step."""
+    """Deletes incomplete lines of the log, and lines after a step."""
     if path.is_file():
         lines = path.read_bytes().splitlines(keepends=True)
         with atomic_write(path) as out:
