@@ -1,9 +1,19 @@
-"""Measuring: a run and its judgements become measurements, measurements become tables.
+"""Evaluation: a run and its judgements become measurements, measurements become tables.
 
-run, qrels -> strict order -> values -> rows -> text, Markdown, LaTeX, CSV, JSON
-(inputs.py)   (order.py)  (metrics.py) (tables.py) (render.py)
+run, qrels -> strict order -> values -> table -> text, Markdown, LaTeX, CSV, JSON
+(measures/inputs, ties)  (measures/metrics) (report/tables) (report/render)
 
-Commands: `python -m eval.score` (any run and qrels), `eval.beir`, `eval.msmarco`, `eval.table` (systems by measures),
-`eval.compare` (significance), `eval.quantisation` (what integer impacts cost), `eval.efficiency` (benchmarks).
-Importing the package loads nothing heavy; ranx is imported in `metrics.py` when a first measure is computed.
+Each command is one file: options, one call, print. `measures/` computes, `report/` formats, `efficiency/` has the
+benchmarks.
+
+score ....................... any run against any judgements
+beir, msmarco ............... the same with the measures and rules of these datasets
+coco, flickr30k, flickr8k, demo ... images with captions: R@k as the papers define it
+table, compare .............. systems side by side; systems against a baseline, with significance
+quantisation, pruning, ann .. what integer impacts, shorter vectors and approximate search lose
+ceiling, concepts ........... the best possible recall on the demo; what an image model names
+sheet ....................... a contact sheet of queries and their hits
+efficiency .................. benchmarks on this machine
+
+Importing the package loads nothing heavy; `metrics` imports ranx when it computes the first measure.
 """

@@ -1,33 +1,36 @@
-"""Measures runs as BEIR does: hits that are the query itself go before the cut, every topic of the qrels counts."""
+"""Measures runs as BEIR does: drops hits that are the query itself before the cut, counts every topic of the qrels."""
 
 from __future__ import annotations
 
+import sys
+
 from eval import options
-from eval.measures.inputs import Source
-from eval.score import Format, print_scores
-from lexvl_anserini.cli import DataDir, Verbose, run
+from eval.measures.inputs import describe_run
+from eval.measures.measure_runs import measure_runs
+from eval.report.render import check_format
+from eval.report.tables import SCORE_FORMATS, render_scores
+from lexvl_anserini.cli import Verbose, expanded, run
 
 DEFAULT_MEASURES = ["nDCG@10", "Recall@100", "Recall@1000", "RR@10"]
 
 
+@expanded
 def command(
     runs: options.Runs,
-    qrels: options.Qrels = None,
-    dataset: options.DatasetName = None,
-    split: options.Split = None,
-    data_dir: DataDir = None,
+    judgements: options.JudgementOptions,
     measures: options.Measures = DEFAULT_MEASURES,
     escape_ids: options.EscapeIds = False,
     per_topic: options.PerTopic = False,
-    output_format: Format = "text",
+    output_format: options.ScoreFormat = "text",
     verbose: Verbose = False,
 ) -> None:
-    """Measure runs on a BEIR data set: nDCG@10, Recall@100, Recall@1000 and RR@10.
+    """Measure runs on a BEIR dataset: nDCG@10, Recall@100, Recall@1000 and RR@10.
 
     Example: python -m eval.beir --run runs/beir-scifact.vdr.trec --dataset beir/scifact
     """
-    source = Source(qrels, dataset, split, data_dir, escape_ids)
-    print_scores(runs, source, measures, per_topic=per_topic, output_format=output_format, remove_query=True)
+    check_format(output_format, SCORE_FORMATS)
+    measured = measure_runs(map(describe_run, runs), judgements.source(escape_ids), measures, remove_query=True)
+    sys.stdout.write(render_scores(measured, per_topic, output_format))
 
 
 if __name__ == "__main__":

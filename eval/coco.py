@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from eval.measures.image_text import caption_command
+from eval.image_text import caption_command
 from lexvl_anserini.cli import run
 
 command = caption_command("coco", "eval.coco")

@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
+import sys
+
 from eval import options
-from eval.measures.inputs import Source
-from eval.score import Format, print_scores
-from lexvl_anserini.cli import DataDir, Verbose, run
+from eval.measures.inputs import describe_run
+from eval.measures.measure_runs import measure_runs
+from eval.report.render import check_format
+from eval.report.tables import SCORE_FORMATS, render_scores
+from lexvl_anserini.cli import Verbose, expanded, run
 
 DEFAULT_MEASURES = ["RR@10"]
 
 
+@expanded
 def command(
     runs: options.Runs,
-    qrels: options.Qrels = None,
-    dataset: options.DatasetName = None,
-    split: options.Split = None,
-    data_dir: DataDir = None,
+    judgements: options.JudgementOptions,
     measures: options.Measures = DEFAULT_MEASURES,
     per_topic: options.PerTopic = False,
-    output_format: Format = "text",
+    output_format: options.ScoreFormat = "text",
     verbose: Verbose = False,
 ) -> None:
     """Measure runs on MS MARCO passages: RR@10 over all topics of the qrels.
 
     Example: python -m eval.msmarco --run runs/dev.splade.trec --qrels qrels.dev.small.tsv
     """
-    source = Source(qrels, dataset, split, data_dir)
-    print_scores(runs, source, measures, per_topic=per_topic, output_format=output_format, remove_query=False)
+    check_format(output_format, SCORE_FORMATS)
+    measured = measure_runs(map(describe_run, runs), judgements.source(), measures, remove_query=False)
+    sys.stdout.write(render_scores(measured, per_topic, output_format))
 
 
 if __name__ == "__main__":

@@ -1,34 +1,68 @@
-"""The options that several commands of this package share, so that each means the same everywhere."""
+"""The options that several commands of this package share, so that each has the same meaning everywhere."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from eval.measures.inputs import Source
+from lexvl_anserini.cli import DataDir
+
 Runs = Annotated[list[Path], typer.Option("--run", help="A run in TREC format, plain or .gz; repeat for several.")]
-Qrels = Annotated[Path | None, typer.Option("--qrels", help="Judgements: TREC's four columns or BEIR's .tsv.")]
-DatasetName = Annotated[
-    str | None,
-    typer.Option("--dataset", help="Data set of the judgements; default: what the run's manifest says."),
-]
-Split = Annotated[str | None, typer.Option("--split", help="Split of the judgements; default: the run's, else test.")]
-EscapeIds = Annotated[bool, typer.Option("--escape-ids", help="Percent-encode the judgements' ids, as in the run.")]
 Measures = Annotated[
     list[str],
     typer.Option("--measure", help="nDCG@k, RR@k, Recall@k, HitRate@k, AP@k, P@k; repeat for several."),
 ]
-RelevanceLevel = Annotated[
-    int, typer.Option("--relevance-level", help="Least relevance that is relevant (2 for TREC DL); not for nDCG.")
+Labels = Annotated[
+    list[str] | None,
+    typer.Option("--label", help="A run's system, one per --run; default: the encoder of its manifest."),
 ]
-Ties = Annotated[
-    str, typer.Option("--ties", help="Order of equal scores: rank (the run's own) or trec_eval (doc id descending).")
+Efficiency = Annotated[
+    bool, typer.Option("--efficiency/--no-efficiency", help="Also the figures of the searches: terms, MB, ms.")
 ]
-RemoveQuery = Annotated[
-    bool | None,
-    typer.Option(
-        "--remove-query/--keep-query", help="Drop hits whose doc id is the query id; default: the data set's rule."
-    ),
-]
+EscapeIds = Annotated[bool, typer.Option("--escape-ids", help="Percent-encode the judgements' ids, as in the run.")]
 PerTopic = Annotated[bool, typer.Option("--per-topic", help="Also print every topic's value.")]
+ScoreFormat = Annotated[str, typer.Option("--format", help="text, json (fields of Measurement) or csv (the same).")]
+TableFormat = Annotated[str, typer.Option("--format", help="text, markdown, latex, csv or json.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1.")]
+QrelsFile = Annotated[Path | None, typer.Option("--qrels", help="Judgements: TREC's four columns or BEIR's .tsv.")]
+DatasetName = Annotated[
+    str | None, typer.Option("--dataset", help="Dataset of the judgements; default: that of the run's manifest.")
+]
+Split = Annotated[str | None, typer.Option("--split", help="Split of the judgements; default: the run's, else test.")]
+
+
+@dataclass(frozen=True)
+class JudgementOptions:
+    """Where the judgements come from; what is not given comes from the run's manifest."""
+
+    qrels: QrelsFile = None
+    dataset: DatasetName = None
+    split: Split = None
+    data_dir: DataDir = None
+
+    def source(self, escape_ids: bool = False) -> Source:
+        """The judgements that the options name."""
+        return Source(self.qrels, self.dataset, self.split, self.data_dir, escape_ids)
+
+
+@dataclass(frozen=True)
+class RuleOptions:
+    """How a run is measured, named as the parameters of `measure_runs`."""
+
+    relevance_level: Annotated[
+        int, typer.Option("--relevance-level", help="Least relevance that is relevant (2 for TREC DL); not for nDCG.")
+    ] = 1
+    ties: Annotated[
+        str,
+        typer.Option("--ties", help="Order of equal scores: rank (the run's own) or trec_eval (doc id descending)."),
+    ] = "rank"
+    remove_query: Annotated[
+        bool | None,
+        typer.Option(
+            "--remove-query/--keep-query", help="Drop hits whose doc id is the query id; default: the dataset's rule."
+        ),
+    ] = None

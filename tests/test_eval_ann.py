@@ -8,21 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from eval.ann import Vectors, compare, grid, parameter_lists, recall
+from eval.measures.ann_loss import DenseCorpus, compare_layouts, grid, parameter_lists
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.errors import UnknownName, UsageError
 
 
-def vectors(count: int = 300, width: int = 16, queries: int = 5) -> Vectors:
+def vectors(count: int = 300, width: int = 16, queries: int = 5) -> DenseCorpus:
     found = np.random.default_rng(0).normal(size=(count + queries, width)).astype(np.float32)
     found /= np.linalg.norm(found, axis=1, keepdims=True)
-    return Vectors([f"d{i}" for i in range(count)], found[:count], found[count:])
-
-
-def test_recall_by_hand() -> None:
-    """Of {a, b} one is found, of {c, d} both; the second list is too short for its depth."""
-    assert recall([["a", "x", "b"], ["d", "c"]], [["a", "b", "c"], ["c", "d", "e"]], 2) == 0.75
-    assert recall([["a"]], [["a", "b", "c"]], 3) == pytest.approx(1 / 3)
+    return DenseCorpus([f"d{i}" for i in range(count)], found[:count], found[count:])
 
 
 def test_parameters() -> None:
@@ -37,7 +31,7 @@ def test_parameters() -> None:
 def test_layouts_are_compared_with_the_exact_ranking() -> None:
     settings = {"ivfpq": {"nprobe": ["1", "7"], "nbits": ["6"], "m": ["8"]}}
     names = ["flat", "sq8", "ivfpq", "binary", "hnsw"]
-    rows = list(compare(vectors(), names, settings, [16, 8], [1, 10]))
+    rows = list(compare_layouts(vectors(), names, settings, [16, 8], [1, 10]))
     assert [(row.dimensions, row.layout) for row in rows] == [
         (d, name) for d in (16, 8) for name in ("flat", "sq8", "ivfpq", "ivfpq", "binary", "hnsw")
     ]
@@ -57,7 +51,7 @@ def test_what_does_not_fit() -> None:
         ((["hnsw"], {"hnsw": {"x": ["8"]}}, [16], [1]), UnknownName, "no|unknown parameter of FAISS layout 'hnsw' 'x'"),
     ):
         with pytest.raises(error, match=message):
-            list(compare(vectors(), *arguments))
+            list(compare_layouts(vectors(), *arguments))
 
 
 @pytest.mark.shared

@@ -12,8 +12,9 @@ from embedding_tables import write_embeddings
 from typer.testing import CliRunner
 
 import eval.coco
-from eval.measures.image_text import HEADINGS, caption_table, rsum, with_judgements
+from eval.measures.hit_rates import HEADINGS, rsum, with_judgements
 from eval.measures.inputs import RunCard, Source
+from eval.report.tables import caption_table
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.files import write_json
 from lexvl_anserini.manifest import RunManifest, manifest_path

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 import eval.ceiling
-from eval.ceiling import Tellable, agreeing_counts, best_recall, ceiling
+from eval.measures.caption_ceiling import FactIndex, agreeing_counts, best_recall, ceiling
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.data.demo import captions, scenes
 from lexvl_anserini.data.world import facts, grammar
@@ -34,7 +34,7 @@ def listed():
 
 @pytest.fixture(scope="module")
 def index(listed):
-    return Tellable(listed)
+    return FactIndex(listed)
 
 
 def wordings(scene, slot, *about):
@@ -115,7 +115,7 @@ def test_inverted_scenes_are_described_from_the_landmark():
 
 
 def test_ambiguous_words_agree_with_all_they_can_mean():
-    index = Tellable([SEAT, SEAT._replace(subject=CHAIR), SEAT._replace(subject=replace(BENCH, colour="blue"))])
+    index = FactIndex([SEAT, SEAT._replace(subject=CHAIR), SEAT._replace(subject=replace(BENCH, colour="blue"))])
     seat, bench = (Fact(facts.noun, ("subject",), noun) for noun in ("seat", "bench"))
     red, park = Fact(facts.colour, ("subject",), "red"), Fact(facts.place, (False,), "in a park")
     assert index.agreeing([seat]) == 0b111
@@ -127,7 +127,7 @@ def test_ambiguous_words_agree_with_all_they_can_mean():
 
 def test_facts_of_two_readings_do_not_mix():
     """A bench left of a chair: a chair right of a bench, but no chair left of a bench."""
-    index = Tellable([SEAT._replace(relation="left of", landmark=CHAIR)])
+    index = FactIndex([SEAT._replace(relation="left of", landmark=CHAIR)])
 
     def told(subject, link, landmark):
         said = ((facts.noun, ("subject",), subject), (facts.link, (0,), link), (facts.noun, ("landmark",), landmark))

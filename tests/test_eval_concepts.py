@@ -12,8 +12,16 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import eval.concepts
-from eval.concepts import Likely, details, in_own_captions, row, sample, tally
-from eval.measures.meanings import (
+from eval.measures import image_concepts
+from eval.measures.image_concepts import (
+    ConceptFrequencies,
+    concept_means,
+    count_correct,
+    details,
+    in_own_captions,
+    sample,
+)
+from eval.measures.word_meanings import (
     STOP_WORDS,
     Concept,
     Meaning,
@@ -133,22 +141,22 @@ def test_what_is_true_of_a_scene():
 def test_a_tally_by_hand():
     # boats and a house, right; a dog, wrong; seat names nothing; finned neither; zebra and photo are never right
     told = found("vessel", "sailboat", "seat", "home", "scarlet", "puppy", "finned", "zebra", "photo", "green", "ocean")
-    assert tally(told, HARBOUR) == (2, 1, 1, 1, 0, 0)
+    assert count_correct(told, HARBOUR) == (2, 1, 1, 1, 0, 0)
     # a vague word takes a place too
-    assert tally(found("boat", "seat", places=1), HARBOUR) == (1, 0, 0, 0, 0, 0)
-    assert tally([], HARBOUR) == (0, 0, 0, 0, 0, 0)
+    assert count_correct(found("boat", "seat", places=1), HARBOUR) == (1, 0, 0, 0, 0, 0)
+    assert count_correct([], HARBOUR) == (0, 0, 0, 0, 0, 0)
 
 
 def test_a_vague_word_is_neither_right_nor_wrong():
     bench = HARBOUR._replace(subject=Thing("bench", "red", 1, "medium"))
-    assert tally(found("seat"), bench)[:2] == (0, 0)
-    assert tally(found("seat", "bench"), bench)[:2] == (1, 0)
-    assert tally(found("seat", "stool"), bench)[:2] == (0, 1)
+    assert count_correct(found("seat"), bench)[:2] == (0, 0)
+    assert count_correct(found("seat", "bench"), bench)[:2] == (1, 0)
+    assert count_correct(found("seat", "stool"), bench)[:2] == (0, 1)
 
 
 def test_a_row_by_hand():
     pictures = [found("boat", "house", "rain"), found("dog", "horse", "green"), found("red")]
-    one = row("hand", pictures, [HARBOUR, OTHER, OTHER])
+    one = concept_means("hand", pictures, [HARBOUR, OTHER, OTHER])
     assert (one.ranking, one.images) == ("hand", 3)
     assert one.two_objects == pytest.approx(1 / 3)
     assert one.any_object == pytest.approx(2 / 3)
@@ -156,7 +164,7 @@ def test_a_row_by_hand():
     assert one.wrong_objects == pytest.approx((0 + 1 + 0) / 3)
     assert one.weather == pytest.approx(1 / 3)
     with pytest.raises(ValueError, match="zip"):
-        row("short", pictures[:2], [HARBOUR, OTHER, OTHER])
+        concept_means("short", pictures[:2], [HARBOUR, OTHER, OTHER])
 
 
 # --- the rankings beside it -----------------------------------------------------------------------------------------
@@ -164,7 +172,7 @@ def test_a_row_by_hand():
 
 def test_what_is_likely_is_counted_in_captions():
     training = [scene for number, scene in zip(range(60), scenes("train"), strict=False)]
-    likely = Likely(training)
+    likely = ConceptFrequencies(training)
     assert likely.captions[None, None] == 5 * len(training)
     of_all = likely.frequent()
     said = [set(meanings(words_of(caption))) for scene in training for caption in captions(scene)]
@@ -180,7 +188,7 @@ def test_what_is_likely_is_counted_in_captions():
 
 def test_its_own_captions_name_what_is_there():
     for _, scene in zip(range(40), scenes("test"), strict=False):
-        told = tally(in_own_captions(scene), scene)
+        told = count_correct(in_own_captions(scene), scene)
         assert told.objects >= 1
 
 
@@ -229,7 +237,7 @@ def command(monkeypatch):
             ),
         )
         monkeypatch.setattr(
-            eval.concepts, "scenes", lambda split: (s for _, s in few) if split == "train" else scenes(split)
+            image_concepts, "scenes", lambda split: (s for _, s in few) if split == "train" else scenes(split)
         )
         result = CliRunner().invoke(make_app(eval.concepts.command), ["--split", "val", *arguments])
         if result.exception and not isinstance(result.exception, SystemExit):

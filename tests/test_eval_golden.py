@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from eval.measures.metrics import evaluate, means
-from eval.measures.order import strict_order
+from eval.measures.ties import strict_order
 from lexvl_anserini.data.topics import read_qrels
 from lexvl_anserini.ranking.runs import in_rank_order, read_run
 from lexvl_anserini.records import Qrel, ScoredDoc

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eval.measures.metrics import Measure, evaluate, mean, means, parse_measure, parse_measures, per_topic
-from eval.measures.order import strict_order
+from eval.measures.ties import strict_order
 from lexvl_anserini.errors import DataError, UnknownName, UsageError
 from lexvl_anserini.records import Measurement, Qrel, ScoredDoc
 

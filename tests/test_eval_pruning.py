@@ -8,7 +8,8 @@ import pytest
 from test_shards_reading import jsonl, write_shards
 from typer.testing import CliRunner
 
-from eval.pruning import Measured, command, measure_settings, rows_of, settings_of
+from eval.measures.pruning_loss import Measured, measure_settings, rows_of, settings_of
+from eval.pruning import command
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.errors import UsageError
 from lexvl_anserini.records import ImpactQuery, Qrel

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_matrix
 
-from eval import quantisation
-from eval.measures.order import strict_order
-from eval.quantisation import exact_search, figures, overlap, quantisation_loss
+from eval.measures import exact
+from eval.measures.exact import exact_search, overlap
+from eval.measures.quantisation_loss import figures, quantisation_loss
+from eval.measures.ties import strict_order
 from lexvl_anserini.errors import DataError
 from lexvl_anserini.quantise import Quantiser, SideQuantiser
 from lexvl_anserini.records import Qrel, ScoredDoc
@@ -38,7 +39,7 @@ def test_exact_search_orders_ties_by_doc_id_and_keeps_the_type():
 
 def test_blocks_do_not_matter(monkeypatch: pytest.MonkeyPatch):
     whole = list(exact_search(QUERIES, DOCUMENTS, QUERY_IDS, DOC_IDS, 3))
-    monkeypatch.setattr(quantisation, "BLOCK_CELLS", 1)
+    monkeypatch.setattr(exact, "BLOCK_CELLS", 1)
     assert list(exact_search(QUERIES, DOCUMENTS, QUERY_IDS, DOC_IDS, 3)) == whole
 
 
@@ -48,6 +49,9 @@ def test_overlap_is_the_share_of_the_references_first_k():
     assert overlap(reference, other, 2) == (1 / 2 + 0) / 2
     assert overlap(reference, other, 9) == (2 / 4 + 0) / 2
     assert overlap({**reference, "left with nothing": []}, reference, 3) == 1
+    # Of {a, b} one is found, of {c, d} both; the second list is too short for its depth.
+    assert overlap({"1": ["a", "b", "c"], "2": ["c", "d", "e"]}, {"1": ["a", "x", "b"], "2": ["d", "c"]}, 2) == 0.75
+    assert overlap({"1": ["a", "b", "c"]}, {"1": ["a"]}, 3) == pytest.approx(1 / 3)
 
 
 def test_fine_quantising_loses_nothing():

@@ -131,7 +131,7 @@ def test_the_manifest_knows_the_data_set_and_its_rule(toy: Path, call: Callable)
 def test_a_cut_deeper_than_the_lists_is_told(toy: Path, call: Callable, caplog: pytest.LogCaptureFixture):
     write_manifest(toy / "a.trec", hits=10)
     assert call(score.command, "--run", "a.trec", "--measure", "Recall@100", "--measure", "RR@10")[0] == 0
-    assert "a.trec: holds 10 hits a topic; Recall@100 cannot see more" in caplog.text
+    assert "a.trec: holds 10 hits per topic; Recall@100 cannot see more" in caplog.text
 
 
 def test_a_data_set_by_name_overrides_the_manifest(toy: Path, call: Callable):

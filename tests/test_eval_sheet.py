@@ -18,19 +18,17 @@ from typer.testing import CliRunner
 
 import lexvl_anserini.explain
 from eval.report import strips
-from eval.report.strips import Cell, Strip, draw_sheet, fitted, layout, of_few_colours, text_width, wrapped
-from eval.sheet import (
-    DEFAULT_HITS,
-    Item,
-    answered,
-    command,
-    first_right,
-    gathered,
+from eval.report.answers import (
+    first_relevant,
     hits_of,
     item_of,
     sample_queries,
     source_of,
+    strips_of_queries,
+    strips_of_run,
 )
+from eval.report.strips import Cell, Item, Strip, draw_sheet, fitted, layout, of_few_colours, text_width, wrapped
+from eval.sheet import DEFAULT_HITS, command
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.errors import DataError, UsageError
@@ -43,9 +41,9 @@ RED, BLUE = (255, 0, 0), (0, 0, 255)
 TERMS = (SharedTerm("dog", 2, 9, 18), SharedTerm("cat", 1, 6, 6))
 
 
-def cell(colour: Any = RED, right: bool = False, **changed: Any) -> Cell:
+def cell(colour: Any = RED, relevant: bool = False, **changed: Any) -> Cell:
     item = Item("a.png", Image.new("RGB", (4, 4), colour), "")
-    return Cell(item, 24.0, right, TERMS, ("dog", "cat"))._replace(**changed)
+    return Cell(item, 24.0, relevant, TERMS, ("dog", "cat"))._replace(**changed)
 
 
 def strip(*cells: Cell, query: Item | None = None) -> Strip:
@@ -70,8 +68,8 @@ def test_a_sheet_is_as_wide_as_its_widest_strip():
     # margins 24, the query 202, five times 256 and the gap of 14 before each
     assert sheet.width == 2 * 24 + 202 + 5 * (14 + 256)
     # picture 256, its name 40, five terms of 29, two lines of 24 of its own, and 36 to the next strip
-    assert sheet.asked == 256 + 40 + 5 * 29 + 2 * 24
-    assert sheet.strip == sheet.asked + 36
+    assert sheet.content == 256 + 40 + 5 * 29 + 2 * 24
+    assert sheet.strip == sheet.content + 36
     assert sheet.height == 24 + 2 * sheet.strip + 17
     assert [sheet.top(0), sheet.top(1)] == [24, 24 + sheet.strip]
     assert [sheet.left(1), sheet.left(5)] == [24 + 202 + 14, 24 + 202 + 14 + 4 * 270]
@@ -83,7 +81,7 @@ def test_a_sheet_is_not_narrower_than_its_legend():
 
 
 def test_pictures_frames_and_bars_are_where_the_layout_says(tmp_path):
-    shown = [strip(cell(RED), cell(BLUE, right=True)), strip(cell(BLUE))]
+    shown = [strip(cell(RED), cell(BLUE, relevant=True)), strip(cell(BLUE))]
     sheet = layout(shown, 2)
     seen = drawn(tmp_path, *shown)
     assert seen.shape == (sheet.height, sheet.width, 3)
@@ -110,7 +108,7 @@ def test_a_strip_without_hits_and_a_hit_without_terms(tmp_path):
 
 
 def test_the_same_strips_are_the_same_bytes_whatever_the_users_settings(tmp_path):
-    shown = [strip(cell(right=True), cell(BLUE, item=Item("c", None, "two boats — zwei Boote ⛵")))]
+    shown = [strip(cell(relevant=True), cell(BLUE, item=Item("c", None, "two boats — zwei Boote ⛵")))]
     draw_sheet(shown, tmp_path / "a.png", 5)
     with matplotlib.rc_context({"font.family": "monospace", "savefig.dpi": 30, "text.usetex": False, "font.size": 40}):
         draw_sheet(shown, tmp_path / "b.png", 5)
@@ -182,7 +180,7 @@ def test_a_long_query_stays_in_its_strip(tmp_path):
     long = Item("q", Image.new("RGB", (9, 9), RED), "word " * 500)
     seen = drawn(tmp_path, strip(cell(), query=long), strip(cell()))
     sheet = layout([strip(cell())], 2)
-    between = seen[sheet.top(0) + sheet.asked + 4 : sheet.top(1) - strips.SPACE * 6 // 10 - 2, : strips.ASKED]
+    between = seen[sheet.top(0) + sheet.content + 4 : sheet.top(1) - strips.SPACE * 6 // 10 - 2, : strips.QUERY]
     assert (between == 255).all()
 
 
@@ -211,14 +209,14 @@ def test_hits_of_topics_with_and_without(tmp_path):
 
 def test_where_the_first_relevant_one_is():
     hits = [ScoredDoc("q", doc_id, rank, 1.0) for rank, doc_id in enumerate("abc", start=1)]
-    assert first_right(hits, {"b", "c"}) == "relevant at rank 2"
-    assert first_right(hits, {"z"}) == "not among 3 hits"
+    assert first_relevant(hits, {"b", "c"}) == "relevant at rank 2"
+    assert first_relevant(hits, {"z"}) == "not among 3 hits"
 
 
 def test_items(tmp_path):
     Image.new("RGB", (2, 2), RED).save(tmp_path / "a.png")
     picture = item_of(Document("d", image=str(tmp_path / "a.png")))
-    assert picture.name == "a.png" and picture.picture is not None
+    assert picture.name == "a.png" and picture.image is not None
     assert item_of(Document("d", title="T", text="x")) == Item("d", None, "T x")
     assert item_of(Topic("q", "x")) == Item("q", None, "x")
     with pytest.raises(DataError, match=r"none\.png: cannot be read"):
@@ -249,7 +247,7 @@ def test_a_run_over_another_index_is_refused(tmp_path, monkeypatch, about, told)
     known = SimpleNamespace(
         source=SimpleNamespace(dataset="demo", split="test", direction="text-to-image", data_dir=None, escape_ids=False)
     )
-    monkeypatch.setattr("eval.sheet.describe_run", lambda path: known)
+    monkeypatch.setattr("eval.report.answers.describe_run", lambda path: known)
     with pytest.raises(UsageError, match=told):
         source_of(tmp_path / "r.trec", about, None)
 
@@ -284,30 +282,30 @@ DATASET = Dataset(
 
 def test_topics_hits_and_their_terms(tmp_path, index, caplog):
     run = write_run_lines(tmp_path / "r.trec", "q1 Q0 d1 1 10 t", "q1 Q0 d2 2 3 t")
-    [first, second] = gathered(DATASET, index, ToySheet(), run, ["q1", "q2"], DEFAULT_HITS)
-    assert [(c.item.name, c.score, c.right) for c in first.cells] == [("d1", 10.0, False), ("d2", 3.0, True)]
+    [first, second] = strips_of_run(DATASET, index, ToySheet(), run, ["q1", "q2"], DEFAULT_HITS)
+    assert [(c.item.name, c.score, c.relevant) for c in first.cells] == [("d1", 10.0, False), ("d2", 3.0, True)]
     assert first.cells[0].terms == (SharedTerm("dog", 1, 9, 9), SharedTerm("cat", 1, 1, 1))
     assert first.cells[1].own == ["Ein", "Boot,", "ein", "Hündchen", "—", "犬"]
     assert first.found == "relevant at rank 2"
     assert second == Strip(Item("q2", None, "zebra"), (), "not among 0 hits")
     assert not caplog.records
-    [only] = gathered(DATASET, index, ToySheet(), run, ["q1"], 1)
+    [only] = strips_of_run(DATASET, index, ToySheet(), run, ["q1"], 1)
     assert len(only.cells) == 1 and only.found == "relevant at rank 2", "also of a hit that is not shown"
     draw_sheet([first, second], tmp_path / "sheet.png", 5)
     assert Image.open(tmp_path / "sheet.png").width == layout([first], 5).width
 
 
 def test_queries_that_were_typed(tmp_path, index):
-    [dogs, boat] = answered(DATASET, index, ToySheet(), ["dog", "boat"], 5)
-    assert [(c.item.name, c.score, c.right) for c in dogs.cells] == [("d1", 9, False), ("d2", 3, False)]
+    [dogs, boat] = strips_of_queries(DATASET, index, ToySheet(), ["dog", "boat"], 5)
+    assert [(c.item.name, c.score, c.relevant) for c in dogs.cells] == [("d1", 9, False), ("d2", 3, False)]
     assert boat.query == Item("", None, "boat") and boat.found == ""
     assert [(c.item.name, c.terms) for c in boat.cells] == [("d2", (SharedTerm("boat", 1, 2, 2),))]
     draw_sheet([dogs, boat], tmp_path / "sheet.png", 5)
     with pytest.raises(UsageError, match="a text that is not empty"):
-        answered(DATASET, index, ToySheet(), [" "], 5)
+        strips_of_queries(DATASET, index, ToySheet(), [" "], 5)
     other = replace(DATASET, documents=lambda: iter(SHOWN[1:]))
     with pytest.raises(DataError, match="'d1' is no longer in toy; encode and index it again"):
-        answered(other, index, ToySheet(), ["dog"], 5)
+        strips_of_queries(other, index, ToySheet(), ["dog"], 5)
 
 
 @pytest.mark.parametrize("given", [(), ("--run", "a.trec", "--query", "dog"), ("--query", "dog", "--query-id", "q1")])
@@ -318,18 +316,18 @@ def test_a_run_or_queries(index, given):
 
 def test_scores_of_another_index_are_told(tmp_path, index, caplog):
     run = write_run_lines(tmp_path / "r.trec", "q1 Q0 d1 1 99 t")
-    gathered(DATASET, index, ToySheet(), run, ["q1"], 5)
+    strips_of_run(DATASET, index, ToySheet(), run, ["q1"], 5)
     assert "1 of 1 documents have another score there (d1: 99, here 10)" in caplog.text
 
 
 @pytest.mark.parametrize(
     ("line", "asked", "told"),
     [
-        ("q1 Q0 elsewhere 1 9 t", "q1", "'elsewhere' is not in toy/test; another data set's run?"),
-        ("q9 Q0 d1 1 9 t", "q9", "'q9' is not in toy/test; another data set's run?"),
+        ("q1 Q0 elsewhere 1 9 t", "q1", "'elsewhere' is not in toy/test; another dataset's run?"),
+        ("q9 Q0 d1 1 9 t", "q9", "'q9' is not in toy/test; another dataset's run?"),
     ],
 )
 def test_runs_of_another_data_set(tmp_path, index, line, asked, told):
     run = write_run_lines(tmp_path / "r.trec", line)
     with pytest.raises(DataError, match=told):
-        gathered(DATASET, index, ToySheet(), run, [asked], 5)
+        strips_of_run(DATASET, index, ToySheet(), run, [asked], 5)

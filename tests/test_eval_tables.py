@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from eval.measures.inputs import system_name
-from eval.report.grids import Row, system_table
 from eval.report.render import Column, Table, to_csv, to_latex, to_markdown, to_text
+from eval.report.tables import SystemRow, system_table
 
 ROWS = [
-    Row("vdr", "scifact", "a.trec", {"nDCG@10": 0.569}, {"index_bytes": 12_345_678, "ms_per_query": 3.14}),
-    Row("bm25_flat", "scifact", "b.trec", {"nDCG@10": 0.6789}, {}),
-    Row("vdr", "nfcorpus", "c.trec", {"nDCG@10": 0.3}, {"index_bytes": 1e9}),
+    SystemRow("vdr", "scifact", "a.trec", {"nDCG@10": 0.569}, {"index_bytes": 12_345_678, "ms_per_query": 3.14}),
+    SystemRow("bm25_flat", "scifact", "b.trec", {"nDCG@10": 0.6789}, {}),
+    SystemRow("vdr", "nfcorpus", "c.trec", {"nDCG@10": 0.3}, {"index_bytes": 1e9}),
 ]
 
 

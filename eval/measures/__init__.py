@@ -1,1 +1,1 @@
-"""Measures of runs: metrics, strict orders, significance tests, and where judgements come from."""
+"""Measures: of runs against judgements, their significance, and what approximations and encoders lose or find."""

@@ -1,7 +1,7 @@
-"""Our records as ranx's `Run` and `Qrels`, and back: for its plots, its fusion methods, its comparisons.
+"""Converts our records to ranx's `Run` and `Qrels`, and back: for its plots, fusion methods and comparisons.
 
-ranx orders by score alone, equal ones by chance; a run is therefore given in strict order, its tied scores lowered by
-the least steps that float64 has.
+ranx orders by score alone and breaks ties arbitrarily; a run is therefore converted in strict order, its tied scores
+lowered by the smallest steps of float64.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from math import inf, nextafter
 from typing import TYPE_CHECKING
 
 from eval.measures.metrics import judgements
-from eval.measures.order import by_topic, rank_order
+from eval.measures.ties import by_topic, rank_order
 from lexvl_anserini.ranking.order import ranked
 from lexvl_anserini.records import Qrel, ScoredDoc
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def to_ranx_run(run: Iterable[ScoredDoc], name: str = "run") -> ranx.Run:
-    """A run for ranx.
+    """Converts a run to ranx.
 
     Raises:
         DataError: the run is empty, lists a document twice for a topic, or has a score that is not a number.
@@ -38,16 +38,16 @@ def to_ranx_run(run: Iterable[ScoredDoc], name: str = "run") -> ranx.Run:
 
 
 def from_ranx_run(run: ranx.Run) -> Iterator[ScoredDoc]:
-    """A run of ranx as scored documents, topics in its order, documents by score descending, then doc_id."""
+    """Converts a run of ranx to scored documents, topics in its order, documents by score descending, then doc_id."""
     for query_id, scores in run.to_dict().items():
         yield from ranked(query_id, scores.items())
 
 
 def to_ranx_qrels(qrels: Iterable[Qrel], name: str = "qrels") -> ranx.Qrels:
-    """Judgements for ranx.
+    """Converts judgements to ranx.
 
     Raises:
-        DataError: there are none, or two that contradict each other.
+        DataError: there is no judgement, or two contradict each other.
     """
     from ranx import Qrels
 
@@ -55,6 +55,6 @@ def to_ranx_qrels(qrels: Iterable[Qrel], name: str = "qrels") -> ranx.Qrels:
 
 
 def from_ranx_qrels(qrels: ranx.Qrels) -> Iterator[Qrel]:
-    """Judgements of ranx as ours, in its order."""
+    """Converts judgements of ranx to ours, in its order."""
     for query_id, judged in qrels.to_dict().items():
         yield from (Qrel(query_id, doc_id, int(relevance)) for doc_id, relevance in judged.items())

@@ -1,16 +1,16 @@
 """Measures of a run against judgements, with trec_eval's semantics; ranx computes.
 
-What counts, in one place:
+The rules, in one place:
 
-* The mean is over every topic of the qrels (`trec_eval -c`): a topic that the run lacks counts 0, and so does a topic
-  without any relevant document. Topics of the run without judgements are ignored and reported.
-* Relevance <= 0 is not relevant. nDCG has linear gain, and its ideal is made of all judged documents, retrieved or not.
+* The mean is over every topic of the qrels (`trec_eval -c`): a topic that is not in the run counts 0, and so does a
+  topic without any relevant document. Topics of the run without judgements are ignored and reported.
+* Relevance <= 0 is not relevant. nDCG has linear gain; its ideal ranking has all judged documents, retrieved or not.
 * `relevance_level` (`trec_eval -l`) is the least relevance that counts as relevant; nDCG has no such threshold.
-* A measure sees a strict order (`order.py`), never scores.
+* A measure sees a strict order (`ties.py`), never scores.
 
-ranx takes documents as numbers: they are numbered here within their topic, because ranx's own `Run` and `Qrels` number
-them by a 64-bit hash stored in a float64, sort equal scores by the order of a dictionary, and are changed by
-`make_comparable`. ranx runs on numba's `workqueue` threads: call `evaluate` from one thread at a time.
+ranx computes on document numbers. This module numbers documents within their topic, because ranx's own `Run` and
+`Qrels` number them by a 64-bit hash stored in a float64, sort equal scores by the order of a dictionary, and are
+modified by `make_comparable`. ranx runs on numba's `workqueue` threads: call `evaluate` from one thread at a time.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from eval.measures.order import some, strict_order
+from eval.measures.ties import some, strict_order
 from lexvl_anserini.errors import DataError, UnknownName, UsageError
 from lexvl_anserini.records import Measurement, Qrel, ScoredDoc
 
 log = logging.getLogger(__name__)
 
-# Topics handed to ranx at once: bounds the padded arrays to some 16 MB at a depth of 1,000.
+# Topics per call of ranx: limits the padded arrays to about 16 MB at a depth of 1,000.
 BLOCK = 1000
 
-# Loading ranx takes 2-4 s; what takes longer is numba compiling, once per machine.
+# Loading ranx takes 2-4 s; if it takes longer, numba compiles, once per machine.
 SLOW_S = 6.0
 
 
@@ -49,7 +49,7 @@ class Measure(NamedTuple):
 
 
 class Definition(NamedTuple):
-    """How a measure is computed: ranx's function, whether it needs a cut, whether `relevance_level` applies."""
+    """How a measure is computed: ranx's function, if it needs a cut, and if `relevance_level` applies."""
 
     ranx: str
     needs_cut: bool
@@ -66,7 +66,7 @@ MEASURES: dict[str, Definition] = {
     "P": Definition("precision", True, True, "share of the first k that is relevant"),
 }
 
-# Lower case; what other tools call the same thing.
+# In lower case: the names of other tools for the same measures.
 ALIASES: dict[str, str] = {
     **{name.lower(): name for name in MEASURES},
     "mrr": "RR",
@@ -79,7 +79,7 @@ ALIASES: dict[str, str] = {
 
 
 def parse_measure(text: str) -> Measure:
-    """Reads a measure's name; capitals do not matter.
+    """Parses a measure's name; case is ignored.
 
     >>> parse_measure("MRR@10")
     Measure(name='RR', k=10)
@@ -103,10 +103,10 @@ def parse_measure(text: str) -> Measure:
 
 
 def parse_measures(texts: Iterable[str | Measure]) -> tuple[Measure, ...]:
-    """Reads several measures, in order, each once.
+    """Parses several measures, in order, without duplicates.
 
     Raises:
-        UsageError: one of them cannot be read, or there is none.
+        UsageError: one of them cannot be parsed, or there is none.
     """
     measures = tuple(dict.fromkeys(parse_measure(str(text)) for text in texts))
     if not measures:
@@ -118,7 +118,7 @@ def judgements(qrels: Iterable[Qrel], name: str = "qrels") -> dict[str, dict[str
     """Qrels as relevance per document per topic, in order of first appearance.
 
     Raises:
-        DataError: there is none, or a document is judged twice for a topic with different relevance.
+        DataError: there is no judgement, or a document is judged twice for a topic with different relevance.
     """
     topics: dict[str, dict[str, int]] = {}
     for query_id, doc_id, relevance in qrels:
@@ -157,10 +157,10 @@ def check_shared_topics(rankings: Mapping[str, object], judged: Mapping[str, obj
 def as_arrays(
     rankings: Sequence[Sequence[str]], judged: Sequence[Mapping[str, int]], depth: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """What ranx computes on: judgements [T, J, 2] and rankings [T, depth, 2], rows (document number, value).
+    """The input of ranx: judgements [T, J, 2] and rankings [T, depth, 2], rows (document number, value).
 
-    Documents are numbered within their topic: the relevant ones 0.. by falling relevance, all others -1. Padding is
-    document -1 with relevance 0, which ranx drops; the value of a ranked document falls by 1 per rank.
+    Documents are numbered within their topic: the relevant ones 0.. by descending relevance, all others -1. Padding is
+    document -1 with relevance 0, which ranx drops; the value of a ranked document decreases by 1 per rank.
     """
     best = [sorted(((r, d) for d, r in topic.items() if r > 0), key=lambda pair: -pair[0]) for topic in judged]
     relevant = np.zeros((len(judged), max(1, *map(len, best)), 2))  # [T, J, 2]
@@ -177,7 +177,7 @@ def as_arrays(
 
 
 @contextmanager
-def told_if_slow(seconds: float, message: str) -> Iterator[None]:
+def log_if_slow(seconds: float, message: str) -> Iterator[None]:
     """Logs `message` if the body is still running after `seconds`."""
     timer = Timer(seconds, log.info, (message,))
     timer.daemon = True
@@ -195,10 +195,10 @@ def compute(
     relevance_level: int = 1,
 ) -> dict[Measure, np.ndarray]:
     """Values [T] of each measure; the t-th ranking (doc_ids, best first) belongs to the t-th judgements."""
-    with told_if_slow(SLOW_S, "ranx is loading; its first use on a machine compiles it, up to half a minute"):
+    with log_if_slow(SLOW_S, "ranx is loading; its first use on a machine compiles it (up to half a minute)"):
         from ranx import metrics as ranx_metrics
 
-        # A cut below the longest ranking needs no more than the cut; an uncut measure needs everything.
+        # A measure with a cut reads no further than the cut; one without reads the whole ranking.
         longest = max(1, *map(len, rankings))
         depth = min(longest, max(measure.k or longest for measure in measures))
         values: dict[Measure, list[np.ndarray]] = {measure: [] for measure in measures}
@@ -232,25 +232,25 @@ def evaluate(
         measures: such as "nDCG@10", "RR@10", "Recall@100", "HitRate@1", "AP", "P@5".
         name: of the run, for the rows and for messages.
         dataset: of the qrels, for the rows.
-        relevance_level: least relevance that is relevant (not for nDCG), at least 1.
-        ties: "rank" or "trec_eval", see `order.py`.
-        remove_query: a document whose doc_id is the query_id does not count and takes no rank (BEIR's rule).
+        relevance_level: the least relevance that is relevant (not for nDCG), at least 1.
+        ties: "rank" or "trec_eval", see `ties.py`.
+        remove_query: a document whose doc_id is the query_id does not count and has no rank (BEIR's rule).
 
     Raises:
         UsageError: an unknown measure, order of ties or relevance level.
         DataError: an empty run, empty or contradictory qrels, a document listed twice, no topic in common.
     """
-    asked = parse_measures(measures)
+    parsed = parse_measures(measures)
     if relevance_level < 1:
         raise UsageError(f"relevance level {relevance_level} is below 1; relevance 0 is never relevant")
     rankings = strict_order(run, ties, remove_query, name)
     judged = judgements(qrels, dataset or "qrels")
     check_shared_topics(rankings, judged, name)
     topics = list(judged)
-    values = compute([rankings.get(topic, []) for topic in topics], list(judged.values()), asked, relevance_level)
+    values = compute([rankings.get(topic, []) for topic in topics], list(judged.values()), parsed, relevance_level)
     return [
         Measurement(name, dataset, str(measure), query_id, float(value))
-        for measure in asked
+        for measure in parsed
         for query_id, value in [*zip(topics, values[measure], strict=True), ("all", mean(values[measure]))]
     ]
 

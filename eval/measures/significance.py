@@ -1,4 +1,4 @@
-"""Whether two systems differ on the same topics: paired tests, and Holm's correction for testing several systems."""
+"""Paired tests of the difference between two systems on the same topics, and Holm's correction for several systems."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from eval.measures.metrics import mean
-from lexvl_anserini.errors import DataError, UnknownName
+from eval.measures.metrics import mean, per_topic
+from lexvl_anserini.errors import DataError, UnknownName, UsageError
+from lexvl_anserini.records import Measurement
 
-# Sign flips drawn by the randomisation test: the smallest p it can state is about 1e-5.
+# Sign flips drawn by the randomisation test: its smallest p is about 1e-5.
 RESAMPLES = 99_999
 SEED = 20240307
 
@@ -36,7 +37,7 @@ class Comparison(NamedTuple):
 
 
 def student_t(differences: np.ndarray) -> float:
-    """Two-sided p of Student's paired t test; 1 where no topic differs."""
+    """Two-sided p of Student's paired t test; 1 if no topic differs."""
     from scipy.stats import ttest_1samp
 
     if not differences.any():
@@ -49,11 +50,11 @@ def student_t(differences: np.ndarray) -> float:
 def randomisation(differences: np.ndarray) -> float:
     """Two-sided p of the paired randomisation test: how often a mean of randomly signed differences is as far from 0.
 
-    Exact where there are at most `RESAMPLES` ways to sign, else that many are drawn, the same each time.
+    Exact if there are at most `RESAMPLES` ways to sign; else that many are drawn, with a fixed seed.
     """
     from scipy.stats import permutation_test
 
-    differences = differences[differences != 0]  # a sign changes nothing at 0, and mostly topics do not differ
+    differences = differences[differences != 0]  # a sign has no effect at 0, and most topics do not differ
     if len(differences) < 2:
         return 1.0
     result = permutation_test(
@@ -72,7 +73,7 @@ TESTS: dict[str, Callable[[np.ndarray], float]] = {"randomisation": randomisatio
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's step-down correction, in the order given.
+    """Holm's step-down correction, in the order of the input.
 
     >>> holm([0.01, 0.04, 0.03])
     [0.03, 0.06, 0.06]
@@ -91,7 +92,7 @@ def compare(
     measure: str,
     test: str = "randomisation",
 ) -> list[Comparison]:
-    """Each system against the baseline, from values per topic.
+    """Compares each system with the baseline, from values per topic.
 
     Args:
         baseline: value by query_id.
@@ -109,7 +110,7 @@ def compare(
     differences = {}
     for name, values in systems.items():
         if values.keys() != baseline.keys():
-            raise DataError(f"{name}: measured on other topics than the baseline; a paired test needs the same")
+            raise DataError(f"{name}: measured on other topics than the baseline; a paired test needs the same topics")
         differences[name] = np.array([values[topic] - baseline[topic] for topic in topics])
     p_values = [TESTS[test](d) for d in differences.values()]
     reference = mean(baseline.values())
@@ -127,4 +128,27 @@ def compare(
             worse=int((d < 0).sum()),
         )
         for (name, d), p, corrected in zip(differences.items(), p_values, holm(p_values), strict=True)
+    ]
+
+
+def compare_runs(measured: Sequence[Sequence[Measurement]], test: str = "randomisation") -> list[Comparison]:
+    """Compares each run with the first, by each measure.
+
+    Args:
+        measured: the measurements of each run, as `evaluate` returns them; the first run is the baseline.
+        test: "randomisation" or "student".
+
+    Raises:
+        UsageError: the runs answer different datasets.
+        UnknownName: no such test.
+    """
+    if len(datasets := {rows[0].dataset for rows in measured}) > 1:
+        raise UsageError(f"the runs answer different datasets ({', '.join(sorted(datasets))}); compare within one")
+    baseline, *others = measured
+    return [
+        row
+        for measure in dict.fromkeys(row.measure for row in baseline)
+        for row in compare(
+            per_topic(baseline, measure), {rows[0].run: per_topic(rows, measure) for rows in others}, measure, test
+        )
     ]

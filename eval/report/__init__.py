@@ -1,1 +1,1 @@
-"""What measurements look like: tables, rendered formats, contact sheets."""
+"""Reports of measurements: tables, the formats they are rendered in, contact sheets."""

@@ -1,4 +1,4 @@
-"""A grid of texts, printed as text, Markdown, LaTeX or CSV; records, printed as JSON or CSV."""
+"""Tables of texts, rendered as text, Markdown, LaTeX or CSV; records, rendered as JSON or CSV."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import csv
 import io
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
 
 from lexvl_anserini.errors import UnknownName
 
-# What stands in a cell without a value.
+# The text of a cell without a value.
 MISSING = "–"
 
 # Between two columns of text.
@@ -20,7 +20,7 @@ GAP = "  "
 
 
 class Column(NamedTuple):
-    """A heading, and above it the group it belongs to (a data set); `number` cells are aligned right."""
+    """A heading, and above it the group it belongs to (a dataset); `number` cells are aligned right."""
 
     heading: str
     group: str = ""
@@ -29,7 +29,7 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True)
 class Table:
-    """Columns, rows of as many cells, and the (row, column) of the cells to stand out."""
+    """Columns, rows of as many cells, and the (row, column) of the cells to emphasise."""
 
     columns: tuple[Column, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -37,7 +37,7 @@ class Table:
 
 
 def to_text(table: Table) -> str:
-    """Aligned columns; groups stand in a line of their own, centred above their columns."""
+    """Aligned columns; groups are a line above the headings, centred above their columns."""
     widths = [
         max(map(len, [column.heading, *(row[c] for row in table.rows)])) for c, column in enumerate(table.columns)
     ]
@@ -93,12 +93,14 @@ def to_csv(table: Table) -> str:
     return out.getvalue()
 
 
-FORMATS: dict[str, Callable[[Table], str]] = {
+TABLE_FORMATS: dict[str, Callable[[Table], str]] = {
     "text": to_text,
     "markdown": to_markdown,
     "latex": to_latex,
     "csv": to_csv,
 }
+
+FORMATS = (*TABLE_FORMATS, "json")
 
 _LATEX = str.maketrans(
     {
@@ -111,9 +113,14 @@ _LATEX = str.maketrans(
 )
 
 
-def json_rows(rows: Iterable[NamedTuple]) -> str:
-    """Records as a JSON list of objects."""
-    return orjson.dumps([row._asdict() for row in rows], option=orjson.OPT_INDENT_2).decode() + "\n"
+def to_json(value: Any) -> str:
+    """Mappings, sequences and records (as objects of their fields) as indented JSON."""
+    return orjson.dumps(value, default=_fields, option=orjson.OPT_INDENT_2).decode() + "\n"
+
+
+def render(table: Table, value: Any, output_format: str) -> str:
+    """The table in one of `FORMATS`; for "json" the exact value instead, with all its digits."""
+    return to_json(value) if output_format == "json" else TABLE_FORMATS[output_format](table)
 
 
 def csv_rows(rows: Sequence[NamedTuple]) -> str:
@@ -125,8 +132,8 @@ def csv_rows(rows: Sequence[NamedTuple]) -> str:
     return out.getvalue()
 
 
-def check_format(name: str, known: Iterable[str]) -> None:
-    """Refuses an unknown format before anything is computed.
+def check_format(name: str, known: Iterable[str] = FORMATS) -> None:
+    """Raises an error for an unknown format, before anything is computed.
 
     Raises:
         UnknownName: `name` is not among the known.
@@ -135,8 +142,14 @@ def check_format(name: str, known: Iterable[str]) -> None:
         raise UnknownName("format", name, known)
 
 
+def _fields(record: Any) -> dict[str, Any]:
+    """A NamedTuple's fields, for orjson."""
+    fields: dict[str, Any] = record._asdict()
+    return fields
+
+
 def _spans(columns: Sequence[Column]) -> list[tuple[str, int, int]]:
-    """Runs of columns of one group: (group, first, one past the last)."""
+    """Adjacent columns of one group: (group, first, one past the last)."""
     spans: list[tuple[str, int, int]] = []
     for c, column in enumerate(columns):
         if spans and spans[-1][0] == column.group:
@@ -147,7 +160,7 @@ def _spans(columns: Sequence[Column]) -> list[tuple[str, int, int]]:
 
 
 def _room(widths: Sequence[int]) -> int:
-    """What columns and the gaps between them take."""
+    """The width of columns and of the gaps between them."""
     return sum(widths) + len(GAP) * (len(widths) - 1)
 
 

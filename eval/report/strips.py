@@ -1,8 +1,8 @@
-"""Contact sheets drawn: one strip per query, its first hits side by side, and under each the terms of its score.
+"""Draws contact sheets: one strip per query, its first hits side by side, and under each hit the terms of its score.
 
-All lengths are pixels; the origin is the upper left corner. Letters are DejaVu Sans from the file that comes with
-matplotlib, and neither the machine's fonts nor the user's settings count: equal strips give equal bytes. It has the
-Latin, Greek, Cyrillic and some more scripts; what it lacks is drawn as an empty box.
+All lengths are pixels; the origin is the upper left corner. The font is DejaVu Sans from the file that comes with
+matplotlib; the machine's fonts and the user's settings have no effect: equal strips give equal bytes. The font has the
+Latin, Greek, Cyrillic and some more scripts; a character that it lacks is drawn as an empty box.
 """
 
 from __future__ import annotations
@@ -28,49 +28,48 @@ log = logging.getLogger(__name__)
 
 DPI = 100
 MARGIN, GAP = 24, 14
-PICTURE = 256
-# The column of the query, left of its hits.
-ASKED = 202
+IMAGE = 256
+# Width of the query's column, left of its hits.
+QUERY = 202
 # Heights: the line with name and score, one term, one line of the item's own terms, the space between strips.
 NAME, TERM, OWN, SPACE = 40, 29, 24, 36
 OWN_LINES = 2
 # Lines of a text on its card.
 CARD_LINES = 7
-# Right of the longest bar there is room for its product.
+# Width that is reserved for the product, right of the longest bar.
 NUMBER = 78
 LEGEND = (
     "green: relevant    bars: query weight × impact; all terms' products sum to the score    has: its heaviest terms"
 )
 NO_HIT = "no hit in the run"
 
-# A sheet of drawings looks the same with so many colours and takes a third of the bytes. Rare colours must count as
-# much as common ones when they are chosen (a small purple kite is what was asked for); passes then bring them closer.
+# A sheet of drawings looks the same with this number of colours and takes a third of the bytes. The choice must give
+# rare colours the same weight as common ones (a small purple kite may be the answer); passes then improve the choice.
 COLOURS, PASSES = 256, 5
 
-# Sizes of letters.
+# Font sizes.
 LARGE, MEDIUM, SMALL = 24, 19, 17
 INK, PALE, FRAME, BAR, CARD = "#1f2328", "#6e7781", "#1a7f37", "#cfe3fb", "#f3f4f6"
 
 
 class Item(NamedTuple):
-    """What is asked or found: a picture, or a text where there is none."""
+    """A query or a hit: an image, or a text if there is none."""
 
     name: str
-    picture: Image | None
+    image: Image | None
     text: str
 
 
 class Cell(NamedTuple):
     """One hit.
 
-    right  whether it is relevant
-    terms  what it shares with the query, largest product first
+    terms  shared with the query, largest product first
     own    its own terms, heaviest first
     """
 
     item: Item
     score: float
-    right: bool
+    relevant: bool
     terms: Sequence[SharedTerm]
     own: Sequence[str]
 
@@ -78,7 +77,7 @@ class Cell(NamedTuple):
 class Strip(NamedTuple):
     """One query and its first hits, best first.
 
-    found  what is told of the first relevant hit, also of one that is not shown
+    found  a note on the rank of the first relevant hit, also if that hit is not shown
     """
 
     query: Item
@@ -86,17 +85,17 @@ class Strip(NamedTuple):
     found: str = ""
 
 
-class Layout(NamedTuple):
-    """Where things are on a sheet.
+class SheetLayout(NamedTuple):
+    """The sizes and positions on a sheet.
 
-    strip  height of a strip with the space below it
-    asked  height that a query may take
+    strip    height of a strip with the space below it
+    content  height of a strip without that space
     """
 
     width: int
     height: int
     strip: int
-    asked: int
+    content: int
 
     def top(self, number: int) -> int:
         """Upper edge of a strip, counted from 0."""
@@ -105,41 +104,41 @@ class Layout(NamedTuple):
     @staticmethod
     def left(rank: int) -> int:
         """Left edge of a hit, counted from 1."""
-        return MARGIN + ASKED + GAP + (rank - 1) * (PICTURE + GAP)
+        return MARGIN + QUERY + GAP + (rank - 1) * (IMAGE + GAP)
 
 
-def layout(strips: Sequence[Strip], terms: int) -> Layout:
-    """The sheet of some strips with so many terms under each hit; it is as wide as its widest strip, and its legend."""
+def layout(strips: Sequence[Strip], terms: int) -> SheetLayout:
+    """The layout of strips with `terms` terms under each hit; at least as wide as the legend."""
     widest = max(len(strip.cells) for strip in strips)
-    width = max(Layout.left(widest) + PICTURE + MARGIN, round(text_width(LEGEND, SMALL)) + 2 * MARGIN + 1)
-    asked = PICTURE + NAME + terms * TERM + OWN_LINES * OWN
-    return Layout(width, MARGIN + len(strips) * (asked + SPACE) + SMALL, asked + SPACE, asked)
+    width = max(SheetLayout.left(widest) + IMAGE + MARGIN, round(text_width(LEGEND, SMALL)) + 2 * MARGIN + 1)
+    content = IMAGE + NAME + terms * TERM + OWN_LINES * OWN
+    return SheetLayout(width, MARGIN + len(strips) * (content + SPACE) + SMALL, content + SPACE, content)
 
 
 def draw_sheet(strips: Sequence[Strip], path: Path, terms: int) -> None:
-    """Draws strips one below the other into a PNG.
+    """Draws strips one below the other into a PNG file.
 
     Args:
         strips: at least one.
         path: of the file.
-        terms: shown under each hit.
+        terms: the largest number of terms under each hit.
     """
     import matplotlib
 
     drawn = BytesIO()
-    with matplotlib.rc_context(matplotlib.rcParamsDefault), _missing_letters_told():
+    with matplotlib.rc_context(matplotlib.rcParamsDefault), _one_warning_of_missing_letters():
         _figure(strips, terms).savefig(drawn, format="png", dpi=DPI)
     with atomic_write(path) as out:
         out.write(of_few_colours(drawn.getvalue()))
 
 
 def of_few_colours(png: bytes) -> bytes:
-    """A PNG with a palette of its own colours, or of those next to them where there are too many."""
+    """A PNG with a palette of its own colours, or of the nearest ones if there are too many."""
     import PIL.Image
 
-    picture = PIL.Image.open(BytesIO(png)).convert("RGB")
+    image = PIL.Image.open(BytesIO(png)).convert("RGB")
     out = BytesIO()
-    few = picture.quantize(COLOURS, PIL.Image.Quantize.MAXCOVERAGE, kmeans=PASSES, dither=PIL.Image.Dither.NONE)
+    few = image.quantize(COLOURS, PIL.Image.Quantize.MAXCOVERAGE, kmeans=PASSES, dither=PIL.Image.Dither.NONE)
     few.save(out, "PNG", optimize=True)
     return out.getvalue()
 
@@ -159,7 +158,7 @@ def _figure(strips: Sequence[Strip], terms: int) -> Any:
         top = sheet.top(number)
         if number:
             axes.plot((MARGIN, sheet.width - MARGIN), (top - SPACE * 0.6,) * 2, color="#d8dee4", linewidth=1)
-        _draw_query(axes, strip, top, sheet.asked)
+        _draw_query(axes, strip, top, sheet.content)
         largest = max((term.product for cell in strip.cells for term in cell.terms), default=1)
         for rank, cell in enumerate(strip.cells, start=1):
             _draw_cell(axes, cell, rank, sheet.left(rank), top, terms, largest)
@@ -171,12 +170,12 @@ def _figure(strips: Sequence[Strip], terms: int) -> Any:
 
 def _draw_query(axes: Axes, strip: Strip, top: int, height: int) -> None:
     query, below = strip.query, top
-    if query.picture is not None:
-        _draw_picture(axes, query.picture, MARGIN, top, ASKED)
-        below += ASKED + 8
-    notes = [fitted(note, ASKED, SMALL) for note in (query.name, strip.found) if note]
+    if query.image is not None:
+        _draw_image(axes, query.image, MARGIN, top, QUERY)
+        below += QUERY + 8
+    notes = [fitted(note, QUERY, SMALL) for note in (query.name, strip.found) if note]
     room = top + height - below - len(notes) * OWN
-    for line in wrapped(query.text, ASKED, LARGE, room // (LARGE + 8)):
+    for line in wrapped(query.text, QUERY, LARGE, room // (LARGE + 8)):
         _write(axes, MARGIN, below, line, LARGE)
         below += LARGE + 8
     for note in notes:
@@ -187,50 +186,50 @@ def _draw_query(axes: Axes, strip: Strip, top: int, height: int) -> None:
 def _draw_cell(axes: Axes, cell: Cell, rank: int, left: int, top: int, terms: int, largest: int) -> None:
     from matplotlib.patches import Rectangle
 
-    if cell.item.picture is not None:
-        _draw_picture(axes, cell.item.picture, left, top, PICTURE)
+    if cell.item.image is not None:
+        _draw_image(axes, cell.item.image, left, top, IMAGE)
     else:
-        axes.add_patch(Rectangle((left, top), PICTURE, PICTURE, facecolor=CARD, edgecolor="none"))
-        for number, line in enumerate(wrapped(cell.item.text, PICTURE - 32, LARGE, CARD_LINES)):
+        axes.add_patch(Rectangle((left, top), IMAGE, IMAGE, facecolor=CARD, edgecolor="none"))
+        for number, line in enumerate(wrapped(cell.item.text, IMAGE - 32, LARGE, CARD_LINES)):
             _write(axes, left + 16, top + 16 + number * (LARGE + 8), line, LARGE)
-    if cell.right:
+    if cell.relevant:
         inset = 3
-        side = PICTURE - 2 * inset
+        side = IMAGE - 2 * inset
         axes.add_patch(Rectangle((left + inset, top + inset), side, side, fill=False, edgecolor=FRAME, linewidth=5))
-    below = top + PICTURE + 7
+    below = top + IMAGE + 7
     score = f"{cell.score:,.0f}" if cell.score == int(cell.score) else f"{cell.score:.4g}"
-    _write(axes, left + PICTURE, below, score, SMALL, PALE, right=True)
-    room = PICTURE - text_width(score, SMALL) - 12
+    _write(axes, left + IMAGE, below, score, SMALL, PALE, right=True)
+    room = IMAGE - text_width(score, SMALL) - 12
     name = f"{rank}  {cell.item.name}"
-    _write(axes, left, below, fitted(name, room, SMALL), SMALL, FRAME if cell.right else INK)
-    below = top + PICTURE + NAME
+    _write(axes, left, below, fitted(name, room, SMALL), SMALL, FRAME if cell.relevant else INK)
+    below = top + IMAGE + NAME
     for term in cell.terms[:terms]:
-        length = (PICTURE - NUMBER) * term.product / largest
+        length = (IMAGE - NUMBER) * term.product / largest
         axes.add_patch(Rectangle((left, below), length, TERM - 5, facecolor=BAR, linewidth=0))
         product = f"{term.product:,}"
-        room = PICTURE - text_width(product, MEDIUM) - 24
+        room = IMAGE - text_width(product, MEDIUM) - 24
         _write(axes, left + 6, below + 3, fitted(term.term, room, MEDIUM), MEDIUM)
-        _write(axes, left + PICTURE - 4, below + 3, product, MEDIUM, PALE, right=True)
+        _write(axes, left + IMAGE - 4, below + 3, product, MEDIUM, PALE, right=True)
         below += TERM
-    below = top + PICTURE + NAME + terms * TERM + 4
+    below = top + IMAGE + NAME + terms * TERM + 4
     has = "has " + ", ".join(cell.own) if cell.own else "has no terms"
-    for line in wrapped(has, PICTURE, SMALL, OWN_LINES):
+    for line in wrapped(has, IMAGE, SMALL, OWN_LINES):
         _write(axes, left, below, line, SMALL, PALE)
         below += OWN
 
 
-def _draw_picture(axes: Axes, picture: Image, left: int, top: int, side: int) -> None:
-    """A picture squeezed into a square; small ones keep their pixels."""
+def _draw_image(axes: Axes, image: Image, left: int, top: int, side: int) -> None:
+    """Draws an image scaled to a square; a small image keeps its pixels."""
     import PIL.Image
 
-    small = max(picture.size) < side
+    small = max(image.size) < side
     how = PIL.Image.Resampling.NEAREST if small else PIL.Image.Resampling.LANCZOS
-    scaled = picture.convert("RGB").resize((side, side), how)
+    scaled = image.convert("RGB").resize((side, side), how)
     axes.imshow(scaled, extent=(left, left + side, top + side, top), aspect="auto", interpolation="nearest")
 
 
 def _write(axes: Axes, x: float, y: float, text: str, size: int, colour: str = INK, right: bool = False) -> None:
-    """One line of text, its upper edge at `y`."""
+    """Draws one line of text, its upper edge at `y`."""
     axes.text(
         x,
         y,
@@ -245,7 +244,7 @@ def _write(axes: Axes, x: float, y: float, text: str, size: int, colour: str = I
 
 @cache
 def _letters(size: float) -> FontProperties:
-    """The font's file that matplotlib brings along: the same letters on every machine."""
+    """The font from matplotlib's own file: the same letters on every machine."""
     import matplotlib
     from matplotlib.font_manager import FontProperties
 
@@ -253,8 +252,8 @@ def _letters(size: float) -> FontProperties:
 
 
 @contextmanager
-def _missing_letters_told() -> Iterator[None]:
-    """Says once, instead of once a letter, that the font lacks some."""
+def _one_warning_of_missing_letters() -> Iterator[None]:
+    """Logs once, instead of once per character, that the font lacks some."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield
@@ -267,18 +266,18 @@ def _missing_letters_told() -> Iterator[None]:
 
 
 def text_width(text: str, size: int) -> float:
-    """How wide a line of text is."""
+    """The width of a line of text."""
     from matplotlib.textpath import text_to_path
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # letters that the font lacks are told when they are drawn
+        warnings.simplefilter("ignore", UserWarning)  # characters that the font lacks are reported when they are drawn
         return float(text_to_path.get_text_width_height_descent(text, _letters(size), ismath=False)[0])
 
 
 def wrapped(text: str, width: float, size: int, most: int) -> list[str]:
-    """At most so many lines of a text, so wide each; an ellipsis ends a text that has more.
+    """At most `most` lines of a text, each at most `width` wide; an ellipsis ends a text that has more.
 
-    A word that is wider than a line (or a script without spaces) goes on in the next.
+    A word that is wider than a line (or a script without spaces) continues in the next.
     """
     lines: list[str] = []
     for word in text.split():
@@ -296,7 +295,7 @@ def wrapped(text: str, width: float, size: int, most: int) -> list[str]:
 
 
 def _pieces(word: str, width: float, size: int) -> list[str]:
-    """A word in pieces that are so wide at most, of one letter at least."""
+    """A word in pieces that are at most `width` wide, each of at least one letter."""
     pieces = [""]
     for letter in word:
         if pieces[-1] and text_width(pieces[-1] + letter, size) > width:
@@ -306,7 +305,7 @@ def _pieces(word: str, width: float, size: int) -> list[str]:
 
 
 def fitted(text: str, width: float, size: int) -> str:
-    """The text, or its beginning and an ellipsis where it is wider."""
+    """The text, or its beginning and an ellipsis if it is wider than `width`."""
     kept = text
     while len(kept) > 1 and text_width(kept, size) > width:
         kept = kept.removesuffix("…")[:-1].rstrip(" ,") + "…"

@@ -1,14 +1,14 @@
-"""What the words of the demo's captions mean: which concept of a scene, by the world's own tables.
+"""What the words of the demo's captions mean: the concepts of a scene that a word can name, by the world's own tables.
 
-A term of a vector is judged by these rules, which are the same for objects, colours, places and all else:
+The same rules judge a term of a vector for objects, colours, places and everything else:
 
 - Lucene's English stop words are no concepts, nor are word pieces (`##s`), single letters, digits and punctuation.
 - The last word of a wording of the tables names its concept, stop words aside: `yacht` and `ship` a boat, `ocean` (from
-  "on the ocean") the sea, `peaks` ("below rocky peaks") the mountains. A word that only stands before others belongs to
-  their concept and does not name it: `finned` goes with the fish, but is no noun for it.
+  "on the ocean") the sea, `peaks` ("below rocky peaks") the mountains. A word that only occurs before others belongs to
+  their concept and does not name it: `finned` belongs to the fish, but is no noun for it.
 - A word of several concepts (`seat`: bench, chair; `vehicle`: car, bus, truck) names none of them.
 - Words that share a concept take one place, which then means what they share: `seat` and `bench` are a bench.
-- Every other word (`photo`, or one that the tables do not know) is a concept of its own, and never correct.
+- Every other word (`photo`, or one that the tables do not contain) is a concept of its own, and never correct.
 
 A place is correct if a word in it names a concept of the scene, and nothing else.
 """
@@ -24,7 +24,7 @@ from typing import NamedTuple
 from lexvl_anserini.data.world.scenes import Scene
 from lexvl_anserini.data.world.tables import Forms, world
 
-# Those of Lucene's EnglishAnalyzer.
+# The stop words of Lucene's EnglishAnalyzer.
 _STOP_WORDS = """
 a an and are as at be but by for if in into is it no not of on or such that the their then there these they this to was
 will with
@@ -33,14 +33,14 @@ STOP_WORDS = frozenset(_STOP_WORDS.split())
 
 
 class Concept(NamedTuple):
-    """Something to be named: `sort` is one of SORTS, or "word" for what the tables do not know."""
+    """Something that a word names: `sort` is one of SORTS, or "word" for a word that the tables do not contain."""
 
     sort: str
     value: str
 
 
 class Meaning(NamedTuple):
-    """What a word, or several that take one place, may mean; `names`: one of them is enough to tell which."""
+    """The possible concepts of a word, or of several that share a place; `names`: one of them names the concept."""
 
     senses: frozenset[Concept]
     names: bool
@@ -50,7 +50,7 @@ SORTS = ("object", "colour", "place", "weather", "time", "size", "count", "pose"
 
 
 def meaning_of(term: str) -> Meaning | None:
-    """What a term of a vector or a word of a caption means; None if it is no concept."""
+    """The meaning of a term of a vector or of a word of a caption; None if it is no concept."""
     word = term.lower()
     if len(word) < 2 or not word.isalpha() or word in STOP_WORDS:
         return None
@@ -62,10 +62,10 @@ def meanings(terms: Iterable[str]) -> Iterator[Meaning]:
     return (meaning for term in terms if (meaning := meaning_of(term)))
 
 
-def distinct(told: Iterable[Meaning], places: int) -> list[Meaning]:
-    """The first different concepts; reading stops where one more than `places` would begin."""
+def distinct(read: Iterable[Meaning], places: int) -> list[Meaning]:
+    """The first different concepts; reading stops before one more than `places` would begin."""
     found: list[Meaning] = []
-    for one in told:
+    for one in read:
         for place, earlier in enumerate(found):
             if shared := earlier.senses & one.senses:
                 found[place] = Meaning(shared, earlier.names or one.names)
@@ -78,7 +78,7 @@ def distinct(told: Iterable[Meaning], places: int) -> list[Meaning]:
 
 
 def concepts_in(scene: Scene) -> frozenset[Concept]:
-    """All that can be named truly of a scene."""
+    """All concepts that are true of a scene."""
     things = [thing for thing in (scene.subject, scene.landmark, scene.backdrop) if thing]
     named = {Concept("place", scene.place), Concept("weather", scene.weather), Concept("time", scene.time)}
     named |= {Concept("object", thing.kind) for thing in things}
@@ -95,13 +95,13 @@ def named(found: Iterable[Meaning], sort: str) -> frozenset[Concept]:
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a caption or of a wording in lower case, those joined by hyphens apart."""
+    """The words of a caption or of a wording in lower case; a hyphen separates words."""
     return re.findall(r"[a-z]+", text.lower())
 
 
 @cache
 def lexicon() -> Mapping[str, Meaning]:
-    """Word -> what it means, for all words that the tables know."""
+    """Word -> meaning, for all words of the tables."""
     last, before = defaultdict[str, set[Concept]](set), defaultdict[str, set[Concept]](set)
     for concept, wording in wordings():
         *modifiers, head = [word for word in words_of(wording) if word not in STOP_WORDS] or [""]
@@ -113,7 +113,7 @@ def lexicon() -> Mapping[str, Meaning]:
 
 
 def wordings() -> Iterator[tuple[Concept, str]]:
-    """All wordings of the world's tables, in all their forms, and the concepts they stand for."""
+    """All wordings of the world's tables, in all their forms, each with its concept."""
     for concept, forms in _entries():
         for one in forms:
             for wording in one.split("/"):

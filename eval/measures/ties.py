@@ -1,6 +1,6 @@
-"""A strict order of a run: which document stands where, so that every evaluator sees the same.
+"""The strict order of a run: every evaluator sees its documents in the same order.
 
-`rank` takes a run's own ranks where they agree with its scores, else score descending, then doc_id ascending.
+`rank` uses a run's own ranks if they agree with its scores, else score descending, then doc_id ascending.
 `trec_eval` does what trec_eval does, to reproduce its figures: scores are read as float32, and equal scores are ordered
 by doc_id descending.
 """
@@ -20,13 +20,13 @@ from lexvl_anserini.records import ScoredDoc
 
 log = logging.getLogger(__name__)
 
-# Ids and problems listed in one message before it says "and N more".
+# A message lists this many ids or problems, then says "and N more".
 SHOWN = 5
 
 
 @dataclass
 class Hits:
-    """What a run lists for one topic, as columns in file order (a run of millions of lines must fit)."""
+    """A run's documents for one topic, as columns in file order (a run of millions of lines must fit)."""
 
     doc_ids: list[str] = field(default_factory=list)
     ranks: array[int] = field(default_factory=lambda: array("q"))
@@ -34,7 +34,7 @@ class Hits:
 
 
 def ranks_agree(hits: Hits) -> bool:
-    """Whether the ranks are distinct and no score rises with the rank."""
+    """Returns True if the ranks are distinct and no score increases with the rank."""
     ranks = np.asarray(hits.ranks)
     order = np.argsort(ranks, kind="stable")
     scores = np.asarray(hits.scores)[order]
@@ -47,7 +47,7 @@ def score_order(hits: Hits) -> list[int]:
 
 
 def rank_order(hits: Hits) -> list[int]:
-    """Positions by rank where the ranks agree with the scores, else as `score_order`."""
+    """Positions by rank if the ranks agree with the scores, else as `score_order`."""
     if ranks_agree(hits):
         return sorted(range(len(hits.doc_ids)), key=hits.ranks.__getitem__)
     return score_order(hits)
@@ -63,7 +63,7 @@ TIES: dict[str, Callable[[Hits], list[int]]] = {"rank": rank_order, "trec_eval":
 
 
 def some(items: Sequence[str]) -> str:
-    """The first few of `items` for a message.
+    """The first few items, for a message.
 
     >>> some(["a", "b"])
     "'a', 'b'"
@@ -73,7 +73,7 @@ def some(items: Sequence[str]) -> str:
 
 
 def by_topic(run: Iterable[ScoredDoc], name: str) -> dict[str, Hits]:
-    """Collects a run's hits per topic, in order of first appearance.
+    """The hits of a run per topic, in order of first appearance.
 
     Raises:
         DataError: the run is empty, lists a document twice for a topic, or has a score that is not a number.
@@ -96,7 +96,7 @@ def by_topic(run: Iterable[ScoredDoc], name: str) -> dict[str, Hits]:
 
 
 def problems_of(query_id: str, hits: Hits) -> Iterator[str]:
-    """What is wrong with one topic's hits: documents listed twice, scores that are not numbers."""
+    """The errors among one topic's hits: documents listed twice, scores that are not numbers."""
     if len(set(hits.doc_ids)) < len(hits.doc_ids):
         seen: set[str] = set()
         for doc_id in hits.doc_ids:

@@ -1,0 +1,54 @@
+"""The command that measures runs on a dataset of images with captions; `eval.coco` and its like name the dataset."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from eval import options
+from eval.measures.hit_rates import HEADINGS, caption_rows, with_judgements
+from eval.measures.inputs import Source, describe_run
+from eval.measures.measure_runs import labelled, measure_runs
+from eval.report.render import check_format, render
+from eval.report.tables import caption_table
+from lexvl_anserini.cli import Command, DataDir, Verbose
+
+Direction = Annotated[
+    str | None, typer.Option(help="text-to-image, image-to-text or text-to-text; default: the run's.")
+]
+
+
+def caption_command(corpus: str, module: str) -> Command:
+    """The command that measures runs on one dataset of images with captions."""
+
+    def command(
+        runs: options.Runs,
+        qrels: options.QrelsFile = None,
+        dataset: options.DatasetName = None,
+        split: options.Split = None,
+        direction: Direction = None,
+        data_dir: DataDir = None,
+        labels: options.Labels = None,
+        efficiency: options.Efficiency = True,
+        output_format: options.TableFormat = "text",
+        verbose: Verbose = False,
+    ) -> None:
+        check_format(output_format)
+        cards = labelled([describe_run(Path(path)) for path in runs], labels)
+        if not efficiency:
+            cards = [replace(card, efficiency={}) for card in cards]
+        if dataset is None:
+            cards = [with_judgements(card, corpus) for card in cards]
+        source = Source(qrels, dataset, split, data_dir, direction=direction)
+        measured = measure_runs(cards, source, list(HEADINGS))
+        sys.stdout.write(render(caption_table(cards, measured), caption_rows(measured), output_format))
+
+    command.__doc__ = f"""Measure runs on {corpus}: R@1, R@5, R@10 as hit rates, MRR@10, recall@10, rsum; in percent.
+
+    Example: python -m {module} --run runs/{corpus}.vdr-crossmodal.trec
+    """
+    return command

@@ -1,0 +1,52 @@
+"""R@k as the papers on images with captions measure it: a hit rate, in percent, per direction.
+
+An image has several captions; the papers' R@k is 1 if *any* relevant item is among the first k, so it is HitRate@k
+here, and Recall@k (the fraction found) has its own heading. rsum adds R@1, R@5 and R@10, over both directions where a
+system has both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from eval.measures.inputs import RunCard, Source
+from eval.measures.metrics import means
+from lexvl_anserini.records import Measurement
+
+# Measure -> the papers' heading.
+HEADINGS: Mapping[str, str] = {
+    "HitRate@1": "R@1",
+    "HitRate@5": "R@5",
+    "HitRate@10": "R@10",
+    "RR@10": "MRR@10",
+    "Recall@10": "recall@10",
+}
+SUMMED = ("HitRate@1", "HitRate@5", "HitRate@10")
+RSUM = "rsum"
+
+
+def rsum(values: Mapping[str, float]) -> float:
+    """R@1 + R@5 + R@10 of one direction, in percent: at most 300."""
+    return 100 * sum(values[measure] for measure in SUMMED)
+
+
+def caption_rows(measured: Iterable[Sequence[Measurement]]) -> list[Measurement]:
+    """Means under the measures' own names, and rsum, of every run."""
+    rows = []
+    for measurements in measured:
+        run, dataset, values = measurements[0].run, measurements[0].dataset, means(measurements)
+        rows += [Measurement(run, dataset, measure, "all", value) for measure, value in values.items()]
+        rows.append(Measurement(run, dataset, RSUM, "all", rsum(values)))
+    return rows
+
+
+def with_judgements(card: RunCard, corpus: str) -> RunCard:
+    """The run, judged by its own dataset if that is named by a path, else by `corpus`.
+
+    `embeddings:<folder>` and `karpathy:<json>` do not say whose captions they contain, and have their own judgements.
+    """
+    own = card.source.dataset
+    if own == corpus or (own is not None and ":" in own):
+        return card
+    return replace(card, source=Source(dataset=corpus))

@@ -1,0 +1,79 @@
+"""Measures several runs in one process: each dataset's judgements are read once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from eval.measures.inputs import Judgements, RunCard, Source, choose_source, read_judgements
+from eval.measures.metrics import evaluate, parse_measures
+from eval.measures.ties import TIES
+from lexvl_anserini.errors import UnknownName, UsageError
+from lexvl_anserini.ranking.runs import read_run
+from lexvl_anserini.records import Measurement
+
+log = logging.getLogger(__name__)
+
+
+def measure_runs(
+    cards: Iterable[RunCard],
+    source: Source,
+    measures: Iterable[str],
+    *,
+    relevance_level: int = 1,
+    ties: str = "rank",
+    remove_query: bool | None = None,
+) -> list[list[Measurement]]:
+    """Measures several runs, one list of measurements per run, as `evaluate` returns it.
+
+    Args:
+        cards: the runs; their manifests complete what `source` leaves open.
+        source: the judgements that the caller names.
+        measures: their names.
+        relevance_level: least relevance that is relevant (not for nDCG).
+        ties: "rank" or "trec_eval".
+        remove_query: None follows the dataset's rule, else what the run's manifest says.
+
+    Raises:
+        LexvlError: a run, its judgements or a measure cannot be read, or they do not fit.
+    """
+    parsed = parse_measures(measures)
+    if ties not in TIES:
+        raise UnknownName("order of ties", ties, TIES)
+    sources = [(card, choose_source(card, source)) for card in cards]
+    read: dict[Source, Judgements] = {}
+    measured = []
+    for card, chosen in sources:
+        if card.hits is not None and (
+            deeper := [f"{m.name}@{m.k}" for m in parsed if m.k is not None and m.k > card.hits]
+        ):
+            log.warning("%s: holds %d hits per topic; %s cannot see more", card.path, card.hits, ", ".join(deeper))
+        judged = read[chosen] = read.get(chosen) or read_judgements(chosen)
+        rules = (remove_query, judged.remove_query, card.remove_query)
+        measured.append(
+            evaluate(
+                read_run(card.path),
+                judged.qrels,
+                parsed,
+                name=str(card.path),
+                dataset=judged.label,
+                relevance_level=relevance_level,
+                ties=ties,
+                remove_query=next(rule for rule in rules if rule is not None),
+            )
+        )
+    return measured
+
+
+def labelled(cards: Sequence[RunCard], labels: Sequence[str] | None) -> list[RunCard]:
+    """The runs under the system names that the user gives, if any.
+
+    Raises:
+        UsageError: the number of labels differs from the number of runs.
+    """
+    if not labels:
+        return list(cards)
+    if len(labels) != len(cards):
+        raise UsageError(f"{len(labels)} labels for {len(cards)} runs; give one --label per --run, or none")
+    return [replace(card, system=label) for card, label in zip(cards, labels, strict=True)]

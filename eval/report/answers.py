@@ -1,0 +1,164 @@
+"""What a contact sheet shows: queries, the first hits of each in a run or an index, and the terms of their scores."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from eval.measures.inputs import describe_run
+from eval.report.strips import Cell, Item, Strip
+from lexvl_anserini.errors import DataError, UsageError
+from lexvl_anserini.explain import Explanation, as_cut, encoded, explain, warn_of_other_scores
+from lexvl_anserini.manifest import Manifest, read_run_manifest
+from lexvl_anserini.queries.topics import typed_topic
+from lexvl_anserini.ranking.runs import in_rank_order, read_run
+from lexvl_anserini.records import Document, Index, ScoredDoc, Topic
+
+if TYPE_CHECKING:
+    from lexvl_anserini.data.dataset import Dataset
+    from lexvl_anserini.encoders.encoder import Encoder
+
+OWN_TERMS = 6
+
+
+def source_of(run_path: Path, about: Manifest, data_dir: str | None) -> dict[str, Any]:
+    """The dataset that a run answers, as `load_dataset` takes it: by the run's manifest, else by the index's.
+
+    Raises:
+        DataError: there is no such run.
+        UsageError: the run is about other documents than the index's.
+    """
+    known, corpus = describe_run(run_path).source, about.corpus
+    indexed = {"direction": corpus.get("direction"), "name": corpus["name"], "split": corpus.get("split")}
+    of_run = {"direction": known.direction, "name": known.dataset, "split": known.split}
+    for key, value in of_run.items():
+        if known.dataset and value and indexed[key] and value != indexed[key]:
+            raise UsageError(f"{run_path}: a run over {value}, but the index is of {indexed[key]}; name its own index")
+    return {
+        **{key: of_run[key] or indexed[key] or None for key in of_run},
+        "data_dir": data_dir or known.data_dir or corpus.get("data_dir"),
+        "escape_ids": known.escape_ids or bool(corpus.get("escape_ids")),
+    }
+
+
+def sample_queries(run_path: Path, count: int) -> list[str]:
+    """`count` topics of a run, evenly spaced in their order, so that no choice by hand is involved.
+
+    Raises:
+        DataError: the run is empty or malformed.
+    """
+    answered = list(dict.fromkeys(document.query_id for document in read_run(run_path)))
+    if not answered:
+        raise DataError(f"{run_path}: no line; nothing to show")
+    count = min(count, len(answered))
+    return [answered[(2 * number + 1) * len(answered) // (2 * count)] for number in range(count)]
+
+
+def hits_of(run_path: Path, query_ids: Sequence[str]) -> dict[str, list[ScoredDoc]]:
+    """The documents of some topics in a run, best first; an empty list for a topic without hits.
+
+    Raises:
+        DataError: the run is malformed.
+    """
+    found: dict[str, list[ScoredDoc]] = {query_id: [] for query_id in query_ids}
+    for document in read_run(run_path):
+        if document.query_id in found:
+            found[document.query_id].append(document)
+    return {query_id: in_rank_order(documents) for query_id, documents in found.items()}
+
+
+def first_relevant(listed: Sequence[ScoredDoc], relevant: Collection[str]) -> str:
+    """The rank of the first relevant document among a topic's hits, as a note."""
+    ranks = (rank for rank, scored in enumerate(listed, start=1) if scored.doc_id in relevant)
+    rank = next(ranks, None)
+    return f"relevant at rank {rank}" if rank else f"not among {len(listed)} hits"
+
+
+def item_of(record: Document | Topic) -> Item:
+    """A document or topic as it is shown: images under the names of their files.
+
+    Raises:
+        DataError: the image cannot be read.
+    """
+    from lexvl_anserini.data.images import open_image
+
+    text = record.contents if isinstance(record, Document) else record.text or ""
+    name = record.doc_id if isinstance(record, Document) else record.query_id
+    if record.image is None:
+        return Item(name, None, text)
+    return Item(Path(record.image.rpartition("::")[2]).name, open_image(record.image), text)
+
+
+def own_terms(model: Encoder, documents: Sequence[Document]) -> dict[str, list[str]]:
+    """Document id -> its heaviest terms."""
+    weights = model.document.weights([model.document.read(document) for document in documents])
+    terms = model.decode(weights, OWN_TERMS)
+    return {d.doc_id: [term for term, _ in own] for d, own in zip(documents, terms, strict=True)}
+
+
+def documents_of(dataset: Dataset, doc_ids: Collection[str]) -> dict[str, Document]:
+    """Those of the documents that the dataset contains, by id."""
+    return {document.doc_id: document for document in dataset.documents() if document.doc_id in doc_ids}
+
+
+def cell_of(
+    document: Document, why: Explanation, score: float, relevant: bool, own: Mapping[str, Sequence[str]]
+) -> Cell:
+    """A hit with the terms of its score."""
+    return Cell(item_of(document), score, relevant, why.terms, own[document.doc_id])
+
+
+def strips_of_queries(dataset: Dataset, index: Index, model: Encoder, texts: Sequence[str], hits: int) -> list[Strip]:
+    """Typed queries with their first hits, none of which is known to be relevant.
+
+    Raises:
+        UsageError: an empty text, or an encoder whose queries are images.
+        DataError: the corpus no longer contains a document of the index, or an image cannot be read.
+    """
+    topics = [typed_topic(text, None) for text in texts]
+    found = [explain(index, encoded(topic, model, index.manifest), None, hits) for topic in topics]
+    doc_ids = {why.doc_id for listed in found for why in listed}
+    documents = documents_of(dataset, doc_ids)
+    if missing := sorted(doc_ids - documents.keys()):
+        raise DataError(f"{index.path}: {missing[0]!r} is no longer in {dataset.name}; encode and index it again")
+    own = own_terms(model, list(documents.values()))
+    return [
+        Strip(Item("", None, text), tuple(cell_of(documents[w.doc_id], w, w.score, False, own) for w in listed))
+        for text, listed in zip(texts, found, strict=True)
+    ]
+
+
+def strips_of_run(
+    dataset: Dataset, index: Index, model: Encoder, run_path: Path, query_ids: Sequence[str], hits: int
+) -> list[Strip]:
+    """Topics of a run with their first hits there, and the terms of their scores.
+
+    Raises:
+        DataError: the dataset has no such topic or document, or an image cannot be read.
+    """
+    lists = hits_of(run_path, query_ids)
+    topics = {topic.query_id: topic for topic in dataset.topics() if topic.query_id in lists}
+    doc_ids = {scored.doc_id for listed in lists.values() for scored in listed[:hits]}
+    documents = documents_of(dataset, doc_ids)
+    if missing := sorted((lists.keys() - topics.keys()) | (doc_ids - documents.keys())):
+        raise DataError(f"{run_path}: {missing[0]!r} is not in {dataset.name}/{dataset.split}; another dataset's run?")
+    relevant: dict[str, set[str]] = defaultdict(set)
+    for qrel in dataset.qrels():
+        if qrel.relevance > 0 and qrel.query_id in lists:
+            relevant[qrel.query_id].add(qrel.doc_id)
+    own = own_terms(model, list(documents.values()))
+    of_run = read_run_manifest(run_path)
+    strips = []
+    for query_id, every in lists.items():
+        listed = every[:hits]
+        query = as_cut(encoded(topics[query_id], model, index.manifest), of_run)
+        explanations = explain(index, query, [scored.doc_id for scored in listed])
+        warn_of_other_scores(run_path, {scored.doc_id: scored.score for scored in listed}, explanations)
+        cells = (
+            cell_of(documents[scored.doc_id], explanation, scored.score, scored.doc_id in relevant[query_id], own)
+            for scored, explanation in zip(listed, explanations, strict=True)
+        )
+        strips.append(Strip(item_of(topics[query_id]), tuple(cells), first_relevant(every, relevant[query_id])))
+    return strips

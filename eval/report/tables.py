@@ -1,0 +1,264 @@
+"""The tables that commands print: each takes what a measure returns and formats its values as texts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from eval.measures.hit_rates import HEADINGS, RSUM, rsum
+from eval.measures.inputs import RunCard
+from eval.measures.metrics import means
+from eval.report.render import MISSING, Column, Table, csv_rows, to_json, to_text
+from lexvl_anserini.records import Measurement
+
+if TYPE_CHECKING:
+    from eval.measures.ann_loss import LayoutCost
+    from eval.measures.caption_ceiling import Ceiling
+    from eval.measures.image_concepts import ConceptMeans
+    from eval.measures.significance import Comparison
+
+# `comparison_table` marks a corrected p below this.
+LEVEL = 0.05
+
+
+class SystemRow(NamedTuple):
+    """One system on one dataset: a row of the table of systems, or several of them a row."""
+
+    system: str
+    dataset: str
+    run: str
+    measures: Mapping[str, float]
+    efficiency: Mapping[str, float]
+
+
+class Figure(NamedTuple):
+    """How a figure of efficiency is shown: heading, factor to its unit, decimals."""
+
+    heading: str
+    factor: float
+    decimals: int
+
+
+EFFICIENCY: dict[str, Figure] = {
+    "mean_document_terms": Figure("terms/doc", 1, 1),
+    "mean_query_terms": Figure("terms/query", 1, 1),
+    "index_documents": Figure("documents", 1, 0),
+    "index_bytes": Figure("index MB", 1e-6, 1),
+    "ms_per_query": Figure("ms/query", 1, 1),
+}
+
+
+def format_value(value: float) -> str:
+    """A value of a measure, four decimals."""
+    return f"{value:.4f}"
+
+
+def format_figure(name: str, value: float | None) -> str:
+    """A figure of efficiency in its unit; a dash if it is missing."""
+    figure = EFFICIENCY[name]
+    return MISSING if value is None else f"{value * figure.factor:,.{figure.decimals}f}"
+
+
+def format_p(p: float) -> str:
+    """A p-value, four decimals."""
+    return f"{p:.4f}" if p >= 0.0001 else "<0.0001"
+
+
+def format_percent(share: float) -> str:
+    """A share in percent, one decimal."""
+    return f"{100 * share:.1f}"
+
+
+def figures_of(cards: Iterable[RunCard | SystemRow]) -> list[str]:
+    """The figures of efficiency that any of the runs has, in the order of `EFFICIENCY`."""
+    known = [card.efficiency for card in cards]
+    return [name for name in EFFICIENCY if any(name in figures for figures in known)]
+
+
+def score_table(measurements: Sequence[Measurement]) -> Table:
+    """Runs (and topics, if there are any) as rows, measures as columns."""
+    measures = list(dict.fromkeys(row.measure for row in measurements))
+    with_topics = any(row.query_id != "all" for row in measurements)
+    labels = ("run", "dataset", "topic") if with_topics else ("run", "dataset")
+    cells: dict[tuple[str, ...], dict[str, float]] = {}
+    for row in measurements:
+        cells.setdefault((row.run, row.dataset, row.query_id)[: len(labels)], {})[row.measure] = row.value
+    return Table(
+        columns=(*(Column(label, number=False) for label in labels), *map(Column, measures)),
+        rows=tuple(
+            (*key, *(format_value(values[m]) if m in values else MISSING for m in measures))
+            for key, values in cells.items()
+        ),
+    )
+
+
+SCORE_FORMATS: dict[str, Callable[[Sequence[Measurement]], str]] = {
+    "text": lambda rows: to_text(score_table(rows)),
+    "json": to_json,
+    "csv": csv_rows,
+}
+
+
+def render_scores(measured: Iterable[Iterable[Measurement]], per_topic: bool, output_format: str) -> str:
+    """The means of several runs in one of `SCORE_FORMATS`, with `per_topic` each topic's value too."""
+    rows = [row for rows in measured for row in rows if per_topic or row.query_id == "all"]
+    return SCORE_FORMATS[output_format](rows)
+
+
+def system_row(card: RunCard, measurements: Sequence[Measurement]) -> SystemRow:
+    """The row of one run."""
+    first = measurements[0]
+    return SystemRow(card.system, first.dataset, first.run, means(measurements), card.efficiency)
+
+
+def distinct_systems(rows: Sequence[SystemRow]) -> list[SystemRow]:
+    """Adds the run's name to the system's name where two rows of one dataset have the same system."""
+    names = [(row.dataset, row.system) for row in rows]
+    return [
+        row._replace(system=f"{row.system} [{row.run}]") if names.count((row.dataset, row.system)) > 1 else row
+        for row in rows
+    ]
+
+
+def system_table(rows: Sequence[SystemRow]) -> Table:
+    """Systems as rows; per dataset its measures, then the figures of efficiency that any run has."""
+    rows = distinct_systems(rows)
+    datasets = list(dict.fromkeys(row.dataset for row in rows))
+    measures = list(dict.fromkeys(measure for row in rows for measure in row.measures))
+    figures = figures_of(rows)
+    at = {(row.system, row.dataset): row for row in rows}
+    systems = list(dict.fromkeys(row.system for row in rows))
+    columns = [Column("system", number=False)]
+    columns += [
+        Column(heading, dataset)
+        for dataset in datasets
+        for heading in [*measures, *(EFFICIENCY[name].heading for name in figures)]
+    ]
+    cells = tuple(
+        (system, *(cell for dataset in datasets for cell in _cells(at.get((system, dataset)), measures, figures)))
+        for system in systems
+    )
+    best = {
+        (r, c)
+        for c, column in enumerate(columns)
+        if column.heading in measures and len(systems) > 1
+        for r, row in enumerate(cells)
+        if row[c] == max((other[c] for other in cells if other[c] != MISSING), default=None)
+    }
+    return Table(tuple(columns), cells, frozenset(best))
+
+
+def _cells(row: SystemRow | None, measures: Sequence[str], figures: Sequence[str]) -> Iterable[str]:
+    for measure in measures:
+        yield format_value(row.measures[measure]) if row and measure in row.measures else MISSING
+    for name in figures:
+        yield format_figure(name, row.efficiency.get(name) if row else None)
+
+
+def caption_table(cards: Sequence[RunCard], measured: Iterable[Sequence[Measurement]]) -> Table:
+    """One row per run: measures, then the figures of efficiency that any run has.
+
+    A system with runs in both directions has another row with its rsum over both, at most 600.
+    """
+    rows, sums = [], dict[str, dict[str, float]]()
+    figures = figures_of(cards)
+    for card, measurements in zip(cards, measured, strict=True):
+        values = means(measurements)
+        sums.setdefault(card.system, {})[measurements[0].dataset] = rsum(values)
+        cells = (format_percent(values[measure]) for measure in HEADINGS)
+        costs = (format_figure(name, card.efficiency.get(name)) for name in figures)
+        rows.append((card.system, measurements[0].dataset, *cells, f"{rsum(values):.1f}", *costs))
+    for system, by_direction in sums.items():
+        if len(by_direction) == 2:
+            blanks = (MISSING,) * len(HEADINGS)
+            dashes = (MISSING,) * len(figures)
+            rows.append((system, "both directions", *blanks, f"{sum(by_direction.values()):.1f}", *dashes))
+    texts = tuple(Column(heading, number=False) for heading in ("system", "dataset"))
+    numbers = (*HEADINGS.values(), RSUM, *(EFFICIENCY[name].heading for name in figures))
+    return Table((*texts, *map(Column, numbers)), tuple(rows))
+
+
+def comparison_table(comparisons: Sequence[Comparison]) -> Table:
+    """One row per system and measure; a star marks a corrected p below 0.05."""
+    headings = ("system", "measure", "baseline", "value", "difference", "p", "p (Holm)", "better/equal/worse")
+    return Table(
+        columns=tuple(Column(heading, number=c > 1) for c, heading in enumerate(headings)),
+        rows=tuple(
+            (
+                row.system,
+                row.measure,
+                format_value(row.baseline),
+                format_value(row.value),
+                f"{row.difference:+.4f}",
+                format_p(row.p),
+                format_p(row.p_corrected) + ("*" if row.p_corrected < LEVEL else ""),
+                f"{row.better}/{row.equal}/{row.worse}",
+            )
+            for row in comparisons
+        ),
+    )
+
+
+def ceiling_table(rows: Sequence[Ceiling]) -> Table:
+    """One row per split, shares in percent."""
+    headings = ("captions", "alone %", "mean scenes", "most scenes", "R@1", "R@5", "R@10")
+    cells = (
+        (
+            row.split,
+            f"{row.captions:,}",
+            format_percent(row.alone),
+            f"{row.mean_scenes:.2f}",
+            str(row.most_scenes),
+            *map(format_percent, (row.r_at_1, row.r_at_5, row.r_at_10)),
+        )
+        for row in rows
+    )
+    return Table((Column("split", number=False), *map(Column, headings)), tuple(cells))
+
+
+def concept_table(rows: Sequence[ConceptMeans]) -> Table:
+    """One row per ranking: shares in percent, then means per image."""
+    shares = (Column(">= 2 objects %"), Column(">= 1 object %"))
+    means = tuple(map(Column, ("objects", "wrong objects", "colours", "place", "weather", "time")))
+    cells = ((row.ranking, *map(format_percent, row[2:4]), *(f"{value:.2f}" for value in row[4:])) for row in rows)
+    return Table((Column("ranking", number=False), *shares, *means), tuple(cells))
+
+
+def loss_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """One row per quantiser."""
+
+    def cell(name: str, value: int | float) -> str:
+        return str(value) if isinstance(value, int) else f"{value:{'+' if name == 'delta' else ''}.4f}"
+
+    cells = tuple(tuple(cell(name, value) for name, value in row.items()) for row in rows)
+    return Table(tuple(map(Column, rows[0])), cells)
+
+
+def setting_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """One row per setting of pruning, numbers rounded for reading."""
+    shown = {"terms/query": "{:.1f}", "postings": "{:,}", "ms/query": "{:.2f}", "speed-up": "{:.1f}x"}
+
+    def cell(name: str, value: Any) -> str:
+        return value if isinstance(value, str) else shown.get(name, "{:.4f}").format(value)
+
+    columns = tuple(Column(name, number=name != "setting") for name in rows[0])
+    return Table(columns, tuple(tuple(cell(name, value) for name, value in row.items()) for row in rows))
+
+
+def layout_table(rows: Sequence[LayoutCost], hits: Sequence[int]) -> Table:
+    """One row per FAISS layout and its parameters."""
+    headings = ("bytes", "build s", "ms/query", *(f"recall@{k}" for k in hits))
+    columns = (Column("dims"), Column("layout", number=False), Column("parameters", number=False))
+    cells = tuple(
+        (
+            str(row.dimensions),
+            row.layout,
+            " ".join(f"{key}={value}" for key, value in row.parameters.items()),
+            f"{row.bytes:,}",
+            f"{row.build_s:.1f}",
+            f"{row.ms_per_query:.2f}",
+            *(format_value(row.recall[k]) for k in hits),
+        )
+        for row in rows
+    )
+    return Table((*columns, *map(Column, headings)), cells)
