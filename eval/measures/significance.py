@@ -16,7 +16,7 @@ RESAMPLES = 99_999
 SEED = 20240307
 
 
-class Comparison(NamedTuple):
+class SystemComparison(NamedTuple):
     """One system against the baseline by one measure.
 
     difference           mean over the topics, system minus baseline
@@ -91,7 +91,7 @@ def compare(
     systems: Mapping[str, Mapping[str, float]],
     measure: str,
     test: str = "randomisation",
-) -> list[Comparison]:
+) -> list[SystemComparison]:
     """Compares each system with the baseline, from values per topic.
 
     Args:
@@ -115,7 +115,7 @@ def compare(
     p_values = [TESTS[test](d) for d in differences.values()]
     reference = mean(baseline.values())
     return [
-        Comparison(
+        SystemComparison(
             system=name,
             measure=measure,
             baseline=reference,
@@ -131,7 +131,7 @@ def compare(
     ]
 
 
-def compare_runs(measured: Sequence[Sequence[Measurement]], test: str = "randomisation") -> list[Comparison]:
+def compare_runs(measured: Sequence[Sequence[Measurement]], test: str = "randomisation") -> list[SystemComparison]:
     """Compares each run with the first, by each measure.
 
     Args:

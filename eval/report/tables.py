@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from eval.measures.ann_loss import LayoutCost
     from eval.measures.caption_ceiling import Ceiling
     from eval.measures.image_concepts import ConceptMeans
-    from eval.measures.significance import Comparison
+    from eval.measures.significance import SystemComparison
 
 # `comparison_table` marks a corrected p below this.
 LEVEL = 0.05
@@ -178,7 +178,7 @@ def caption_table(cards: Sequence[RunCard], measured: Iterable[Sequence[Measurem
     return Table((*texts, *map(Column, numbers)), tuple(rows))
 
 
-def comparison_table(comparisons: Sequence[Comparison]) -> Table:
+def comparison_table(comparisons: Sequence[SystemComparison]) -> Table:
     """One row per system and measure; a star marks a corrected p below 0.05."""
     headings = ("system", "measure", "baseline", "value", "difference", "p", "p (Holm)", "better/equal/worse")
     return Table(
