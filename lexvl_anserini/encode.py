@@ -26,7 +26,7 @@ from lexvl_anserini.cli import (
     progress_bar,
     run,
 )
-from lexvl_anserini.data.images import ON_ERROR
+from lexvl_anserini.data.images import FAIL, ON_ERROR, OnError
 from lexvl_anserini.encoders.cards import (
     ENCODERS,
     TRIED_ON,
@@ -150,7 +150,7 @@ def report(manifest: Manifest, output: Path, seconds: float) -> dict[str, Any]:
 
 
 def estimate(
-    dataset: Dataset, model: Encoder, batch_size: int, on_error: str = "fail", part: Part | None = None
+    dataset: Dataset, model: Encoder, batch_size: int, on_error: OnError = FAIL, part: Part | None = None
 ) -> dict[str, Any]:
     """The documents of a corpus or a part, and the time their encoding will take, from a sample of them."""
     from lexvl_anserini.data.checks import check_corpus
@@ -347,7 +347,7 @@ def command(
         counted = (
             {"topics": sum(1 for _ in stream)}
             if stream is not None
-            else estimate(dataset, model, batch_size, on_error, part)
+            else estimate(dataset, model, batch_size, OnError(on_error), part)
         )
         rows = about | counted
     elif stream is not None:

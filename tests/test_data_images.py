@@ -14,7 +14,7 @@ from PIL import Image, features
 
 from lexvl_anserini.data.archives import open_archive
 from lexvl_anserini.data.dataset import load_dataset
-from lexvl_anserini.data.images import AHEAD, ImageReader, image_suffixes, open_image, read_images
+from lexvl_anserini.data.images import AHEAD, OnError, image_suffixes, open_image, read_images
 from lexvl_anserini.errors import DataError, UsageError
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
@@ -268,7 +268,8 @@ def test_what_pillow_does_not_implement_is_told_or_skipped(tmp_path, kind):
     (tmp_path / "odd").write_bytes(awkward(kind))
     with pytest.raises(DataError, match=r"odd: a damaged or cut off picture \(.*"):
         open_image(tmp_path / "odd")
-    assert len(list(reader := read_images([tmp_path / "odd"], on_error="skip"))) == 0 and len(reader.skipped) == 1
+    policy = OnError("skip")
+    assert len(list(read_images([tmp_path / "odd"], on_error=policy))) == 0 and len(policy.skipped) == 1
 
 
 # --- archives -------------------------------------------------------------------------------------------------------
@@ -382,16 +383,17 @@ def test_failing_and_skipping(tmp_path):
     assert next(failing).position == 0
     with pytest.raises(DataError, match=r"bad\.png: not a picture"):
         next(failing)
-    reader = read_images(references, on_error="skip")
+    policy = OnError("skip")
+    reader = read_images(references, on_error=policy)
     assert [one.position for one in reader] == [0, 2, 4]
     assert reader.read == 3
-    assert [(skip.position, Path(skip.reference).name) for skip in reader.skipped] == [
+    assert [(skip.position, Path(skip.reference).name) for skip in policy.skipped] == [
         (1, "bad.png"),
         (3, "absent.png"),
     ]
-    assert "not a picture of a known format" in reader.skipped[0].reason
+    assert "not a picture of a known format" in policy.skipped[0].reason
     with pytest.raises(UsageError, match="on_error 'ignore': expected fail or skip"):
-        ImageReader(references, on_error="ignore")
+        OnError("ignore")
 
 
 def test_errors_of_prepare_and_of_the_references_are_the_callers():
@@ -399,7 +401,7 @@ def test_errors_of_prepare_and_of_the_references_are_the_callers():
         raise ValueError("mine")
 
     with pytest.raises(ValueError, match="mine"):
-        list(read_images([grey(1)], on_error="skip", prepare=broken))
+        list(read_images([grey(1)], on_error=OnError("skip"), prepare=broken))
 
     def references():
         yield grey(1)
@@ -408,7 +410,7 @@ def test_errors_of_prepare_and_of_the_references_are_the_callers():
 
     seen = []
     with pytest.raises(DataError, match="corpus line 3"):
-        seen.extend(iter(read_images(references(), on_error="skip")))
+        seen.extend(iter(read_images(references(), on_error=OnError("skip"))))
     reader = read_images(references())
     assert [next(reader).position, next(reader).position] == [0, 1]
 

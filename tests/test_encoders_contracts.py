@@ -19,6 +19,7 @@ from PIL import Image
 from scipy import sparse
 from tiny_encoders import BERT, SPARSE, TINY_ENCODERS, Tiny
 
+from lexvl_anserini.data.images import FAIL, OnError
 from lexvl_anserini.encoders.cards import ENCODERS
 from lexvl_anserini.encoders.checkpoints.filenames import WEIGHT_SUFFIXES
 from lexvl_anserini.encoders.checkpoints.weights import read_weights
@@ -177,13 +178,13 @@ def inputs_for(tower, about: Tiny) -> list[Any]:
     return list(vectors)
 
 
-def encoded(tower, inputs, batch_size=32):
+def encoded(tower, inputs, batch_size=32, on_error=FAIL):
     """Vectors, dense [n, D] or [n, V]."""
     if tower.kind == "dense":
-        found = tower.vectors(inputs, batch_size)
+        found = tower.vectors(inputs, batch_size, on_error=on_error)
         assert found.dtype == np.float32 and found.shape[0] == len(inputs) and np.isfinite(found).all()
         return found
-    found = tower.weights(inputs, batch_size)
+    found = tower.weights(inputs, batch_size, on_error=on_error)
     check(found, len(inputs), tower)
     return found.toarray()
 
@@ -253,16 +254,15 @@ def test_what_cannot_be_read_is_skipped_if_told(any_model, tmp_path):
     """A broken picture has a row of zeros and is told; all else has the row that it has without it."""
     model, about = any_model
     for tower in towers(model):
-        inputs, skipped = inputs_for(tower, about), []
-        skipping = tower.skipping(skipped)
+        inputs, policy = inputs_for(tower, about), OnError("skip")
         if reads(tower, about) != "image":
-            np.testing.assert_array_equal(encoded(skipping, inputs), encoded(tower, inputs))
+            np.testing.assert_array_equal(encoded(tower, inputs, on_error=policy), encoded(tower, inputs))
             continue
         broken = str(tmp_path / "broken.png")
         with pytest.raises(DataError, match=r"broken\.png: "):
             encoded(tower, [*inputs[:2], broken, *inputs[2:]], 4)
-        found = encoded(skipping, [*inputs[:2], broken, *inputs[2:]], 4)
-        assert not found[2].any() and [(one.position, one.reference) for one in skipped] == [(2, broken)]
+        found = encoded(tower, [*inputs[:2], broken, *inputs[2:]], 4, policy)
+        assert not found[2].any() and [(one.position, one.reference) for one in policy.skipped] == [(2, broken)]
         np.testing.assert_allclose(np.delete(found, 2, axis=0), encoded(tower, inputs, 4), atol=1e-5)
 
 

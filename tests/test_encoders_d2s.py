@@ -13,6 +13,7 @@ from embedding_tables import write_embeddings, write_golden
 from PIL import Image
 
 from lexvl_anserini.data.dataset import load_dataset
+from lexvl_anserini.data.images import OnError
 from lexvl_anserini.encoders.loading import load_encoder, load_encoder_of
 from lexvl_anserini.encoders.parts.features import Embedded
 from lexvl_anserini.errors import ArtefactError, CheckpointError, DataError, UsageError
@@ -389,9 +390,9 @@ def test_live_features_are_those_of_the_dense_encoder(shared, tiny, texts, famil
         vectors = getattr(dense, side).vectors(inputs)
         expected = getattr(stored, side).weights(vectors).toarray()
         np.testing.assert_allclose(getattr(live, side).weights(inputs, 3).toarray(), expected, atol=1e-4)
-    skipped: list = []
-    found = live.document.skipping(skipped).weights(["nowhere.png", images[0]]).toarray()
-    assert [one.position for one in skipped] == [0] and not found[0].any()
+    policy = OnError("skip")
+    found = live.document.weights(["nowhere.png", images[0]], on_error=policy).toarray()
+    assert [one.position for one in policy.skipped] == [0] and not found[0].any()
     np.testing.assert_allclose(found[1], live.document.weights(images[:1]).toarray()[0], atol=1e-4)
     assert live.query.read_topic(Topic("q", text="a man")) == "a man"
     masked = load_d2s(shared, tiny, text="masked", **options).query.weights(texts).toarray()

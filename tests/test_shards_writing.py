@@ -31,7 +31,7 @@ from scipy import sparse
 from lexvl_anserini import files
 from lexvl_anserini.data import images
 from lexvl_anserini.data.dataset import Dataset
-from lexvl_anserini.data.images import read_images
+from lexvl_anserini.data.images import FAIL, read_images
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.vision import Pixels
 from lexvl_anserini.errors import ArtefactError, DataError, UsageError
@@ -63,10 +63,7 @@ class ToyTower:
             raise UsageError(f"document {document.doc_id!r} has no text; this encoder reads texts only")
         return document.contents
 
-    def skipping(self, skipped):
-        return self
-
-    def weights(self, inputs, batch_size=32, progress=lambda n: None):
+    def weights(self, inputs, batch_size=32, progress=lambda n: None, on_error=FAIL):
         rows = [[text.split().count(term) / 2 for term in TERMS] for text in inputs]
         progress(len(rows))
         return sparse.csr_matrix(np.array(rows, dtype=np.float32).reshape(len(rows), len(TERMS)))
@@ -75,7 +72,7 @@ class ToyTower:
 class ToyDense(ToyTower):
     kind = "dense"
 
-    def vectors(self, inputs, batch_size=32, progress=lambda n: None):
+    def vectors(self, inputs, batch_size=32, progress=lambda n: None, on_error=FAIL):
         progress(len(inputs))
         return self.weights(inputs).toarray()
 
@@ -420,28 +417,20 @@ class PictureTower(ToyTower):
     def read(self, document):
         return document.image
 
-    def __init__(self, skipped=None):
-        self.skipped = skipped
-
-    def skipping(self, skipped):
-        return type(self)(skipped)
-
-    def weights(self, inputs, batch_size=32, progress=silent):
+    def weights(self, inputs, batch_size=32, progress=silent, on_error=FAIL):
         matrix = np.zeros((len(inputs), len(TERMS)), dtype=np.float32)
-        pictures = read_images(inputs, workers=2, on_error="fail" if self.skipped is None else "skip")
+        pictures = read_images(inputs, workers=2, on_error=on_error)
         for picture in pictures:
             matrix[picture.position, [0, -1]] = np.asarray(picture.value)[0, 0, 0] / 255, 1
             progress(1)
-        if self.skipped is not None:
-            self.skipped += pictures.skipped
         return sparse.csr_matrix(matrix)
 
 
 class DensePictureTower(PictureTower):
     kind = "dense"
 
-    def vectors(self, inputs, batch_size=32, progress=silent):
-        return self.weights(inputs, batch_size, progress).toarray()
+    def vectors(self, inputs, batch_size=32, progress=silent, on_error=FAIL):
+        return self.weights(inputs, batch_size, progress, on_error).toarray()
 
 
 PICTURES = ToyModel(query=PictureTower(), document=PictureTower())

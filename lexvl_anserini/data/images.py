@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
@@ -39,6 +40,7 @@ MAX_PIXELS = 80_000_000
 # Decoded pictures waiting for the consumer, per worker.
 AHEAD = 2
 
+# The policies for images that cannot be read, see `OnError`.
 ON_ERROR = ("fail", "skip")
 
 # The EXIF tag that tells how the camera was held.
@@ -70,11 +72,48 @@ class ReadImage(NamedTuple):
 
 
 class Skipped(NamedTuple):
-    """A picture that could not be read: its position from 0, its reference, what is wrong."""
+    """An image that could not be read: its position from 0, its reference, and what is wrong with it."""
 
     position: int
     reference: str
     reason: str
+
+
+@dataclass(frozen=True)
+class OnError:
+    """The policy for images that cannot be read, and the images that it skipped.
+
+    policy   "fail": the first such image raises; "skip": it is left out and listed
+    skipped  the images left out, in the order in which they were found
+
+    Raises:
+        UsageError: another policy.
+    """
+
+    policy: str = "fail"
+    skipped: list[Skipped] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if self.policy not in ON_ERROR:
+            raise UsageError(f"on_error {self.policy!r}: expected fail or skip")
+
+    def fresh(self) -> OnError:
+        """The same policy with an empty list, for one call: positions count from its first image."""
+        return OnError(self.policy)
+
+    def unreadable(self, position: int, reference: Reference, problem: DataError) -> None:
+        """Raises the problem, or lists the image.
+
+        Raises:
+            DataError: the policy is "fail".
+        """
+        if self.policy == "fail":
+            raise problem
+        self.skipped.append(Skipped(position, str(reference), str(problem)))
+
+
+# The policy where none is given.
+FAIL = OnError("fail")
 
 
 def open_image(
@@ -116,22 +155,18 @@ class ImageReader:
     """Pictures in the order of their references; iterate once. See `read_images`.
 
     read     how many came out so far
-    skipped  those left out, with reasons (empty unless on_error is "skip")
     """
 
     def __init__(
         self,
         references: Iterable[Reference],
         workers: int | None = None,
-        on_error: str = "fail",
+        on_error: OnError = FAIL,
         prepare: Callable[[Image], Any] | None = None,
     ):
-        if on_error not in ON_ERROR:
-            raise UsageError(f"on_error {on_error!r}: expected fail or skip")
         self.read = 0
-        self.skipped: list[Skipped] = []
+        self._on_error = on_error
         self._workers = workers or usable_cores()
-        self._skip = on_error == "skip"
         self._prepare = prepare
         self._stream = self._run(iter(references))
 
@@ -173,13 +208,11 @@ class ImageReader:
 
     def _result(self, position: int, reference: Reference, future: Future[Any]) -> Iterator[ReadImage]:
         value = future.result()
-        if not isinstance(value, DataError):
+        if isinstance(value, DataError):
+            self._on_error.unreadable(position, reference, value)
+        else:
             self.read += 1
             yield ReadImage(position, value)
-        elif self._skip:
-            self.skipped.append(Skipped(position, str(reference), str(value)))
-        else:
-            raise value
 
     def _one(self, reference: Reference) -> Any:
         """A picture, prepared, or the error that kept it from being read (an error of `prepare` is raised)."""
@@ -193,7 +226,7 @@ class ImageReader:
 def read_images(
     references: Iterable[Reference],
     workers: int | None = None,
-    on_error: str = "fail",
+    on_error: OnError = FAIL,
     prepare: Callable[[Image], Any] | None = None,
 ) -> ImageReader:
     """Decodes pictures in threads beside the consumer, a few ahead of it, in order; memory does not grow.
@@ -201,15 +234,14 @@ def read_images(
     Args:
         references: paths, `archive.tar::member`, PIL images; taken as they are needed.
         workers: threads; default one per usable core.
-        on_error: "fail" raises at the first unreadable picture, "skip" leaves it out and lists it in `skipped`.
+        on_error: raises at the first unreadable image, or skips and lists it.
         prepare: called in the workers, for instance to resize into an array.
 
     Returns:
-        An iterator of `ReadImage(position, value)` with `read` and `skipped`.
+        An iterator of `ReadImage(position, value)` with `read`.
 
     Raises:
-        UsageError: another `on_error`.
-        DataError: (while iterating) an unreadable picture.
+        DataError: (while iterating) an unreadable image, if the policy is "fail".
     """
     return ImageReader(references, workers, on_error, prepare)
 

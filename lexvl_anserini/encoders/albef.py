@@ -10,7 +10,7 @@ from lexvl_anserini.encoders.blip import load_family
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.caption_cleaning import MAX_LENGTH
-from lexvl_anserini.encoders.parts.crossmodal import Direction
+from lexvl_anserini.encoders.parts.sides import Direction
 
 
 def load_albef(

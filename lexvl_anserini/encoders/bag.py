@@ -16,7 +16,7 @@ def load_bag_of_tokens(source: Source, max_length: int = 256, shift: int | None 
         max_length: tokens read per text, special ones included.
         shift: token ids below are no terms; default 999 in BERT's uncased layout (punctuation starts there), else 0.
     """
-    folder = source.tokenizer_folder(default="minilm")
+    folder = source.tokenizer_folder(default=None if source.checkpoint else "minilm")
     tokenizer = load_tokenizer(folder)
     columns = columns_from(tokenizer, first_word_id(tokenizer) if shift is None else shift)
     tower = BagTower(TextReader(tokenizer, max_length), columns)

@@ -10,6 +10,7 @@ from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.activations import log1p_relu
 from lexvl_anserini.encoders.parts.backbones import load_masked_lm, position_limit, read_config
 from lexvl_anserini.encoders.parts.pooling import masked_max
+from lexvl_anserini.encoders.parts.sides import with_topk
 from lexvl_anserini.encoders.parts.tokens import TextReader, columns_of_all, load_tokenizer
 from lexvl_anserini.encoders.parts.towers import Composition, TextTower
 from lexvl_anserini.encoders.vdr import TOPK, UNTRAINED_MAX_LENGTH, load_vdr, vdr_sparsifier
@@ -39,8 +40,10 @@ def load_bertlex(
     limit = position_limit(read_config(checkpoint.folder))
     reader = TextReader(tokenizer, max_length or min(UNTRAINED_MAX_LENGTH, limit or UNTRAINED_MAX_LENGTH), limit=limit)
 
-    def tower(k: int) -> TextTower:
-        composition = Composition(backbone, mlm_head, log1p_relu, masked_max, vdr_sparsifier(k, lexical_union=False))
+    def tower(k: int | None) -> TextTower:
+        sparsifier = vdr_sparsifier(TOPK if k is None else k, lexical_union=False)
+        composition = Composition(backbone, mlm_head, log1p_relu, masked_max, sparsifier)
         return TextTower(composition, reader, columns, source.device)
 
-    return Encoder("bertlex", "impact", query=tower(topk if query_topk is None else query_topk), document=tower(topk))
+    query, document = with_topk((tower, tower), topk, query_topk)
+    return Encoder("bertlex", "impact", query=query, document=document)

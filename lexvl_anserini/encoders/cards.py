@@ -108,7 +108,7 @@ CARDS: Mapping[str, Card] = {
         lengths=("max_length",),
     ),
     "bm25": Card(
-        loader="lexvl_anserini.encoders.bm25:load_bm25",
+        loader="lexvl_anserini.encoders.plain_text:load_bm25",
         paper="Robertson and Zaragoza 2009, as in Anserini",
         licence="none",
     ),

@@ -26,6 +26,7 @@ from lexvl_anserini.encoders.checkpoints.clip_layout import (
     is_open_layout,
     run_config,
 )
+from lexvl_anserini.encoders.checkpoints.filenames import has_tokenizer
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint
 from lexvl_anserini.encoders.checkpoints.weights import read_weights
 from lexvl_anserini.encoders.encoder import Encoder
@@ -33,9 +34,9 @@ from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.backbones import read_config
 from lexvl_anserini.encoders.parts.clip_bpe import END, MASK, START, ClipBpe
 from lexvl_anserini.encoders.parts.crops import Crop, one_crop, read_preprocessor
-from lexvl_anserini.encoders.parts.crossmodal import Direction, in_direction
 from lexvl_anserini.encoders.parts.dense import DenseTower, Texts
-from lexvl_anserini.encoders.parts.tokens import TextReader, has_tokenizer, load_tokenizer
+from lexvl_anserini.encoders.parts.sides import Direction, in_direction
+from lexvl_anserini.encoders.parts.tokens import TextReader, load_tokenizer
 from lexvl_anserini.encoders.parts.towers import Batch
 from lexvl_anserini.encoders.parts.vision import Images
 from lexvl_anserini.errors import CheckpointError, UsageError

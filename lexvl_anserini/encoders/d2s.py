@@ -16,7 +16,6 @@ from lexvl_anserini.encoders.checkpoints.find import Checkpoint
 from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_weights
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
-from lexvl_anserini.encoders.parts.crossmodal import Direction, in_direction
 from lexvl_anserini.encoders.parts.features import (
     Expansion,
     Pair,
@@ -25,6 +24,7 @@ from lexvl_anserini.encoders.parts.features import (
     stored,
     tokenizer_of,
 )
+from lexvl_anserini.encoders.parts.sides import Direction, in_direction, with_topk
 from lexvl_anserini.encoders.parts.towers import Head
 from lexvl_anserini.errors import CheckpointError
 
@@ -91,13 +91,9 @@ def load_d2s(
     projection = Head(head, head.vocab_projector.weight.detach(), head.vocab_projector.bias.detach())
 
     tower = partial(head_tower, head=projection, tokenizer=tokenizer, device=source.device)
-    query, document = in_direction(
-        direction,
-        partial(tower, sides.text, expansion=text),
-        partial(tower, sides.image, expansion="expanded"),
-    )
-    query_topk = topk if query_topk is None else query_topk
-    return Encoder("d2s", "impact", query=query(topk=query_topk), document=document(topk=topk))
+    texts, images = partial(tower, sides.text, text), partial(tower, sides.image, "expanded")
+    query, document = with_topk(in_direction(direction, texts, images), topk, query_topk)
+    return Encoder("d2s", "impact", query=query, document=document)
 
 
 def load_head(checkpoint: Checkpoint) -> D2SHead:

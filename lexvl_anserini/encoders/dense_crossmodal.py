@@ -16,8 +16,8 @@ from lexvl_anserini.encoders.checkpoints.weights import complain, load_strictly,
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.backbones import bert_from_weights, hidden_states, position_limit
-from lexvl_anserini.encoders.parts.crossmodal import in_direction
 from lexvl_anserini.encoders.parts.dense import DenseTower, Texts
+from lexvl_anserini.encoders.parts.sides import in_direction
 from lexvl_anserini.encoders.parts.tokens import TextReader, load_tokenizer
 from lexvl_anserini.encoders.parts.towers import Batch
 from lexvl_anserini.encoders.parts.vision import Images, PatchTransformer, Pixels

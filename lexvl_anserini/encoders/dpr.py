@@ -13,13 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lexvl_anserini.data.images import FAIL, OnError
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
 from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_weights
 from lexvl_anserini.encoders.encoder import Encoder, read_document, read_topic
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.backbones import bert_from_weights, position_limit, read_config
 from lexvl_anserini.encoders.parts.dense import DenseTower, Items
-from lexvl_anserini.encoders.parts.tokens import TextReader, has_tokenizer, load_tokenizer
+from lexvl_anserini.encoders.parts.tokens import TextReader, load_tokenizer
 from lexvl_anserini.encoders.parts.towers import Batch, by_length, pad
 from lexvl_anserini.errors import CheckpointError, UsageError
 from lexvl_anserini.records import Document, Topic
@@ -62,7 +63,7 @@ class Passages(Items):
         """The text of a topic."""
         return read_topic(topic)
 
-    def batches(self, inputs: Sequence[Any], batch_size: int) -> Iterator[Batch]:
+    def batches(self, inputs: Sequence[Any], batch_size: int, on_error: OnError = FAIL) -> Iterator[Batch]:
         """The longest first."""
         tokens = [self.tokens(item) for item in inputs]
         for positions in by_length([len(ids) for ids, _ in tokens], batch_size, self.device):
@@ -156,9 +157,8 @@ def tower(
         vectors: Tensor = projection(states[:, 0])  # [B, D]
         return vectors
 
-    folder = source.tokenizer_folder()
-    if source.tokenizer is None and has_tokenizer(checkpoint.folder):
-        folder = checkpoint.folder
+    # The two folders may share the tokenizer of the context encoder.
+    folder = source.tokenizer_folder(checkpoint.folder, source.required("dpr").folder)
     limit = position_limit(config)
     reader = TextReader(
         load_tokenizer(folder, config.vocab_size), max_length or min(MAX_LENGTH, limit or MAX_LENGTH), limit=limit

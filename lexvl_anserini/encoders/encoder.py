@@ -1,30 +1,148 @@
 """Encoders: a query tower and a document tower, whatever the model.
 
-Three kinds exist: "impact" (lexical vectors for an inverted index), "dense" (for FAISS) and "text" (plain text for
-BM25). A tower has its `kind`, `read(document)`, and `weights(inputs)` or `vectors(inputs)`. `skipping(skipped)` is the
-same tower for a corpus in which some pictures cannot be read: it appends them to the list, and their rows are zeros.
+Three kinds exist: "impact" (lexical vectors for an inverted index), "dense" (vectors for FAISS) and "text" (plain text
+for BM25). `Tower` is what all towers have; `LexicalSide` and `DenseSide` add the vectors of their kind. The towers
+themselves are in `parts/` (`LexicalTower`, `BagTower`, `DenseTower`) and in the modules of a few encoders.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 import numpy as np
 
+from lexvl_anserini.data.images import FAIL, OnError
 from lexvl_anserini.errors import UsageError
 from lexvl_anserini.manifest import EncoderRef, Manifest
+from lexvl_anserini.progress import Progress, silent
 from lexvl_anserini.records import Document, Topic
 
 if TYPE_CHECKING:
     from scipy import sparse
 
     from lexvl_anserini.encoders.stock import StockQueryEncoder
+    from lexvl_anserini.vocabulary import Vocabulary
+
+Kind = Literal["impact", "dense", "text"]
+
+
+class Tower(Protocol):
+    """One side of an encoder.
+
+    Its inputs are what `read` and `read_topic` return: texts, image references, or references of stored vectors. A text
+    tower takes any string, an image tower also PIL images.
+    """
+
+    @property
+    def kind(self) -> Kind:
+        """What the tower gives: "impact" (`LexicalSide`), "dense" (`DenseSide`) or "text" (no vectors)."""
+        ...
+
+    def read(self, document: Document) -> str:
+        """The input that a document gives this tower.
+
+        Raises:
+            OtherModality: the document has no text, or no image, for a tower that reads it.
+        """
+        ...
+
+    def read_topic(self, topic: Topic) -> str:
+        """The input that a topic gives this tower.
+
+        Raises:
+            OtherModality: the topic has no text, or no image, for a tower that reads it.
+        """
+        ...
+
+
+class LexicalSide(Tower, Protocol):
+    """A tower of kind "impact": a weight per term of its vocabulary."""
+
+    @property
+    def binary(self) -> bool:
+        """True if all weights are 1, so that quantising must not scale them."""
+        ...
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """Maps a column of `weights` to its term."""
+        ...
+
+    def weights(
+        self, inputs: Sequence[Any], batch_size: int = 32, progress: Progress = silent, on_error: OnError = FAIL
+    ) -> sparse.csr_matrix:
+        """CSR [n, V] float32 after the sparsifier: weights > 0, dimensions ascending.
+
+        Args:
+            inputs: see `Tower`.
+            batch_size: inputs per forward pass.
+            progress: called with the number of inputs just encoded.
+            on_error: policy for images that cannot be read; the row of a skipped image is empty.
+        """
+        ...
+
+    def dense_weights(self, inputs: Sequence[Any], batch_size: int = 32) -> np.ndarray:
+        """float32 [n, V] before the sparsifier."""
+        ...
+
+
+class DenseSide(Tower, Protocol):
+    """A tower of kind "dense": one vector per input."""
+
+    def vectors(
+        self, inputs: Sequence[Any], batch_size: int = 32, progress: Progress = silent, on_error: OnError = FAIL
+    ) -> np.ndarray:
+        """float32 [n, D]; the inner product of two vectors is the model's own similarity.
+
+        Args: as those of `LexicalSide.weights`; the row of a skipped image is zeros.
+        """
+        ...
+
+
+def lexical(tower: Tower) -> LexicalSide:
+    """The tower, as one of kind "impact".
+
+    Raises:
+        UsageError: it is of another kind.
+    """
+    if tower.kind != "impact":
+        raise UsageError(f"a {tower.kind} encoder has no terms; choose a lexical one")
+    return cast(LexicalSide, tower)
+
+
+def dense(tower: Tower) -> DenseSide:
+    """The tower, as one of kind "dense".
+
+    Raises:
+        UsageError: it is of another kind.
+    """
+    if tower.kind != "dense":
+        raise UsageError(f"an encoder of kind {tower.kind!r} has no dense vectors; choose a dense one")
+    return cast(DenseSide, tower)
+
+
+def encode_inputs(
+    tower: Tower,
+    inputs: Sequence[Any],
+    batch_size: int = 32,
+    progress: Progress = silent,
+    on_error: OnError = FAIL,
+) -> sparse.csr_matrix | np.ndarray:
+    """CSR [n, V] of a lexical tower, float32 [n, D] of a dense one; arguments as those of `LexicalSide.weights`.
+
+    Raises:
+        UsageError: the tower passes plain text on and has no vectors.
+    """
+    if tower.kind == "text":
+        raise UsageError("bm25 has no vectors: Lucene analyses its texts itself")
+    encode = lexical(tower).weights if tower.kind == "impact" else dense(tower).vectors
+    return encode(inputs, batch_size, progress, on_error)
 
 
 class OtherModality(UsageError):
-    """A text was given to what reads images, or the reverse."""
+    """A tower that reads images got a text, or the reverse."""
 
 
 def read_document(document: Document, joiner: str = " ") -> str:
@@ -67,16 +185,23 @@ def read_image_of(item: Document | Topic) -> str:
 
 @dataclass(frozen=True)
 class Encoder:
-    """A loaded model: its towers, and what a manifest must say to load it again.
+    """A loaded model: its towers, and the facts that a manifest records to load it again.
 
-    `query` and `document` are the towers of the chosen direction. Names of sentence-transformers work too:
-    `encode_query`, `encode_document`, `decode`.
+    name               of its card
+    kind               of both towers
+    query, document    the towers of the chosen direction
+    checkpoint         what it was loaded from: a folder, or a hub id with its revision
+    checkpoint_digest  of all files that it was loaded from
+    options            that it was loaded with
+    device             that it computes on
+
+    Names of sentence-transformers work too: `encode_query`, `encode_document`, `decode`.
     """
 
     name: str
-    kind: str
-    query: Any
-    document: Any
+    kind: Kind
+    query: Tower
+    document: Tower
     checkpoint: str | None = None
     checkpoint_digest: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -93,11 +218,11 @@ class Encoder:
 
     def encode_query(self, texts: Sequence[str], batch_size: int = 32) -> Any:
         """CSR [n, V] (lexical) or float32 [n, D] (dense) of query texts."""
-        return _encode(self.query, texts, batch_size)
+        return encode_inputs(self.query, texts, batch_size)
 
     def encode_document(self, texts: Sequence[str], batch_size: int = 32) -> Any:
         """CSR [n, V] (lexical) or float32 [n, D] (dense) of document texts."""
-        return _encode(self.document, texts, batch_size)
+        return encode_inputs(self.document, texts, batch_size)
 
     def as_pyserini(self, manifest: Manifest | None = None, batch_size: int = 32) -> StockQueryEncoder:
         """A query encoder for stock Pyserini: `LuceneImpactSearcher(INDEX, model.as_pyserini(manifest), min_idf=-1)`.
@@ -115,18 +240,11 @@ class Encoder:
 
     def decode(self, vectors: sparse.csr_matrix, top_k: int | None = None) -> list[list[tuple[str, float]]]:
         """Per row, (term, weight) by descending weight, ties by dimension; `top_k` cuts."""
+        terms = lexical(self.document).vocabulary.terms
         rows = []
         for row in range(vectors.shape[0]):
             span = slice(vectors.indptr[row], vectors.indptr[row + 1])
             dims, weights = vectors.indices[span], vectors.data[span]
             order = np.lexsort((dims, -weights))[:top_k]
-            rows.append([(self.document.vocabulary[int(dims[i])], float(weights[i])) for i in order])
+            rows.append([(terms[int(dims[i])], float(weights[i])) for i in order])
         return rows
-
-
-def _encode(tower: Any, texts: Sequence[str], batch_size: int) -> Any:
-    if tower.kind == "impact":
-        return tower.weights(texts, batch_size)
-    if tower.kind == "dense":
-        return tower.vectors(texts, batch_size)
-    raise UsageError("bm25 has no vectors: Lucene analyses its texts itself")

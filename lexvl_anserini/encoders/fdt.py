@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from lexvl_anserini.data.images import FAIL, OnError
 from lexvl_anserini.encoders.checkpoints.clip_layout import (
     MERGES,
     Shape,
@@ -30,8 +31,8 @@ from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.activations import Activation
 from lexvl_anserini.encoders.parts.clip_bpe import END, MASK, START, ClipBpe
 from lexvl_anserini.encoders.parts.crops import one_crop
-from lexvl_anserini.encoders.parts.crossmodal import Direction, in_direction
 from lexvl_anserini.encoders.parts.dense import DenseTower
+from lexvl_anserini.encoders.parts.sides import Direction, in_direction
 from lexvl_anserini.encoders.parts.sparsify import positive, top_mask
 from lexvl_anserini.encoders.parts.tokens import Columns, TextReader
 from lexvl_anserini.encoders.parts.towers import Batch, Composition, Head, LexicalTower, TextTower
@@ -154,10 +155,10 @@ class Grounded(LexicalTower):
 class FdtTexts(Grounded, TextTower):
     """Texts. One that is shorter than the model's positions has at least one position of padding, which counts as 0."""
 
-    def batches(self, inputs: Sequence[str], batch_size: int) -> Iterator[Batch]:
+    def batches(self, inputs: Sequence[str], batch_size: int, on_error: OnError = FAIL) -> Iterator[Batch]:
         """The longest texts come first."""
         most = self.reader.limit or self.reader.max_length
-        for batch in super().batches(inputs, batch_size):
+        for batch in super().batches(inputs, batch_size, on_error):
             input_ids, attention = batch.inputs
             if input_ids.shape[1] < most:
                 input_ids, attention = (nn.functional.pad(part, (0, 1)) for part in (input_ids, attention))

@@ -17,7 +17,6 @@ from torch.nn.functional import normalize
 from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_weights
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
-from lexvl_anserini.encoders.parts.crossmodal import Direction, in_direction
 from lexvl_anserini.encoders.parts.dense import DenseTower
 from lexvl_anserini.encoders.parts.features import (
     Expansion,
@@ -28,6 +27,7 @@ from lexvl_anserini.encoders.parts.features import (
     stored,
     tokenizer_of,
 )
+from lexvl_anserini.encoders.parts.sides import Direction, in_direction, with_topk
 from lexvl_anserini.encoders.parts.towers import Head
 from lexvl_anserini.errors import CheckpointError
 
@@ -125,13 +125,9 @@ def load_joint(
     projection = Head(head, projector.weight.detach(), None if projector.bias is None else projector.bias.detach())
 
     tower = partial(head_tower, head=projection, tokenizer=tokenizer, device=source.device)
-    query, document = in_direction(
-        direction,
-        partial(tower, dense.text, expansion=text),
-        partial(tower, dense.image, expansion="expanded"),
-    )
-    query_topk = topk if query_topk is None else query_topk
-    return Encoder("joint", "impact", query=query(topk=query_topk), document=document(topk=topk))
+    texts, images = partial(tower, dense.text, text), partial(tower, dense.image, "expanded")
+    lexical = with_topk(in_direction(direction, texts, images), topk, query_topk)
+    return Encoder("joint", "impact", query=lexical[0], document=lexical[1])
 
 
 def load_joint_head(where: str, weights: Mapping[str, Tensor]) -> JointHead:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,10 +23,10 @@ from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.activations import log1p_relu
 from lexvl_anserini.encoders.parts.backbones import bert_from_weights, hidden_states, position_limit, read_config
 from lexvl_anserini.encoders.parts.beit import EPS, Beit, window_of
-from lexvl_anserini.encoders.parts.crossmodal import Direction, in_direction
 from lexvl_anserini.encoders.parts.pooling import masked_max
+from lexvl_anserini.encoders.parts.sides import Direction, in_direction, with_topk
 from lexvl_anserini.encoders.parts.sparsify import positive_or_top
-from lexvl_anserini.encoders.parts.tokens import TextReader, columns_of_all, has_tokenizer, load_tokenizer
+from lexvl_anserini.encoders.parts.tokens import TextReader, columns_of_all, load_tokenizer
 from lexvl_anserini.encoders.parts.towers import Backbone, Composition, Head, TextTower
 from lexvl_anserini.encoders.parts.vision import ImageTower, Pixels
 from lexvl_anserini.errors import CheckpointError
@@ -115,10 +114,10 @@ def load_lexlip(
         unexpected=[key for key in weights if not key.startswith(PARTS)],
         misshaped=[],
     )
-    images = image_states(weights, resolution or trained_resolution(contents.extra), checkpoint.reference)
-    images.eval().to(source.device)
-    config = text_config(source, checkpoint, weights, heads=images.beit.heads)
-    tokenizer = load_tokenizer(tokenizer_folder(source, checkpoint), config.vocab_size)
+    states = image_states(weights, resolution or trained_resolution(contents.extra), checkpoint.reference)
+    states.eval().to(source.device)
+    config = text_config(source, checkpoint, weights, heads=states.beit.heads)
+    tokenizer = load_tokenizer(source.tokenizer_folder(default=BACKBONE), config.vocab_size)
     bert = bert_from_weights(
         config,
         below(weights, "text_transformer.bert."),
@@ -136,12 +135,12 @@ def load_lexlip(
     def texts(k: int | None) -> TextTower:
         return TextTower(composition(hidden_states(bert), text_head, k), reader, columns, source.device)
 
-    def pictures(k: int | None) -> ImageTower:
-        pixels = Pixels(images.beit.resolution, mean=HALF, std=HALF)
-        return ImageTower(composition(images, image_head, k), pixels, columns, source.device)
+    def images(k: int | None) -> ImageTower:
+        pixels = Pixels(states.beit.resolution, mean=HALF, std=HALF)
+        return ImageTower(composition(states, image_head, k), pixels, columns, source.device)
 
-    query, document = in_direction(direction, texts, pictures)
-    return Encoder("lexlip", "impact", query=query(topk if query_topk is None else query_topk), document=document(topk))
+    query, document = with_topk(in_direction(direction, texts, images), topk, query_topk)
+    return Encoder("lexlip", "impact", query=query, document=document)
 
 
 def trained_resolution(extra: Mapping[str, Any]) -> int:
@@ -251,19 +250,3 @@ def text_config(source: Source, checkpoint: Checkpoint, weights: Mapping[str, Te
         max_position_embeddings=own[tables[1]].shape[0],
         type_vocab_size=own[tables[2]].shape[0],
     )
-
-
-def tokenizer_folder(source: Source, checkpoint: Checkpoint) -> Path:
-    """The tokenizer named, else the one in the checkpoint's folder, else bert-base-uncased's.
-
-    Raises:
-        CheckpointError: bert-base-uncased cannot be had; the message says how to name a folder.
-    """
-    if source.tokenizer is not None or has_tokenizer(checkpoint.folder):
-        return source.tokenizer_folder()
-    try:
-        return find_checkpoint(BACKBONE, weights=False).folder
-    except CheckpointError as error:
-        raise CheckpointError(
-            f"{error}; or name a folder that has the tokenizer of {BACKBONE} with --tokenizer"
-        ) from error

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lexvl_anserini.encoders.cards import ENCODERS, card_of
+from lexvl_anserini.encoders.checkpoints.filenames import has_tokenizer
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.errors import ArtefactError, CheckpointError, UnknownName, UsageError
@@ -50,14 +51,34 @@ class Source:
             raise UsageError(f"encoder {encoder!r} needs a checkpoint: --checkpoint FOLDER, HUB-ID or minilm")
         return self.checkpoint
 
-    def tokenizer_folder(self, default: str | None = None) -> Path:
-        """The folder to read the tokenizer from: the one named, else the checkpoint's, else `default`."""
+    def tokenizer_folder(self, *near: Path, default: str | None = None) -> Path:
+        """The folder of the tokenizer.
+
+        Args:
+            near: folders that may hold it, best first; default the checkpoint's.
+            default: packaged name or hub id of the tokenizer where none of `near` holds one. Without a default the
+                first of `near` is returned, and `load_tokenizer` says what it lacks.
+
+        Returns:
+            The folder that the user named, else the first of `near` with a tokenizer, else that of `default`.
+
+        Raises:
+            CheckpointError: the hub does not give the default; the message says how to name a folder.
+        """
         if self.tokenizer is not None:
             return find_checkpoint(self.tokenizer, weights=False).folder
-        if self.checkpoint is not None:
-            return self.checkpoint.folder
-        assert default is not None, "an encoder without checkpoint names a default tokenizer"
-        return find_checkpoint(default, weights=False).folder
+        if not near and self.checkpoint is not None:
+            near = (self.checkpoint.folder,)
+        if found := next((folder for folder in near if has_tokenizer(folder)), None):
+            return found
+        if default is None:
+            return near[0]
+        try:
+            return find_checkpoint(default, weights=False).folder
+        except CheckpointError as error:
+            raise CheckpointError(
+                f"{error}; or name a folder that has the tokenizer of {default} with --tokenizer"
+            ) from error
 
 
 def load_encoder(

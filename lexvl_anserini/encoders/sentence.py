@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, ClassVar
 
 import numpy as np
 
-from lexvl_anserini.data.images import Skipped
+from lexvl_anserini.data.images import FAIL, OnError
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint
-from lexvl_anserini.encoders.encoder import Encoder, read_document, read_topic
+from lexvl_anserini.encoders.encoder import Encoder, Kind, read_document, read_topic
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.dense import checked_dimensions, cut
 from lexvl_anserini.errors import CheckpointError, UsageError
@@ -24,7 +24,7 @@ PIECE = 512
 class SentenceTower:
     """One side of a sentence-transformers model."""
 
-    kind = "dense"
+    kind: ClassVar[Kind] = "dense"
 
     def __init__(self, model: Any, side: str, normalise: bool, dimensions: int | None = None):
         self.model, self.side, self.normalise = model, side, normalise
@@ -38,11 +38,9 @@ class SentenceTower:
         """The text of a topic."""
         return read_topic(topic)
 
-    def skipping(self, skipped: list[Skipped]) -> Self:
-        """The same tower: it reads no pictures."""
-        return self
-
-    def vectors(self, inputs: Sequence[str], batch_size: int = 32, progress: Progress = silent) -> np.ndarray:
+    def vectors(
+        self, inputs: Sequence[str], batch_size: int = 32, progress: Progress = silent, on_error: OnError = FAIL
+    ) -> np.ndarray:
         """float32 [n, D]; the inner product of two vectors is the model's own similarity."""
         encode = self.model.encode_query if self.side == "query" else self.model.encode_document
         pieces = [np.empty((0, self.model.get_embedding_dimension()), dtype=np.float32)]

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 from torch import Tensor
 
-from lexvl_anserini.encoders.checkpoints.filenames import NAVER_WEIGHTS
+from lexvl_anserini.encoders.checkpoints.filenames import NAVER_WEIGHTS, has_tokenizer
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
 from lexvl_anserini.encoders.checkpoints.naver_layout import Run, masked_lm_of, read_run
 from lexvl_anserini.encoders.checkpoints.weights import read_weights
@@ -32,7 +32,6 @@ from lexvl_anserini.encoders.parts.tokens import (
     TextReader,
     columns_of_all,
     columns_without,
-    has_tokenizer,
     load_tokenizer,
     lower_casing,
 )

@@ -17,8 +17,8 @@ from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_weig
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.activations import log1p_relu
-from lexvl_anserini.encoders.parts.crossmodal import Direction, in_direction
 from lexvl_anserini.encoders.parts.pooling import masked_max
+from lexvl_anserini.encoders.parts.sides import Direction, in_direction, with_topk
 from lexvl_anserini.encoders.parts.sparsify import positive_or_top
 from lexvl_anserini.encoders.parts.stair_network import Stair, StairConfig
 from lexvl_anserini.encoders.parts.tokens import Columns, TextReader, columns_of_all, columns_without, load_tokenizer
@@ -109,12 +109,12 @@ def load_stair(
             return OwnTokenTower(parts, reader, columns, source.device, normalise=normalise)
         return TextTower(composition(model.text, model.text_head, k, normalise), reader, columns, source.device)
 
-    def pictures(k: int | None) -> ImageTower:
+    def images(k: int | None) -> ImageTower:
         parts = composition(model.image, model.image_head, k, normalise)
         return ImageTower(parts, Pixels(config.image.resolution), columns, source.device)
 
-    query, document = in_direction(direction, texts, pictures)
-    return Encoder("stair", "impact", query=query(topk if query_topk is None else query_topk), document=document(topk))
+    query, document = with_topk(in_direction(direction, texts, images), topk, query_topk)
+    return Encoder("stair", "impact", query=query, document=document)
 
 
 def own_columns(tokenizer: Any, specials: bool) -> Columns:

@@ -29,14 +29,7 @@ from lexvl_anserini.encoders.parts.backbones import (
 )
 from lexvl_anserini.encoders.parts.pooling import Pooling, masked_max, mean_of_top
 from lexvl_anserini.encoders.parts.sparsify import Sparsifier, own_tokens, positive, top_k, top_k_or_own
-from lexvl_anserini.encoders.parts.tokens import (
-    Columns,
-    TextReader,
-    columns_from,
-    first_word_id,
-    has_tokenizer,
-    load_tokenizer,
-)
+from lexvl_anserini.encoders.parts.tokens import Columns, TextReader, columns_from, first_word_id, load_tokenizer
 from lexvl_anserini.encoders.parts.towers import BagTower, Composition, Head, TextTower
 from lexvl_anserini.errors import CheckpointError, UsageError
 
@@ -347,13 +340,4 @@ def companions(source: Source, checkpoint: Checkpoint, model_id: str) -> tuple[A
         config = transformers.BertConfig()  # its defaults are bert-base-uncased
     else:
         config = read_config(find_checkpoint(model_id, weights=False).folder)
-    if source.tokenizer is not None:
-        return config, find_checkpoint(source.tokenizer, weights=False).folder
-    if local := [folder for folder in near if has_tokenizer(folder)]:
-        return config, local[0]
-    try:
-        return config, find_checkpoint(model_id, weights=False).folder
-    except CheckpointError as error:
-        raise CheckpointError(
-            f"{error}; or name a folder that has the tokenizer of {model_id} with --tokenizer"
-        ) from error
+    return config, source.tokenizer_folder(*near, default=model_id)

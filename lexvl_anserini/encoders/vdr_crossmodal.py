@@ -20,8 +20,8 @@ from lexvl_anserini.encoders.checkpoints.weights import complain, load_strictly,
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.activations import elu1p
-from lexvl_anserini.encoders.parts.crossmodal import in_direction
 from lexvl_anserini.encoders.parts.pooling import masked_max
+from lexvl_anserini.encoders.parts.sides import TowerOf, in_direction, with_topk
 from lexvl_anserini.encoders.parts.tokens import FIRST_WORD_ID, Columns, columns_ascii
 from lexvl_anserini.encoders.parts.towers import BagTower, Composition, Head, TextTower
 from lexvl_anserini.encoders.parts.vision import ImageTower, PatchTransformer, Pixels
@@ -69,10 +69,9 @@ def load_vdr_crossmodal(
         # The reference normalises what the network gives, never the bag of tokens.
         return side.bag() if mode == "alpha" else replace(side, normalise=True).tower()
 
-    pictures = partial(image_tower, source, checkpoint, image_about, weights, text.columns)
-    query, document = in_direction(direction, texts, pictures)
-    query_topk = topk if query_topk is None else query_topk
-    return Encoder("vdr-crossmodal", "impact", query=query(topk=query_topk), document=document(topk=topk))
+    images: TowerOf = partial(image_tower, source, checkpoint, image_about, weights, text.columns)
+    query, document = with_topk(in_direction(direction, texts, images), topk, query_topk)
+    return Encoder("vdr-crossmodal", "impact", query=query, document=document)
 
 
 def image_tower(

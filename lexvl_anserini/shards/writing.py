@@ -27,7 +27,8 @@ import orjson
 
 from lexvl_anserini.data.checks import CorpusSummary, check_corpus, document_bytes
 from lexvl_anserini.data.dataset import Dataset
-from lexvl_anserini.data.images import ON_ERROR, Skipped
+from lexvl_anserini.data.images import FAIL, OnError
+from lexvl_anserini.encoders.encoder import encode_inputs
 from lexvl_anserini.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.files import (
     atomic_write,
@@ -72,9 +73,9 @@ def encode_shard(
     quantiser: Quantiser,
     batch_size: int,
     progress: Progress,
-    on_error: str = "fail",
+    on_error: OnError = FAIL,
 ) -> Shard:
-    """Encodes and quantises one shard's documents; with `on_error` "skip" those whose picture can be read."""
+    """Encodes and quantises one shard's documents; skips documents with unreadable images if the policy is "skip"."""
     if model.kind == "text":
         ids, metadata = [d.doc_id for d in documents], [d.metadata for d in documents]
         progress(len(ids))
@@ -88,18 +89,21 @@ def encode_shard(
 
 
 def encode_readable(
-    documents: Sequence[Document], model: Encoder, batch_size: int, progress: Progress = silent, on_error: str = "fail"
+    documents: Sequence[Document],
+    model: Encoder,
+    batch_size: int,
+    progress: Progress = silent,
+    on_error: OnError = FAIL,
 ) -> tuple[list[Document], Any, list[SkippedDocument]]:
-    """Documents, the vectors of each, and those that were left out: with `on_error` "skip" the unreadable pictures.
+    """Documents, the vector of each, and the documents that the policy skipped because their image is unreadable.
 
     Raises:
-        DataError: a picture cannot be read, and none is to be skipped.
+        DataError: an image cannot be read, and the policy is "fail".
     """
-    unread: list[Skipped] = []
-    tower = model.document.skipping(unread) if on_error == "skip" else model.document
-    inputs = [tower.read(document) for document in documents]
-    encode = tower.vectors if model.kind == "dense" else tower.weights
-    vectors = encode(inputs, batch_size, progress)
+    policy = on_error.fresh()
+    inputs = [model.document.read(document) for document in documents]
+    vectors = encode_inputs(model.document, inputs, batch_size, progress, policy)
+    unread = policy.skipped
     if not unread:
         return list(documents), vectors, []
     progress(len(unread))
@@ -118,7 +122,7 @@ def calibration_sample(documents: Iterable[Document], count: int) -> list[Docume
 
 
 def calibrated(
-    quantiser: Quantiser, dataset: Dataset, count: int, model: Encoder, batch_size: int, on_error: str = "fail"
+    quantiser: Quantiser, dataset: Dataset, count: int, model: Encoder, batch_size: int, on_error: OnError = FAIL
 ) -> Quantiser:
     """The quantiser with its document scale set from a sample of the whole corpus, if its scheme needs one.
 
@@ -229,8 +233,7 @@ def write_impacts(
         DataError: the corpus is malformed, empty, or an id comes twice.
         ArtefactError: the output holds something else, the disk is full, or the corpus changed meanwhile.
     """
-    if on_error not in ON_ERROR:
-        raise UsageError(f"on_error {on_error!r}: expected {' or '.join(ON_ERROR)}")
+    policy = OnError(on_error)
     layout = (layout or Layout()).of_kind(model.kind)
     summary = check_corpus(dataset.documents, dataset.name)
     plan = planned(dataset, summary, model, quantiser or Quantiser(), layout, batch_size, part)
@@ -247,14 +250,14 @@ def write_impacts(
             plan = found
             log.info("%s: resuming after %d finished shards", output, len(plan.shards))
         else:
-            ready = calibrated(quantiser or Quantiser(), dataset, summary.documents, model, batch_size, on_error)
+            ready = calibrated(quantiser or Quantiser(), dataset, summary.documents, model, batch_size, policy)
             plan = replace(plan, quantiser=ready.to_json() if model.kind == "impact" else {})
             write_json(output / UNFINISHED, plan.to_json())
         with told_about_disk(output):
             (output / "docs").mkdir(exist_ok=True)
         if model.kind == "impact":
             model.document.vocabulary.write(output / VOCABULARY)
-        plan = fill(output, plan, dataset, model, layout, batch_size, progress, on_error)
+        plan = fill(output, plan, dataset, model, layout, batch_size, progress, policy)
         return finish(output, plan)
 
 
@@ -309,7 +312,7 @@ def fill(
     layout: Layout,
     batch_size: int,
     progress: Progress,
-    on_error: str,
+    on_error: OnError,
 ) -> Manifest:
     """Encodes the shards that the plan does not record as done.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 SAFE_WEIGHTS = "*.safetensors"
 TORCH_WEIGHTS = "pytorch_model*.bin"
@@ -23,6 +23,13 @@ HIDDEN_FILES = (".*",)
 TEXT_DESCRIPTIONS = "*med_config*.json"
 # Of a weight file that was named, these count beside it.
 CONFIGURATIONS = ("config.json", "config.yaml", TEXT_DESCRIPTIONS)
+
+TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model")
+
+
+def has_tokenizer(folder: Path) -> bool:
+    """True if a folder holds the files of a tokenizer."""
+    return any((folder / name).is_file() for name in TOKENIZER_FILES)
 
 
 def may_be_shards(name: str) -> bool:

@@ -17,11 +17,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from lexvl_anserini.encoders.checkpoints.filenames import NAVER_WEIGHTS, may_be_shards
+from lexvl_anserini.encoders.checkpoints.filenames import NAVER_WEIGHTS, has_tokenizer, may_be_shards
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint, read_yaml
 from lexvl_anserini.encoders.checkpoints.weights import below, complain, load_strictly, read_weights
 from lexvl_anserini.encoders.parts.backbones import read_config, split_masked_lm
-from lexvl_anserini.encoders.parts.tokens import has_tokenizer
 from lexvl_anserini.encoders.parts.towers import Backbone, Head
 from lexvl_anserini.errors import CheckpointError
 

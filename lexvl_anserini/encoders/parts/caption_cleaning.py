@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from lexvl_anserini.data.images import FAIL, OnError
 from lexvl_anserini.encoders.parts.dense import Texts
 from lexvl_anserini.encoders.parts.towers import Batch
 
@@ -33,6 +34,6 @@ class Captions(Texts):
 
     clean: bool = True
 
-    def batches(self, inputs: Sequence[str], batch_size: int) -> Iterator[Batch]:
+    def batches(self, inputs: Sequence[str], batch_size: int, on_error: OnError = FAIL) -> Iterator[Batch]:
         """Token ids and attention mask, both int64 [B, L]."""
         return super().batches([clean_caption(text) if self.clean else text for text in inputs], batch_size)

@@ -7,15 +7,15 @@ embeds one forward pass.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol, Self
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from lexvl_anserini.data.images import Skipped
-from lexvl_anserini.encoders.encoder import read_document, read_topic
+from lexvl_anserini.data.images import FAIL, OnError
+from lexvl_anserini.encoders.encoder import Kind, read_document, read_topic
 from lexvl_anserini.encoders.parts.tokens import TextReader
 from lexvl_anserini.encoders.parts.towers import Batch, token_batches
 from lexvl_anserini.errors import LexvlError, UsageError
@@ -34,13 +34,9 @@ class Items(Protocol):
         """What a topic gives to encode."""
         ...
 
-    def batches(self, inputs: Sequence[Any], batch_size: int) -> Iterator[Batch]:
-        """The forward passes of `inputs`, each item in exactly one."""
+    def batches(self, inputs: Sequence[Any], batch_size: int, on_error: OnError = FAIL) -> Iterator[Batch]:
+        """The forward passes of `inputs`, each item in exactly one; a skipped image is in none."""
         ...
-
-    def skipping(self, skipped: list[Skipped]) -> Items:
-        """The same; what reads pictures leaves out those that cannot be read and appends them to `skipped`."""
-        return self
 
 
 @dataclass(frozen=True)
@@ -58,7 +54,7 @@ class Texts(Items):
         """The text of a topic."""
         return read_topic(topic)
 
-    def batches(self, inputs: Sequence[str], batch_size: int) -> Iterator[Batch]:
+    def batches(self, inputs: Sequence[str], batch_size: int, on_error: OnError = FAIL) -> Iterator[Batch]:
         """Token ids and attention mask, both int64 [B, L]."""
         for positions, _, padded in token_batches(self.reader, inputs, batch_size, self.device):
             yield Batch(positions, padded)
@@ -108,7 +104,7 @@ class DenseTower:
     normalise: bool = True
     dimensions: int | None = None
 
-    kind: ClassVar[str] = "dense"
+    kind: ClassVar[Kind] = "dense"
 
     def __post_init__(self) -> None:
         checked_dimensions(self.dimensions, self.width)
@@ -121,19 +117,17 @@ class DenseTower:
         """What a topic gives this tower to encode."""
         return self.items.read_topic(topic)
 
-    def skipping(self, skipped: list[Skipped]) -> Self:
-        """The same tower; pictures that cannot be read are appended to `skipped`, their vectors are zeros."""
-        return replace(self, items=self.items.skipping(skipped))
-
     @torch.inference_mode()
-    def features(self, inputs: Sequence[Any], batch_size: int = 32, progress: Progress = silent) -> np.ndarray:
+    def features(
+        self, inputs: Sequence[Any], batch_size: int = 32, progress: Progress = silent, on_error: OnError = FAIL
+    ) -> np.ndarray:
         """float32 [n, width] as the model gives them, neither cut nor normalised.
 
         Raises:
             LexvlError: the model gave a number that is not finite.
         """
         result = np.zeros((len(inputs), self.width), dtype=np.float32)
-        for batch in self.items.batches(inputs, batch_size):
+        for batch in self.items.batches(inputs, batch_size, on_error):
             found = self.embed(batch).float().cpu().numpy()  # [B, width]
             if not np.isfinite(found).all():
                 first = str(inputs[batch.positions[0]])[:60]
@@ -142,6 +136,8 @@ class DenseTower:
             progress(len(batch.positions))
         return result
 
-    def vectors(self, inputs: Sequence[Any], batch_size: int = 32, progress: Progress = silent) -> np.ndarray:
+    def vectors(
+        self, inputs: Sequence[Any], batch_size: int = 32, progress: Progress = silent, on_error: OnError = FAIL
+    ) -> np.ndarray:
         """float32 [n, D]; the inner product of two vectors is the model's own similarity."""
-        return cut(self.features(inputs, batch_size, progress), self.dimensions, self.normalise)
+        return cut(self.features(inputs, batch_size, progress, on_error), self.dimensions, self.normalise)

@@ -6,9 +6,8 @@ A head maps a vector to the vocabulary without knowing what it came from, so tha
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from copy import copy
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -16,7 +15,8 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from lexvl_anserini.data.embeddings import read_embeddings
-from lexvl_anserini.data.images import Skipped
+from lexvl_anserini.data.images import FAIL, OnError
+from lexvl_anserini.encoders.checkpoints.filenames import has_tokenizer
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
 from lexvl_anserini.encoders.checkpoints.itc_layout import Loaded, load_itc
 from lexvl_anserini.encoders.encoder import read_document, read_topic
@@ -26,7 +26,7 @@ from lexvl_anserini.encoders.parts.caption_cleaning import MAX_LENGTH, Captions
 from lexvl_anserini.encoders.parts.dense import Items
 from lexvl_anserini.encoders.parts.pooling import masked_max
 from lexvl_anserini.encoders.parts.sparsify import Sparsifier, own_tokens, positive_or_top
-from lexvl_anserini.encoders.parts.tokens import Columns, TextReader, has_tokenizer, load_tokenizer, token_strings
+from lexvl_anserini.encoders.parts.tokens import Columns, TextReader, load_tokenizer, token_strings
 from lexvl_anserini.encoders.parts.towers import Batch, Composition, Head, LexicalTower
 from lexvl_anserini.encoders.parts.vision import Images
 from lexvl_anserini.errors import CheckpointError, DataError, UsageError
@@ -82,7 +82,7 @@ class Stored(Items):
         text = read_topic(topic) if self.needs_text else topic.text or ""
         return Embedded(text, _place("topic", topic.query_id, topic.image))
 
-    def batches(self, inputs: Sequence[Any], batch_size: int) -> Iterator[Batch]:
+    def batches(self, inputs: Sequence[Any], batch_size: int, on_error: OnError = FAIL) -> Iterator[Batch]:
         """In the order of the inputs: `Embedded`, references, or vectors [D].
 
         Raises:
@@ -225,13 +225,7 @@ def tokenizer_of(source: Source, checkpoint: Checkpoint, size: int, default: str
     Raises:
         CheckpointError: none can be had, or it has another number of tokens than the model.
     """
-    if source.tokenizer is not None or has_tokenizer(checkpoint.folder):
-        folder = source.tokenizer_folder() if source.tokenizer is not None else checkpoint.folder
-    else:
-        try:
-            folder = find_checkpoint(default, weights=False).folder
-        except CheckpointError as error:
-            raise CheckpointError(f"{error}; or name a folder that has its tokenizer with --tokenizer") from error
+    folder = source.tokenizer_folder(checkpoint.folder, default=default)
     return fitting(load_tokenizer(folder), size, str(folder))
 
 
@@ -299,20 +293,14 @@ class HeadTower(LexicalTower):
         """What a topic gives to encode."""
         return self.features.items.read_topic(topic)
 
-    def skipping(self, skipped: list[Skipped]) -> Self:
-        """The same tower; live pictures that cannot be read are appended to `skipped`, their rows are empty."""
-        tower = copy(self)
-        tower.features = self.features._replace(items=self.features.items.skipping(skipped))
-        return tower
-
-    def batches(self, inputs: Sequence[Any], batch_size: int) -> Iterator[Batch]:
+    def batches(self, inputs: Sequence[Any], batch_size: int, on_error: OnError = FAIL) -> Iterator[Batch]:
         """The features' batches, embedded.
 
         Raises:
             UsageError: the own tokens are wanted of something that is no text.
         """
         masks = self.composition.sparsifier.needs_own
-        for batch in self.features.items.batches(inputs, batch_size):
+        for batch in self.features.items.batches(inputs, batch_size, on_error):
             own = self.columns.own(self.words(self._texts(inputs, batch.positions))) if masks else None
             yield Batch(batch.positions, (self.features.embed(batch),), None, own)
 
@@ -331,7 +319,7 @@ def one_position(vectors: Tensor) -> Tensor:
 
 
 def head_tower(
-    features: Features, head: Head, tokenizer: Any, device: torch.device, expansion: Expansion, topk: int | None
+    features: Features, expansion: Expansion, topk: int | None, head: Head, tokenizer: Any, device: torch.device
 ) -> HeadTower:
     """One side: its vectors through a head that has one dimension per token (and may have BLIP's two besides)."""
     composition = Composition(one_position, head, log1p_relu, masked_max, head_sparsifier(expansion, topk))

@@ -9,18 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from lexvl_anserini.encoders.checkpoints.filenames import TOKENIZER_FILES, has_tokenizer
 from lexvl_anserini.errors import CheckpointError, UsageError
 from lexvl_anserini.vocabulary import Vocabulary
 
 # In BERT's uncased vocabulary id 999 is "!": everything below is [PAD], [UNK], [CLS], [SEP], [MASK] and [unused].
 FIRST_WORD_ID = 999
-
-TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model")
-
-
-def has_tokenizer(folder: Path) -> bool:
-    """True if a folder holds the files of a tokenizer."""
-    return any((folder / name).is_file() for name in TOKENIZER_FILES)
 
 
 def load_tokenizer(folder: Path, size: int | None = None) -> Any:

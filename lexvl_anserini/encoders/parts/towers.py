@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from scipy import sparse
 from torch import Tensor
 
-from lexvl_anserini.data.images import Skipped
-from lexvl_anserini.encoders.encoder import read_document, read_topic
+from lexvl_anserini.data.images import FAIL, OnError
+from lexvl_anserini.encoders.encoder import Kind, read_document, read_topic
 from lexvl_anserini.encoders.parts.activations import Activation
 from lexvl_anserini.encoders.parts.pooling import Pooling, Projector
 from lexvl_anserini.encoders.parts.sparsify import Sparsifier, kept
@@ -81,8 +81,8 @@ class LexicalTower:
     rounding.
     """
 
-    kind = "impact"
-    binary = False
+    kind: ClassVar[Kind] = "impact"
+    binary: ClassVar[bool] = False
 
     def __init__(self, composition: Composition, columns: Columns, device: torch.device | str = "cpu"):
         self.composition, self.columns, self.device = composition, columns, torch.device(device)
@@ -96,16 +96,16 @@ class LexicalTower:
         """Maps a column of `weights` to its term."""
         return self.columns.vocabulary
 
+    def read(self, document: Document) -> str:
+        """The input that a document gives this tower."""
+        raise NotImplementedError
+
     def read_topic(self, topic: Topic) -> str:
-        """What a topic gives this tower to encode."""
-        return read_topic(topic)
+        """The input that a topic gives this tower."""
+        raise NotImplementedError
 
-    def skipping(self, skipped: list[Skipped]) -> Self:
-        """The same tower; one of pictures appends those that cannot be read to `skipped`, their rows are empty."""
-        return self
-
-    def batches(self, inputs: Sequence[Any], batch_size: int) -> Iterator[Batch]:
-        """The forward passes of `inputs`, each item in exactly one."""
+    def batches(self, inputs: Sequence[Any], batch_size: int, on_error: OnError = FAIL) -> Iterator[Batch]:
+        """The forward passes of `inputs`, each item in exactly one; a skipped image is in none."""
         raise NotImplementedError
 
     def pooled(self, inputs: tuple[Tensor, ...], masked: Tensor | None) -> Tensor:
@@ -125,7 +125,9 @@ class LexicalTower:
         return torch.nn.functional.normalize(weights, dim=1) if composition.normalise else weights
 
     @torch.inference_mode()
-    def weights(self, inputs: Sequence[Any], batch_size: int = 32, progress: Progress = silent) -> sparse.csr_matrix:
+    def weights(
+        self, inputs: Sequence[Any], batch_size: int = 32, progress: Progress = silent, on_error: OnError = FAIL
+    ) -> sparse.csr_matrix:
         """CSR [n, V] float32 after the sparsifier: weights > 0, dimensions ascending.
 
         Raises:
@@ -133,7 +135,7 @@ class LexicalTower:
         """
         dims: list[np.ndarray] = [np.empty(0, np.int32)] * len(inputs)
         values: list[np.ndarray] = [np.empty(0, np.float32)] * len(inputs)
-        for batch in self.batches(inputs, batch_size):
+        for batch in self.batches(inputs, batch_size, on_error):
             positions = batch.positions
             weights = self.pooled(batch.inputs, batch.masked)
             if not torch.isfinite(weights).all():
@@ -192,7 +194,11 @@ class TextTower(LexicalTower):
         """The text of a document, as this tower reads it."""
         return read_document(document, self.joiner)
 
-    def batches(self, inputs: Sequence[str], batch_size: int) -> Iterator[Batch]:
+    def read_topic(self, topic: Topic) -> str:
+        """The text of a topic."""
+        return read_topic(topic)
+
+    def batches(self, inputs: Sequence[str], batch_size: int, on_error: OnError = FAIL) -> Iterator[Batch]:
         """The longest texts come first (see `by_length`)."""
         for positions, rows, padded in token_batches(self.reader, inputs, batch_size, self.device):
             masked = None if self.reader.padding == "max_length" else padded[1] == 0
@@ -258,7 +264,7 @@ class BagTower:
     topk       keep the largest weights only; None keeps all
     """
 
-    kind = "impact"
+    kind: ClassVar[Kind] = "impact"
 
     def __init__(
         self,
@@ -290,11 +296,9 @@ class BagTower:
         """The text of a topic."""
         return read_topic(topic)
 
-    def skipping(self, skipped: list[Skipped]) -> Self:
-        """The same tower: it reads no pictures."""
-        return self
-
-    def weights(self, inputs: Sequence[str], batch_size: int = 32, progress: Progress = silent) -> sparse.csr_matrix:
+    def weights(
+        self, inputs: Sequence[str], batch_size: int = 32, progress: Progress = silent, on_error: OnError = FAIL
+    ) -> sparse.csr_matrix:
         """CSR [n, V] float32, > 0, dimensions ascending."""
         rows = self.columns.own(self.reader(inputs))
         matrix = csr_rows(rows, len(self.vocabulary))

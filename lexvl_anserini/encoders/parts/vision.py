@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lexvl_anserini.data.images import Skipped, read_images
+from lexvl_anserini.data.images import FAIL, OnError, read_images
 from lexvl_anserini.encoders.encoder import read_image_of
 from lexvl_anserini.encoders.parts.tokens import Columns
 from lexvl_anserini.encoders.parts.towers import Batch, Composition, LexicalTower
@@ -208,14 +207,10 @@ class PatchTransformer(nn.Module):
 
 @dataclass(frozen=True)
 class Images:
-    """Pictures, decoded and cropped in threads beside the forward pass; the input is pixels [B, 3, R, R].
-
-    skipped  takes the pictures that cannot be read, which are in no batch; None: the first of them is an error
-    """
+    """Images, decoded and cropped in threads beside the forward pass; the input is pixels [B, 3, R, R]."""
 
     pixels: Pixels
     device: torch.device
-    skipped: list[Skipped] | None = None
 
     def read(self, document: Document) -> str:
         """The image of a document."""
@@ -225,19 +220,13 @@ class Images:
         """The image of a topic."""
         return read_image_of(topic)
 
-    def batches(self, inputs: Sequence[Any], batch_size: int) -> Iterator[Batch]:
+    def batches(self, inputs: Sequence[Any], batch_size: int, on_error: OnError = FAIL) -> Iterator[Batch]:
         """In the order of the inputs, which are paths, `archive.tar::member` or PIL images."""
-        crops = read_images(inputs, on_error="fail" if self.skipped is None else "skip", prepare=self.pixels.crop)
+        crops = read_images(inputs, on_error=on_error, prepare=self.pixels.crop)
         while piece := list(islice(crops, batch_size)):
             positions = np.array([image.position for image in piece], dtype=np.int64)
             stacked = torch.from_numpy(np.stack([image.value for image in piece])).to(self.device)
             yield Batch(positions, (self.pixels.normalise(stacked),))
-        if self.skipped is not None:
-            self.skipped.extend(crops.skipped)
-
-    def skipping(self, skipped: list[Skipped]) -> Self:
-        """The same, leaving out pictures that cannot be read."""
-        return replace(self, skipped=skipped)
 
 
 class ImageTower(LexicalTower):
@@ -263,12 +252,6 @@ class ImageTower(LexicalTower):
         """The image of a topic."""
         return self.items.read_topic(topic)
 
-    def skipping(self, skipped: list[Skipped]) -> Self:
-        """The same tower; pictures that cannot be read are appended to `skipped`, their rows are empty."""
-        tower = copy(self)
-        tower.items = self.items.skipping(skipped)
-        return tower
-
-    def batches(self, inputs: Sequence[Any], batch_size: int) -> Iterator[Batch]:
+    def batches(self, inputs: Sequence[Any], batch_size: int, on_error: OnError = FAIL) -> Iterator[Batch]:
         """In the order of the inputs."""
-        return self.items.batches(inputs, batch_size)
+        return self.items.batches(inputs, batch_size, on_error)

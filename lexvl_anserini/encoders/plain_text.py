@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from lexvl_anserini.encoders.encoder import Encoder, read_document, read_topic
+from typing import ClassVar
+
+from lexvl_anserini.encoders.encoder import Encoder, Kind, read_document, read_topic
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.errors import UsageError
 from lexvl_anserini.records import Document, Topic
@@ -11,7 +13,7 @@ from lexvl_anserini.records import Document, Topic
 class PlainTextTower:
     """Passes texts through to an engine that analyses them itself."""
 
-    kind = "text"
+    kind: ClassVar[Kind] = "text"
 
     def read(self, document: Document) -> str:
         """Title and text of a document joined by one blank."""
