@@ -35,6 +35,7 @@ from lexvl_anserini.encoders.cards import (
     length_options,
     natural_direction,
 )
+from lexvl_anserini.encoders.encoder import as_dense, as_lexical
 from lexvl_anserini.errors import ArtefactError, UnknownName, UsageError
 from lexvl_anserini.files import write_json
 from lexvl_anserini.manifest import Manifest, manifest_path
@@ -87,7 +88,7 @@ def quantised_queries(
         if model.kind == "text":
             yield from piece
         elif model.kind == "dense":
-            for topic, vector in zip(piece, model.query.vectors(inputs, batch_size), strict=True):
+            for topic, vector in zip(piece, as_dense(model.query).vectors(inputs, batch_size), strict=True):
                 yield DenseQuery(topic.query_id, vector)
         else:
             vectors = StockQueryEncoder(model, quantiser, max_impact, batch_size).encode_all(inputs)
@@ -224,10 +225,10 @@ def encode_topics(
         raise UsageError(f"encoder {model.name!r} is {model.kind}; only lexical queries are written as terms")
     if output.exists() and not overwrite:
         raise ArtefactError(f"{output}: exists; --overwrite replaces it")
-    quantiser = quantiser.for_towers(model.query.binary, model.document.binary)
+    quantiser = quantiser.for_towers(as_lexical(model.query).binary, as_lexical(model.document).binary)
     queries = quantised_queries(model, topics, quantiser, None, batch_size)
     count = write_queries(cast(Iterator[ImpactQuery], queries), output)
-    vocabulary = model.query.vocabulary
+    vocabulary = as_lexical(model.query).vocabulary
     about = {
         "encoder": model.identity(),
         "quantiser": quantiser.to_json(),

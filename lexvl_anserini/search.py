@@ -29,6 +29,7 @@ from lexvl_anserini.cli import (
     run,
 )
 from lexvl_anserini.encode import encode_queries
+from lexvl_anserini.encoders.encoder import as_lexical
 from lexvl_anserini.encoders.loading import load_encoder_of
 from lexvl_anserini.engines.index_folder import index_manifest, read_report
 from lexvl_anserini.engines.opening import engine_of, open_impact_index, open_index
@@ -547,9 +548,10 @@ def _refuse_other_vocabulary(model: Encoder, manifest: Manifest, index: Path) ->
     """
     if model.kind != manifest.kind:
         raise ArtefactError(f"encoder {model.name!r} is {model.kind}, {index} is {manifest.kind}")
-    if model.kind == "impact" and model.query.vocabulary.digest != manifest.vocabulary.get("digest"):
+    vocabulary = as_lexical(model.query).vocabulary.digest if model.kind == "impact" else None
+    if vocabulary is not None and vocabulary != manifest.vocabulary.get("digest"):
         raise ArtefactError(
-            f"encoder {model.name!r} has vocabulary {model.query.vocabulary.digest[:16]}, {index} was built with "
+            f"encoder {model.name!r} has vocabulary {vocabulary[:16]}, {index} was built with "
             f"{str(manifest.vocabulary.get('digest'))[:16]}; search with the encoder that made the index"
         )
 

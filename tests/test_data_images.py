@@ -268,8 +268,8 @@ def test_what_pillow_does_not_implement_is_told_or_skipped(tmp_path, kind):
     (tmp_path / "odd").write_bytes(awkward(kind))
     with pytest.raises(DataError, match=r"odd: a damaged or cut off picture \(.*"):
         open_image(tmp_path / "odd")
-    policy = OnError("skip")
-    assert len(list(read_images([tmp_path / "odd"], on_error=policy))) == 0 and len(policy.skipped) == 1
+    reader = read_images([tmp_path / "odd"], on_error=OnError("skip"))
+    assert len(list(reader)) == 0 and len(reader.skipped) == 1
 
 
 # --- archives -------------------------------------------------------------------------------------------------------
@@ -383,15 +383,14 @@ def test_failing_and_skipping(tmp_path):
     assert next(failing).position == 0
     with pytest.raises(DataError, match=r"bad\.png: not a picture"):
         next(failing)
-    policy = OnError("skip")
-    reader = read_images(references, on_error=policy)
+    reader = read_images(references, on_error=OnError("skip"))
     assert [one.position for one in reader] == [0, 2, 4]
     assert reader.read == 3
-    assert [(skip.position, Path(skip.reference).name) for skip in policy.skipped] == [
+    assert [(skip.position, Path(skip.reference).name) for skip in reader.skipped] == [
         (1, "bad.png"),
         (3, "absent.png"),
     ]
-    assert "not a picture of a known format" in policy.skipped[0].reason
+    assert "not a picture of a known format" in reader.skipped[0].reason
     with pytest.raises(UsageError, match="on_error 'ignore': expected fail or skip"):
         OnError("ignore")
 

@@ -38,7 +38,7 @@ class Toy:
     name, kind = "toy", "impact"
 
     def __init__(self, terms: list[str] = TERMS):
-        self.query = SimpleNamespace(vocabulary=Vocabulary(terms), read_topic=read_topic)
+        self.query = SimpleNamespace(kind="impact", vocabulary=Vocabulary(terms), read_topic=read_topic)
 
 
 def encode(model: Toy, topics: Iterable[Topic], manifest: Manifest, batch_size: int = 32) -> Iterator[ImpactQuery]:

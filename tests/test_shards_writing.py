@@ -586,7 +586,7 @@ def test_no_picture_at_all(tmp_path, pictured):
 
 
 def test_errors_that_are_no_pictures_are_never_skipped(tmp_path, monkeypatch):
-    def fails(self, inputs, batch_size=32, progress=silent):
+    def fails(self, inputs, batch_size=32, progress=silent, on_error=FAIL):
         raise DataError("something else")
 
     monkeypatch.setattr(ToyTower, "weights", fails)

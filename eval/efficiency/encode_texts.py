@@ -17,6 +17,7 @@ from eval.efficiency.encode import work_folder
 from eval.efficiency.encoding import Encoding, alternate, memory
 from eval.efficiency.processes import Stopwatch
 from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
+from lexvl_anserini.encoders.encoder import as_lexical
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.tokens import FIRST_WORD_ID, load_tokenizer
 from lexvl_anserini.files import read_json
@@ -133,7 +134,7 @@ def peak(shape: str, folder: str, inputs: list[str], batch_size: int, threads: i
 def load_ours(shape: str, folder: str) -> Encoding:
     """Our encoder, through the public loader."""
     model = load_encoder(shape, checkpoint=folder, device="cpu", max_length=MOST_TOKENS)
-    return Encoding(model.encode_document, model.document.dense_weights)
+    return Encoding(model.encode_document, as_lexical(model.document).dense_weights)
 
 
 def load_sentence_transformers(shape: str, folder: str) -> Encoding:

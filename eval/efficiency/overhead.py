@@ -23,13 +23,16 @@ def measure(options: Options) -> Report:
     """
     from lexvl_anserini.data.dataset import load_dataset
     from lexvl_anserini.encoders.loading import load_encoder
+    from lexvl_anserini.encoders.parts.towers import LexicalTower
     from lexvl_anserini.shards.writing import write_impacts
 
     documents = options.one_size(DOCUMENTS)
     checkpoint = options.checkpoint or ("minilm" if options.encoder is None else None)
     model = load_encoder(options.encoder or "vdr", checkpoint)
     forward_s = 0.0
-    pooled: Callable[..., Any] = model.document.pooled
+    tower = model.document
+    assert isinstance(tower, LexicalTower), "an encoder whose weights come from a network"
+    pooled: Callable[..., Any] = tower.pooled
 
     def timed(*inputs: Any) -> Any:
         nonlocal forward_s
@@ -38,8 +41,8 @@ def measure(options: Options) -> Report:
         forward_s += time.perf_counter() - started
         return result
 
-    model.document.pooled = timed
-    model.document.weights(["warm up"] * 64)
+    tower.pooled = timed  # type: ignore[method-assign, assignment]
+    tower.weights(["warm up"] * 64)
     forward_s = 0.0
     with TemporaryDirectory() as folder:
         write_corpus(Path(folder) / "corpus", documents)

@@ -18,18 +18,20 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import orjson
 from scipy import sparse
 
 from lexvl_anserini.data.dataset import Dataset
+from lexvl_anserini.data.images import FAIL, OnError
+from lexvl_anserini.encoders.encoder import Encoder, Kind
 from lexvl_anserini.errors import DataError, UsageError
 from lexvl_anserini.manifest import Manifest
 from lexvl_anserini.progress import Progress, silent
 from lexvl_anserini.quantise import Quantiser, SideQuantiser
-from lexvl_anserini.records import Document, ImpactQuery
+from lexvl_anserini.records import Document, ImpactQuery, Topic
 from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.vocabulary import Vocabulary
 
@@ -125,7 +127,7 @@ def generate(shape: Shape, rows: int, random: np.random.Generator) -> sparse.csr
 class MadeUpTower:
     """Stands for a document tower: a document's text is its number, its vector that of the generator."""
 
-    kind = "impact"
+    kind: ClassVar[Kind] = "impact"
     binary = False
 
     def __init__(self, shape: Shape, seed: int, vocabulary: Vocabulary):
@@ -135,11 +137,17 @@ class MadeUpTower:
         """The number of a document."""
         return document.text or ""
 
+    def read_topic(self, topic: Topic) -> str:
+        """The number of a document, as a topic."""
+        return topic.text or ""
+
     def block(self, number: int) -> sparse.csr_matrix:
         """The vectors of documents number * BLOCK and following."""
         return generate(self.shape, BLOCK, np.random.default_rng([self.seed, DOCUMENTS, number]))
 
-    def weights(self, inputs: Sequence[str], batch_size: int = 32, progress: Progress = silent) -> sparse.csr_matrix:
+    def weights(
+        self, inputs: Sequence[str], batch_size: int = 32, progress: Progress = silent, on_error: OnError = FAIL
+    ) -> sparse.csr_matrix:
         """CSR [n, size] float32; a document's vector depends on its number only."""
         numbers = np.array(list(map(int, inputs)), dtype=np.int64)
         pieces = []
@@ -193,7 +201,6 @@ def write_shards(
     Raises:
         ArtefactError: the folder holds something else.
     """
-    from lexvl_anserini.encoders.encoder import Encoder
     from lexvl_anserini.shards.writing import write_impacts
 
     tower = MadeUpTower(shape, seed, made_up_terms(shape, first_terms))

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from eval.measures.word_meanings import Meaning, concepts_in, distinct, meanings, named, words_of
 from lexvl_anserini.data.demo import captions, scenes
 from lexvl_anserini.data.world.scenes import Scene
+from lexvl_anserini.encoders.encoder import as_lexical
 from lexvl_anserini.errors import UsageError
 
 if TYPE_CHECKING:
@@ -166,7 +167,9 @@ def image_terms(
     if model.kind != "impact":
         raise UsageError(f"encoder {model.name!r} is {model.kind}; only lexical vectors name concepts")
     documents = list(load_dataset("demo", split, data_dir, direction="text-to-image").documents())
-    weights = model.document.weights([model.document.read(documents[number]) for number in chosen], batch_size)
+    weights = as_lexical(model.document).weights(
+        [model.document.read(documents[number]) for number in chosen], batch_size
+    )
     return [[term for term, _ in terms] for terms in model.decode(weights)]
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from eval.measures.exact import exact_search, overlap
 from eval.measures.metrics import evaluate, means, parse_measure
 from eval.measures.ties import strict_order
+from lexvl_anserini.encoders.encoder import as_lexical
 from lexvl_anserini.errors import UsageError
 from lexvl_anserini.records import Qrel
 
@@ -137,8 +138,8 @@ def quantisation_losses(
         raise UsageError(f"encoder {model.name!r} is {model.kind}; only lexical encoders are quantised")
     documents, topics = list(dataset.documents()), list(dataset.topics())
     log.info("%s: encodes %d documents and %d topics with %s", dataset.name, len(documents), len(topics), model.name)
-    document_weights = model.document.weights([model.document.read(d) for d in documents], batch_size)
-    query_weights = model.query.weights([model.query.read_topic(topic) for topic in topics], batch_size)
+    document_weights = as_lexical(model.document).weights([model.document.read(d) for d in documents], batch_size)
+    query_weights = as_lexical(model.query).weights([model.query.read_topic(topic) for topic in topics], batch_size)
     for quantiser in quantisers:
         yield quantisation_loss(
             document_weights,

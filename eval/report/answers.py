@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from eval.measures.inputs import describe_run
 from eval.report.strips import Cell, Item, Strip
+from lexvl_anserini.encoders.encoder import as_lexical
 from lexvl_anserini.errors import DataError, UsageError
 from lexvl_anserini.explain import Explanation, as_cut, encoded, explain, warn_of_other_scores
 from lexvl_anserini.manifest import Manifest, read_run_manifest
@@ -93,7 +94,7 @@ def item_of(record: Document | Topic) -> Item:
 
 def own_terms(model: Encoder, documents: Sequence[Document]) -> dict[str, list[str]]:
     """Document id -> its heaviest terms."""
-    weights = model.document.weights([model.document.read(document) for document in documents])
+    weights = as_lexical(model.document).weights([model.document.read(document) for document in documents])
     terms = model.decode(weights, OWN_TERMS)
     return {d.doc_id: [term for term, _ in own] for d, own in zip(documents, terms, strict=True)}
 

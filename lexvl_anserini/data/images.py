@@ -170,6 +170,11 @@ class ImageReader:
         self._prepare = prepare
         self._stream = self._run(iter(references))
 
+    @property
+    def skipped(self) -> list[Skipped]:
+        """The images that the policy skipped."""
+        return self._on_error.skipped
+
     def __iter__(self) -> Iterator[ReadImage]:
         return self._stream
 
@@ -238,7 +243,7 @@ def read_images(
         prepare: called in the workers, for instance to resize into an array.
 
     Returns:
-        An iterator of `ReadImage(position, value)` with `read`.
+        An iterator of `ReadImage(position, value)` with `read` and `skipped`.
 
     Raises:
         DataError: (while iterating) an unreadable image, if the policy is "fail".

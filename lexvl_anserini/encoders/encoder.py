@@ -101,7 +101,7 @@ class DenseSide(Tower, Protocol):
         ...
 
 
-def lexical(tower: Tower) -> LexicalSide:
+def as_lexical(tower: Tower) -> LexicalSide:
     """The tower, as one of kind "impact".
 
     Raises:
@@ -112,7 +112,7 @@ def lexical(tower: Tower) -> LexicalSide:
     return cast(LexicalSide, tower)
 
 
-def dense(tower: Tower) -> DenseSide:
+def as_dense(tower: Tower) -> DenseSide:
     """The tower, as one of kind "dense".
 
     Raises:
@@ -137,7 +137,7 @@ def encode_inputs(
     """
     if tower.kind == "text":
         raise UsageError("bm25 has no vectors: Lucene analyses its texts itself")
-    encode = lexical(tower).weights if tower.kind == "impact" else dense(tower).vectors
+    encode = as_lexical(tower).weights if tower.kind == "impact" else as_dense(tower).vectors
     return encode(inputs, batch_size, progress, on_error)
 
 
@@ -240,7 +240,7 @@ class Encoder:
 
     def decode(self, vectors: sparse.csr_matrix, top_k: int | None = None) -> list[list[tuple[str, float]]]:
         """Per row, (term, weight) by descending weight, ties by dimension; `top_k` cuts."""
-        terms = lexical(self.document).vocabulary.terms
+        terms = as_lexical(self.document).vocabulary.terms
         rows = []
         for row in range(vectors.shape[0]):
             span = slice(vectors.indptr[row], vectors.indptr[row + 1])

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from lexvl_anserini.encoders.cards import ENCODERS, card_of
 from lexvl_anserini.encoders.checkpoints.filenames import has_tokenizer
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
-from lexvl_anserini.encoders.encoder import Encoder
+from lexvl_anserini.encoders.encoder import Encoder, as_lexical
 from lexvl_anserini.errors import ArtefactError, CheckpointError, UnknownName, UsageError
 from lexvl_anserini.manifest import PLACES, EncoderRef
 from lexvl_anserini.registry import resolve
@@ -165,9 +165,10 @@ def load_encoder_of(
             f"checkpoint {model.checkpoint} has digest {str(found)[:16]}, the index was made with "
             f"{str(ref.checkpoint_digest)[:16]}; name that checkpoint with --checkpoint or encode again"
         )
-    if model.kind == "impact" and vocabulary and model.query.vocabulary.digest != vocabulary:
+    own = as_lexical(model.query).vocabulary.digest if model.kind == "impact" else None
+    if own and vocabulary and own != vocabulary:
         raise ArtefactError(
-            f"encoder {model.name!r} has vocabulary {model.query.vocabulary.digest[:16]}, the index was made with "
+            f"encoder {model.name!r} has vocabulary {own[:16]}, the index was made with "
             f"{vocabulary[:16]}; encode again or name the right checkpoint and tokenizer"
         )
     return model

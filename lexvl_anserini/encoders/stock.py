@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from lexvl_anserini.encoders.encoder import as_lexical
 from lexvl_anserini.errors import UsageError
 from lexvl_anserini.quantise import Quantiser
 
@@ -38,7 +39,7 @@ class StockQueryEncoder:
         if manifest is not None and manifest.quantiser:
             quantiser = Quantiser.from_json(manifest.quantiser)
         else:
-            quantiser = Quantiser().for_towers(model.query.binary, model.document.binary)
+            quantiser = Quantiser().for_towers(as_lexical(model.query).binary, as_lexical(model.document).binary)
         return cls(model, quantiser, manifest.counts.get("max_impact") if manifest else None, batch_size)
 
     def encode(self, query: Any, **_: Any) -> dict[str, int]:
@@ -47,8 +48,9 @@ class StockQueryEncoder:
 
     def encode_all(self, queries: Sequence[Any]) -> list[dict[str, int]]:
         """Several queries at once."""
-        impacts = self.quantiser.queries(self.model.query.weights(queries, self.batch_size), self.max_impact).impacts
-        terms = self.model.query.vocabulary.terms
+        tower = as_lexical(self.model.query)
+        impacts = self.quantiser.queries(tower.weights(queries, self.batch_size), self.max_impact).impacts
+        terms = tower.vocabulary.terms
         bounds = zip(impacts.indptr[:-1], impacts.indptr[1:], strict=True)
         return [
             {terms[d]: w for d, w in zip(impacts.indices[a:b].tolist(), impacts.data[a:b].tolist(), strict=True)}

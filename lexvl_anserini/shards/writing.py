@@ -28,8 +28,8 @@ import orjson
 from lexvl_anserini.data.checks import CorpusSummary, check_corpus, document_bytes
 from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.data.images import FAIL, OnError
-from lexvl_anserini.encoders.encoder import encode_inputs
-from lexvl_anserini.errors import ArtefactError, DataError, UsageError
+from lexvl_anserini.encoders.encoder import as_lexical, encode_inputs
+from lexvl_anserini.errors import ArtefactError, DataError
 from lexvl_anserini.files import (
     atomic_write,
     exclusive,
@@ -45,7 +45,7 @@ from lexvl_anserini.progress import Progress, silent
 from lexvl_anserini.quantise import Quantiser
 from lexvl_anserini.records import Document, ImpactQuery
 from lexvl_anserini.shards.layout import SHARD_WRITERS, Layout, Part, Shard, SkippedDocument, shard_stream
-from lexvl_anserini.vocabulary import VOCABULARY, Vocabulary
+from lexvl_anserini.vocabulary import VOCABULARY
 
 if TYPE_CHECKING:
     from hashlib import _Hash as Digest
@@ -131,7 +131,7 @@ def calibrated(
     """
     if model.kind != "impact":
         return quantiser
-    quantiser = quantiser.for_towers(model.query.binary, model.document.binary)
+    quantiser = for_model(quantiser, model)
     if quantiser.document.scheme != "calibrated":
         return quantiser
     sample = calibration_sample(dataset.documents(), count)
@@ -139,6 +139,11 @@ def calibrated(
     if not read:
         raise DataError(f"{dataset.name}: none of {len(sample)} pictures can be read; the first: {skipped[0].reason}")
     return quantiser.calibrate(weights)
+
+
+def for_model(quantiser: Quantiser, model: Encoder) -> Quantiser:
+    """The quantiser, with the scheme "binary" for each tower of the model whose weights are all 1."""
+    return quantiser.for_towers(as_lexical(model.query).binary, as_lexical(model.document).binary)
 
 
 def versions() -> dict[str, str]:
@@ -163,13 +168,13 @@ def planned(
 ) -> Manifest:
     """The manifest as far as it is known before anything is encoded."""
     lexical = model.kind == "impact"
-    vocabulary: Vocabulary | None = model.document.vocabulary if lexical else None
-    if vocabulary is not None and model.query.vocabulary.digest != vocabulary.digest:
+    vocabulary = as_lexical(model.document).vocabulary if lexical else None
+    if vocabulary is not None and as_lexical(model.query).vocabulary.digest != vocabulary.digest:
         raise ArtefactError(f"encoder {model.name!r}: query and document towers have different vocabularies")
     return Manifest(
         kind=model.kind,
         encoder=model.identity(),
-        quantiser=quantiser.for_towers(model.query.binary, model.document.binary).to_json() if lexical else {},
+        quantiser=for_model(quantiser, model).to_json() if lexical else {},
         vocabulary={"size": len(vocabulary), "digest": vocabulary.digest} if vocabulary is not None else {},
         corpus=EncodedCorpus(
             name=dataset.name,
@@ -256,7 +261,7 @@ def write_impacts(
         with told_about_disk(output):
             (output / "docs").mkdir(exist_ok=True)
         if model.kind == "impact":
-            model.document.vocabulary.write(output / VOCABULARY)
+            as_lexical(model.document).vocabulary.write(output / VOCABULARY)
         plan = fill(output, plan, dataset, model, layout, batch_size, progress, policy)
         return finish(output, plan)
 
@@ -320,7 +325,7 @@ def fill(
         ArtefactError: the documents are not those that were checked; nothing of them is kept.
     """
     quantiser = Quantiser.from_json(plan.quantiser) if plan.quantiser else Quantiser()
-    vocabulary = model.document.vocabulary if model.kind == "impact" else None
+    vocabulary = as_lexical(model.document).vocabulary if model.kind == "impact" else None
     done = {shard["name"]: shard for shard in plan.shards if stands(output, shard)}
     plan = replace(plan, shards=tuple(done.values()))
     write = SHARD_WRITERS[model.kind, layout.shard_format]
