@@ -18,8 +18,8 @@ from lexvl_anserini.cli import DataDir, Verbose, check_style, print_rows, run
 from lexvl_anserini.encoders.loading import load_encoder_of
 from lexvl_anserini.engines.index_folder import index_manifest
 from lexvl_anserini.errors import UsageError
-from lexvl_anserini.explain import encoder_options
 from lexvl_anserini.manifest import read_run_manifest
+from lexvl_anserini.queries.shared_terms import encoder_options
 from lexvl_anserini.records import Index
 
 DEFAULT_QUERIES = 3

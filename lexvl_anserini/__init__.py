@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from lexvl_anserini.errors import LexvlError
     from lexvl_anserini.index import build_index
     from lexvl_anserini.quantise import Quantiser
+    from lexvl_anserini.queries.retrieval import search_index
     from lexvl_anserini.records import Document, Qrel, ScoredDoc, Topic
-    from lexvl_anserini.search import search_index
     from lexvl_anserini.shards.writing import write_impacts
 
 _HOMES = {
@@ -35,7 +35,7 @@ _HOMES = {
     "build_index": "index",
     "load_dataset": "data.dataset",
     "load_encoder": "encoders.loading",
-    "search_index": "search",
+    "search_index": "queries.retrieval",
     "write_impacts": "shards.writing",
 }
 

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
@@ -25,11 +25,30 @@ from lexvl_anserini.errors import LexvlError, UsageError
 from lexvl_anserini.progress import Progress
 
 Command = Callable[..., None]
+
+# Options of many commands.
 Verbose = Annotated[bool, typer.Option("--verbose", help="Show the traceback of an error and debug log lines.")]
 DataDir = Annotated[
-    str | None, typer.Option("--data-dir", help="Folder of the data sets; default $LEXVL_DATA, else ~/.cache/lexvl.")
+    str | None, typer.Option("--data-dir", help="Folder of the datasets; default $LEXVL_DATA, else ~/.cache/lexvl.")
 ]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a finished output of another making.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a finished output of another request.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")]
+Style = Annotated[str, typer.Option("--format", help="Format of what is printed: text or json.")]
+Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1, mps.")]
+BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Items per forward pass.")]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", help="An option of the encoder, KEY=VALUE (query_topk=64); repeatable.")
+]
+Checkpoint = Annotated[
+    str | None,
+    typer.Option(
+        "--checkpoint", help="Folder, hub id (owner/name[@revision]), or packaged: minilm, demo-vdr, demo-dense."
+    ),
+]
+MovedCheckpoint = Annotated[
+    str | None, typer.Option("--checkpoint", help="Where the encoder's checkpoint is now, if it was moved.")
+]
+MovedTokenizer = Annotated[str | None, typer.Option("--tokenizer", help="Where its tokenizer is now, if it was moved.")]
 
 # Seconds between two progress lines when stderr is not a terminal.
 LOG_EVERY_S = 10.0
@@ -64,6 +83,20 @@ COMMANDS = {
 }
 
 
+@dataclass(frozen=True)
+class QueryEncoderOptions:
+    """The encoder of an index, as a search uses it."""
+
+    settings: Settings = None
+    data_dir: DataDir = None
+    manifest: Annotated[
+        str | None, typer.Option(help="manifest.json of the shards, for an index that stock Pyserini built.")
+    ] = None
+    checkpoint: MovedCheckpoint = None
+    tokenizer: MovedTokenizer = None
+    device: Device = "auto"
+
+
 def set_up_logging(verbose: bool = False) -> None:
     """Plain log lines on stderr for our two packages; other libraries only from warnings on."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
@@ -81,7 +114,7 @@ def quiet_libraries() -> None:
 def expanded(command: Command) -> Command:
     """The command with every parameter that is a dataclass replaced by the fields of that class, one option each.
 
-    A field is declared like a parameter of a command:
+    A field is declared like a parameter of a command, or is of another such dataclass:
 
         @dataclass(frozen=True)
         class FusionOptions:
@@ -94,41 +127,53 @@ def expanded(command: Command) -> Command:
     expanded command takes the options by keyword.
     """
     signature = inspect.signature(command, eval_str=True)
-    groups: dict[str, tuple[type, list[str]]] = {}
     parameters: list[inspect.Parameter] = []
     for parameter in signature.parameters.values():
-        group = parameter.annotation
-        if is_dataclass(group) and isinstance(group, type):
-            options = [_parameter_of(field, hint) for field, hint in _annotated_fields(group)]
-            groups[parameter.name] = group, [option.name for option in options]
-            parameters += options
+        if is_dataclass(parameter.annotation):
+            parameters += _parameters(parameter.annotation)
         else:
             parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
 
     def flat(**options: Any) -> None:
-        grouped = {
-            name: group(**{key: options.pop(key) for key in keys if key in options})
-            for name, (group, keys) in groups.items()
+        groups = {
+            parameter.name: _grouped(parameter.annotation, options)
+            for parameter in signature.parameters.values()
+            if is_dataclass(parameter.annotation)
         }
-        command(**options, **grouped)
+        command(**options, **groups)
 
     flat.__name__, flat.__module__, flat.__doc__ = command.__name__, command.__module__, command.__doc__
     flat.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return flat
 
 
-def _annotated_fields(group: type) -> Iterator[tuple[Field[Any], Any]]:
-    """The fields of a dataclass, each with its annotation as `Annotated[type, option]`."""
+def _annotated(group: Any) -> Iterator[tuple[Field[Any], Any]]:
+    """The fields of a dataclass, each with its annotation."""
     hints = get_type_hints(group, include_extras=True)
     return ((field, hints[field.name]) for field in fields(group))
 
 
-def _parameter_of(field: Field[Any], annotation: Any) -> inspect.Parameter:
-    """A field of a dataclass as a parameter of a command."""
-    default = inspect.Parameter.empty if field.default is MISSING else field.default
-    if field.default_factory is not MISSING:
-        default = field.default_factory()
-    return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+def _parameters(group: Any) -> Iterator[inspect.Parameter]:
+    """The fields of a dataclass as parameters of a command."""
+    for field, annotation in _annotated(group):
+        if is_dataclass(annotation):
+            yield from _parameters(annotation)
+            continue
+        default = inspect.Parameter.empty if field.default is MISSING else field.default
+        if field.default_factory is not MISSING:
+            default = field.default_factory()
+        yield inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _grouped(group: Any, options: dict[str, Any]) -> Any:
+    """The dataclass filled with its options, which are taken out of `options`; absent ones keep their defaults."""
+    values: dict[str, Any] = {}
+    for field, annotation in _annotated(group):
+        if is_dataclass(annotation):
+            values[field.name] = _grouped(annotation, options)
+        elif field.name in options:
+            values[field.name] = options.pop(field.name)
+    return group(**values)
 
 
 def make_app(command: Command, name: str | None = None) -> typer.Typer:

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import orjson
 import typer
@@ -35,65 +33,22 @@ from lexvl_anserini.encoders.cards import (
     length_options,
     natural_direction,
 )
-from lexvl_anserini.encoders.encoder import as_dense, as_lexical
-from lexvl_anserini.errors import ArtefactError, UnknownName, UsageError
-from lexvl_anserini.files import write_json
-from lexvl_anserini.manifest import Manifest, manifest_path
+from lexvl_anserini.errors import UnknownName, UsageError
+from lexvl_anserini.manifest import Manifest
 from lexvl_anserini.progress import silent
-from lexvl_anserini.records import DenseQuery, ImpactQuery, Topic
+from lexvl_anserini.queries.query_vectors import encode_topics
+from lexvl_anserini.queries.topics import load_topics
 
 if TYPE_CHECKING:
     from lexvl_anserini.data.dataset import Dataset
     from lexvl_anserini.encoders.encoder import Encoder
-    from lexvl_anserini.quantise import Quantiser
     from lexvl_anserini.shards.layout import Part
 
 # Not __name__, which is "__main__" when the module runs as the command.
 log = logging.getLogger("lexvl_anserini.encode")
 
-Query = ImpactQuery | DenseQuery | Topic
-
-# Topics encoded at once: enough to sort by length, few enough for flat memory.
-PIECE = 1024
 # Documents that a dry run times.
 DRY_RUN_SAMPLE = 64
-
-
-def encode_queries(
-    model: Encoder, topics: Iterable[Topic], manifest: Manifest, batch_size: int = 32
-) -> Iterator[Query]:
-    """Topics -> what the engine of the model's kind is asked, in order, with flat memory.
-
-    Lexical queries are quantised by the manifest's own quantiser, bounded by the largest impact it counted.
-
-    Raises:
-        UsageError: a topic has no text.
-        LexvlError: a query's score could reach 2^24 whatever its bits.
-    """
-    from lexvl_anserini.quantise import Quantiser
-
-    quantiser = Quantiser.from_json(manifest.quantiser) if manifest.quantiser else Quantiser()
-    return quantised_queries(model, topics, quantiser, manifest.counts.get("max_impact"), batch_size)
-
-
-def quantised_queries(
-    model: Encoder, topics: Iterable[Topic], quantiser: Quantiser, max_impact: int | None, batch_size: int = 32
-) -> Iterator[Query]:
-    """As `encode_queries`, with the quantiser given."""
-    from lexvl_anserini.encoders.stock import StockQueryEncoder
-
-    stream = iter(topics)
-    while piece := list(islice(stream, PIECE)):
-        inputs = [model.query.read_topic(topic) for topic in piece]
-        if model.kind == "text":
-            yield from piece
-        elif model.kind == "dense":
-            for topic, vector in zip(piece, as_dense(model.query).vectors(inputs, batch_size), strict=True):
-                yield DenseQuery(topic.query_id, vector)
-        else:
-            vectors = StockQueryEncoder(model, quantiser, max_impact, batch_size).encode_all(inputs)
-            for topic, terms in zip(piece, vectors, strict=True):
-                yield ImpactQuery(topic.query_id, terms)
 
 
 def list_encoders(style: str = "text") -> str:
@@ -185,59 +140,6 @@ def part_of(number: int | None, of: int | None) -> Part | None:
         raise UsageError("--shard-id and --shard-num go together, for example --shard-id 0 --shard-num 4")
     Part(number, of).span(of)  # any corpus has as many documents
     return Part(number, of)
-
-
-def load_topics(
-    topics: str, data_dir: str | None, escape_ids: bool, direction: str | None = None
-) -> tuple[Iterator[Topic], dict[str, Any]]:
-    """The topics of a data set's split, or of a file if there is one of that name; and where they are judged.
-
-    The latter has dataset, split, data_dir and remove_query; it is empty for a file.
-    """
-    from lexvl_anserini.data.dataset import load_dataset
-    from lexvl_anserini.data.topics import is_file_of_topics, read_topics
-
-    if is_file_of_topics(topics):
-        return read_topics(Path(topics)), {}
-    dataset = load_dataset(topics, None, data_dir, escape_ids, direction)
-    origin = {"dataset": dataset.name, "split": dataset.split, "data_dir": data_dir}
-    return dataset.topics(), {**origin, "remove_query": dataset.remove_query}
-
-
-def encode_topics(
-    model: Encoder,
-    topics: Iterable[Topic],
-    origin: Mapping[str, Any],
-    quantiser: Quantiser,
-    output: Path,
-    batch_size: int,
-    overwrite: bool,
-) -> dict[str, Any]:
-    """Writes encoded topics to one file, and beside it a manifest that also tells where they come from.
-
-    Raises:
-        UsageError: the model is not lexical.
-        ArtefactError: the file exists and is not to be overwritten.
-    """
-    from lexvl_anserini.shards.writing import write_queries
-
-    if model.kind != "impact":
-        raise UsageError(f"encoder {model.name!r} is {model.kind}; only lexical queries are written as terms")
-    if output.exists() and not overwrite:
-        raise ArtefactError(f"{output}: exists; --overwrite replaces it")
-    quantiser = quantiser.for_towers(as_lexical(model.query).binary, as_lexical(model.document).binary)
-    queries = quantised_queries(model, topics, quantiser, None, batch_size)
-    count = write_queries(cast(Iterator[ImpactQuery], queries), output)
-    vocabulary = as_lexical(model.query).vocabulary
-    about = {
-        "encoder": model.identity(),
-        "quantiser": quantiser.to_json(),
-        "vocabulary": {"size": len(vocabulary), "digest": vocabulary.digest},
-        "topics": dict(origin),
-        "counts": {"topics": count},
-    }
-    write_json(manifest_path(output), about)
-    return {"output": str(output), "encoder": model.name, "topics": count}
 
 
 def command(

@@ -6,7 +6,7 @@ sums scores in float32, which is exact below 2^24: no score may reach it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -94,6 +94,15 @@ class Quantised(NamedTuple):
     impacts: sparse.csr_matrix
     clipped: int
     dropped: int
+
+    def by_term(self, terms: Sequence[str]) -> list[dict[str, int]]:
+        """One {term: impact} for each vector; `terms` names the dimensions [V]."""
+        impacts = self.impacts
+        bounds = zip(impacts.indptr[:-1], impacts.indptr[1:], strict=True)
+        return [
+            {terms[d]: w for d, w in zip(impacts.indices[a:b].tolist(), impacts.data[a:b].tolist(), strict=True)}
+            for a, b in bounds
+        ]
 
 
 @dataclass(frozen=True)

@@ -20,11 +20,12 @@ import pytest
 from lexvl_anserini import cli
 from lexvl_anserini.cli import parse_settings
 from lexvl_anserini.data.dataset import load_dataset
-from lexvl_anserini.encode import command, encode_queries
+from lexvl_anserini.encode import command
 from lexvl_anserini.encoders.cards import ENCODERS, default_encoder, length_options
 from lexvl_anserini.encoders.loading import load_encoder, load_encoder_of
 from lexvl_anserini.errors import ArtefactError, UsageError
 from lexvl_anserini.manifest import read_manifest
+from lexvl_anserini.queries.query_vectors import encode_queries
 from lexvl_anserini.records import Topic
 from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.shards.writing import write_impacts
@@ -429,7 +430,7 @@ def test_another_checkpoint_than_an_artefact_was_made_with(encode, golden):
 
 
 def test_more_topics_than_are_encoded_at_once(golden, encode, monkeypatch):
-    monkeypatch.setattr("lexvl_anserini.encode.PIECE", 2)
+    monkeypatch.setattr("lexvl_anserini.queries.query_vectors.PIECE", 2)
     assert encode(encoder="bag-of-tokens", output="out")[0] == 0
     manifest = read_manifest(Path("out"))
     topics = [Topic(str(number), "dog") for number in range(5)]

@@ -133,7 +133,7 @@ def test_a_strip_of_one_pixel_s_width_takes_no_memory():
 def test_the_line_with_pictures(folder, images, tmp_path):
     """Pictures in a folder are encoded, indexed and found by a caption, with the exact integer score."""
     from lexvl_anserini import build_index, load_dataset, search_index, write_impacts
-    from lexvl_anserini.encode import encode_queries
+    from lexvl_anserini.queries.query_vectors import encode_queries
 
     (tmp_path / "pictures").mkdir()
     for number, name in enumerate(images):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from lexvl_anserini.encode import encode_queries
 from lexvl_anserini.errors import UsageError
 from lexvl_anserini.manifest import Manifest
 from lexvl_anserini.quantise import Quantiser
+from lexvl_anserini.queries.query_vectors import encode_queries
 from lexvl_anserini.records import Topic
 
 BERT, PUBLISHED = "splade/ckpt_bert", "vdr/text-tiny"

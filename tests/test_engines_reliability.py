@@ -15,10 +15,10 @@ from test_shards_reading import Documents, write_shards
 from lexvl_anserini.engines.index_folder import replaced
 from lexvl_anserini.engines.lucene import LuceneEngine
 from lexvl_anserini.errors import ArtefactError
-from lexvl_anserini.explain import explained
 from lexvl_anserini.index import append_index, build_index, check_index, delete_documents
 from lexvl_anserini.manifest import read_manifest
 from lexvl_anserini.queries.clauses import Impacts
+from lexvl_anserini.queries.shared_terms import explained
 from lexvl_anserini.records import ImpactQuery
 from lexvl_anserini.vocabulary import Vocabulary
 

@@ -16,7 +16,7 @@ from test_search import Toy, encode
 from test_shards_reading import write_shards
 from typer.testing import CliRunner
 
-import lexvl_anserini.explain
+import lexvl_anserini.queries.shared_terms
 from eval.report import strips
 from eval.report.answers import (
     first_relevant,
@@ -32,9 +32,9 @@ from eval.sheet import DEFAULT_HITS, command
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.errors import DataError, UsageError
-from lexvl_anserini.explain import SharedTerm
 from lexvl_anserini.index import build_index
 from lexvl_anserini.manifest import Manifest
+from lexvl_anserini.queries.shared_terms import SharedTerm
 from lexvl_anserini.records import Document, Index, Qrel, ScoredDoc, Topic
 
 RED, BLUE = (255, 0, 0), (0, 0, 255)
@@ -269,7 +269,7 @@ class ToySheet(Toy):
 
 @pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Index:
-    monkeypatch.setattr(lexvl_anserini.explain, "encode_queries", encode)
+    monkeypatch.setattr(lexvl_anserini.queries.shared_terms, "encode_queries", encode)
     vectors = [("d1", {"dog": 9, "cat": 1}), ("d2", {"dog": 3, "boat": 2}), ("d3", {})]
     write_shards(tmp_path / "shards", vectors, terms=["boat", "cat", "dog", "zebra"])
     return build_index(tmp_path / "shards", tmp_path / "index")

@@ -13,13 +13,16 @@ from test_search import Toy, encode
 from test_shards_reading import jsonl, write_shards, write_text_shards
 from typer.testing import CliRunner
 
-import lexvl_anserini.explain
+import lexvl_anserini.queries.shared_terms
 from lexvl_anserini.cli import make_app
+from lexvl_anserini.engines.index_folder import index_manifest
 from lexvl_anserini.engines.lucene import LuceneEngine
 from lexvl_anserini.errors import ArtefactError, DataError, UsageError
-from lexvl_anserini.explain import Explanation, SharedTerm, command, explain, explained
+from lexvl_anserini.explain import command
 from lexvl_anserini.index import build_index
 from lexvl_anserini.manifest import RunManifest
+from lexvl_anserini.queries import retrieval
+from lexvl_anserini.queries.shared_terms import Explanation, SharedTerm, explain, explained
 from lexvl_anserini.ranking.runs import write_run
 from lexvl_anserini.records import ImpactQuery, ScoredDoc, Topic
 
@@ -43,8 +46,8 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def toy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lexvl_anserini.explain, "load_encoder_of", lambda *args, **options: Toy())
-    monkeypatch.setattr(lexvl_anserini.explain, "encode_queries", encode)
+    monkeypatch.setattr(retrieval, "load_encoder_of", lambda *args, **options: Toy())
+    monkeypatch.setattr(lexvl_anserini.queries.shared_terms, "encode_queries", encode)
 
 
 def invoke(*arguments: Any) -> str:
@@ -84,7 +87,7 @@ def test_unknown_documents_and_other_kinds(index: Path, tmp_path: Path) -> None:
 
 
 def test_another_sum_than_lucenes_is_told(index: Path) -> None:
-    engine = LuceneEngine(index, lexvl_anserini.explain.index_manifest(index))
+    engine = LuceneEngine(index, index_manifest(index))
     top = engine.top
     engine.top = lambda *args: [hit._replace(score=hit.score + 1) for hit in top(*args)]  # type: ignore[method-assign]
     with pytest.raises(ArtefactError, match="its products sum to 54, Lucene's score is 55"):
@@ -94,7 +97,7 @@ def test_another_sum_than_lucenes_is_told(index: Path) -> None:
 
 @pytest.fixture(scope="module")
 def engine(index: Path) -> Any:
-    engine = LuceneEngine(index, lexvl_anserini.explain.index_manifest(index))
+    engine = LuceneEngine(index, index_manifest(index))
     yield engine
     engine.close()
 

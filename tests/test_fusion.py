@@ -13,7 +13,7 @@ from lexvl_anserini.cli import make_app
 from lexvl_anserini.errors import ArtefactError, DataError, UnknownName, UsageError
 from lexvl_anserini.fuse import command
 from lexvl_anserini.manifest import RunManifest, read_run_manifest
-from lexvl_anserini.ranking.fusion import Fusion, fuse_lists
+from lexvl_anserini.ranking.rank_fusion import Fusion, fuse_lists
 from lexvl_anserini.ranking.runs import read_run, write_run
 from lexvl_anserini.records import ScoredDoc
 

@@ -17,7 +17,15 @@ from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.errors import ArtefactError, DataError, UsageError
-from lexvl_anserini.hybrid import Part, candidates_of, command, hybrid_lists, hybrid_manifest, part_of, topics_of
+from lexvl_anserini.hybrid import command
+from lexvl_anserini.ranking.rescoring import (
+    WeightedEncoder,
+    candidates_of,
+    encoder_of_run,
+    hybrid_lists,
+    hybrid_manifest,
+    topics_of_run,
+)
 from lexvl_anserini.records import Document, Topic
 from lexvl_anserini.training.objectives.joint_losses import MIXES
 
@@ -43,7 +51,7 @@ class Tower:
 
 def part(kind, weight, documents):
     tower = Tower(kind)
-    return Part(Encoder("toy", kind, tower, tower), weight, lambda: iter(documents))
+    return WeightedEncoder(Encoder("toy", kind, tower, tower), weight, lambda: iter(documents))
 
 
 DOCUMENTS = [Document(name, text=text) for name, text in (("a", "1 0"), ("b", "0 1"), ("c", "0 1"), ("d", "9 9"))]
@@ -82,7 +90,7 @@ def test_runs_without_a_manifest(tmp_path):
     path = tmp_path / "a.trec"
     path.write_text("q Q0 b 1 4 x\n")
     with pytest.raises(ArtefactError, match="no manifest beside it"):
-        part_of(path, 1.0, None, "cpu")
+        encoder_of_run(path, 1.0, None, "cpu")
     with pytest.raises(ArtefactError, match="no manifest beside it"):
         hybrid_manifest([path], [1.0], 10, 10)
 
@@ -112,7 +120,7 @@ def test_mixed_scores_measure_as_the_reference(shared, joint):
     dataset = load_dataset(f"embeddings:{joint / 'tiny'},before_proj_albef")
     mix = MIXES["albef-coco"]
     parts = [
-        Part(load_joint(shared, joint, vectors), weight, dataset.documents)
+        WeightedEncoder(load_joint(shared, joint, vectors), weight, dataset.documents)
         for vectors, weight in (("dense", mix.w1), ("sparse", mix.w2))
     ]
     topics, doc_ids = list(dataset.topics()), [d.doc_id for d in dataset.documents()]
@@ -145,7 +153,7 @@ def test_the_command_mixes_an_inverted_index_and_faiss(shared, joint, tmp_path):
     asked = ["hybrid", *options, "--output", str(mixed), "--device", "cpu"]
     assert not (done := CliRunner().invoke(app, asked)).exit_code, done.output
     topics = list(dataset.topics())
-    parts = [part_of(run, weight, None, "cpu") for run, weight in zip(runs, (mix.w2, mix.w1), strict=True)]
+    parts = [encoder_of_run(run, weight, None, "cpu") for run, weight in zip(runs, (mix.w2, mix.w1), strict=True)]
     expected = [hit for hits in hybrid_lists(topics, candidates_of(runs, 100), parts) for hit in hits]
     assert [(h.query_id, h.doc_id, h.rank) for h in read_run(mixed)] == [
         (h.query_id, h.doc_id, h.rank) for h in expected
@@ -156,4 +164,4 @@ def test_the_command_mixes_an_inverted_index_and_faiss(shared, joint, tmp_path):
     assert isinstance(other.exception, ArtefactError) and "another request (encoder: " in str(other.exception)
     about = hybrid_manifest(runs, [1.0, 1.0], 100, 10)
     assert about.encoder["name"] == "joint+joint" and about.dataset == dataset.name
-    assert [topic.query_id for topic in topics_of(about, None, None)] == [topic.query_id for topic in topics]
+    assert [topic.query_id for topic in topics_of_run(about, None, None)] == [topic.query_id for topic in topics]

@@ -14,7 +14,7 @@ from lexvl_anserini.errors import DataError, UsageError
 from lexvl_anserini.queries.clauses import AnyOf, Clause, Impacts, Not, Term, Text, TreeQuery
 from lexvl_anserini.queries.feedback import Feedback
 from lexvl_anserini.queries.refine import (
-    Asked,
+    RefinedQuery,
     Refinement,
     TwoPhase,
     heaviest,
@@ -41,15 +41,14 @@ class Engine:
 
     def search(self, queries: Iterable[ImpactQuery], hits: int, threads: int = 1) -> Iterator[list[ScoredDoc]]:
         self.batches += 1
-        return (trees(query.query_id, Impacts(query.vector), hits) for query in queries)
+        return (self.search_tree(query.query_id, Impacts(query.vector), hits) for query in queries)
+
+    def search_tree(self, query_id: str, clause: Clause, hits: int) -> list[ScoredDoc]:
+        found = ORACLE.ranked(clause, hits)
+        return [ScoredDoc(query_id, doc_id, rank, score) for rank, (doc_id, score) in enumerate(found, start=1)]
 
     def bound(self, vector: Mapping[str, int]) -> int:
         return 9 * sum(vector.values())
-
-
-def trees(query_id: str, clause: Clause, hits: int) -> list[ScoredDoc]:
-    found = ORACLE.ranked(clause, hits)
-    return [ScoredDoc(query_id, doc_id, rank, score) for rank, (doc_id, score) in enumerate(found, start=1)]
 
 
 def vector_of(doc_id: str) -> Mapping[str, int]:
@@ -61,7 +60,7 @@ def searched(vector: Any, refinement: Refinement, hits: int = 10, **options: Any
     text = options.pop("text", None)
     [query] = refined_queries([query], refinement)
     [documents] = search_refined(
-        Engine(), trees, [Asked(query, text)], refinement, hits, vector_of=vector_of, **options
+        Engine(), [RefinedQuery(query, text)], refinement, hits, vector_of=vector_of, **options
     )
     return [(d.doc_id, d.score) for d in documents]
 
@@ -128,7 +127,7 @@ def test_the_topic_itself_is_no_feedback() -> None:
     query = ImpactQuery("d1", {"a": 1})
     refinement = Refinement(feedback=Feedback(documents=1, terms=1, alpha=0, beta=1))
     [documents] = search_refined(
-        Engine(), trees, [Asked(query)], refinement, 10, vector_of=vector_of, remove_query=True
+        Engine(), [RefinedQuery(query)], refinement, 10, vector_of=vector_of, remove_query=True
     )
     # d2's heaviest term is "c".
     assert [d.doc_id for d in documents] == ["d2", "d3"]
@@ -143,8 +142,8 @@ def test_trees_are_searched_as_they_are() -> None:
 
 def test_what_needs_no_tree_goes_to_the_engine_in_batches() -> None:
     engine = Engine()
-    queries = [Asked(ImpactQuery(f"q{n}", {"a": 1})) for n in range(600)]
-    lists = list(search_refined(engine, trees, queries, Refinement(query_terms=1), 1))
+    queries = [RefinedQuery(ImpactQuery(f"q{n}", {"a": 1})) for n in range(600)]
+    lists = list(search_refined(engine, queries, Refinement(query_terms=1), 1))
     assert (len(lists), engine.batches) == (600, 3)
     assert {documents[0].doc_id for documents in lists} == {"d1"}
 

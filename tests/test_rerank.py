@@ -11,9 +11,10 @@ import pytest
 from lexvl_anserini import cli
 from lexvl_anserini.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.manifest import RunManifest, manifest_path, read_run_manifest
-from lexvl_anserini.ranking.runs import read_run, write_run
+from lexvl_anserini.ranking.rescoring import below, rerank_lists, reranking_encoder
+from lexvl_anserini.ranking.runs import lists_of, read_run, write_run
 from lexvl_anserini.records import Document, ScoredDoc, Topic
-from lexvl_anserini.rerank import below, command, lists_of, model_of, rerank_lists
+from lexvl_anserini.rerank import command
 
 BERT, PUBLISHED = "splade/ckpt_bert", "vdr/text-tiny"
 
@@ -177,4 +178,4 @@ def test_a_run_of_unknown_making(monkeypatch, capsys, first, tmp_path):
 
 def test_another_checkpoint_is_refused(first, golden):
     with pytest.raises(ArtefactError, match="has digest"):
-        model_of(read_run_manifest(first), str(golden / "vdr/text-tiny-norm"), None, "cpu", {})
+        reranking_encoder(read_run_manifest(first), str(golden / "vdr/text-tiny-norm"), None, "cpu", {})

@@ -14,7 +14,6 @@ from test_engines_lucene import stock_index
 from test_shards_reading import Documents, jsonl, publish_shards, write_dense_shards, write_shards, write_text_shards
 from typer.testing import CliRunner
 
-import lexvl_anserini.search
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.encoders.encoder import read_image_of, read_topic
 from lexvl_anserini.encoders.loading import load_encoder
@@ -22,10 +21,12 @@ from lexvl_anserini.errors import ArtefactError, DataError, LexvlError, UsageErr
 from lexvl_anserini.files import read_json, write_json
 from lexvl_anserini.index import build_index
 from lexvl_anserini.manifest import Manifest, manifest_path, read_run_manifest
+from lexvl_anserini.queries import retrieval
 from lexvl_anserini.queries.clauses import Term, TreeQuery
+from lexvl_anserini.queries.retrieval import search_index
 from lexvl_anserini.ranking.runs import read_run
 from lexvl_anserini.records import DenseQuery, ImpactQuery, ScoredDoc, Topic
-from lexvl_anserini.search import command, search_index
+from lexvl_anserini.search import command
 from lexvl_anserini.vocabulary import Vocabulary
 
 DOCUMENTS: Documents = [("q1", {"dog": 9}), ("d1", {"dog": 3, "cat": 1}), ("d2", {"dog": 3}), ("d3", {})]
@@ -49,8 +50,8 @@ def encode(model: Toy, topics: Iterable[Topic], manifest: Manifest, batch_size: 
 
 @pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(lexvl_anserini.search, "load_encoder_of", lambda *args, **options: Toy())
-    monkeypatch.setattr(lexvl_anserini.search, "encode_queries", encode)
+    monkeypatch.setattr(retrieval, "load_encoder_of", lambda *args, **options: Toy())
+    monkeypatch.setattr(retrieval, "encode_queries", encode)
     write_shards(tmp_path / "shards", DOCUMENTS, terms=TERMS)
     build_index(tmp_path / "shards", tmp_path / "index")
     return tmp_path / "index"
@@ -87,7 +88,7 @@ def test_topics_are_encoded_and_searched(index: Path) -> None:
 
 
 def test_encoded_queries_need_no_model(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(lexvl_anserini.search, "load_encoder_of")
+    monkeypatch.delattr(retrieval, "load_encoder_of")
     [documents] = search_index(str(index), [ImpactQuery("q", {"cat": 4})])
     assert pairs(documents) == [("d1", 1, 4)]
 
@@ -104,7 +105,7 @@ def test_another_vocabulary_is_refused(index: Path) -> None:
 
 
 def test_queries_of_another_kind(index: Path) -> None:
-    with pytest.raises(UsageError, match="topic 'q': a DenseQuery, but a impact index is asked ImpactQuery"):
+    with pytest.raises(UsageError, match="topic 'q': a DenseQuery; an index of kind impact answers ImpactQuery"):
         list(search_index(index, [DenseQuery("q", np.zeros(3))]))
 
 
@@ -160,7 +161,7 @@ def test_finished_and_other_runs(index: Path, beir: Path, tmp_path: Path, monkey
     told = invoke(*arguments)
     before = run.read_bytes()
     with monkeypatch.context() as patch:
-        patch.delattr(lexvl_anserini.search, "encode_queries")
+        patch.delattr(retrieval, "encode_queries")
         assert invoke(*arguments) == told
     with pytest.raises(ArtefactError, match=r"a run of another request \(hits: .* found, .* requested\); --overwrite"):
         invoke(*arguments, "--hits", 1)
@@ -201,7 +202,7 @@ def test_a_file_of_topics(index: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz"])
 def test_a_file_of_encoded_queries(index: Path, tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(lexvl_anserini.search, "load_encoder_of")
+    monkeypatch.delattr(retrieval, "load_encoder_of")
     queries = tmp_path / f"q.{suffix}"
     data = jsonl([{"id": "a", "contents": "", "vector": {"dog": 2}}, {"id": "b", "contents": "", "vector": {}}])
     queries.write_bytes(gzip.compress(data) if suffix.endswith("gz") else data)
@@ -279,7 +280,7 @@ def test_filters_of_one_query(index: Path) -> None:
 
 
 def test_an_expression_needs_no_encoder(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(lexvl_anserini.search, "load_encoder_of")
+    monkeypatch.delattr(retrieval, "load_encoder_of")
     assert shown("--index", index, "--match", "+dog cat^5") == [("q1", 9), ("d1", 8), ("d2", 3)]
     assert shown("--index", index, "--match", "dog -cat", "--hits", 1) == [("q1", 9)]
     assert shown("--index", index, "--match", "NOT dog") == [("d3", 0)]
@@ -323,7 +324,7 @@ def test_a_refined_run_is_another_making(index: Path, beir: Path, tmp_path: Path
 
 
 def test_a_dry_run_searches_nothing(index: Path, beir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lexvl_anserini.search, "search_index", lambda *args, **options: pytest.fail("searched"))
+    monkeypatch.setattr(retrieval, "search_index", lambda *args, **options: pytest.fail("searched"))
     arguments = ("--index", index, "--topics", f"beir:{beir}", "--output", tmp_path / "x", "--dry-run")
     told = json.loads(invoke(*arguments, "--format", "json"))
     assert (told["topics"], told["documents"], told["hits"], told["finished"]) == (4, 4, 1000, False)
@@ -347,8 +348,8 @@ def test_a_picture_as_query(index: Path, tmp_path: Path, monkeypatch: pytest.Mon
 
     model = Toy()
     model.query.read_topic = read_image_of
-    monkeypatch.setattr(lexvl_anserini.search, "load_encoder_of", lambda *args, **options: model)
-    monkeypatch.setattr(lexvl_anserini.search, "encode_queries", seen)
+    monkeypatch.setattr(retrieval, "load_encoder_of", lambda *args, **options: model)
+    monkeypatch.setattr(retrieval, "encode_queries", seen)
     (tmp_path / "cat.png").write_bytes(b"")
     assert shown("--index", index, "--query-image", tmp_path / "cat.png") == [("d1", 2)]
     with pytest.raises(UsageError, match="encoder 'toy' reads images, and the query is a text; .* text-to-image"):

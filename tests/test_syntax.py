@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from lexvl_anserini.errors import UsageError
 from lexvl_anserini.queries.clauses import All, AnyOf, Boost, Clause, Equals, Ids, Not, Range, Term, Text
-from lexvl_anserini.queries.syntax import parse
+from lexvl_anserini.queries.parser import parse
 
 A, B, C, D = map(Term, "abcd")
 

@@ -19,7 +19,7 @@ from eval.measures.metrics import evaluate, means
 from eval.measures.ties import strict_order
 from lexvl_anserini.errors import DataError, UsageError
 from lexvl_anserini.queries.feedback import Feedback
-from lexvl_anserini.queries.refine import Asked, Refinement, TwoPhase, refined_queries, search_refined
+from lexvl_anserini.queries.refine import RefinedQuery, Refinement, TwoPhase, refined_queries, search_refined
 from lexvl_anserini.records import ImpactQuery, Qrel, ScoredDoc
 from lexvl_anserini.shards.pruning import Pruning
 
@@ -78,9 +78,7 @@ class OpenIndex:
         for query in queries:
             started = time.perf_counter()
             [cut] = refined_queries([query], refinement)
-            lists += search_refined(
-                self.engine, self.engine.search_tree, [Asked(cut)], refinement, hits, vector_of=self.vector_of
-            )
+            lists += search_refined(self.engine, [RefinedQuery(cut)], refinement, hits, vector_of=self.vector_of)
             ms.append((time.perf_counter() - started) * 1000)
             terms += len(cut.vector)
         return Measured(lists, ms, self.postings, terms / len(queries))
@@ -190,9 +188,9 @@ def read_pruning_inputs(
         DataError: there is no topic.
     """
     from lexvl_anserini.data.dataset import noted_dataset
-    from lexvl_anserini.encode import encode_queries
     from lexvl_anserini.encoders.loading import load_encoder_of
     from lexvl_anserini.manifest import read_manifest
+    from lexvl_anserini.queries.query_vectors import encode_queries
     from lexvl_anserini.queries.topics import topic_source, vocabulary_file
     from lexvl_anserini.records import Topic
 

@@ -11,8 +11,8 @@ from eval.measures.inputs import describe_run
 from eval.report.strips import Cell, Item, Strip
 from lexvl_anserini.encoders.encoder import as_lexical
 from lexvl_anserini.errors import DataError, UsageError
-from lexvl_anserini.explain import Explanation, as_cut, encoded, explain, warn_of_other_scores
 from lexvl_anserini.manifest import Manifest, read_run_manifest
+from lexvl_anserini.queries.shared_terms import Explanation, encoded, explain, warn_of_other_scores, with_cuts
 from lexvl_anserini.queries.topics import typed_topic
 from lexvl_anserini.ranking.runs import in_rank_order, read_run
 from lexvl_anserini.records import Document, Index, ScoredDoc, Topic
@@ -154,7 +154,7 @@ def strips_of_run(
     strips = []
     for query_id, every in lists.items():
         listed = every[:hits]
-        query = as_cut(encoded(topics[query_id], model, index.manifest), of_run)
+        query = with_cuts(encoded(topics[query_id], model, index.manifest), of_run)
         explanations = explain(index, query, [scored.doc_id for scored in listed])
         warn_of_other_scores(run_path, {scored.doc_id: scored.score for scored in listed}, explanations)
         cells = (

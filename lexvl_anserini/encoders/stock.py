@@ -49,10 +49,5 @@ class StockQueryEncoder:
     def encode_all(self, queries: Sequence[Any]) -> list[dict[str, int]]:
         """Several queries at once."""
         tower = as_lexical(self.model.query)
-        impacts = self.quantiser.queries(tower.weights(queries, self.batch_size), self.max_impact).impacts
-        terms = tower.vocabulary.terms
-        bounds = zip(impacts.indptr[:-1], impacts.indptr[1:], strict=True)
-        return [
-            {terms[d]: w for d, w in zip(impacts.indices[a:b].tolist(), impacts.data[a:b].tolist(), strict=True)}
-            for a, b in bounds
-        ]
+        impacts = self.quantiser.queries(tower.weights(queries, self.batch_size), self.max_impact)
+        return impacts.by_term(tower.vocabulary.terms)

@@ -28,6 +28,7 @@ from operator import index as whole
 from typing import NamedTuple
 
 from lexvl_anserini.errors import UsageError
+from lexvl_anserini.records import DenseQuery, ImpactQuery, Topic
 
 # Of a metadata field; text is read as the field's type.
 Value = str | int | float | date
@@ -168,10 +169,14 @@ class Unscored(Clause):
 
 
 class TreeQuery(NamedTuple):
-    """What an impact index is asked by a query tree."""
+    """A query for an impact index: a topic's id and a query tree."""
 
     query_id: str
     clause: Clause
+
+
+# What an engine answers: an impact index the first two, a dense index DenseQuery, BM25 Topic.
+Query = ImpactQuery | TreeQuery | DenseQuery | Topic
 
 
 def walk(clause: Clause) -> Iterator[Clause]:

@@ -10,19 +10,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lexvl_anserini.errors import DataError, UsageError
 from lexvl_anserini.queries.clauses import All, AnyOf, Clause, Ids, Impacts, Text, TreeQuery, Unscored
 from lexvl_anserini.queries.feedback import Feedback, VectorOf, integers, rocchio
 from lexvl_anserini.records import ImpactQuery, ScoredDoc
 
+if TYPE_CHECKING:
+    from lexvl_anserini.engines.engine import ImpactEngine
+
 # Queries in hand at once.
 PIECE = 256
 
 Vector = Mapping[str, int]
-# Searches a tree: query id, tree, hits -> ranked list.
-SearchTree = Callable[[str, Clause, int], list[ScoredDoc]]
 
 
 class TwoPhase(NamedTuple):
@@ -32,7 +33,7 @@ class TwoPhase(NamedTuple):
     candidates: int = 1000
 
 
-class Asked(NamedTuple):
+class RefinedQuery(NamedTuple):
     """A query and, where it is needed, the topic's text."""
 
     query: ImpactQuery | TreeQuery
@@ -90,7 +91,7 @@ class Refinement:
         least = self.threshold * max(vector.values(), default=0)
         return heaviest({t: w for t, w in vector.items() if w >= least}, self.query_terms)
 
-    def tree(self, asked: Asked) -> Clause:
+    def tree(self, asked: RefinedQuery) -> Clause:
         """The whole of what is asked."""
         clause = asked.query.clause if isinstance(asked.query, TreeQuery) else Impacts(asked.query.vector)
         if self.text_weight:
@@ -118,9 +119,8 @@ def refined_queries(queries: Iterable[Any], refinement: Refinement) -> Iterator[
 
 
 def search_refined(
-    engine: Any,
-    search_tree: SearchTree,
-    queries: Iterable[Asked],
+    engine: ImpactEngine,
+    queries: Iterable[RefinedQuery],
     refinement: Refinement,
     hits: int,
     threads: int = 1,
@@ -130,8 +130,7 @@ def search_refined(
     """One ranked list per query, whose lists and cuts are applied already.
 
     Args:
-        engine: answers what is a vector and nothing else.
-        search_tree: answers the rest.
+        engine: an open impact index.
         vector_of: a document's vector, for feedback.
         remove_query: a document whose id is the query's is no feedback.
 
@@ -139,10 +138,10 @@ def search_refined(
         UsageError: a tree together with what needs a vector, or BM25 for a query without a text.
     """
 
-    def lists(piece: Sequence[Asked], hits: int) -> Iterator[list[ScoredDoc]]:
+    def lists(piece: Sequence[RefinedQuery], hits: int) -> Iterator[list[ScoredDoc]]:
         if not refinement.needs_trees and all(isinstance(asked.query, ImpactQuery) for asked in piece):
             return engine.search([asked.query for asked in piece], hits, threads)
-        return (search_tree(asked.query.query_id, refinement.tree(asked), hits) for asked in piece)
+        return (engine.search_tree(asked.query.query_id, refinement.tree(asked), hits) for asked in piece)
 
     stream = iter(queries)
     while piece := list(islice(stream, PIECE)):
@@ -162,7 +161,7 @@ def search_refined(
         reduced = [_with_vector(a, heaviest(_vector(a), terms)) for a in piece]
         for asked, first in zip(piece, lists(reduced, max(candidates, hits)), strict=True):
             among = Ids(tuple(document.doc_id for document in first))
-            yield search_tree(asked.query.query_id, All((refinement.tree(asked), among)), hits)
+            yield engine.search_tree(asked.query.query_id, All((refinement.tree(asked), among)), hits)
 
 
 def read_terms(path: Path) -> frozenset[str]:
@@ -181,13 +180,13 @@ def read_terms(path: Path) -> frozenset[str]:
 
 
 def _expanded(
-    asked: Asked,
+    asked: RefinedQuery,
     first: Sequence[ScoredDoc],
     refinement: Refinement,
     bound: Callable[[Vector], int],
     vector_of: VectorOf,
     remove_query: bool,
-) -> Asked:
+) -> RefinedQuery:
     """The query after feedback from its first list."""
     assert refinement.feedback is not None
     taken = [d.doc_id for d in first if not (remove_query and d.doc_id == asked.query.query_id)]
@@ -196,16 +195,16 @@ def _expanded(
     return _with_vector(asked, vector)
 
 
-def _vector(asked: Asked) -> Vector:
+def _vector(asked: RefinedQuery) -> Vector:
     assert isinstance(asked.query, ImpactQuery)
     return asked.query.vector
 
 
-def _with_vector(asked: Asked, vector: Vector) -> Asked:
+def _with_vector(asked: RefinedQuery, vector: Vector) -> RefinedQuery:
     return asked._replace(query=ImpactQuery(asked.query.query_id, vector))
 
 
-def _text_of(asked: Asked) -> str:
+def _text_of(asked: RefinedQuery) -> str:
     if asked.text is None:
         raise UsageError(
             f"topic {asked.query.query_id!r}: no text for BM25 (an image, or encoded already); give topics with texts"
@@ -213,6 +212,6 @@ def _text_of(asked: Asked) -> str:
     return asked.text
 
 
-def _refuse_trees(piece: Sequence[Asked]) -> None:
+def _refuse_trees(piece: Sequence[RefinedQuery]) -> None:
     if tree := next((asked.query for asked in piece if not isinstance(asked.query, ImpactQuery)), None):
         raise UsageError(f"topic {tree.query_id!r} is a query tree; feedback and two phases need an encoded query")

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from lexvl_anserini.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.files import file_sha256, read_json
 from lexvl_anserini.manifest import Manifest, manifest_path
-from lexvl_anserini.queries.clauses import Clause, TreeQuery, terms_of
-from lexvl_anserini.records import DenseQuery, ImpactQuery, Topic
+from lexvl_anserini.queries.clauses import Clause, Query, terms_of
+from lexvl_anserini.records import ImpactQuery, Topic
 from lexvl_anserini.vocabulary import VOCABULARY
 
 if TYPE_CHECKING:
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 # The id of a query that was typed.
 TYPED = "query"
-
-Query = ImpactQuery | TreeQuery | DenseQuery | Topic
 
 
 @dataclass(frozen=True)
@@ -112,6 +110,23 @@ def topic_source(
     dataset = noted_dataset(asked, data_dir)
     label = f"{dataset.name}/{dataset.split}"
     return TopicSource(dataset.topics, label, dataset.name, dataset.split, dataset.data_dir, dataset.remove_query)
+
+
+def load_topics(
+    topics: str, data_dir: str | None, escape_ids: bool, direction: str | None = None
+) -> tuple[Iterator[Topic], dict[str, Any]]:
+    """The topics of a dataset's split, or of a file if there is one of that name; and their origin.
+
+    The origin has dataset, split, data_dir and remove_query; it is empty for a file.
+    """
+    from lexvl_anserini.data.dataset import load_dataset
+    from lexvl_anserini.data.topics import is_file_of_topics, read_topics
+
+    if is_file_of_topics(topics):
+        return read_topics(Path(topics)), {}
+    dataset = load_dataset(topics, None, data_dir, escape_ids, direction)
+    origin = {"dataset": dataset.name, "split": dataset.split, "data_dir": data_dir}
+    return dataset.topics(), {**origin, "remove_query": dataset.remove_query}
 
 
 def typed_topic(text: str | None, image: str | None) -> Topic:

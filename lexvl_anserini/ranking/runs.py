@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import logging
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -14,6 +15,8 @@ from lexvl_anserini.files import atomic_write, packed, write_json
 from lexvl_anserini.manifest import Counts, RunManifest, finished, manifest_path, read_run_manifest
 from lexvl_anserini.ranking.order import by_score, with_ranks
 from lexvl_anserini.records import ScoredDoc
+
+log = logging.getLogger(__name__)
 
 OUTPUT_FORMATS = ("trec", "msmarco")
 DEFAULT_HITS = 1000
@@ -38,6 +41,18 @@ def is_finished(output: Path, wanted: RunManifest, overwrite: bool) -> bool:
     if found is None:
         raise ArtefactError(f"{output}: exists without {manifest_path(output).name}; --overwrite replaces it")
     return finished(output, "a run", wanted.request(), found.request(), overwrite)
+
+
+def finished_run(output: Path, wanted: RunManifest, overwrite: bool) -> RunManifest | None:
+    """The manifest of a run that is finished as wanted; None if the run is to be written.
+
+    Raises:
+        LexvlError: as `is_finished`.
+    """
+    if not is_finished(output, wanted, overwrite):
+        return None
+    log.info("%s: finished already, nothing to do", output)
+    return read_run_manifest(output)
 
 
 def read_run(path: Path) -> Iterator[ScoredDoc]:

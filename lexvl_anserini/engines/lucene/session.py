@@ -91,8 +91,8 @@ class SearchSession:
         self.engine = LuceneEngine(self.path, self.manifest)
 
     def _encoded(self, queries: Iterable[Asked], batch_size: int) -> Iterator[ImpactQuery]:
-        from lexvl_anserini.encode import encode_queries
         from lexvl_anserini.encoders.loading import load_encoder_of
+        from lexvl_anserini.queries.query_vectors import encode_queries
 
         stream = map(_named, queries)
         first = next(stream, None)

@@ -1,24 +1,34 @@
-"""Fusion of ranked lists, one topic at a time: reciprocal ranks, or scores brought to one scale.
+"""Fusion of runs, one topic at a time: by reciprocal ranks, or by scores on one scale.
 
-Ranks are the runs' own (score descending, then doc_id), so equal scores, which integers have often, are no matter of
-chance; sums are rounded once (`math.fsum`), so the order of the runs does not matter either.
+Ranks are the runs' own, with ties broken by doc_id (see `ranking.order`), so equal scores do not depend on chance. Sums
+are rounded once (`math.fsum`), so the order of the runs does not matter.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from math import fsum
+from pathlib import Path
 from typing import Any
 
-from lexvl_anserini.errors import UnknownName, UsageError
+from lexvl_anserini.errors import DataError, UnknownName, UsageError
+from lexvl_anserini.files import file_sha256
+from lexvl_anserini.manifest import EncodedCorpus, EncoderRef, RunManifest, read_run_manifest
 from lexvl_anserini.ranking.order import ranked
-from lexvl_anserini.ranking.runs import in_rank_order
+from lexvl_anserini.ranking.runs import DEFAULT_HITS, in_rank_order, read_run
 from lexvl_anserini.records import ScoredDoc
+
+log = logging.getLogger(__name__)
 
 # Of the published RRF (Cormack et al., SIGIR 2009).
 RRF_K = 60
+
+# What runs must agree in to be fused; the fused run has the same.
+SHARED = ("topics", "topics_sha256", "dataset", "split", "data_dir", "remove_query")
 
 Ranking = Sequence[ScoredDoc]
 
@@ -59,7 +69,7 @@ class Fusion:
 
     Raises:
         UnknownName: no such method or normalisation.
-        UsageError: a number that makes no sense.
+        UsageError: k or a weight is negative.
     """
 
     method: str = "rrf"
@@ -95,7 +105,7 @@ class Fusion:
 
 def fuse_lists(query_id: str, rankings: Sequence[Ranking], fusion: Fusion, hits: int) -> list[ScoredDoc]:
     """One topic's lists as one; a run without a list for it contributes nothing."""
-    parts: dict[str, list[float]] = defaultdict(list)
+    summands: dict[str, list[float]] = defaultdict(list)
     for ranking, weight in zip(rankings, fusion.of_runs(len(rankings)), strict=True):
         if not ranking:
             continue
@@ -104,5 +114,58 @@ def fuse_lists(query_id: str, rankings: Sequence[Ranking], fusion: Fusion, hits:
         else:
             scores = NORMALISATIONS[fusion.normalisation](ranking)
         for doc_id, score in scores.items():
-            parts[doc_id].append(weight * score)
-    return ranked(query_id, ((doc_id, fsum(scores)) for doc_id, scores in parts.items()), hits)
+            summands[doc_id].append(weight * score)
+    return ranked(query_id, ((doc_id, fsum(scores)) for doc_id, scores in summands.items()), hits)
+
+
+def fuse_runs(runs: Sequence[Path], fusion: Fusion, hits: int = DEFAULT_HITS) -> Iterator[list[ScoredDoc]]:
+    """The fused lists of all topics, in the order in which the runs first name them.
+
+    Raises:
+        DataError: a run cannot be read.
+        UsageError: weights that do not fit the runs.
+    """
+    fusion.of_runs(len(runs))
+    by_topic: list[dict[str, list[ScoredDoc]]] = []
+    for path in runs:
+        lists: dict[str, list[ScoredDoc]] = {}
+        for document in read_run(path):
+            lists.setdefault(document.query_id, []).append(document)
+        if not lists:
+            log.warning("%s: no hits in it; the other runs are fused without it", path)
+        by_topic.append(lists)
+    for query_id in dict.fromkeys(query_id for lists in by_topic for query_id in lists):
+        yield fuse_lists(query_id, [lists.get(query_id, ()) for lists in by_topic], fusion, hits)
+
+
+def fused_manifest(runs: Sequence[Path], fusion: Fusion, hits: int) -> RunManifest:
+    """The manifest of a fused run: topics and judgements as in the runs, and the runs by name and digest.
+
+    Raises:
+        DataError: there is no such run.
+        UsageError: the runs answer different topics.
+    """
+    if absent := next((path for path in runs if not path.is_file()), None):
+        raise DataError(f"{absent}: no such run; write one with python -m lexvl_anserini.search")
+    known: Mapping[Path, RunManifest] = {path: about for path in runs if (about := read_run_manifest(path))}
+    shared: dict[str, Any] = {}
+    for name in SHARED:
+        values = {getattr(about, name): path for path, about in known.items()}
+        if len(values) > 1 and name != "data_dir":
+            (one, of_one), (other, of_other) = list(values.items())[:2]
+            raise UsageError(f"{of_one} has {name} {one!r}, {of_other} has {other!r}; fuse runs of the same topics")
+        shared[name] = next(iter(values), None)
+    if not known:
+        shared = {**dict.fromkeys(SHARED, ""), "data_dir": None, "remove_query": False}
+    # The digest separates two runs of one name.
+    named = [f"{path.name}@{file_sha256(path)[:12]}" for path in runs]
+    first = next(iter(known.values()), None)
+    return RunManifest(
+        **shared,
+        corpus=first.corpus if first else EncodedCorpus(),
+        encoder=EncoderRef(name="fusion", options={**fusion.to_json(), "runs": named}),
+        quantiser={},
+        index="",
+        hits=hits,
+        versions={"lexvl-anserini": version("lexvl-anserini")},
+    )

@@ -1,0 +1,395 @@
+"""Index x topics -> ranked lists: topics are encoded as the index's manifest says, refined, and searched."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from importlib.metadata import version
+from itertools import chain, tee
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lexvl_anserini.encoders.encoder import as_lexical
+from lexvl_anserini.encoders.loading import load_encoder_of
+from lexvl_anserini.engines.index_folder import index_manifest, read_report
+from lexvl_anserini.engines.opening import engine_of, open_impact_index, open_index
+from lexvl_anserini.errors import ArtefactError, DataError, UsageError
+from lexvl_anserini.files import write_json
+from lexvl_anserini.manifest import EncoderRef, Manifest, RunManifest, manifest_path
+from lexvl_anserini.progress import Progress, silent
+from lexvl_anserini.queries.clauses import Clause, Query, TreeQuery
+from lexvl_anserini.queries.feedback import ShardVectors
+from lexvl_anserini.queries.query_vectors import encode_queries
+from lexvl_anserini.queries.refine import RefinedQuery, Refinement, refined_queries, search_refined
+from lexvl_anserini.queries.topics import TYPED, TopicSource, check_readable, check_terms
+from lexvl_anserini.ranking.order import with_ranks
+from lexvl_anserini.ranking.runs import DEFAULT_HITS, write_run
+from lexvl_anserini.records import DenseQuery, ImpactQuery, Index, ScoredDoc, Topic
+
+if TYPE_CHECKING:
+    from lexvl_anserini.encoders.encoder import Encoder
+    from lexvl_anserini.engines.engine import Engine, ImpactEngine
+    from lexvl_anserini.queries.feedback import VectorOf
+
+# What decides a score besides our own code.
+VERSIONED = ("lexvl-anserini", "pyserini", "faiss-cpu", "torch", "transformers")
+
+
+@dataclass
+class SearchCost:
+    """What a search costs, counted while its streams run."""
+
+    queries: int = 0
+    terms: int = 0
+    encode_s: float = 0.0
+    all_s: float = 0.0
+
+    def encoded(self, queries: Iterator[Any]) -> Iterator[Any]:
+        """Passes queries on; counts them, their terms, and the seconds that encoding takes."""
+        while True:
+            started = time.perf_counter()
+            query = next(queries, None)
+            self.encode_s += time.perf_counter() - started
+            if query is None:
+                return
+            self.queries += 1
+            self.terms += len(query.vector) if isinstance(query, ImpactQuery) else 0
+            yield query
+
+    def found(self, lists: Iterator[list[ScoredDoc]]) -> Iterator[list[ScoredDoc]]:
+        """Passes lists on; counts the seconds that they take, encoding included."""
+        while True:
+            started = time.perf_counter()
+            documents = next(lists, None)
+            self.all_s += time.perf_counter() - started
+            if documents is None:
+                return
+            yield documents
+
+    def efficiency(self, manifest: Manifest, index: Path) -> dict[str, float]:
+        """Figures for tables; milliseconds are the engine's alone, without encoding."""
+        figures: dict[str, float] = {"index_documents": manifest.counts.documents}
+        if "bytes" in (report := read_report(index)):
+            figures["index_bytes"] = report["bytes"]
+        if self.queries:
+            figures["ms_per_query"] = round((self.all_s - self.encode_s) * 1000 / self.queries, 3)
+        if manifest.kind == "impact" and self.queries:
+            figures["mean_query_terms"] = round(self.terms / self.queries, 2)
+            figures["mean_document_terms"] = round(manifest.counts.postings / manifest.counts.documents, 2)
+        return figures
+
+
+@dataclass(frozen=True)
+class SearchSettings:
+    """Settings of `search_index` that few callers need.
+
+    manifest         of the shards, for an index that stock Pyserini built
+    device           of the default model
+    batch_size       topics per forward pass
+    tally            counts what the search costs
+    feedback_shards  the index's shards, for feedback where the index holds no term vectors
+    """
+
+    manifest: Path | str | None = None
+    device: str = "auto"
+    batch_size: int = 32
+    tally: SearchCost | None = None
+    feedback_shards: Path | str | None = None
+
+
+def search_index(
+    index: Index | Path | str,
+    topics: Iterable[Query],
+    hits: int = DEFAULT_HITS,
+    remove_query: bool = False,
+    threads: int = 1,
+    model: Encoder | None = None,
+    *,
+    refinement: Refinement | None = None,
+    **settings: Any,
+) -> Iterator[list[ScoredDoc]]:
+    """Searches an index; yields one ranked list per topic, in their order, empty where nothing matches.
+
+    Args:
+        index: an index, or its folder.
+        topics: topics, encoded here; or encoded queries, or query trees. All of one type.
+        hits: length of a list at most.
+        remove_query: leave out a document whose id is the topic's (BEIR's rule), before the cut.
+        threads: of the engine, where it can use more than one.
+        model: encodes the topics; default the encoder in the index's manifest.
+        refinement: lists of terms, cuts, filters, texts and feedback, for an impact index.
+        settings: `manifest`, `device`, `batch_size`, `tally`, `feedback_shards`: see `SearchSettings`.
+
+    Raises:
+        ArtefactError: not an index, or its vocabulary is not the model's.
+        UsageError: a topic that the encoder cannot read, or a query of another kind than the index.
+    """
+    rare = SearchSettings(**settings)
+    path, about = located(index, rare.manifest)
+    stream = iter(topics)
+    first = next(stream, None)
+    if first is None:
+        return
+    queries: Iterator[Any] = chain([first], stream)
+    texts: Iterator[Any] | None = None
+    if isinstance(first, TreeQuery):
+        refinement = refinement or Refinement()
+    if refinement is not None:
+        refuse_other_kinds(about, path)
+    if isinstance(first, Topic):
+        model = EncoderChanges(device=rare.device).load(about) if model is None else model
+        _refuse_other_vocabulary(model, about, path)
+        if refinement is not None and refinement.text_weight:
+            queries, texts = tee(queries)
+        queries = encode_queries(model, queries, about, rare.batch_size)
+    tally = rare.tally or SearchCost()
+    queries, fetch = _of_kind(queries, about.kind), hits + remove_query
+    engine: Engine
+    lists: Iterator[list[ScoredDoc]]
+    if refinement is None:
+        engine = open_index(path, about)
+    else:
+        engine = refining = open_impact_index(path, about)
+    try:
+        if refinement is None:
+            lists = engine.search(tally.encoded(queries), fetch, threads)
+        else:
+            counted = tally.encoded(refined_queries(queries, refinement))
+            with_texts = (RefinedQuery(query, next(texts).text if texts else None) for query in counted)
+            vector_of = _vectors(refining, about, refinement, rare.feedback_shards)
+            lists = search_refined(refining, with_texts, refinement, fetch, threads, vector_of, remove_query)
+        for documents in tally.found(lists):
+            yield without_query(documents, hits) if remove_query else documents
+    finally:
+        engine.close()
+
+
+def located(index: Index | Path | str, manifest: Path | str | None = None) -> tuple[Path, Manifest]:
+    """The folder of an index and its manifest.
+
+    Raises:
+        ArtefactError: not an index.
+    """
+    if isinstance(index, Index):
+        return index.path, index.manifest
+    return Path(index), index_manifest(Path(index), Path(manifest) if manifest else None)
+
+
+def _vectors(
+    engine: ImpactEngine, manifest: Manifest, refinement: Refinement, shards: Path | str | None
+) -> VectorOf | None:
+    """Where feedback reads a document's vector: the shards if the user names them, else the index."""
+    if refinement.feedback is None:
+        return None
+    return engine.vector if shards is None else ShardVectors(Path(shards), manifest)
+
+
+def without_query(documents: list[ScoredDoc], hits: int) -> list[ScoredDoc]:
+    """The list without the document that is the topic itself, cut at `hits`, ranks again from 1."""
+    return with_ranks([d for d in documents if d.doc_id != d.query_id][:hits])
+
+
+@dataclass(frozen=True)
+class EncoderChanges:
+    """How a search changes the encoder of an index.
+
+    checkpoint, tokenizer   new places of the same files
+    options                 of the query side, for example `query_topk`
+    device                  auto, cpu, cuda, ...
+    """
+
+    checkpoint: str | None = None
+    tokenizer: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    device: str = "auto"
+
+    def load(self, manifest: Manifest) -> Encoder:
+        """The encoder of an index, with the changes.
+
+        Raises:
+            ArtefactError: the checkpoint or its vocabulary is not the one that made the index.
+        """
+        return load_encoder_of(
+            manifest.encoder, self.checkpoint, self.tokenizer, self.device, self.options, manifest.vocabulary_digest
+        )
+
+    def noted(self, manifest: Manifest, refinement: Mapping[str, Any]) -> EncoderRef:
+        """The encoder's entry in a run's manifest: as in the index, with the changes and the refinement's options."""
+        moved = {key: value for key, value in (("checkpoint", self.checkpoint), ("tokenizer", self.tokenizer)) if value}
+        options = {**manifest.encoder.options, **self.options, **refinement}
+        return EncoderRef({**manifest.encoder, **moved, "options": options})
+
+
+@dataclass(frozen=True)
+class IndexSearch:
+    """A search of one index, ready for its queries.
+
+    index             the index
+    encoder           changes of its encoder
+    refinement        of every query; None for none
+    noted_refinement  the user's refinement options, for the run's manifest
+    threads, batch_size, feedback_shards   as for `search_index`
+    """
+
+    index: Index
+    encoder: EncoderChanges = EncoderChanges()
+    refinement: Refinement | None = None
+    noted_refinement: Mapping[str, Any] = field(default_factory=dict)
+    threads: int = 1
+    batch_size: int = 32
+    feedback_shards: str | None = None
+
+    def check(self, vocabulary: Path | None, tree: Clause | None = None) -> None:
+        """Checks the refinement, and a query tree, against the index before anything is loaded.
+
+        Args:
+            vocabulary: `vocab.txt` of the index, if there is one.
+            tree: a query that the user typed.
+
+        Raises:
+            UsageError: the index holds no impacts, or a term that the user named is not in its vocabulary.
+        """
+        if self.refinement is not None:
+            refuse_other_kinds(self.index.manifest, self.index.path)
+        for clause in (tree, self.refinement and self.refinement.where):
+            if clause:
+                check_terms(clause, vocabulary)
+
+    def lists(
+        self,
+        queries: Iterable[Query],
+        hits: int,
+        remove_query: bool = False,
+        model: Encoder | None = None,
+        tally: SearchCost | None = None,
+    ) -> Iterator[list[ScoredDoc]]:
+        """One ranked list per query; as `search_index`."""
+        return search_index(
+            self.index,
+            queries,
+            hits,
+            remove_query,
+            self.threads,
+            model,
+            refinement=self.refinement,
+            batch_size=self.batch_size,
+            tally=tally,
+            feedback_shards=self.feedback_shards,
+        )
+
+    def one(self, query: Clause | Topic, hits: int) -> list[ScoredDoc]:
+        """The hits of a typed query: a query tree, or a topic that is encoded first.
+
+        Raises:
+            UsageError: the encoder's query side does not read such a topic.
+        """
+        if isinstance(query, Clause):
+            return next(self.lists([TreeQuery(TYPED, query)], hits))
+        model = self.encoder.load(self.index.manifest)
+        check_readable(query, model)
+        return next(self.lists([query], hits, model=model))
+
+    def run_manifest(
+        self, source: TopicSource, hits: int, remove_query: bool, strict_scores: bool, output_format: str
+    ) -> RunManifest:
+        """The manifest of a run that is to be written."""
+        about = self.index.manifest
+        return RunManifest(
+            topics=source.label,
+            topics_sha256=source.sha256,
+            dataset=source.dataset,
+            split=source.split,
+            data_dir=source.data_dir,
+            corpus=about.corpus,
+            encoder=self.encoder.noted(about, self.noted_refinement),
+            quantiser=about.quantiser,
+            index=self.index.path.name,
+            hits=hits,
+            remove_query=remove_query,
+            strict_scores=strict_scores,
+            output_format=output_format,
+            versions={name: version(name) for name in VERSIONED},
+        )
+
+    def write(self, source: TopicSource, wanted: RunManifest, run: Path, progress: Progress = silent) -> RunManifest:
+        """Searches all topics of a source and writes their run; returns its manifest with counts and efficiency.
+
+        Raises:
+            DataError: there is no topic.
+        """
+        stream = source.stream()
+        first = next(stream, None)
+        if first is None:
+            raise DataError(f"{source.label}: no topic; nothing to search")
+        model = self.encoder.load(self.index.manifest) if isinstance(first, Topic) else None
+        tally = SearchCost()
+        lists = self.lists(chain([first], stream), wanted.hits, wanted.remove_query, model, tally)
+        written = write_run(run, _watched(lists, progress), wanted, tag=wanted.encoder.name)
+        measured = replace(written, efficiency=tally.efficiency(self.index.manifest, self.index.path))
+        write_json(manifest_path(run), measured.to_json())
+        return measured
+
+
+def texts_of(documents: list[ScoredDoc], index: Index, data_dir: str | None) -> dict[str, str]:
+    """The contents of some documents: stored in the index, else found by reading their corpus once.
+
+    Raises:
+        LexvlError: the corpus is not where it was.
+    """
+    from lexvl_anserini.data.dataset import noted_dataset
+
+    engine = engine_of(index.path, index.manifest.kind)
+    if (stored := engine.stored_texts(index.path, [document.doc_id for document in documents])) is not None:
+        return stored
+    dataset = noted_dataset(index.manifest.corpus, data_dir)
+    wanted = {document.doc_id for document in documents}
+    return {d.doc_id: d.contents or str(d.image or "") for d in dataset.documents() if d.doc_id in wanted}
+
+
+def refuse_other_kinds(manifest: Manifest, index: Path) -> None:
+    """Refuses what only an impact index can do.
+
+    Raises:
+        UsageError: the index is of another kind.
+    """
+    if manifest.kind != "impact":
+        raise UsageError(f"{index} is {manifest.kind}; terms, filters and feedback are for impact indexes")
+
+
+def _watched(lists: Iterable[list[ScoredDoc]], progress: Progress) -> Iterator[list[ScoredDoc]]:
+    for documents in lists:
+        yield documents
+        progress(1)
+
+
+def _refuse_other_vocabulary(model: Encoder, manifest: Manifest, index: Path) -> None:
+    """Refuses a model whose dimensions are not the index's.
+
+    Raises:
+        ArtefactError: the model's vocabulary or kind differs.
+    """
+    if model.kind != manifest.kind:
+        raise ArtefactError(f"encoder {model.name!r} is {model.kind}, {index} is {manifest.kind}")
+    vocabulary = as_lexical(model.query).vocabulary.digest if model.kind == "impact" else None
+    if vocabulary is not None and vocabulary != manifest.vocabulary_digest:
+        raise ArtefactError(
+            f"encoder {model.name!r} has vocabulary {vocabulary[:16]}, {index} was built with "
+            f"{str(manifest.vocabulary_digest)[:16]}; search with the encoder that made the index"
+        )
+
+
+def _of_kind(queries: Iterable[Query], kind: str) -> Iterator[Query]:
+    """The queries, each checked to be one that an index of `kind` answers.
+
+    Raises:
+        UsageError: one is not.
+    """
+    expected: tuple[type, ...] = {"impact": (ImpactQuery, TreeQuery), "dense": (DenseQuery,), "text": (Topic,)}[kind]
+    for query in queries:
+        if not isinstance(query, expected):
+            raise UsageError(
+                f"topic {query.query_id!r}: a {type(query).__name__}; an index of kind {kind} answers "
+                f"{expected[0].__name__}"
+            )
+        yield query
