@@ -7,9 +7,9 @@ fields with a default may be left out). A NamedTuple with a method `from_text` i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import UnionType
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args, get_origin, get_type_hints
@@ -19,127 +19,129 @@ from lexvl_anserini.errors import DataError
 if TYPE_CHECKING:
     from yaml.nodes import Node
 
+# The file, then the keys that lead to a node.
+Trail = tuple[str, ...]
+Reader = Callable[["Node", Trail], Any]
+
+_NAMES = {str: "text", int: "a whole number", bool: "yes or no"}
+
 
 class Spot(NamedTuple):
-    """Where in a file a node is: line from 1, and the keys that lead to it."""
+    """Where in a file a node is: its line from 1, and the keys that lead to it."""
 
-    file: str
     line: int
-    keys: tuple[str, ...]
+    trail: Trail
 
     def __str__(self) -> str:
-        return f"{self.file} line {self.line} ({': '.join(self.keys) or 'whole file'})"
+        file, *keys = self.trail
+        return f"{file} line {self.line}" + (f" ({': '.join(keys)})" if keys else "")
 
 
 def read_yaml(path: Path, wanted: Any) -> Any:
     """The content of a YAML file as a value of the wanted type.
 
     Raises:
-        DataError: the file is no YAML, or does not have the wanted form.
+        DataError: the file is not YAML, or does not have the wanted form.
     """
     import yaml
 
+    # No scalar is interpreted: the type decides, so that `on` and `no` are words where words belong.
     loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
     try:
         with path.open("rb") as file:
             node = yaml.compose(file, Loader=loader)
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror}") from None
     except yaml.YAMLError as error:
         raise DataError(f"{path.name}: not YAML: {error}") from None
     if node is None:
         raise DataError(f"{path.name}: the file is empty")
-    return _value(node, wanted, path.name, ())
+    return _reader(wanted)(node, (path.name,))
 
 
-def suggestion(name: str, known: list[str]) -> str:
+def suggestion(name: str, known: Iterable[str]) -> str:
     """`; did you mean 'fox'?`, or the known names where none is near."""
+    known = list(known)
     near = get_close_matches(name, known, n=1, cutoff=0.5)
     return f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(known) or '(none)'}"
 
 
-def _value(node: Node, wanted: Any, file: str, keys: tuple[str, ...]) -> Any:
-    if wanted is str or wanted is int or wanted is bool:
-        return _scalar(node, wanted, file, keys)
-    origin, inner = get_origin(wanted), get_args(wanted)
+@cache
+def _reader(wanted: Any) -> Reader:
+    """The function that reads a node as a type."""
+    if wanted in _NAMES:
+        return partial(_scalar, wanted)
+    inner = get_args(wanted)
+    origin = get_origin(wanted)
     if origin is tuple:
-        return _sequence(node, inner, file, keys)
+        return partial(_list, _reader(inner[0])) if inner[-1] is Ellipsis else partial(_row, tuple(map(_reader, inner)))
     if origin is Mapping:
-        pairs = _pairs(node, file, keys)
-        return {_key(key, inner[0], file, keys): _value(child, inner[1], file, (*keys, key)) for key, child in pairs}
+        return partial(_mapping, inner[0], _reader(inner[1]))
     if origin is UnionType:  # X | None: what may be left out
-        return _value(node, inner[0], file, keys)
+        return _reader(inner[0])
     if hasattr(wanted, "from_text"):
-        return wanted.from_text(_scalar(node, str, file, keys), _spot(node, file, keys))
-    return _record(node, wanted, file, keys)
+        return partial(_text, wanted)
+    return partial(_record, wanted, {name: _reader(hint) for name, hint in get_type_hints(wanted).items()})
 
 
-def _scalar(node: Node, wanted: type, file: str, keys: tuple[str, ...]) -> Any:
-    if not isinstance(node.value, str):
-        raise _mistake(node, file, keys, f"expected {_NAMES[wanted]}, found a {_kind_of(node)}")
+def _scalar(wanted: type, node: Node, trail: Trail) -> Any:
     text = node.value
+    if not isinstance(text, str):
+        raise _mistake(node, trail, f"expected {_NAMES[wanted]}, found a {node.id}")
     if wanted is str:
         return text
     if wanted is bool and text in ("yes", "no"):
         return text == "yes"
     if wanted is int and text.lstrip("-").isdecimal():
         return int(text)
-    raise _mistake(node, file, keys, f"expected {_NAMES[wanted]}, found {text!r}")
+    raise _mistake(node, trail, f"expected {_NAMES[wanted]}, found {text!r}")
 
 
-def _sequence(node: Node, inner: tuple[Any, ...], file: str, keys: tuple[str, ...]) -> tuple[Any, ...]:
-    many = inner[-1] is Ellipsis
-    if many and isinstance(node.value, str):
-        return (_value(node, inner[0], file, keys),)
-    if _kind_of(node) != "list":
-        raise _mistake(node, file, keys, f"expected a list, found a {_kind_of(node)}")
-    if not many and len(node.value) != len(inner):
-        raise _mistake(node, file, keys, f"expected a list of {len(inner)}, found {len(node.value)}")
-    types = [inner[0]] * len(node.value) if many else inner
-    return tuple(_value(child, one, file, keys) for child, one in zip(node.value, types, strict=True))
+def _text(wanted: Any, node: Node, trail: Trail) -> Any:
+    return wanted.from_text(_scalar(str, node, trail), _spot(node, trail))
 
 
-def _record(node: Node, wanted: Any, file: str, keys: tuple[str, ...]) -> Any:
-    hints = _hints(wanted)
-    found = {}
-    for key, child in _pairs(node, file, keys):
-        if key not in hints:
-            raise _mistake(child, file, keys, f"unknown key {key!r}{suggestion(key, list(hints))}")
-        found[key] = _value(child, hints[key], file, (*keys, key))
-    missing = [name for name in wanted._fields if name not in found and name not in wanted._field_defaults]
-    if missing:
-        raise _mistake(node, file, keys, f"missing: {', '.join(missing)}")
-    return wanted(**found)
+def _list(item: Reader, node: Node, trail: Trail) -> tuple[Any, ...]:
+    return tuple(item(child, trail) for child in (node.value if node.id == "sequence" else [node]))
 
 
-def _pairs(node: Node, file: str, keys: tuple[str, ...]) -> list[tuple[str, Node]]:
-    if _kind_of(node) != "mapping":
-        raise _mistake(node, file, keys, f"expected a mapping (key: value), found a {_kind_of(node)}")
-    pairs = [(_scalar(key, str, file, keys), child) for key, child in node.value]
-    if len({key for key, _ in pairs}) < len(pairs):
-        seen: set[str] = set()
-        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise _mistake(node, file, keys, f"{twice!r} is there twice")
-    return pairs
+def _row(items: tuple[Reader, ...], node: Node, trail: Trail) -> tuple[Any, ...]:
+    if node.id != "sequence" or len(node.value) != len(items):
+        raise _mistake(node, trail, f"expected a list of {len(items)}")
+    return tuple(item(child, trail) for item, child in zip(items, node.value, strict=True))
 
 
-def _key(key: str, wanted: type, file: str, keys: tuple[str, ...]) -> Any:
-    return int(key) if wanted is int else key
+def _mapping(key_type: type, item: Reader, node: Node, trail: Trail) -> dict[Any, Any]:
+    entries = _entries(node, trail)
+    if key_type is int and (wrong := [key for key in entries if not key.isdecimal()]):
+        raise _mistake(node, trail, f"expected whole numbers as keys, found {wrong[0]!r}")
+    return {key_type(key): item(child, (*trail, key)) for key, child in entries.items()}
 
 
-@cache
-def _hints(wanted: Any) -> dict[str, Any]:
-    return get_type_hints(wanted)
+def _record(wanted: Any, fields: Mapping[str, Reader], node: Node, trail: Trail) -> Any:
+    entries = _entries(node, trail)
+    for key, child in entries.items():
+        if key not in fields:
+            raise _mistake(child, trail, f"unknown key {key!r}{suggestion(key, fields)}")
+    if missing := [name for name in fields if name not in entries and name not in wanted._field_defaults]:
+        raise _mistake(node, trail, f"missing: {', '.join(missing)}")
+    return wanted(**{key: fields[key](child, (*trail, key)) for key, child in entries.items()})
 
 
-def _kind_of(node: Node) -> str:
-    return {"scalar": "text", "sequence": "list"}.get(node.id, node.id)
+def _entries(node: Node, trail: Trail) -> dict[str, Node]:
+    if node.id != "mapping":
+        raise _mistake(node, trail, f"expected a mapping (key: value), found a {node.id}")
+    entries: dict[str, Node] = {}
+    for key, child in node.value:
+        if key.value in entries:
+            raise _mistake(key, trail, f"{key.value!r} is there twice")
+        entries[_scalar(str, key, trail)] = child
+    return entries
 
 
-def _spot(node: Node, file: str, keys: tuple[str, ...]) -> Spot:
-    return Spot(file, node.start_mark.line + 1, keys)
+def _spot(node: Node, trail: Trail) -> Spot:
+    return Spot(node.start_mark.line + 1, trail)
 
 
-def _mistake(node: Node, file: str, keys: tuple[str, ...], message: str) -> DataError:
-    return DataError(f"{_spot(node, file, keys)}: {message}")
-
-
-_NAMES = {str: "text", int: "a whole number", bool: "yes or no"}
+def _mistake(node: Node, trail: Trail, message: str) -> DataError:
+    return DataError(f"{_spot(node, trail)}: {message}")

@@ -172,7 +172,7 @@ class _Interpreter:
 def _part(name: str) -> Sketch:
     parts = world().parts
     if name not in parts:
-        raise ValueError(f"unknown part {name!r}{suggestion(name, list(parts))}")
+        raise ValueError(f"unknown part {name!r}{suggestion(name, parts)}")
     return parts[name]
 
 
@@ -187,7 +187,7 @@ def _shape(shape: str, words: list[str], names: Mapping[str, Value]) -> Shape:
         raise ValueError(f"unknown shape {shape!r}{suggestion(shape, [*FORMS, 'for', 'if', 'use'])}")
     material = str(names.get(words[0], words[0])) if words else ""
     if material not in materials():
-        raise ValueError(f"unknown material {material!r}{suggestion(material, list(materials()))}")
+        raise ValueError(f"unknown material {material!r}{suggestion(material, materials())}")
     values = [_values(word, names) for word in words[1:]]
     if not re.fullmatch(FORMS[shape], "".join("np"[len(value) - 1] for value in values)):
         raise ValueError(f"expected {shape} MATERIAL and {FORMS[shape]} (p: a point x,y; n: a number)")
@@ -196,10 +196,14 @@ def _shape(shape: str, words: list[str], names: Mapping[str, Value]) -> Shape:
 
 def _values(word: str, names: Mapping[str, Value]) -> tuple[int, ...]:
     """A number `x+4`, a point `x,y`, or a joint `hip(4,0)`."""
-    joint = _JOINT.fullmatch(word)
+    pair = word.split(",", 1)
+    try:
+        return tuple(map(int, pair))
+    except ValueError:
+        joint = _JOINT.fullmatch(word)
     if joint and isinstance(point := names.get(joint[1]), tuple):
         return point[0] + int(joint[2] or 0), point[1] + int(joint[3] or 0)
-    return tuple(_number(one, names) for one in word.split(",", 1))
+    return tuple(_number(one, names) for one in pair)
 
 
 # --- numbers --------------------------------------------------------------------------------------------------------

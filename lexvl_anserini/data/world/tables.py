@@ -37,7 +37,7 @@ class Sketch(NamedTuple):
     """
 
     text: str
-    where: Spot = Spot("drawing", 0, ())
+    where: Spot = Spot(0, ("drawing",))
     pose: str | None = None
 
     @classmethod
@@ -398,6 +398,8 @@ def read_world(folder: Path) -> World:
         for kind, entry in read_yaml(folder / f"{name}.yaml", Mapping[str, Kind]).items():
             if kind in kinds:
                 raise DataError(f"{name}.yaml: the kind {kind!r} is in another file as well")
+            if not entry.drawings and not entry.figure:
+                raise DataError(f"{name}.yaml: the kind {kind!r} has neither drawings nor a figure")
             kinds[kind] = entry._replace(colours=tuple(colours.hues)) if entry.colours == (ANY,) else entry
     found = World(
         kinds=kinds,
@@ -411,7 +413,7 @@ def read_world(folder: Path) -> World:
         words=read_yaml(folder / "words.yaml", Words),
     )
     if mistakes := [
-        f"{entry}: unknown {sort} {name!r}{suggestion(name, list(known))}"
+        f"{entry}: unknown {sort} {name!r}{suggestion(name, known)}"
         for entry, sort, names, known in _references(found)
         for name in names
         if name not in known
@@ -449,12 +451,10 @@ def _references_of_kind(kind: Kind, world: World) -> Iterator[_Reference]:
     yield "nouns_by_size", "size", kind.nouns_by_size, words.sizes
     yield "nouns_by_place", "place", kind.nouns_by_place, world.places
     yield "poses", "class of place", kind.poses, GROUNDS
-    yield "poses", "pose: no verb", (one for some in kind.poses.values() for one in some), {*words.verbs, *kind.verbs}
+    yield "poses", "verb for pose", (one for some in kind.poses.values() for one in some), {*words.verbs, *kind.verbs}
     yield "background", "class of place", kind.background, GROUNDS
     yield "top", "kind", kind.top.carries if kind.top else (), world.kinds
     yield "roof", "kind", kind.roof.covers if kind.roof else (), world.kinds
     yield "at_hand", "kind", (thing for things in kind.at_hand.values() for thing in things), world.kinds
     yield "at_hand", "relation", (one for things in kind.at_hand.values() for one in things.values()), relations
     yield "not_brought_to", "place", kind.not_brought_to, world.places
-    if not kind.figure and not kind.drawings:
-        yield "drawings", "drawing", ("(none)",), ()
