@@ -1,4 +1,4 @@
-"""Training end to end on twelve coloured squares: resuming, shipping, loading, refusing."""
+"""Training end to end on twelve coloured squares: resume, save, load, errors."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ ASSETS = Path(__file__).parents[1] / "lexvl_anserini" / "assets"
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A Karpathy corpus of coloured pictures: 12 to train with, 4 to validate with, two captions each."""
+    """A Karpathy corpus of coloured images: 12 for training, 4 for validation, two captions each."""
     folder = tmp_path_factory.mktemp("corpus")
-    pictures, told = [], []
+    images, captions = [], []
     for number in range(16):
         colour = list(COLOURS)[number % 4]
         pixels = np.full((20, 20, 3), COLOURS[colour], dtype=np.uint8)
         pixels[number : number + 4, 4:16] = 90
-        pictures.append(pixels)
-        told.append([f"a {colour} square", f"the square is {colour} with a grey bar"])
-    return write_corpus(folder, pictures, told, train=12)
+        images.append(pixels)
+        captions.append([f"a {colour} square", f"the square is {colour} with a grey bar"])
+    return write_corpus(folder, images, captions, train=12)
 
 
 def recipe_of(corpus: str, **changes: Any) -> Recipe:
@@ -81,7 +81,7 @@ def recipe_of(corpus: str, **changes: Any) -> Recipe:
 
 @pytest.fixture(scope="module")
 def trained(corpus: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An undisturbed run."""
+    """An uninterrupted run."""
     return train(recipe_of(corpus), tmp_path_factory.mktemp("trained"), device="cpu")
 
 
@@ -103,7 +103,7 @@ def test_a_resumed_run_ends_with_the_same_weights_and_log(
     assert losses(resumed) == losses(trained)
 
 
-def test_a_killed_run_goes_on(corpus: str, trained: Path, tmp_path: Path) -> None:
+def test_a_killed_run_resumes(corpus: str, trained: Path, tmp_path: Path) -> None:
     recipe = tmp_path / "tiny.yaml"
     recipe.write_text(json.dumps(recipe_of(corpus).model_dump(mode="json")))
     command = [sys.executable, "-m", "lexvl_anserini.train", "--recipe", str(recipe), "--device", "cpu"]
@@ -127,7 +127,7 @@ def test_a_finished_run_is_left_as_it_is(corpus: str, trained: Path) -> None:
         train(recipe_of(corpus, seed=7), trained.parent, device="cpu")
 
 
-def test_what_is_beside_the_weights(trained: Path, corpus: str) -> None:
+def test_files_beside_the_weights(trained: Path, corpus: str) -> None:
     about = json.loads((trained / "training.json").read_text())
     assert about["recipe"] == recipe_of(corpus).model_dump(mode="json")
     assert about["images"] == 12 and set(about["validation"]) >= {"t2i_R@1", "i2t_R@10", "alpha_t2i_R@5"}
@@ -136,7 +136,7 @@ def test_what_is_beside_the_weights(trained: Path, corpus: str) -> None:
     assert (trained / "log.jsonl").read_bytes() == (trained.parent / "log.jsonl").read_bytes()
 
 
-def test_the_checkpoint_gives_what_was_trained(trained: Path, corpus: str, tmp_path: Path) -> None:
+def test_the_checkpoint_is_the_trained_pair(trained: Path, corpus: str, tmp_path: Path) -> None:
     """Validation inside the loop and the loaded encoder agree on every hit rate."""
     from lexvl_anserini.data.dataset import load_dataset
 
@@ -176,7 +176,7 @@ def test_regularisers_and_full_float_states_take_part(corpus: str, tmp_path: Pat
     assert not torch.equal(weights_of(folder)["encoder_p.proj"], weights_of(plain)["encoder_p.proj"])
 
 
-def test_auxiliaries_take_part_and_are_refused_by_name(corpus: str, tmp_path: Path) -> None:
+def test_auxiliaries_take_part_and_check_their_options(corpus: str, tmp_path: Path) -> None:
     naming = {"name": "naming", "weight": 2.0, "options": {"temperature": 0.1}}
     folder = train(recipe_of(corpus, auxiliaries=[naming]), tmp_path / "a", device="cpu")
     plain = train(recipe_of(corpus), tmp_path / "b", device="cpu")
@@ -195,14 +195,14 @@ def test_the_objective_keeps_as_many_dimensions_as_the_model() -> None:
     model = recipe_of("demo").model.model_dump(mode="json")
 
     def loss(of_model: int, **options: Any) -> float:
-        asked = {"name": "vdr", "options": {"nonparametric": 0, **options}}
-        recipe = recipe_of("demo", objective=asked, model={**model, "topk": of_model})
+        chosen = {"name": "vdr", "options": {"nonparametric": 0, **options}}
+        recipe = recipe_of("demo", objective=chosen, model={**model, "topk": of_model})
         return objective(recipe, [encoded], torch.tensor(1.0)).item()
 
     assert loss(1) == loss(2, topk=1) != loss(2)
 
 
-def test_a_change_that_is_not_yaml_is_told() -> None:
+def test_a_change_that_is_not_yaml_raises() -> None:
     assert read_changes(["optimisation.betas=[0.8, 0.9]"]) == {"optimisation.betas": [0.8, 0.9]}
     with pytest.raises(UsageError, match="--set: a value is not YAML"):
         read_changes(["optimisation.betas=[0.8"])
@@ -237,19 +237,19 @@ def test_recipes_of_the_project_are_valid() -> None:
         ({"optimisation.learning_rate": float("inf")}, "learning_rate: Input should be a finite"),
     ],
 )
-def test_a_recipe_that_does_not_fit_is_told(change: dict[str, Any], message: str) -> None:
+def test_a_recipe_that_does_not_fit_raises(change: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         read_recipe(RECIPES / "demo-vdr.yaml", change)
 
 
 @pytest.mark.parametrize("name", ["demo-dense", "demo-vdr"])
-def test_what_the_package_ships_was_trained_by_the_recipe(name: str) -> None:
+def test_what_the_package_contains_was_trained_by_the_recipe(name: str) -> None:
     about = json.loads((ASSETS / name / "training.json").read_text())
     assert checked(about["recipe"], name) == read_recipe(RECIPES / f"{name}.yaml")
     assert (ASSETS / name / "log.jsonl").is_file()
 
 
-def test_a_missing_or_broken_recipe_is_told(tmp_path: Path) -> None:
+def test_a_missing_or_broken_recipe_raises(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no such recipe"):
         read_recipe(tmp_path / "none.yaml")
     (tmp_path / "list.yaml").write_text("- a\n")
@@ -257,7 +257,7 @@ def test_a_missing_or_broken_recipe_is_told(tmp_path: Path) -> None:
         read_recipe(tmp_path / "list.yaml")
 
 
-def test_a_batch_larger_than_the_corpus_is_told(corpus: str, tmp_path: Path) -> None:
+def test_a_batch_larger_than_the_corpus_raises(corpus: str, tmp_path: Path) -> None:
     recipe = recipe_of(corpus, optimisation={"steps": 1, "batch_size": 64})
     with pytest.raises(UsageError, match="batch_size 64 is more than the 12 training images"):
         train(recipe, tmp_path, device="cpu")

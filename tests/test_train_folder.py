@@ -1,4 +1,4 @@
-"""The folder of a training run: whose it is, what may be deleted, what a stopped or damaged run does."""
+"""The folder of a training run: its request, what may be deleted, stopped and damaged runs."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ DATA = {"training": "a", "validation": "b"}
 
 
 def make_corpus(folder: Path, last: str = "a white square") -> str:
-    """Eight coloured pictures, four to train with and four to validate with, one caption each; returns its name."""
+    """Eight coloured images, four for training and four for validation, one caption each; returns the corpus name."""
     folder.mkdir(exist_ok=True)
-    pictures = [np.full((16, 16, 3), COLOURS[number % 4], dtype=np.uint8) for number in range(8)]
-    told = [["a red square"], ["a green square"], ["a blue square"], [last]]
-    return write_corpus(folder, pictures, told * 2, train=4)
+    images = [np.full((16, 16, 3), COLOURS[number % 4], dtype=np.uint8) for number in range(8)]
+    captions = [["a red square"], ["a green square"], ["a blue square"], [last]]
+    return write_corpus(folder, images, captions * 2, train=4)
 
 
 def recipe_of(corpus: str, **changes: Any) -> Recipe:
@@ -72,12 +72,12 @@ def same(first: Path, second: Path) -> bool:
 
 @pytest.fixture(scope="module")
 def trained(corpus: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An undisturbed run."""
+    """An uninterrupted run."""
     return train(recipe_of(corpus), tmp_path_factory.mktemp("trained"), device="cpu")
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_a_folder_that_is_no_run_s_is_left_alone(overwrite: bool, tmp_path: Path) -> None:
+def test_a_folder_of_other_files_does_not_change(overwrite: bool, tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("years")
     (tmp_path / "model").mkdir()
     with pytest.raises(ArtefactError, match="not empty and not written by train; name another --output"):
@@ -99,14 +99,14 @@ def test_overwrite_deletes_a_run_and_nothing_else(tmp_path: Path) -> None:
     assert found == ["data.json", "elsewhere", "notes.txt", "recipe.yaml"]
 
 
-def test_all_that_a_run_leaves_can_be_cleared(corpus: str, tmp_path: Path) -> None:
+def test_clear_deletes_all_files_of_a_run(corpus: str, tmp_path: Path) -> None:
     train(recipe_of(corpus), tmp_path, device="cpu", stop_after=5)
     assert {entry.name for entry in tmp_path.iterdir()} >= set(OURS) - {"model", "pixels-*.npy"}
     clear(tmp_path)
     assert not list(tmp_path.iterdir())
 
 
-def test_another_recipe_replaces_a_run_that_kept_nothing(tmp_path: Path) -> None:
+def test_another_recipe_replaces_a_run_without_states(tmp_path: Path) -> None:
     claim(tmp_path, recipe_of("demo"), DATA, overwrite=False)
     claim(tmp_path, recipe_of("demo", seed=7), DATA, overwrite=False)
     (tmp_path / "state").mkdir()
@@ -115,21 +115,21 @@ def test_another_recipe_replaces_a_run_that_kept_nothing(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("text", ["", "name: [", "name: tiny\n", "\xff"])
-def test_a_damaged_recipe_is_told(text: str, tmp_path: Path) -> None:
+def test_a_damaged_recipe_raises(text: str, tmp_path: Path) -> None:
     claim(tmp_path, recipe_of("demo"), DATA, overwrite=False)
     (tmp_path / "state").mkdir()
     (tmp_path / "recipe.yaml").write_text(text, encoding="latin-1")
-    with pytest.raises(ArtefactError, match=r"unreadable .*recipe.yaml.*--overwrite replaces it") as told:
+    with pytest.raises(ArtefactError, match=r"unreadable .*recipe.yaml.*--overwrite replaces it") as error:
         claim(tmp_path, recipe_of("demo"), DATA, overwrite=False)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(error.value)
     claim(tmp_path, recipe_of("demo"), DATA, overwrite=True)
 
 
 @pytest.mark.parametrize("stop", [2, None])
-def test_other_pictures_or_captions_are_told(stop: int | None, tmp_path: Path) -> None:
+def test_other_images_or_captions_raise(stop: int | None, tmp_path: Path) -> None:
     corpus, output = make_corpus(tmp_path / "corpus"), tmp_path / "run"
     train(recipe_of(corpus), output, device="cpu", stop_after=stop)
-    make_corpus(tmp_path / "corpus")  # the same data, written anew
+    make_corpus(tmp_path / "corpus")  # the same data, written again
     train(recipe_of(corpus), output, device="cpu", stop_after=stop)
     Image.new("RGB", (16, 16)).save(tmp_path / "corpus" / "5.png")
     with pytest.raises(ArtefactError, match="captions of validation: .* found, .* requested.; --overwrite"):
@@ -140,7 +140,7 @@ def test_other_pictures_or_captions_are_told(stop: int | None, tmp_path: Path) -
     train(recipe_of(corpus), output, device="cpu", overwrite=True)
 
 
-def test_the_digest_is_of_what_is_seen_wherever_it_lies(tmp_path: Path) -> None:
+def test_the_digest_depends_on_content_and_not_on_the_folder(tmp_path: Path) -> None:
     def of(folder: str, **changes: str) -> str:
         name = make_corpus(tmp_path / folder, **changes)
         return digest(read_captioned(load_dataset(name, "train", direction="text-to-image")))
@@ -150,13 +150,13 @@ def test_the_digest_is_of_what_is_seen_wherever_it_lies(tmp_path: Path) -> None:
         digest(CaptionedImages(["gone"], [str(tmp_path / "gone.png")], [["a square"]]))
 
 
-def test_an_output_that_is_a_file_is_told(corpus: str, tmp_path: Path) -> None:
+def test_an_output_that_is_a_file_raises(corpus: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ArtefactError, match="file: cannot be written .*choose another output"):
         train(recipe_of(corpus), tmp_path / "file", device="cpu")
 
 
-def test_a_device_that_is_not_there_is_told(corpus: str, tmp_path: Path) -> None:
+def test_a_device_that_does_not_exist_raises(corpus: str, tmp_path: Path) -> None:
     absent = ["nonsense"] if torch.cuda.is_available() else ["nonsense", "cuda"]
     for device in absent:
         with pytest.raises(UsageError, match=f"device '{device}' cannot be used here"):
@@ -165,7 +165,7 @@ def test_a_device_that_is_not_there_is_told(corpus: str, tmp_path: Path) -> None
             check(recipe_of(corpus), None, device)
 
 
-def test_a_check_looks_at_both_splits(corpus: str) -> None:
+def test_check_reads_both_splits(corpus: str) -> None:
     check(recipe_of(corpus), None, "cpu")
     for key in ("split", "validation"):
         with pytest.raises(DataError, match="no image of split 'nowhere'"):
@@ -185,19 +185,19 @@ def test_a_run_in_half_precision_trains(corpus: str, trained: Path, tmp_path: Pa
     assert not same(train(recipe_of(corpus, precision="bf16"), tmp_path, device="cpu"), trained)
 
 
-def test_stopping_is_at_a_step_or_beyond_it(corpus: str, trained: Path, tmp_path: Path) -> None:
+def test_a_run_stops_at_a_step_or_at_once_if_beyond_it(corpus: str, trained: Path, tmp_path: Path) -> None:
     assert train(recipe_of(corpus), tmp_path, device="cpu", stop_after=5) == tmp_path / "state"
     assert train(recipe_of(corpus), tmp_path, device="cpu", stop_after=3) == tmp_path / "state"
     assert not (tmp_path / "model").exists()
     assert same(train(recipe_of(corpus), tmp_path, device="cpu", stop_after=6), trained)
 
 
-def test_the_log_goes_on_where_it_was(corpus: str, trained: Path, tmp_path: Path) -> None:
+def test_the_log_resumes(corpus: str, trained: Path, tmp_path: Path) -> None:
     train(recipe_of(corpus), tmp_path, device="cpu", stop_after=3)  # one step before a line
     state = tmp_path / "state" / "step.json"
-    noted = json.loads(state.read_bytes())
-    assert noted["step"] == len(noted["losses"]) == 3
-    state.write_text(json.dumps({**noted, "seconds": noted["seconds"] + 1000}))
+    content = json.loads(state.read_bytes())
+    assert content["step"] == len(content["losses"]) == 3
+    state.write_text(json.dumps({**content, "seconds": content["seconds"] + 1000}))
     train(recipe_of(corpus), tmp_path, device="cpu")
 
     def losses(folder: Path) -> list[Any]:
@@ -215,9 +215,9 @@ def test_a_damaged_state_falls_back_to_the_one_before(corpus: str, trained: Path
         train(recipe_of(corpus), tmp_path, device="cpu", stop_after=5)
     for state in ("state", "state.old"):
         (tmp_path / state / "optimizer.bin").write_bytes(b"")
-    with pytest.raises(ArtefactError, match="state: a damaged state .*state.old: .*--overwrite starts again") as told:
+    with pytest.raises(ArtefactError, match="state: a damaged state .*state.old: .*--overwrite starts again") as error:
         train(recipe_of(corpus), tmp_path, device="cpu")
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(error.value)
     model = train(recipe_of(corpus), tmp_path, device="cpu", overwrite=True)
     assert same(model, trained)
 
@@ -229,7 +229,7 @@ def test_a_run_from_the_state_before_ends_the_same(corpus: str, trained: Path, t
     assert [row["step"] for row in rows_of(tmp_path)] == [row["step"] for row in rows_of(trained.parent)]
 
 
-def test_the_command_tells_the_state_where_it_stopped(corpus: str, tmp_path: Path) -> None:
+def test_the_command_prints_the_state_where_it_stopped(corpus: str, tmp_path: Path) -> None:
     import typer
 
     from lexvl_anserini.train import command
@@ -237,11 +237,11 @@ def test_the_command_tells_the_state_where_it_stopped(corpus: str, tmp_path: Pat
     app = typer.Typer()
     app.command()(command)
     (tmp_path / "tiny.yaml").write_text(json.dumps(recipe_of(corpus).model_dump(mode="json")))
-    asked = ["--recipe", str(tmp_path / "tiny.yaml"), "--output", str(tmp_path / "run"), "--format", "json"]
-    asked += ["--device", "cpu"]
+    arguments = ["--recipe", str(tmp_path / "tiny.yaml"), "--output", str(tmp_path / "run"), "--format", "json"]
+    arguments += ["--device", "cpu"]
 
     def printed(*more: str) -> Any:
-        result = CliRunner().invoke(app, [*asked, *more])
+        result = CliRunner().invoke(app, [*arguments, *more])
         assert result.exit_code == 0, result.output
         return json.loads(result.stdout.splitlines()[-1])
 
@@ -250,6 +250,6 @@ def test_the_command_tells_the_state_where_it_stopped(corpus: str, tmp_path: Pat
     assert printed() == {"model": str(tmp_path / "run" / "model")}
 
 
-def test_the_mean_of_the_losses_starts_anew() -> None:
+def test_the_mean_loss_clears_the_losses() -> None:
     state = TrainingState(2, [1.0, 2.0])
     assert state.mean_loss() == 1.5 and state.losses == []

@@ -32,13 +32,13 @@ def tensors(path):
 # ---- by hand
 
 
-def test_d2s_with_one_pair_is_nothing_to_learn():
+def test_d2s_of_one_pair_is_zero():
     one = torch.rand(1, 3)
     assert d2s(one, one, one, one).item() == 0
 
 
 def test_d2s_by_hand():
-    """Equal scores against a sure teacher cost log 2; a teacher of infinite temperature wants just that."""
+    """Equal scores and a certain teacher give log 2; they are best if its temperature is infinite."""
     same, dense = torch.ones(2, 2), torch.eye(2)
     assert d2s(same, same, dense, dense).item() == pytest.approx(math.log(2))
     sharp = 20 * torch.eye(2)
@@ -70,7 +70,7 @@ def test_mask_probability():
     assert abs(draws / 2000 - mask_probability(5, 10)) < 0.05
 
 
-def test_temperature_is_kept_within_limits():
+def test_temperature_stays_within_limits():
     values = torch.tensor([-1.0, 0.07, 3.0], requires_grad=True)
     clamped(values).sum().backward()
     assert clamped(values).tolist() == pytest.approx([0.001, 0.07, 0.5])
@@ -144,7 +144,7 @@ def batches(about, size):
 @pytest.mark.shared
 @pytest.mark.parametrize("variant", ["fixed", "as_is"])
 def test_a_training_of_d2s(shared, variant):
-    """Twelve steps end at the reference's weights. `as_is` repeats its slip: expanded texts are images."""
+    """Twelve steps end at the reference's weights. `as_is` repeats its error: expanded texts are images."""
     folder = shared / "golden/d2s"
     about, golden = (json.loads((folder / name).read_text()) for name in ("train_data.json", "train_and_eval.json"))
     golden, arrays = golden[variant], tensors(folder / "train_data.npz")

@@ -50,7 +50,7 @@ def encoded_of(arrays: dict[str, np.ndarray]) -> Encoded:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_losses_and_gradient_norms_are_the_reference_s(variant: str, arrays: dict[str, np.ndarray]) -> None:
+def test_losses_and_gradient_norms_equal_the_reference(variant: str, arrays: dict[str, np.ndarray]) -> None:
     expected = json.loads((GOLDEN / "loss.json").read_text())[variant]
     function, options = VARIANTS[variant]
     encoded = encoded_of(arrays)
@@ -63,7 +63,7 @@ def test_losses_and_gradient_norms_are_the_reference_s(variant: str, arrays: dic
 
 
 @pytest.mark.parametrize("variant", ["vdr", "svdr_cts"])
-def test_gradients_are_the_reference_s(variant: str, arrays: dict[str, np.ndarray]) -> None:
+def test_gradients_equal_the_reference(variant: str, arrays: dict[str, np.ndarray]) -> None:
     function, options = VARIANTS[variant]
     encoded = encoded_of(arrays)
     function(encoded, **options).backward()
@@ -72,7 +72,7 @@ def test_gradients_are_the_reference_s(variant: str, arrays: dict[str, np.ndarra
         torch.testing.assert_close(leaf.grad, torch.from_numpy(arrays[f"{variant}_grad_{name}"]), atol=1e-6, rtol=1e-4)
 
 
-def test_the_contrastive_mask_is_the_reference_s(arrays: dict[str, np.ndarray]) -> None:
+def test_the_contrastive_mask_equals_the_reference(arrays: dict[str, np.ndarray]) -> None:
     for side in ("q", "p"):
         mask = contrastive_mask(torch.from_numpy(arrays[f"{side}_bin"]) > 0)
         assert (mask.numpy() == arrays[f"cts_mask_{side}"]).all()
@@ -109,7 +109,7 @@ def test_a_masked_vector_keeps_its_largest_weights_and_its_own_tokens() -> None:
     assert masked(weights, bag, 1).tolist() == [pytest.approx([0.4, 0.1, 0, 0])]
 
 
-def test_the_nonparametric_entry_pulls_an_image_to_its_captions_own_words() -> None:
+def test_the_nonparametric_entry_pulls_an_image_to_the_words_of_its_captions() -> None:
     image = torch.full((2, 4), 0.5, requires_grad=True)
     text = torch.full((2, 4), 0.5)
     bag = torch.tensor([[1, 0, 0, 0], [0, 1, 0, 0]], dtype=torch.bool)
@@ -120,7 +120,7 @@ def test_the_nonparametric_entry_pulls_an_image_to_its_captions_own_words() -> N
     assert without.item() == pytest.approx(2 * math.log(2))
 
 
-def test_an_objective_says_what_it_lacks() -> None:
+def test_an_objective_without_own_tokens_raises() -> None:
     with pytest.raises(ValueError, match="own tokens"):
         svdr(Encoded(torch.eye(2), torch.eye(2)))
 
@@ -133,15 +133,15 @@ def test_regularisers_by_hand() -> None:
 
 
 def test_naming_by_hand() -> None:
-    pictures, named = torch.tensor([[2.0, 0.0, 0.0]]), torch.tensor([[1.0, 0.5, 0.0]])
-    encoded = Encoded(pictures, pictures, named=named, frequency=torch.tensor([0.5, 0.25, 0.25]))
+    images, named = torch.tensor([[2.0, 0.0, 0.0]]), torch.tensor([[1.0, 0.5, 0.0]])
+    encoded = Encoded(images, images, named=named, frequency=torch.tensor([0.5, 0.25, 0.25]))
     # Shares 2/3 and 1/3; softmax of (1 + ln 1/2, ln 1/4, ln 1/4).
     whole = math.e / 2 + 0.5
     expected = -(2 * math.log(math.e / 2 / whole) + math.log(0.25 / whole)) / 3
     assert naming(encoded, temperature=2.0).item() == pytest.approx(expected)
 
 
-def test_naming_is_least_where_weights_are_the_mutual_information_of_term_and_picture() -> None:
+def test_naming_is_least_where_weights_are_the_mutual_information_of_term_and_image() -> None:
     named = torch.tensor([[1.0, 0.5, 0.0, 0.5], [1.0, 0.0, 1.0, 0.25]])
     frequency = named.mean(dim=0)
     weights = torch.zeros(2, 4, requires_grad=True)
@@ -154,7 +154,7 @@ def test_naming_is_least_where_weights_are_the_mutual_information_of_term_and_pi
         return value
 
     optimiser.step(loss)  # type: ignore[arg-type]
-    information = (named / frequency).log()  # up to a number per picture
+    information = (named / frequency).log()  # up to a constant per image
     there = named > 0
     for row, expected, held in zip(weights.detach(), information, there, strict=True):
         difference = (row - expected)[held]

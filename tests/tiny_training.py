@@ -1,4 +1,4 @@
-"""What tests of training are given: a Karpathy corpus of a few pictures, and the weights that came out."""
+"""Helpers of the tests of training: write a small Karpathy corpus, read the weights of a model."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from PIL import Image
 from safetensors.torch import load_file
 
 
-def write_corpus(folder: Path, pictures: Sequence[NDArray[Any]], told: Sequence[Sequence[str]], train: int) -> str:
-    """Writes pictures with their captions, the first `train` to train with, the others to validate with; its name."""
-    images, sentences = [], 0
-    for number, (pixels, texts) in enumerate(zip(pictures, told, strict=True)):
+def write_corpus(folder: Path, images: Sequence[NDArray[Any]], captions: Sequence[Sequence[str]], train: int) -> str:
+    """Writes images with captions, the first `train` for training, the others for validation; returns the name."""
+    entries, sentences = [], 0
+    for number, (pixels, texts) in enumerate(zip(images, captions, strict=True)):
         Image.fromarray(pixels).save(folder / f"{number}.png")
-        images.append(
+        entries.append(
             {
                 "imgid": number,
                 "filename": f"{number}.png",
@@ -27,7 +27,7 @@ def write_corpus(folder: Path, pictures: Sequence[NDArray[Any]], told: Sequence[
             }
         )
         sentences += len(texts)
-    (folder / "dataset.json").write_text(json.dumps({"images": images, "dataset": "squares"}))
+    (folder / "dataset.json").write_text(json.dumps({"images": entries, "dataset": "squares"}))
     return f"karpathy:{folder}/dataset.json,{folder}"
 
 
