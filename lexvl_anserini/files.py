@@ -57,8 +57,12 @@ def sync_to(out: BinaryIO) -> None:
 
 
 @contextmanager
-def exclusive(folder: Path) -> Iterator[None]:
-    """Holds a folder for this process; the lock goes with the process, even a killed one.
+def exclusive(folder: Path, wait: bool = False) -> Iterator[None]:
+    """Holds a folder for this process; the lock ends with the process, even a killed one.
+
+    Args:
+        folder: exists.
+        wait: for another process that holds it, instead of raising an error.
 
     Raises:
         ArtefactError: another process holds it.
@@ -66,7 +70,7 @@ def exclusive(folder: Path) -> Iterator[None]:
     handle = os.open(folder, os.O_RDONLY)
     try:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError as error:
             raise ArtefactError(
                 f"{folder}: another process is writing it; wait for it or name another output"

@@ -335,5 +335,5 @@ def test_of_several_that_want_it_one_draws(tmp_path, few, monkeypatch):
 def test_unknown_splits_and_sizes(tmp_path):
     with pytest.raises(UnknownName, match="unknown split of demo 'tets'"):
         demo_images("tets", str(tmp_path))
-    with pytest.raises(UsageError, match="demo pictures of 8 pixels; expected 16 to 512"):
+    with pytest.raises(UsageError, match="demo images of 8 pixels; expected 16 to 512"):
         demo_images("test", str(tmp_path), size=8)

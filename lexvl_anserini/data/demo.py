@@ -1,8 +1,8 @@
-"""The embedded demo data set: nothing to download, generated from fixed seeds.
+"""The embedded demo dataset: generated from fixed seeds, without a download.
 
-Five captions and a picture for each scene, in the directions of `views`. The default is text to image: a document is a
-scene's picture, drawn when it is first asked for, a topic one of its captions. Text to text, a document is the first
-four captions of a scene, a topic the fifth; exact words often miss it, because annotators differ.
+Five captions and an image for each scene, in the directions of `views`. The default is text to image: a document is
+the image of a scene, drawn on first use, a topic is one of its captions. Text to text, a document is the first four
+captions of a scene, a topic is the fifth; exact words often miss it, because annotators differ.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def load_demo(ref: CorpusRef) -> Dataset:
 
 
 def scenes(split: str) -> Iterator[Scene]:
-    """The scenes of a split in order; `staging.make_scene` makes one alone.
+    """The scenes of a split in order; `make_scene` makes one alone.
 
     Raises:
         UnknownName: no such split.
@@ -50,9 +50,9 @@ def scenes(split: str) -> Iterator[Scene]:
 
 
 class CaptionedScene(NamedTuple):
-    """A scene as a captioned image: `test-00012`, its picture's file, its captions `test-00012-1` to `-5`.
+    """A scene as a captioned image: `test-00012`, its image file, its captions `test-00012-1` to `-5`.
 
-    A scene is staged and its captions are written when they are asked for: who lists pictures needs neither.
+    The scene and its captions are made on access only: a list of images needs neither.
     """
 
     split: str
@@ -84,7 +84,7 @@ def captioned_images(split: str) -> Iterator[CaptionedScene]:
 
 @lru_cache(maxsize=sum(SPLITS.values()))
 def _captions(split: str, number: int) -> tuple[Caption, ...]:
-    """Written once, however often documents, topics and qrels are asked for (some 2 kB a scene)."""
+    """Written once for documents, topics and qrels together (some 2 kB a scene)."""
     scene = make_scene(split, number)
     return tuple(Caption(f"{scene.scene_id}-{place}", text) for place, text in enumerate(captions(scene), start=1))
 
