@@ -12,15 +12,13 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from eval.efficiency import cost, dense, encode, index, search
-from eval.efficiency.collection import prepare
-from eval.efficiency.command import checked, command, measured
-from eval.efficiency.options import Options
-from eval.efficiency.plot import PANELS, cost_plot, panel_lines
-from eval.efficiency.processes import Outcome, Ready, Stopwatch, Worker, forget_peak, resident_bytes, run_once
-from eval.efficiency.rankings import digest, load_queries, one_by_one
-from eval.efficiency.report import Ratio, Report, Spread, cell, latency, machine, ratio, row_table, spread
-from eval.efficiency.suites import SUITES
+from eval.efficiency import cost, encode, index, search
+from eval.efficiency.collection import prepare, read_queries
+from eval.efficiency.command import SUITES, check_options, command, run_suite
+from eval.efficiency.cost import PANELS, draw_cost, panel_lines
+from eval.efficiency.processes import Outcome, Ready, Stopwatch, Worker, reset_peak, resident_bytes, run_once
+from eval.efficiency.suite import Options, Ratio, Report, Spread, cell, latency, machine, ratio, row_table, spread
+from eval.efficiency.systems import DIMENSIONS, dense_vectors, digest, one_by_one
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.errors import LexvlError, UnknownName, UsageError
 from lexvl_anserini.manifest import read_manifest
@@ -100,7 +98,7 @@ def test_one_by_one_times_each_query():
 def test_stopwatch_counts_wall_and_cpu():
     with Stopwatch() as watch:
         time.sleep(0.03)
-    assert watch.told()["wall_s"] >= 0.03 > watch.told()["cpu_s"] >= 0
+    assert watch.seconds()["wall_s"] >= 0.03 > watch.seconds()["cpu_s"] >= 0
 
 
 def test_rows_of_different_columns_share_a_table():
@@ -141,18 +139,18 @@ def test_digests_tell_rankings_apart():
 # The command.
 
 
-def test_every_suite_resolves_and_heeds_options_that_exist():
+def test_every_suite_resolves_and_uses_options_that_exist():
     names = set(Options.__dataclass_fields__)
     for suite in SUITES.values():
         assert callable(resolve("suite", "x", {"x": suite.target}))
-        assert suite.heeds <= names
+        assert suite.options <= names
 
 
 def test_options_that_a_suite_would_ignore_are_refused():
-    with pytest.raises(UsageError, match=r"'startup' does not heed --hits, --query-count; it heeds --repeats"):
-        checked("startup", Options(hits=(10,), query_count=3))
+    with pytest.raises(UsageError, match=r"'startup' does not use --hits, --query-count; it uses --repeats"):
+        check_options("startup", Options(hits=(10,), query_count=3))
     with pytest.raises(UnknownName, match="did you mean 'search'"):
-        measured("serach", Options())
+        run_suite("serach", Options())
 
 
 def test_one_size():
@@ -200,10 +198,10 @@ def test_errors_of_a_child_are_told():
 def test_a_worker_stays_and_survives_an_error():
     with Worker("test_eval_efficiency:counter", start=5) as worker:
         assert worker.about == {"start": 5}
-        assert [worker.ask(step=1), worker.ask(step=2)] == [6, 8]
+        assert [worker.request(step=1), worker.request(step=2)] == [6, 8]
         assert worker.peak_bytes > 0
         with pytest.raises(LexvlError, match="too far"):
-            worker.ask(step=1000)
+            worker.request(step=1000)
         assert worker.child.poll() is None
     assert worker.child.poll() == 0
 
@@ -213,10 +211,10 @@ def test_a_worker_that_cannot_start():
         Worker("test_eval_efficiency:fail", message="no luck")
 
 
-def test_forget_peak_lowers_it():
+def test_reset_peak_lowers_it():
     del (held := [np.ones(40 << 20, dtype=np.uint8)])[:]
     high = resident_bytes()
-    forget_peak()
+    reset_peak()
     assert resident_bytes() <= high - (30 << 20)
     assert resident_bytes("VmRSS") <= resident_bytes() and held == []
 
@@ -256,7 +254,7 @@ def test_index_compares_stock_with_each_of_ours():
 
 def test_indexes_that_hold_different_things_do_not_compare():
     index.expect_equal({"ours": {"documents": 3}, "stock": {"documents": 3}})
-    with pytest.raises(LexvlError, match="nothing compares"):
+    with pytest.raises(LexvlError, match="their costs are not comparable"):
         index.expect_equal({"ours": {"documents": 3}, "stock": {"documents": 2}})
 
 
@@ -277,7 +275,7 @@ def test_queries_for_a_user_s_shards_come_from_their_postings(workdir):
     shards = prepare(tiny(workdir), workdir, 40).shards
     found = prepare(Options(shards=shards, query_count=4, query_terms=3), workdir, 0)
     assert found.documents == 40 == read_manifest(shards).counts["documents"]
-    assert [len(query.vector) for query in load_queries(str(found.queries))] == [3] * 4
+    assert [len(query.vector) for query in read_queries(str(found.queries))] == [3] * 4
 
 
 def test_search_times_ours_lucene_and_faiss(workdir):
@@ -342,7 +340,7 @@ def test_the_first_round_is_not_kept():
     class Echo:
         peak_bytes = 1 << 20
 
-        def ask(self, **request):
+        def request(self, **arguments):
             return {"wall_s": [0.001], "cpu_s": [0.001]}
 
     rounds = search.Rounds({"lucene": Echo()}, (10,), 1)
@@ -357,7 +355,7 @@ def test_the_first_round_is_not_kept():
 
 
 def test_systems_by_name(monkeypatch):
-    monkeypatch.setattr("eval.efficiency.seismic.installed", lambda: False)
+    monkeypatch.setattr("eval.efficiency.search.seismic_installed", lambda: False)
     assert search.chosen(None) == ["ours", "stock", "lucene", "faiss-flat", "faiss-hnsw"]
     assert search.chosen(("lucene", "ours")) == ["ours", "lucene"]
     with pytest.raises(UsageError, match="pip install pyseismic-lsr"):
@@ -371,10 +369,10 @@ def test_share_found():
 
 
 def test_dense_vectors_are_unit_and_repeat():
-    [block] = dense.vectors(50, 1, 0)
-    assert block.shape == (50, dense.DIMENSIONS) and block.dtype == np.float32
+    [block] = dense_vectors(50, 1, 0)
+    assert block.shape == (50, DIMENSIONS) and block.dtype == np.float32
     assert np.linalg.norm(block, axis=1) == pytest.approx(np.ones(50), abs=1e-5)
-    assert (next(dense.vectors(50, 1, 0)) == block).all() and (next(dense.vectors(50, 1, 1)) != block).any()
+    assert (next(dense_vectors(50, 1, 0)) == block).all() and (next(dense_vectors(50, 1, 1)) != block).any()
 
 
 def test_cost_has_a_row_per_size_and_system_and_a_plot(workdir, tmp_path):
@@ -391,7 +389,7 @@ def test_cost_has_a_row_per_size_and_system_and_a_plot(workdir, tmp_path):
     }
     lines = [panel_lines(report.rows, beginnings) for _, beginnings in PANELS]
     assert all(len(points) == 1 for panel in lines for points in panel.values()) and all(lines)
-    cost_plot(report, tmp_path / "cost.png")
+    draw_cost(report, tmp_path / "cost.png")
     assert (tmp_path / "cost.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -407,8 +405,8 @@ def test_cost_without_ours_is_no_curve():
 
 
 def test_memory_runs_our_commands_and_tells_why_one_failed():
-    with pytest.raises(LexvlError, match=r"memory:run_command: .*no-such-shards"):
-        run_once("eval.efficiency.memory:run_command", module="lexvl_anserini.index", arguments=["no-such-shards"])
+    with pytest.raises(LexvlError, match=r"process:run_command: .*no-such-shards"):
+        run_once("eval.efficiency.process:run_command", module="lexvl_anserini.index", arguments=["no-such-shards"])
 
 
 # Encoding: the table of the suite; its children are tested in test_eval_efficiency_encode.py.

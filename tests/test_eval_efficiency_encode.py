@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from eval.efficiency import encode_images, encode_texts
+from eval.efficiency import image_models, text_models
 from eval.efficiency.encode import TOLERANCE
 from lexvl_anserini.encoders.parts.tokens import load_tokenizer
 
@@ -19,15 +19,15 @@ TOY_VISION = {"width": 32, "layers": 1, "heads": 2, "patch_size": 112}
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     folder = tmp_path_factory.mktemp("toy-bert")
-    encode_texts.write_model(folder, 0, **TOY_BERT)
+    text_models.write_model(folder, 0, **TOY_BERT)
     return folder
 
 
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory):
     folder = tmp_path_factory.mktemp("toy-vit")
-    encode_images.write_model(folder, 0, **TOY_VISION)
-    return encode_images.make(str(folder), "image", 3, 0, None, None, 0)
+    image_models.write_model(folder, 0, **TOY_VISION)
+    return image_models.make(str(folder), "image", 3, 0, None, None, 0)
 
 
 @pytest.fixture(autouse=True)
@@ -38,26 +38,26 @@ def threads():
 
 
 def test_texts_have_the_lengths_asked_for(model):
-    made = encode_texts.make(str(model), "splade", 6, 20, None, None, 0)["cases"]
-    assert encode_texts.token_lengths(str(model), made["20 tokens"]) == [20] * 6
-    mixed = encode_texts.token_lengths(str(model), made["mixed lengths"])
-    assert len(set(mixed)) > 1 and min(mixed) >= 3 and max(mixed) <= encode_texts.MOST_TOKENS
+    made = text_models.make(str(model), "splade", 6, 20, None, None, 0)["cases"]
+    assert text_models.token_lengths(str(model), made["20 tokens"]) == [20] * 6
+    mixed = text_models.token_lengths(str(model), made["mixed lengths"])
+    assert len(set(mixed)) > 1 and min(mixed) >= 3 and max(mixed) <= text_models.MOST_TOKENS
 
 
 def test_texts_of_a_corpus(model):
-    cases = encode_texts.make(str(model), "splade", 2, 20, "demo", None, 0)["cases"]
+    cases = text_models.make(str(model), "splade", 2, 20, "demo", None, 0)["cases"]
     assert len(cases["mixed lengths"]) == 2 and " " in cases["mixed lengths"][0]
 
 
 def test_mixed_lengths_are_those_of_passages():
-    lengths = encode_texts.mixed_lengths(np.random.default_rng(0), 4000)
-    assert np.median(lengths) == pytest.approx(encode_texts.MEDIAN_TOKENS, rel=0.05)
+    lengths = text_models.mixed_lengths(np.random.default_rng(0), 4000)
+    assert np.median(lengths) == pytest.approx(text_models.MEDIAN_TOKENS, rel=0.05)
 
 
 def test_the_model_gives_about_as_many_terms_as_a_trained_one(model):
-    [text] = encode_texts.made_up_texts(load_tokenizer(model), [64], np.random.default_rng(0))
-    positive = (encode_texts.load_ours("splade", str(model)).dense([text]) > 0).sum()
-    assert abs(int(positive) - encode_texts.SPLADE_TERMS) < 5
+    [text] = text_models.synthetic_texts(load_tokenizer(model), [64], np.random.default_rng(0))
+    positive = (text_models.load_ours("splade", str(model)).dense([text]) > 0).sum()
+    assert abs(int(positive) - text_models.SPLADE_TERMS) < 5
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_the_model_gives_about_as_many_terms_as_a_trained_one(model):
 )
 def test_systems_give_the_same_vectors(model, shape, systems):
     texts = ["a boat on the sea", "moon", "", "words and more words " * 10]
-    found = encode_texts.compare(shape, str(model), texts, 2, 1, systems, 2)
+    found = text_models.compare(shape, str(model), texts, 2, 1, systems, 2)
     assert set(found["differences"]) == set(found["costs"]) == set(systems)
     assert max(found["differences"].values()) <= TOLERANCE
     assert all(len(rounds) == 2 and rounds[0]["cpu_s"] > 0 for rounds in found["costs"].values())
@@ -74,13 +74,13 @@ def test_systems_give_the_same_vectors(model, shape, systems):
 
 
 def test_vectors_of_the_naive_formula_keep_the_top_k(model):
-    vectors = encode_texts.load_naive("vdr", str(model)).vectors(["a boat", "the moon"], 1)
-    assert vectors.getnnz(axis=1).tolist() == [encode_texts.VDR_TERMS] * 2
+    vectors = text_models.load_naive("vdr", str(model)).vectors(["a boat", "the moon"], 1)
+    assert vectors.getnnz(axis=1).tolist() == [text_models.VDR_TERMS] * 2
 
 
 def test_equal_lengths_are_compared_with_the_floor(model):
-    texts = encode_texts.made_up_texts(load_tokenizer(model), [12] * 3, np.random.default_rng(0))
-    figures = encode_texts.compare("vdr", str(model), texts, 2, 1, ["ours"], 1)["figures"]
+    texts = text_models.synthetic_texts(load_tokenizer(model), [12] * 3, np.random.default_rng(0))
+    figures = text_models.compare("vdr", str(model), texts, 2, 1, ["ours"], 1)["figures"]
     assert figures["mean_tokens"] == 12.0
     assert figures["matrix_product_floor_cpu_s"] >= 0 and figures["ours_over_floor"] > 0
 
@@ -94,25 +94,25 @@ def test_products_of_bert_base():
     batch, length = 2, 128
     multiplications = sum(
         count * int(np.prod(left)) * right[-1]
-        for count, left, right in encode_texts.products(config, batch, length, "vdr")
+        for count, left, right in text_models.products(config, batch, length, "vdr")
     )
     per_token = 12 * (4 * 768**2 + 2 * 768 * 3072 + 2 * 768 * length) + 768 * (30_522 - 999)
     assert multiplications == batch * length * per_token
-    splade = encode_texts.products(config, batch, length, "splade")
+    splade = text_models.products(config, batch, length, "splade")
     assert (1, (256, 768), (768, 768)) in splade and (1, (256, 768), (768, 30_522)) in splade
 
 
 def test_the_last_batch_may_be_smaller(monkeypatch):
     asked = []
-    monkeypatch.setattr(encode_texts, "products", lambda config, batch, length, shape: asked.append(batch) or [])
-    assert encode_texts.matrix_product_seconds({}, 70, 8, 32, "vdr") == 0.0
+    monkeypatch.setattr(text_models, "products", lambda config, batch, length, shape: asked.append(batch) or [])
+    assert text_models.matrix_product_seconds({}, 70, 8, 32, "vdr") == 0.0
     assert asked == [6, 32]
 
 
 def test_naive_needs_more_memory(model):
     """Full logits of 8 texts of 200 tokens are 8 x 200 x 30,522 floats, 186 MiB."""
-    texts = encode_texts.made_up_texts(load_tokenizer(model), [200] * 8, np.random.default_rng(0))
-    peaks = {name: encode_texts.peak("splade", str(model), texts, 8, 1, name) for name in ("ours", "naive")}
+    texts = text_models.synthetic_texts(load_tokenizer(model), [200] * 8, np.random.default_rng(0))
+    peaks = {name: text_models.peak("splade", str(model), texts, 8, 1, name) for name in ("ours", "naive")}
     assert peaks["naive"]["extra"] > 180 << 20
     assert peaks["ours"]["extra"] < peaks["naive"]["extra"] / 2
 
@@ -120,7 +120,7 @@ def test_naive_needs_more_memory(model):
 def test_images_give_the_same_vectors_and_tell_where_time_goes(pictures):
     paths = pictures["cases"]["pictures"]
     assert len(paths) == 3 and all(Path(path).is_file() for path in paths)
-    found = encode_images.compare("image", pictures["folder"], paths, 2, 1, ["ours", "naive"], 1)
+    found = image_models.compare("image", pictures["folder"], paths, 2, 1, ["ours", "naive"], 1)
     assert found["differences"]["naive"] <= TOLERANCE
     figures = found["figures"]
     assert figures["vocabulary"] == 27_623
@@ -129,5 +129,5 @@ def test_images_give_the_same_vectors_and_tell_where_time_goes(pictures):
 
 
 def test_image_memory_is_counted_above_the_model(pictures):
-    peaks = encode_images.peak("image", pictures["folder"], pictures["cases"]["pictures"], 3, 1, "ours")
+    peaks = image_models.peak("image", pictures["folder"], pictures["cases"]["pictures"], 3, 1, "ours")
     assert peaks["before"] > 0 and peaks["extra"] >= 0

@@ -10,8 +10,7 @@ from typer.testing import CliRunner
 
 from eval.efficiency import overview
 from eval.efficiency.command import command
-from eval.efficiency.options import Options
-from eval.efficiency.report import Ratio, Report, Spread
+from eval.efficiency.suite import Options, Ratio, Report, Spread
 from lexvl_anserini.cli import make_app
 
 INDEX = Report(
@@ -33,7 +32,7 @@ OTHERS = {"search": Report(notes=("a is approximate",)), "dense": Report(), "vdr
 
 
 def parts_that_return(reports):
-    return {name: overview.Part(lambda _, r=report: r, Options()) for name, report in reports.items()}
+    return {name: overview.SizedSuite(lambda _, r=report: r, Options()) for name, report in reports.items()}
 
 
 def test_rows_hold_both_clocks_and_leave_out_what_was_not_measured():

@@ -14,16 +14,16 @@ from scipy import sparse
 
 from eval.efficiency.vectors import (
     BLOCK,
-    MadeUpTower,
-    Shape,
+    SyntheticTower,
+    VectorShape,
     as_queries,
     generate,
-    made_up_corpus,
-    made_up_terms,
-    make_queries,
     queries_from_pool,
     read_given,
     shape_of,
+    synthetic_corpus,
+    synthetic_queries,
+    synthetic_terms,
     terms_by_frequency,
     write_shards,
 )
@@ -33,7 +33,7 @@ from lexvl_anserini.records import ImpactDocument, ImpactQuery
 from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
 from lexvl_anserini.vocabulary import Vocabulary
 
-SMALL = Shape(terms=3, size=8, exponent=1.0, shift=0.0, least=1, gamma=2.0, scale=40.0)
+SMALL = VectorShape(terms=3, size=8, exponent=1.0, shift=0.0, least=1, gamma=2.0, scale=40.0)
 
 
 def test_inclusion_is_the_law_capped_at_one():
@@ -46,7 +46,7 @@ def test_inclusion_is_the_law_capped_at_one():
 
 
 def test_all_terms_of_the_vocabulary():
-    everything = Shape(terms=8, size=8, exponent=1.0, shift=0.0, least=1, gamma=2.0, scale=40.0)
+    everything = VectorShape(terms=8, size=8, exponent=1.0, shift=0.0, least=1, gamma=2.0, scale=40.0)
     vectors = generate(everything, 5, np.random.default_rng(0))
     assert vectors.indices.reshape(5, 8).tolist() == [list(range(8))] * 5
 
@@ -60,7 +60,7 @@ def test_all_terms_of_the_vocabulary():
 )
 @settings(max_examples=60, deadline=None)
 def test_rows_are_ascending_and_complete(terms, spare, exponent, shift, seed):
-    shape = Shape(terms, terms + spare, exponent, shift, 1, 2.0, 40.0)
+    shape = VectorShape(terms, terms + spare, exponent, shift, 1, 2.0, 40.0)
     vectors = generate(shape, 7, np.random.default_rng(seed))
     dims = vectors.indices.reshape(7, terms)
     assert (np.diff(dims, axis=1) > 0).all() if terms > 1 else True
@@ -96,7 +96,7 @@ def test_more_terms_than_the_vocabulary_are_refused():
 
 
 def tower(seed=1):
-    return MadeUpTower(SMALL, seed, made_up_terms(SMALL))
+    return SyntheticTower(SMALL, seed, synthetic_terms(SMALL))
 
 
 def test_a_vector_depends_on_its_number_and_the_seed_only():
@@ -146,18 +146,18 @@ def test_another_seed_is_another_making(tmp_path):
 
 
 def test_the_corpus_streams_again():
-    corpus = made_up_corpus(3)
+    corpus = synthetic_corpus(3)
     assert [d.doc_id for d in corpus.documents()] == [d.doc_id for d in corpus.documents()]
     assert list(corpus.topics()) == list(corpus.qrels()) == []
 
 
 def test_queries_have_the_terms_asked_for():
-    queries = make_queries(SMALL, 4, 2, made_up_terms(SMALL), seed=1)
+    queries = synthetic_queries(SMALL, 4, 2, synthetic_terms(SMALL), seed=1)
     assert [query.query_id for query in queries] == ["q00000", "q00001", "q00002", "q00003"]
     assert all(len(query.vector) == 2 and max(query.vector.values()) == 255 for query in queries)
-    assert queries == make_queries(SMALL, 4, 2, made_up_terms(SMALL), seed=1)
+    assert queries == synthetic_queries(SMALL, 4, 2, synthetic_terms(SMALL), seed=1)
     with pytest.raises(UsageError, match="expected 1 to 8"):
-        make_queries(SMALL, 4, 9, made_up_terms(SMALL))
+        synthetic_queries(SMALL, 4, 9, synthetic_terms(SMALL))
 
 
 def test_long_queries_lose_bits_until_no_score_passes_the_bound():
@@ -181,8 +181,8 @@ def test_pooled_queries_of_few_terms_are_shorter():
     assert query.vector == {"one": 1}
 
 
-def test_documents_without_terms_have_nothing_to_ask_for():
-    with pytest.raises(DataError, match="nothing to ask for"):
+def test_no_query_is_drawn_from_documents_without_terms():
+    with pytest.raises(DataError, match="no query can be drawn"):
         queries_from_pool([ImpactDocument("d", {})], 1, 30, Vocabulary(["one"]))
 
 

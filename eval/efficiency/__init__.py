@@ -1,4 +1,4 @@
-"""Benchmarks on this machine: ratios and shares of one run, never a pass or a failure.
+"""Benchmarks on this machine: a suite returns ratios and shares of one run, never a pass or a failure.
 
 python -m eval.efficiency --suite index
 python -m eval.efficiency --suite search
@@ -8,4 +8,12 @@ python -m eval.efficiency --suite encode
 python -m eval.efficiency --suite overhead --checkpoint minilm
 python -m eval.efficiency --suite memory
 python -m eval.efficiency --suite startup
+
+command       the command line, and the table of suites
+suite         what a suite takes (Options) and returns (Report)
+index, search, encode, cost, process, overview   the suites; process has startup, memory and overhead
+collection, vectors   the documents and queries of a suite: a user's own or synthetic
+systems       what index and search compare: ours, stock Pyserini, Lucene alone, FAISS, Seismic
+text_models, image_models   what encode compares
+processes     child processes, each measured on its own
 """

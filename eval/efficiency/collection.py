@@ -1,18 +1,21 @@
-"""The shards and queries a suite measures on: made up, or a user's own."""
+"""The inputs of suites: shards with queries, synthetic or a user's own; and a corpus of demo texts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from eval.efficiency.options import Options
-from eval.efficiency.processes import run_once
-from lexvl_anserini.errors import UsageError
+import orjson
 
-SHAPE = "splade"
+from eval.efficiency.processes import run_once
+from eval.efficiency.suite import Options
+from lexvl_anserini.errors import UsageError
+from lexvl_anserini.records import ImpactQuery
+
 QUERY_COUNT = 200
 QUERY_TERMS = 30
 
@@ -27,7 +30,7 @@ class Collection(NamedTuple):
 
 @contextmanager
 def working_folder(options: Options) -> Iterator[Path]:
-    """The user's `workdir`, which stays, or a temporary folder."""
+    """The user's `workdir`, which remains, or a temporary folder."""
     if options.workdir is not None:
         options.workdir.mkdir(parents=True, exist_ok=True)
         yield options.workdir
@@ -36,34 +39,22 @@ def working_folder(options: Options) -> Iterator[Path]:
             yield Path(folder)
 
 
-def one_shape(options: Options, default: str = SHAPE) -> str:
-    """The shape of made-up vectors.
-
-    Raises:
-        UsageError: several were given.
-    """
-    shapes = options.shape or (default,)
-    if len(shapes) > 1:
-        raise UsageError("several --shape are for the suite encode; give one")
-    return shapes[0]
-
-
 def prepare(
     options: Options, folder: Path, documents: int, shard_format: str = "parquet", terms: int | None = None
 ) -> Collection:
-    """Writes what is made up, in a child, and the queries; a user's shards are read where they are.
+    """Writes the synthetic data and the queries in a child; a user's shards stay where they are.
 
     Raises:
         LexvlError: the shards, the queries or the options do not fit.
     """
     if options.shards is not None and (options.documents or options.shape or options.terms):
-        raise UsageError("--shards brings its own documents; leave out --documents, --shape and --terms")
+        raise UsageError("--shards has its own documents; leave out --documents, --shape and --terms")
     made = run_once(
         "eval.efficiency.collection:write",
         folder=str(folder),
         shards=options.shards and str(options.shards),
         queries=options.queries and str(options.queries),
-        shape=one_shape(options),
+        shape=options.one_shape(),
         terms=terms or options.terms,
         documents=documents,
         shard_format=shard_format,
@@ -86,7 +77,7 @@ def write(
     query_terms: int,
     seed: int | None,
 ) -> dict[str, object]:
-    """What `prepare` lets a child do; returns where things are and how many documents there are."""
+    """What the child of `prepare` runs; returns the paths and the number of documents."""
     from eval.efficiency import vectors
     from lexvl_anserini.manifest import read_manifest
     from lexvl_anserini.shards.writing import write_queries
@@ -94,24 +85,24 @@ def write(
     seed = vectors.SEED if seed is None else seed
     given = vectors.read_given(Path(queries), query_count) if queries else None
     if shards is None:
-        made = vectors.shape_of(shape, terms)
+        law = vectors.shape_of(shape, terms)
         first = vectors.terms_by_frequency(given) if given else []
-        # The name says what is in it, so that a kept folder holds several.
-        name = f"{shape}-{made.terms}-{documents}-{seed}{'-asked' if given else ''}.{shard_format}"
+        # The name states the contents, so that a folder that is kept can hold several.
+        name = f"{shape}-{law.terms}-{documents}-{seed}{'-asked' if given else ''}.{shard_format}"
         where = Path(folder) / name
-        manifest = vectors.write_shards(where, made, documents, seed, shard_format, first)
-        vocabulary = vectors.made_up_terms(made, first)
-        asked = given or vectors.make_queries(made, query_count, query_terms, vocabulary, seed)
+        manifest = vectors.write_shards(where, law, documents, seed, shard_format, first)
+        vocabulary = vectors.synthetic_terms(law, first)
+        found = given or vectors.synthetic_queries(law, query_count, query_terms, vocabulary, seed)
     else:
         where = Path(shards)
         manifest = read_manifest(where)
-        asked = given or pooled_queries(where, query_count, query_terms, seed)
+        found = given or pooled_queries(where, query_count, query_terms, seed)
     target = Path(folder) / f"queries-{where.name}.jsonl"
-    write_queries(asked, target)
+    write_queries(found, target)
     return {"shards": str(where), "queries": str(target), "documents": manifest.counts["documents"]}
 
 
-def pooled_queries(shards: Path, count: int, terms: int, seed: int) -> list:
+def pooled_queries(shards: Path, count: int, terms: int, seed: int) -> list[ImpactQuery]:
     """Queries drawn from the postings of a user's shards.
 
     Raises:
@@ -126,3 +117,27 @@ def pooled_queries(shards: Path, count: int, terms: int, seed: int) -> list:
         raise UsageError(f"{shards}: {manifest.kind} shards; these suites compare lexical ones (kind 'impact')")
     vocabulary = read_vocabulary(shards, manifest)
     return queries_from_pool(read_impacts(shards, manifest, vocabulary), count, terms, vocabulary, seed)
+
+
+def read_queries(path: str) -> list[ImpactQuery]:
+    """The queries that `prepare` wrote."""
+    rows = (orjson.loads(line) for line in Path(path).read_bytes().splitlines())
+    return [ImpactQuery(row["id"], row["vector"]) for row in rows]
+
+
+def write_corpus(folder: Path, documents: int) -> None:
+    """Writes a corpus in BEIR's layout: `documents` demo captions under new ids, one query, one judgement."""
+    from lexvl_anserini.data.dataset import load_dataset
+
+    def endless() -> Iterator[str]:
+        while True:
+            for document in load_dataset("demo", split="train", direction="text-to-text").documents():
+                yield document.contents
+
+    folder.mkdir(parents=True)
+    with open(folder / "corpus.jsonl", "wb") as out:
+        for number, text in enumerate(islice(endless(), documents)):
+            out.write(orjson.dumps({"_id": f"d{number}", "title": "", "text": text}) + b"\n")
+    (folder / "queries.jsonl").write_bytes(orjson.dumps({"_id": "q0", "text": "a boat"}) + b"\n")
+    (folder / "qrels").mkdir()
+    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq0\td0\t1\n")

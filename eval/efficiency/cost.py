@@ -1,4 +1,4 @@
-"""Cost curve: what indexing and searching take as the collection grows, FAISS flat beside it."""
+"""The suite cost: the costs of indexing and searching as the collection grows, with FAISS flat for comparison."""
 
 from __future__ import annotations
 
@@ -6,30 +6,40 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from eval.efficiency.collection import one_shape, prepare, working_folder
-from eval.efficiency.index import ENVIRON, index_bytes
-from eval.efficiency.options import Options
+from eval.efficiency.collection import prepare, working_folder
+from eval.efficiency.index import index_bytes
 from eval.efficiency.processes import Worker, run_once
-from eval.efficiency.report import Ratio, Report, mib, ratio, spread
 from eval.efficiency.search import HITS, Rounds, chosen, start
+from eval.efficiency.suite import Options, Ratio, Report, mib, ratio, spread
+from eval.efficiency.systems import INDEXERS
 from lexvl_anserini.errors import UsageError
+from lexvl_anserini.files import atomic_write
 
 SIZES = (10_000, 100_000, 1_000_000)
 TERMS = 64
 QUERY_COUNT = 50
 ROUNDS = 2
-# Both are built here; others of the suite search may be asked for beside them.
+# Both are built here; a user may add other systems of the suite search.
 SYSTEMS = ("ours", "faiss-flat")
+
+# Title of a panel, and the prefixes of its columns.
+PANELS: Sequence[tuple[str, tuple[str, ...]]] = (
+    ("building, seconds", ("build_s", "build_cpu_s")),
+    ("size, bytes", ("bytes",)),
+    ("peak memory, MiB", ("build_peak_mib", "search_peak_mib")),
+    ("median query, CPU milliseconds", ("cpu_ms_k",)),
+)
 
 
 def measure(options: Options) -> Report:
     """One row per size and system: building time, bytes, peak memory, milliseconds per query.
 
     Raises:
-        UsageError: the systems leave out ours, whose curve it is.
+        UsageError: ours is not among the systems; the curve is ours.
     """
     if options.system is not None and "ours" not in options.system:
         raise UsageError("the suite cost draws our curve; add --system ours")
@@ -42,7 +52,7 @@ def measure(options: Options) -> Report:
         rows.extend(found)
         ratios.extend(compared)
     settings = {
-        "vectors": one_shape(options),
+        "vectors": options.one_shape(),
         "terms_per_document": options.terms,
         "queries": options.query_count,
         "rounds": ROUNDS,
@@ -51,11 +61,12 @@ def measure(options: Options) -> Report:
 
 
 def one_size(options: Options, folder: Path, documents: int) -> tuple[list[dict[str, Any]], list[Ratio]]:
-    """Makes a collection, indexes it, and searches it and what is compared with it in turns."""
+    """Creates a collection, indexes it, and searches it with all systems in turns."""
     collection = prepare(options, folder, documents)
     index = folder / f"index-{collection.shards.name}"
     shutil.rmtree(index, ignore_errors=True)
-    built = run_once("eval.efficiency.index:ours", ENVIRON, shards=str(collection.shards), index=str(index), threads=1)
+    indexer = INDEXERS["ours"]
+    built = run_once(indexer.function, indexer.environ, shards=str(collection.shards), index=str(index), threads=1)
     hits = options.hits or HITS
     with ExitStack() as stack:
         workers = {
@@ -63,7 +74,7 @@ def one_size(options: Options, folder: Path, documents: int) -> tuple[list[dict[
             for name in chosen(options.system or SYSTEMS)
         }
         rounds = Rounds(workers, hits, 1)
-        # The first round warms caches and Java's compiler, and is forgotten.
+        # The first round warms caches and Java's compiler; its results are dropped.
         for _ in range(1 + ROUNDS):
             rounds.run()
         building = {
@@ -78,7 +89,7 @@ def one_size(options: Options, folder: Path, documents: int) -> tuple[list[dict[
             {
                 "documents": documents,
                 "system": name,
-                **(building.get(name) or told(worker)),
+                **(building.get(name) or building_of(worker)),
                 **latencies(rounds, name, hits),
             }
             for name, worker in workers.items()
@@ -86,8 +97,8 @@ def one_size(options: Options, folder: Path, documents: int) -> tuple[list[dict[
         return rows, list(size_ratios(rounds, documents, hits))
 
 
-def told(worker: Worker) -> dict[str, Any]:
-    """What a worker told of the index it built for itself; nothing for one that reads ours."""
+def building_of(worker: Worker) -> dict[str, Any]:
+    """The cost of the index that a worker built for itself; nothing for one that reads ours."""
     about: Mapping[str, Any] = worker.about
     found = {"build_s": round(about["build_s"], 2)} if "build_s" in about else {}
     return {**found, "bytes": about["bytes"]} if "bytes" in about else found
@@ -111,3 +122,35 @@ def size_ratios(rounds: Rounds, documents: int, hits: Sequence[int]) -> Iterator
                 if name != "ours":
                     others = rounds.single(name, "latency", k, field)
                     yield ratio(f"{documents:,} documents: {name} / ours, {what}, k={k}", others, mine)
+
+
+def panel_lines(rows: Sequence[Mapping[str, Any]], beginnings: tuple[str, ...]) -> dict[str, list[tuple[int, float]]]:
+    """The lines of a panel: by system and column, (documents, value)."""
+    lines: dict[str, list[tuple[int, float]]] = {}
+    for row in rows:
+        for key, value in row.items():
+            if key.startswith(beginnings):
+                lines.setdefault(f"{row['system']} {key.replace('_', ' ')}", []).append((row["documents"], value))
+    return lines
+
+
+def draw_cost(report: Report, path: Path) -> None:
+    """Draws a panel for each of time, size, memory and latency over the number of documents, both axes logarithmic."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from PIL import Image
+
+    figure = Figure(figsize=(11, 8), layout="constrained")
+    FigureCanvasAgg(figure)
+    for axes, (title, beginnings) in zip(figure.subplots(2, 2).flat, PANELS, strict=True):
+        for label, points in panel_lines(report.rows, beginnings).items():
+            axes.plot(*zip(*points, strict=True), marker="o", label=label)
+        axes.set(title=title, xlabel="documents", xscale="log", yscale="log")
+        axes.grid(True, which="both", alpha=0.3)
+        axes.legend(fontsize="small")
+    drawn, small = BytesIO(), BytesIO()
+    figure.savefig(drawn, format="png", dpi=90)
+    # Lines need few colours: a third of the bytes.
+    Image.open(drawn).convert("RGB").quantize(32).save(small, format="png", optimize=True)
+    with atomic_write(path) as out:
+        out.write(small.getvalue())

@@ -1,4 +1,4 @@
-"""Indexing: ours against stock Pyserini's, each run a process of its own, in turns."""
+"""The suite index: our indexing against stock Pyserini's, each run in its own process, in turns."""
 
 from __future__ import annotations
 
@@ -7,38 +7,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from eval.efficiency import stock
-from eval.efficiency.collection import one_shape, prepare, working_folder
-from eval.efficiency.options import Options
-from eval.efficiency.processes import Outcome, Stopwatch, run_once
-from eval.efficiency.report import Ratio, Report, mib, ratio, spread
-from lexvl_anserini.engines.jvm import INDEXING_OPTIONS
+from eval.efficiency.collection import prepare, working_folder
+from eval.efficiency.processes import Outcome, run_once
+from eval.efficiency.suite import Options, Ratio, Report, mib, ratio, spread
+from eval.efficiency.systems import INDEXERS
 from lexvl_anserini.errors import LexvlError, UnknownName
 from lexvl_anserini.manifest import read_manifest
 
 DOCUMENTS = 20_000
 REPEATS = 3
-
-# What `python -m lexvl_anserini.index` gives Java, too: the suite measures what that command costs.
-ENVIRON: Mapping[str, str] = {"LEXVL_JAVA_OPTIONS": INDEXING_OPTIONS}
-
-# Name of the system: function of the child, format of its shards, environment.
-SYSTEMS: Mapping[str, tuple[str, str, Mapping[str, str]]] = {
-    "ours": ("eval.efficiency.index:ours", "jsonl", ENVIRON),
-    "ours-parquet": ("eval.efficiency.index:ours", "parquet", ENVIRON),
-    "stock": ("eval.efficiency.stock:index", "jsonl", stock.ENVIRON),
-}
-
-
-def ours(shards: str, index: str, threads: int) -> dict[str, float]:
-    """Our indexing; returns what it cost once Java ran."""
-    from lexvl_anserini import build_index
-    from lexvl_anserini.engines import jvm
-
-    jvm.start()
-    with Stopwatch() as watch:
-        build_index(shards, index, threads=threads)
-    return watch.told()
 
 
 def measure(options: Options) -> Report:
@@ -57,14 +34,14 @@ def measure(options: Options) -> Report:
         found: dict[str, Any] = {}
         for _ in range(repeats):
             for name in names:
-                function, shard_format, environ = SYSTEMS[name]
+                system = INDEXERS[name]
                 index = folder / f"index-{name}"
                 shutil.rmtree(index, ignore_errors=True)
-                where = shards[shard_format]
-                runs[name].append(run_once(function, environ, shards=str(where), index=str(index), threads=threads))
+                arguments = {"shards": str(shards[system.shard_format]), "index": str(index), "threads": threads}
+                runs[name].append(run_once(system.function, system.environ, **arguments))
                 sizes[name] = index_bytes(index)
                 if name not in found:
-                    found[name] = run_once("eval.efficiency.lucene:held", index=str(index)).result
+                    found[name] = run_once("eval.efficiency.systems:index_counts", index=str(index)).result
                 shutil.rmtree(index)
         settings = {**describe(options, next(iter(shards.values()))), "threads": threads, "repeats": repeats}
     expect_equal(found)
@@ -73,7 +50,7 @@ def measure(options: Options) -> Report:
 
 
 def shards_by_format(options: Options, folder: Path, documents: int) -> dict[str, Path]:
-    """The shards in each format that is there or can be made."""
+    """The shards in each format: a user's own, or synthetic ones in both formats."""
     if options.shards is not None:
         name = read_manifest(options.shards).layout["shard_format"]
         return {name: prepare(options, folder, documents).shards}
@@ -81,12 +58,12 @@ def shards_by_format(options: Options, folder: Path, documents: int) -> dict[str
 
 
 def chosen_systems(options: Options, shards: Mapping[str, Path]) -> list[str]:
-    """The systems asked for, of those that can read the shards there are.
+    """The requested systems, of those that can read the shards.
 
     Raises:
         UnknownName: no such system, or none that reads these shards.
     """
-    possible = [name for name, (_, shard_format, _) in SYSTEMS.items() if shard_format in shards]
+    possible = [name for name, system in INDEXERS.items() if system.shard_format in shards]
     for name in options.system or ():
         if name not in possible:
             raise UnknownName("system of these shards", name, possible)
@@ -94,9 +71,9 @@ def chosen_systems(options: Options, shards: Mapping[str, Path]) -> list[str]:
 
 
 def describe(options: Options, shards: Path) -> dict[str, Any]:
-    """What was indexed."""
+    """The collection, for the settings of a report."""
     counts = read_manifest(shards).counts
-    shape = str(options.shards) if options.shards else one_shape(options)
+    shape = str(options.shards) if options.shards else options.one_shape()
     return {
         "vectors": shape,
         "documents": counts["documents"],
@@ -113,11 +90,13 @@ def index_bytes(index: Path) -> int:
 
 
 def expect_equal(found: Mapping[str, Any]) -> None:
-    """Raises LexvlError unless all indexes hold the same: otherwise their costs do not compare."""
+    """Raises LexvlError if the indexes hold different counts: their costs are not comparable then."""
     first = next(iter(found))
     for name, counts in found.items():
         if counts != found[first]:
-            raise LexvlError(f"the index of {name} holds {counts}, that of {first} {found[first]}; nothing compares")
+            raise LexvlError(
+                f"the index of {name} holds {counts}, that of {first} {found[first]}; their costs are not comparable"
+            )
 
 
 def row(name: str, runs: list[Outcome], size: int) -> dict[str, Any]:
@@ -134,7 +113,7 @@ def row(name: str, runs: list[Outcome], size: int) -> dict[str, Any]:
 
 
 def compare(runs: Mapping[str, list[Outcome]], sizes: Mapping[str, int]) -> tuple[Ratio, ...]:
-    """Stock over ours, if both were run: whole processes, then indexing alone, without start-up and imports."""
+    """Stock over ours, if both run: whole processes, then indexing alone, without start-up and imports."""
     if "stock" not in runs:
         return ()
     whole: Mapping[str, Callable[[Outcome], float]] = {

@@ -1,4 +1,4 @@
-"""All comparisons of the Lucene engine in one command: the ratios aimed at, those measured here, and the cost curve.
+"""The suite overview: all comparisons of the Lucene engine, target and measured ratios, and the cost curve.
 
 python -m eval.efficiency --suite overview --format markdown --output overview.json
 """
@@ -11,51 +11,54 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from eval.efficiency import cost, index, search
-from eval.efficiency.options import Options
-from eval.efficiency.report import Ratio, Report
+from eval.efficiency.suite import Options, Ratio, Report
 
-# Filled into a ratio's name.
+# The clocks in the names of ratios.
 CLOCKS = ("CPU", "wall")
 
 
-class Part(NamedTuple):
-    """A suite at one size, and whether it asks queries that a user may bring."""
+class SizedSuite(NamedTuple):
+    """A suite at one size; `takes_queries` is True if it can use the queries of a user."""
 
     measure: Callable[[Options], Report]
     options: Options
-    asks: bool = False
+    takes_queries: bool = False
 
 
-PARTS: Mapping[str, Part] = MappingProxyType(
+PARTS: Mapping[str, SizedSuite] = MappingProxyType(
     {
-        "index": Part(index.measure, Options(documents=(20_000,), repeats=3)),
-        "search": Part(
+        "index": SizedSuite(index.measure, Options(documents=[20_000], repeats=3)),
+        "search": SizedSuite(
             search.measure,
-            Options(documents=(20_000,), query_count=1000, repeats=2, system=("ours", "stock", "lucene")),
-            asks=True,
+            Options(documents=[20_000], query_count=1000, repeats=2, system=["ours", "stock", "lucene"]),
+            takes_queries=True,
         ),
-        "dense": Part(
+        "dense": SizedSuite(
             search.measure,
-            Options(documents=(100_000,), query_count=100, repeats=2, system=("ours", "faiss-flat", "faiss-hnsw")),
-            asks=True,
+            Options(documents=[100_000], query_count=100, repeats=2, system=["ours", "faiss-flat", "faiss-hnsw"]),
+            takes_queries=True,
         ),
-        "vdr": Part(
+        "vdr": SizedSuite(
             search.measure,
             Options(
-                documents=(20_000,), shape=("vdr",), query_count=50, query_terms=768, repeats=2,
-                system=("ours", "stock", "lucene", "faiss-flat"),
+                documents=[20_000],
+                shape=["vdr"],
+                query_count=50,
+                query_terms=768,
+                repeats=2,
+                system=["ours", "stock", "lucene", "faiss-flat"],
             ),
         ),
-        "cost": Part(cost.measure, Options()),
+        "cost": SizedSuite(cost.measure, Options()),
     }
-)  # fmt: skip
+)
 
 
 class Goal(NamedTuple):
-    """A line of the table: what it says, of which part, by which ratio (`{}` is the clock), and what was aimed at."""
+    """A row of the table: its part, its text, its ratio (`{}` is the clock), and the target."""
 
     part: str
-    says: str
+    text: str
     ratio: str
     aim: str = ""
 
@@ -95,47 +98,47 @@ def measure(options: Options) -> Report:
     """Runs every part; one row per goal whose ratio was measured, and the parts' own reports.
 
     Raises:
-        LexvlError: a part compares what does not compare.
+        LexvlError: the systems of a part return different results.
     """
     reports = {name: part.measure(chosen(part, options)) for name, part in PARTS.items()}
     notes = [f"{name}: {note}" for name, report in reports.items() for note in (settings_note(report), *report.notes)]
     return Report(rows=tuple(rows(reports)), notes=(*notes, *memory_notes(reports["cost"])), parts=reports)
 
 
-def chosen(part: Part, options: Options) -> Options:
-    """A part's options with what the user set of those that all parts share."""
-    queries = options.queries if part.asks else None
+def chosen(part: SizedSuite, options: Options) -> Options:
+    """A part's options with those of the user's that all parts share."""
+    queries = options.queries if part.takes_queries else None
     return replace(part.options, workdir=options.workdir, seed=options.seed, queries=queries)
 
 
 def rows(reports: Mapping[str, Report]) -> Iterator[dict[str, Any]]:
-    """One line per goal: the ratio by CPU and by wall time, or of something that no clock tells."""
+    """One row per goal: the ratio by CPU and by wall time, or of a size."""
     for goal in GOALS:
         found = {ratio.what: ratio for ratio in reports[goal.part].ratios}
-        row: dict[str, Any] = {"figure": goal.says, "aim": goal.aim}
+        row: dict[str, Any] = {"figure": goal.text, "aim": goal.aim}
         names = [goal.ratio.format(clock) for clock in CLOCKS]
         if not set(names) & set(found):
             continue
         timed = "{}" in goal.ratio
         for clock, name in zip(CLOCKS, names, strict=True):
-            row[f"by {clock} time" if timed else "by size"] = told(found[name])
+            row[f"by {clock} time" if timed else "by size"] = as_text(found[name])
         yield row
 
 
-def told(ratio: Ratio) -> str:
-    """The median, and the range over rounds where there were several."""
+def as_text(ratio: Ratio) -> str:
+    """The median, and the range over rounds if there are several."""
     middle, low, high, rounds = ratio.spread
     return f"{middle:.2f} ({low:.2f} to {high:.2f})" if rounds > 1 else f"{middle:.2f}"
 
 
 def settings_note(report: Report) -> str:
-    """What a part measured, in a line."""
+    """The settings of a part, in one line."""
     return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in report.settings.items())
 
 
 def memory_notes(curve: Report) -> Iterator[str]:
-    """Whether indexing needs more memory for more documents."""
+    """The peak memory of indexing by number of documents."""
     peaks = {row["documents"]: row["build_peak_mib"] for row in curve.rows if "build_peak_mib" in row}
     if len(peaks) > 1:
-        told_peaks = ", ".join(f"{documents:,} documents {peak:.0f} MiB" for documents, peak in peaks.items())
-        yield f"peak memory of indexing: {told_peaks}"
+        listed = ", ".join(f"{documents:,} documents {peak:.0f} MiB" for documents, peak in peaks.items())
+        yield f"peak memory of indexing: {listed}"

@@ -1,10 +1,12 @@
-"""Children that are measured: each a fresh interpreter, so that nothing an earlier one left counts.
+"""Child processes that are measured: each is a fresh interpreter, without anything that an earlier one left.
 
-A child runs one function of this package, named `module:function`. `run_once` measures a function from start to exit
-of its process; a `Worker` stays, and answers requests, so that systems can take turns without starting anew.
+A child runs one function, named `module:function`. `run_once` measures a function from start to exit of its process; a
+`Worker` stays and answers requests, so that systems can take turns without starting again.
 
-Peak memory is the child's own high-water mark (VmHWM): the figure that `wait4` gives starts from what the parent
-held when it forked.
+The first line of a child's standard input holds the function's arguments; a function that returns `Ready` answers each
+further line, until the input ends. Answers are JSON lines on a file descriptor of their own: standard output belongs
+to Java. Peak memory is the child's own high-water mark (VmHWM): the figure of `wait4` starts from the memory of the
+parent at the fork.
 """
 
 from __future__ import annotations
@@ -14,7 +16,9 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, NamedTuple
@@ -26,11 +30,14 @@ from lexvl_anserini.errors import LexvlError
 STATUS = Path("/proc/self/status")
 CLEAR = Path("/proc/self/clear_refs")
 
+# What a child's interpreter runs. Not `-m`, which would load this module a second time as `__main__`.
+CHILD = "from eval.efficiency.processes import run_child; run_child()"
+
 
 class Outcome(NamedTuple):
-    """What a child returned and cost.
+    """The result and the cost of a child.
 
-    cpu_s       user and system time of the process and of the children it waited for
+    cpu_s       user and system time of the process and of the children that it waited for
     wall_s      from its start to its end
     peak_bytes  greatest resident memory of the process
     """
@@ -42,7 +49,7 @@ class Outcome(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """What the function of a worker returns: something to tell at once, and what answers requests."""
+    """The result of a worker's function: a first answer, and the function that answers requests."""
 
     about: Any
     answer: Callable[..., Any]
@@ -59,19 +66,19 @@ class Stopwatch:
         self.wall_s += time.perf_counter()
         self.cpu_s += time.process_time()
 
-    def told(self) -> dict[str, float]:
-        """As a child answers."""
+    def seconds(self) -> dict[str, float]:
+        """Both times, as a child answers."""
         return {"wall_s": self.wall_s, "cpu_s": self.cpu_s}
 
 
 def resident_bytes(field: str = "VmHWM") -> int:
-    """Resident memory of this process: the peak (VmHWM) or the present (VmRSS)."""
+    """Resident memory of this process: the peak (VmHWM) or the current value (VmRSS)."""
     line = next(line for line in STATUS.read_text().splitlines() if line.startswith(f"{field}:"))
     return int(line.split()[1]) * 1024
 
 
-def forget_peak() -> None:
-    """Lowers the peak of this process to what it holds now, so that the next peak is that of what follows."""
+def reset_peak() -> None:
+    """Lowers the peak of this process to its current memory, so that the next peak belongs to what follows."""
     CLEAR.write_text("5")
 
 
@@ -79,7 +86,7 @@ def start(function: str, arguments: Mapping[str, Any], log: IO[bytes], environ: 
     """Starts a child on `function`; returns the process and the stream of its answers."""
     reading, writing = os.pipe()
     child = subprocess.Popen(
-        [sys.executable, "-m", "eval.efficiency.child", function, str(writing)],
+        [sys.executable, "-c", CHILD, function, str(writing)],
         stdin=subprocess.PIPE,
         stdout=log,
         stderr=log,
@@ -93,7 +100,7 @@ def start(function: str, arguments: Mapping[str, Any], log: IO[bytes], environ: 
 
 
 def send(stream: IO[bytes], message: Mapping[str, Any]) -> None:
-    """One JSON line; a child that is gone tells why when it is asked for its answer."""
+    """Writes one JSON line; if the child has ended, `receive` reports why."""
     try:
         stream.write(orjson.dumps(message, default=str) + b"\n")
         stream.flush()
@@ -105,21 +112,46 @@ def receive(answers: IO[bytes], function: str, log: IO[bytes]) -> Any:
     """The next answer of a child.
 
     Raises:
-        LexvlError: the child raised, or ended without an answer; the message holds the last it said.
+        LexvlError: the child raised, or ended without an answer; the message holds the last line of its output.
     """
     line = answers.readline()
     if not line:
         log.seek(0)
-        said = log.read().decode(errors="replace").strip().splitlines()
-        raise LexvlError(f"{function} ended without an answer: {said[-1] if said else 'it said nothing'}")
+        lines = log.read().decode(errors="replace").strip().splitlines()
+        raise LexvlError(f"{function} ended without an answer: {lines[-1] if lines else 'it printed nothing'}")
     answer = orjson.loads(line)
     if "error" in answer:
         raise LexvlError(f"{function}: {answer['error']}")
     return answer["result"]
 
 
+def run_child() -> None:
+    """The main function of a child: runs the function that its command line names."""
+    name, answers = sys.argv[1], os.fdopen(int(sys.argv[2]), "wb")
+
+    def respond(act: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+        try:
+            value = act(**arguments)
+        except Exception as error:
+            traceback.print_exc()
+            answers.write(orjson.dumps({"error": str(error) or type(error).__name__}) + b"\n")
+            answers.flush()
+            return None
+        result = value.about if isinstance(value, Ready) else value
+        answers.write(orjson.dumps({"result": {"value": result, "peak_bytes": resident_bytes()}}) + b"\n")
+        answers.flush()
+        return value
+
+    module, _, function = name.partition(":")
+    lines = sys.stdin.buffer
+    value = respond(getattr(import_module(module), function), orjson.loads(lines.readline()))
+    if isinstance(value, Ready):
+        for line in lines:
+            respond(value.answer, orjson.loads(line))
+
+
 def run_once(function: str, environ: Mapping[str, str] | None = None, **arguments: Any) -> Outcome:
-    """Runs `function(**arguments)` in a child of its own and waits for its end.
+    """Runs `function(**arguments)` in its own child and waits for its end.
 
     Raises:
         LexvlError: the function raised, or the child died.
@@ -133,7 +165,7 @@ def run_once(function: str, environ: Mapping[str, str] | None = None, **argument
             finally:
                 child.stdin.close()
                 _, _, usage = os.wait4(child.pid, 0)
-                # Already waited for: subprocess must not look for it again.
+                # Already waited for: subprocess must not wait again.
                 child.returncode = 0
         wall_s = time.perf_counter() - started
     return Outcome(answer["value"], usage.ru_utime + usage.ru_stime, wall_s, answer["peak_bytes"])
@@ -142,7 +174,7 @@ def run_once(function: str, environ: Mapping[str, str] | None = None, **argument
 class Worker:
     """A child that stays: `function(**arguments)` there returns `Ready`, which answers every request.
 
-    about       what it told when it was ready
+    about       its first answer
     peak_bytes  its greatest resident memory so far
 
     Raises:
@@ -154,19 +186,18 @@ class Worker:
         self.log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (closed in close)
         self.child, self.answers = start(function, arguments, self.log, environ or {})
         try:
-            # What it told when it was ready.
             self.about = self._answer()
         except BaseException:
             self.close()
             raise
 
-    def ask(self, **request: Any) -> Any:
-        """One request and its answer.
+    def request(self, **arguments: Any) -> Any:
+        """Sends one request and returns its answer.
 
         Raises:
             LexvlError: the child raised, or died.
         """
-        send(self.child.stdin, request)
+        send(self.child.stdin, arguments)
         return self._answer()
 
     def close(self) -> None:

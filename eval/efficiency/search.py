@@ -1,82 +1,35 @@
-"""Searching: ours, stock Pyserini, Lucene alone, FAISS and Seismic, in turns, each in a process that stays."""
+"""The suite search: ours, stock Pyserini, Lucene alone, FAISS and Seismic, in turns, each in a process that stays."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
-from eval.efficiency import seismic, stock
-from eval.efficiency.collection import QUERY_COUNT, Collection, prepare, working_folder
-from eval.efficiency.index import ENVIRON, describe
-from eval.efficiency.options import Options
-from eval.efficiency.processes import Ready, Stopwatch, Worker, run_once
-from eval.efficiency.rankings import digest, load_queries, one_by_one
-from eval.efficiency.report import Ratio, Report, latency, mib, ratio, spread
+from eval.efficiency.collection import QUERY_COUNT, Collection, prepare, read_queries, working_folder
+from eval.efficiency.index import describe
+from eval.efficiency.processes import Worker, run_once
+from eval.efficiency.suite import Options, Ratio, Report, latency, mib, ratio, spread
+from eval.efficiency.systems import INDEXERS, SEARCHERS, SEISMIC_REMEDY, seismic_installed
 from lexvl_anserini.errors import LexvlError, UnknownName, UsageError
 
 DOCUMENTS = 100_000
 REPEATS = 3
 HITS = (10, 1000)
 
-NOTHING: Mapping[str, Any] = MappingProxyType({})
-
-
-class System(NamedTuple):
-    """What is compared.
-
-    worker    its function
-    tasks     what it is asked, each for every number of hits: `latency` (single queries), `batch` (all at once),
-              `sorted` (single queries in the total order)
-    reads     what of it: our index, the shards, or nothing, because its vectors are of its own making
-    """
-
-    worker: str
-    tasks: tuple[str, ...]
-    reads: str = "index"
-    environ: Mapping[str, str] = NOTHING
-    arguments: Mapping[str, Any] = NOTHING
-
-
-SYSTEMS: Mapping[str, System] = {
-    "ours": System("eval.efficiency.search:ours", ("latency", "batch")),
-    "stock": System("eval.efficiency.stock:search", ("latency", "batch"), environ=stock.ENVIRON),
-    "lucene": System("eval.efficiency.lucene:search", ("latency", "sorted")),
-    "faiss-flat": System("eval.efficiency.dense:search", ("latency",), "nothing", arguments={"kind": "flat"}),
-    "faiss-hnsw": System("eval.efficiency.dense:search", ("latency",), "nothing", arguments={"kind": "hnsw"}),
-    "seismic": System("eval.efficiency.seismic:search", ("latency",), "shards"),
-}
-
-
-def ours(index: str, queries: str) -> Ready:
-    """A worker around our engine, through what `search_index` uses."""
-    from lexvl_anserini.engines.index_folder import index_manifest
-    from lexvl_anserini.engines.opening import open_index
-
-    path = Path(index)
-    manifest = index_manifest(path)
-    engine = open_index(path, manifest)
-    asked = load_queries(queries)
-
-    def answer(task: str, hits: int, threads: int = 1) -> Any:
-        if task == "latency":
-            return one_by_one(lambda query: list(engine.search([query], hits)), asked)
-        if task == "found":
-            return [[d.doc_id for d in found] for found in engine.search(asked, hits)]
-        with Stopwatch() as watch:
-            lists = list(engine.search(asked, hits, threads))
-        return {**watch.told(), "digest": digest([(d.doc_id, d.score) for d in found] for found in lists)}
-
-    return Ready({"documents": manifest.counts["documents"]}, answer)
+# Of the rows, in a fixed order, so that the table does not depend on the measured tasks.
+COLUMNS = (
+    *("system", "task", "hits", "p50_ms", "p90_ms", "p95_ms", "p99_ms"),
+    *("mean_ms", "queries_per_s", "cpu_ms", "peak_mib"),
+)
 
 
 def measure(options: Options) -> Report:
     """Latency of single queries and throughput of a batch, by system and number of hits.
 
     Raises:
-        LexvlError: ours and stock rank differently: what they cost does not compare then.
+        LexvlError: ours and stock rank differently: their costs are not comparable then.
     """
     hits = options.hits or HITS
     with working_folder(options) as folder, ExitStack() as stack:
@@ -85,12 +38,12 @@ def measure(options: Options) -> Report:
         names = chosen(options.system)
         workers = {name: stack.enter_context(start(name, index, collection, options)) for name in names}
         rounds = Rounds(workers, hits, options.threads or 1)
-        # The first round warms caches and Java's compiler, and is forgotten.
+        # The first round warms caches and Java's compiler; its results are dropped.
         for _ in range(1 + (options.repeats or REPEATS)):
             rounds.run()
         settings = {
             **describe(options, collection.shards),
-            "queries": len(load_queries(str(collection.queries))),
+            "queries": len(read_queries(str(collection.queries))),
             "threads_of_batch": options.threads or 1,
             "rounds": options.repeats or REPEATS,
         }
@@ -104,35 +57,36 @@ def measure(options: Options) -> Report:
 
 
 def chosen(systems: Sequence[str] | None) -> list[str]:
-    """The systems asked for, in the order of the table; by default all that are installed.
+    """The requested systems, in the order of the table; by default all that are installed.
 
     Raises:
         UnknownName: no such system.
-        UsageError: Seismic is asked for and not installed.
+        UsageError: Seismic is requested and not installed.
     """
     for name in systems or ():
-        if name not in SYSTEMS:
-            raise UnknownName("system", name, SYSTEMS)
-    if systems and "seismic" in systems and not seismic.installed():
-        raise UsageError(f"the system 'seismic' is not installed: {seismic.REMEDY}")
-    return [name for name in SYSTEMS if (name in systems if systems else name != "seismic" or seismic.installed())]
+        if name not in SEARCHERS:
+            raise UnknownName("system", name, SEARCHERS)
+    if systems and "seismic" in systems and not seismic_installed():
+        raise UsageError(f"the system 'seismic' is not installed: {SEISMIC_REMEDY}")
+    return [name for name in SEARCHERS if (name in systems if systems else name != "seismic" or seismic_installed())]
 
 
 def built(collection: Collection, folder: Path) -> Path:
-    """Our index of the collection, made in a child unless it is there."""
+    """Our index of the collection, built in a child unless it exists."""
     index = folder / f"index-{collection.shards.name}"
-    run_once("eval.efficiency.index:ours", ENVIRON, shards=str(collection.shards), index=str(index), threads=1)
+    ours = INDEXERS["ours"]
+    run_once(ours.function, ours.environ, shards=str(collection.shards), index=str(index), threads=1)
     return index
 
 
 def start(name: str, index: Path, collection: Collection, options: Options) -> Worker:
     """The worker of a system."""
-    system = SYSTEMS[name]
+    system = SEARCHERS[name]
     if system.reads != "nothing":
         place = {"index": index, "shards": collection.shards}[system.reads]
-        return Worker(system.worker, system.environ, **{system.reads: str(place)}, queries=str(collection.queries))
+        return Worker(system.function, system.environ, **{system.reads: str(place)}, queries=str(collection.queries))
     return Worker(
-        system.worker,
+        system.function,
         system.environ,
         documents=collection.documents,
         query_count=options.query_count or QUERY_COUNT,
@@ -142,7 +96,7 @@ def start(name: str, index: Path, collection: Collection, options: Options) -> W
 
 
 class Rounds:
-    """Asks all systems in turns and keeps what they answered, by (system, task, hits)."""
+    """Sends requests to all systems in turns and keeps their answers, by (system, task, hits)."""
 
     def __init__(self, workers: Mapping[str, Worker], hits: Sequence[int], threads: int):
         self.workers, self.hits, self.threads = workers, hits, threads
@@ -154,8 +108,8 @@ class Rounds:
         for k in self.hits:
             for task in ("latency", "sorted", "batch"):
                 for name, worker in self.workers.items():
-                    if task in SYSTEMS[name].tasks:
-                        answer = worker.ask(task=task, hits=k, threads=self.threads)
+                    if task in SEARCHERS[name].tasks:
+                        answer = worker.request(task=task, hits=k, threads=self.threads)
                         if self.warm:
                             self.answers.setdefault((name, task, k), []).append(answer)
         self.warm = True
@@ -176,21 +130,7 @@ class Rounds:
                 row.update(latency([s for answer in answers for s in answer["wall_s"]]))
                 row["cpu_ms"] = round(spread([s for answer in answers for s in answer["cpu_s"]]).median * 1000, 3)
             rows.append(row)
-        # All columns in the order of the longest row, so that the table reads the same whatever was measured.
-        keys = (
-            "system",
-            "task",
-            "hits",
-            "p50_ms",
-            "p90_ms",
-            "p95_ms",
-            "p99_ms",
-            "mean_ms",
-            "queries_per_s",
-            "cpu_ms",
-            "peak_mib",
-        )
-        return [{key: row[key] for key in keys if key in row} for row in rows]
+        return [{key: row[key] for key in COLUMNS if key in row} for row in rows]
 
     def ratios(self) -> tuple[Ratio, ...]:
         """Every other system over ours: batches by wall and CPU time, single queries by their median."""
@@ -221,31 +161,31 @@ class Rounds:
                 yield ratio(f"ours / lucene by {order}: single query, {what}, k={k}", alone, bound)
 
     def single(self, name: str, task: str, k: int, field: str = "wall_s") -> list[float]:
-        """Per round, the seconds of a system's middle query: what interrupts a few does not count."""
+        """Per round, the seconds of a system's median query: interruptions of a few queries do not count."""
         return [spread(answer[field]).median for answer in self.answers.get((name, task, k), ())]
 
 
 def expect_agreement(answers: Mapping[tuple[str, str, int], list[Any]], hits: Sequence[int]) -> None:
-    """Raises LexvlError unless ours and stock found the same documents, scores and order."""
+    """Raises LexvlError if ours and stock find different documents, scores or orders."""
     for k in hits:
         digests = {
             name: answers[name, "batch", k][0]["digest"] for name in ("ours", "stock") if (name, "batch", k) in answers
         }
         if len(set(digests.values())) > 1:
-            raise LexvlError(f"ours and stock rank differently at k={k}; their times do not compare")
+            raise LexvlError(f"ours and stock rank differently at k={k}; their times are not comparable")
 
 
 def recall_notes(workers: Mapping[str, Worker], hits: Sequence[int]) -> tuple[str, ...]:
-    """How much of the exact answer the approximate systems find."""
+    """The share of the exact hits that the approximate systems find."""
     notes = []
     for name, reference in (("faiss-hnsw", "faiss-flat"), ("seismic", "ours")):
         for k in hits if name in workers and reference in workers else ():
-            exact, found = (workers[system].ask(task="found", hits=k) for system in (reference, name))
+            exact, found = (workers[system].request(task="found", hits=k) for system in (reference, name))
             notes.append(f"{name} is approximate: it finds {share_found(exact, found):.4f} of the first {k}")
     return tuple(notes)
 
 
 def share_found(exact: Sequence[Sequence[Any]], found: Sequence[Sequence[Any]]) -> float:
-    """Mean over queries of the share of the exact list that was found; an empty list is found."""
+    """Mean over queries of the share of the exact list that is found; an empty list counts as found."""
     shares = [len(set(e) & set(f)) / len(e) if e else 1.0 for e, f in zip(exact, found, strict=True)]
     return sum(shares) / len(shares)

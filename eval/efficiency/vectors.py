@@ -1,13 +1,13 @@
-"""Made-up lexical vectors that look like SPLADE's and VDR's, streamed, the same for the same seed.
+"""Synthetic lexical vectors with the distribution of SPLADE's and VDR's, streamed, the same for the same seed.
 
-A document has a fixed number of terms. Term number r (from 0, by falling frequency) is in it with a probability
+A document has a fixed number of terms. Term number r (from 0, by descending frequency) is in it with a probability
 proportional to (r + shift)^-exponent, Zipf's law with Mandelbrot's shift. The numbers of each shape are fitted:
 
 splade  terms: to the term frequencies of 6,980 SPLADE++ (EnsembleDistil) queries of MS MARCO dev
 vdr     terms and weights: to 768-term vectors of an untrained VDR over MiniLM on SciFact
 
-A generated collection is a data set and a model to the rest of the package, so that its shards are written by
-`write_impacts`, as those of any model.
+A generated collection has the interface of a dataset and of a model, so that `write_impacts` writes its shards like
+those of any model.
 """
 
 from __future__ import annotations
@@ -37,26 +37,26 @@ from lexvl_anserini.vocabulary import Vocabulary
 
 LARGEST = 255
 
-# Vectors made at once: what a seed stands for, and what is held in memory.
+# Vectors that are generated together: a seed determines a block, and one block is in memory.
 BLOCK = 4096
 
 SHARD_SIZE = 8192
 
 SEED = 20240307
 
-# Streams of random numbers that must not meet.
+# Independent streams of random numbers.
 DOCUMENTS, QUERIES = 0, 1
 
 
 @dataclass(frozen=True)
-class Shape:
-    """How vectors are distributed.
+class VectorShape:
+    """The distribution of vectors.
 
     terms       per document
     size        of the vocabulary
     exponent, shift   of the law above
     least       smallest weight
-    gamma, scale      of what is added to it: weight = least + a Gamma(gamma, scale) number, at most 255
+    gamma, scale      of the number that is added to it: weight = least + a Gamma(gamma, scale) number, at most 255
     """
 
     terms: int
@@ -72,7 +72,7 @@ class Shape:
         """Probability of each term to be in a document, float64 [size], descending, at most 1; sums to `terms`."""
         law = (np.arange(1, self.size + 1) + self.shift) ** -self.exponent
         sure = 0
-        # Terms that would pass 1 are in every document; the others share what is left.
+        # Terms that would exceed 1 are in every document; the others share the rest.
         while True:
             rest = law[sure:] * (self.terms - sure) / law[sure:].sum()
             over = int((rest > 1).sum())
@@ -83,13 +83,13 @@ class Shape:
 
 SHAPES = MappingProxyType(
     {
-        "splade": Shape(terms=120, size=30_522, exponent=1.3, shift=150.0, least=1, gamma=2.0, scale=40.0),
-        "vdr": Shape(terms=768, size=29_523, exponent=1.0, shift=250.0, least=90, gamma=1.5, scale=18.0),
+        "splade": VectorShape(terms=120, size=30_522, exponent=1.3, shift=150.0, least=1, gamma=2.0, scale=40.0),
+        "vdr": VectorShape(terms=768, size=29_523, exponent=1.0, shift=250.0, least=90, gamma=1.5, scale=18.0),
     }
 )
 
 
-def shape_of(name: str, terms: int | None = None) -> Shape:
+def shape_of(name: str, terms: int | None = None) -> VectorShape:
     """A shape by name, with another number of terms if one is given.
 
     Raises:
@@ -106,11 +106,11 @@ def shape_of(name: str, terms: int | None = None) -> Shape:
     return shape
 
 
-def generate(shape: Shape, rows: int, random: np.random.Generator) -> sparse.csr_matrix:
+def generate(shape: VectorShape, rows: int, random: np.random.Generator) -> sparse.csr_matrix:
     """CSR [rows, size] int64 of weights 1 to 255, each row with exactly `shape.terms` terms.
 
-    The cumulated probabilities are cut into strata of length 1 and one point is drawn in each, which gives each term
-    its probability. Two neighbouring strata can hit one term: the later then moves to the next.
+    The cumulated probabilities are divided into strata of length 1, and one point is drawn in each: each term has its
+    probability. Two neighbouring strata can hit one term: the later one then moves to the next term.
     """
     edges = np.cumsum(shape.inclusion)
     strata = np.arange(shape.terms)
@@ -124,13 +124,13 @@ def generate(shape: Shape, rows: int, random: np.random.Generator) -> sparse.csr
     return sparse.csr_matrix((impacts.ravel(), dims.ravel().astype(np.int32), indptr), shape=(rows, shape.size))
 
 
-class MadeUpTower:
-    """Stands for a document tower: a document's text is its number, its vector that of the generator."""
+class SyntheticTower:
+    """A document tower without a model: a document's text is its number, its vector comes from the generator."""
 
     kind: ClassVar[Kind] = "impact"
     binary = False
 
-    def __init__(self, shape: Shape, seed: int, vocabulary: Vocabulary):
+    def __init__(self, shape: VectorShape, seed: int, vocabulary: Vocabulary):
         self.shape, self.seed, self.vocabulary = shape, seed, vocabulary
 
     def read(self, document: Document) -> str:
@@ -142,7 +142,7 @@ class MadeUpTower:
         return topic.text or ""
 
     def block(self, number: int) -> sparse.csr_matrix:
-        """The vectors of documents number * BLOCK and following."""
+        """The vectors of the block that starts at document number * BLOCK."""
         return generate(self.shape, BLOCK, np.random.default_rng([self.seed, DOCUMENTS, number]))
 
     def weights(
@@ -161,8 +161,8 @@ class MadeUpTower:
         return sparse.vstack(pieces, format="csr").astype(np.float32)
 
 
-def made_up_corpus(documents: int) -> Dataset:
-    """That many documents, whose texts are their numbers from 0."""
+def synthetic_corpus(documents: int) -> Dataset:
+    """A dataset of `documents` documents, whose texts are their numbers from 0."""
 
     def stream() -> Iterator[Document]:
         for number in range(documents):
@@ -174,15 +174,15 @@ def made_up_corpus(documents: int) -> Dataset:
     return Dataset(f"made-up-{documents}", "test", stream, nothing, nothing)
 
 
-def made_up_terms(shape: Shape, first: Iterable[str] = ()) -> Vocabulary:
-    """Terms by falling frequency: those given, then made-up ones up to the shape's size."""
+def synthetic_terms(shape: VectorShape, first: Iterable[str] = ()) -> Vocabulary:
+    """Terms by descending frequency: the given ones, then synthetic ones up to the shape's size."""
     chosen = list(dict.fromkeys(first))[: shape.size]
     return Vocabulary([*chosen, *(f"t{number:05d}" for number in range(len(chosen), shape.size))], "made-up vocabulary")
 
 
 def write_shards(
     folder: Path,
-    shape: Shape,
+    shape: VectorShape,
     documents: int,
     seed: int = SEED,
     shard_format: str = "parquet",
@@ -191,34 +191,35 @@ def write_shards(
     """Writes a generated collection as `encode` writes any; memory does not grow with it.
 
     Args:
-        folder: new, unfinished (resumed) or finished with the same making (left as it is).
+        folder: new, unfinished (resumed) or finished by the same request (returned as it is).
         shape: of the vectors.
         documents: how many.
         seed: of the vectors.
         shard_format: jsonl or parquet.
-        first_terms: names of the most frequent terms, so that given queries find something.
+        first_terms: names of the most frequent terms, so that a user's queries find something.
 
     Raises:
-        ArtefactError: the folder holds something else.
+        ArtefactError: the folder holds another artefact.
     """
     from lexvl_anserini.shards.writing import write_impacts
 
-    tower = MadeUpTower(shape, seed, made_up_terms(shape, first_terms))
+    tower = SyntheticTower(shape, seed, synthetic_terms(shape, first_terms))
     model = Encoder("made-up", "impact", query=tower, document=tower, options={**asdict(shape), "seed": seed})
     # Weights are impacts already: scale 1 keeps them.
     quantiser = Quantiser(SideQuantiser("fixed", 8, 1.0), SideQuantiser("peak", 8))
     layout = Layout(shard_format, SHARD_SIZE)
-    return write_impacts(made_up_corpus(documents), model, folder, quantiser, layout)
+    return write_impacts(synthetic_corpus(documents), model, folder, quantiser, layout)
 
 
-def make_queries(shape: Shape, count: int, terms: int, vocabulary: Vocabulary, seed: int = SEED) -> list[ImpactQuery]:
+def synthetic_queries(
+    shape: VectorShape, count: int, terms: int, vocabulary: Vocabulary, seed: int = SEED
+) -> list[ImpactQuery]:
     """Queries of the documents' distribution, with another number of terms; weights 1 to 255."""
-    asked = shape_of_terms(shape, terms)
-    vectors = generate(asked, count, np.random.default_rng([seed, QUERIES]))
+    vectors = generate(shape_of_terms(shape, terms), count, np.random.default_rng([seed, QUERIES]))
     return as_queries(vectors, vocabulary.terms)
 
 
-def shape_of_terms(shape: Shape, terms: int) -> Shape:
+def shape_of_terms(shape: VectorShape, terms: int) -> VectorShape:
     """The same distribution with another number of terms."""
     if not 1 <= terms <= shape.size:
         raise UsageError(f"{terms} query terms: expected 1 to {shape.size}, the vocabulary's size")
@@ -231,9 +232,9 @@ def queries_from_pool(
     """Queries whose terms are drawn from the postings of sampled documents: frequent terms come often.
 
     Args:
-        documents: `ImpactDocument`s, read once; `count` of them are sampled.
-        count: how many queries.
-        terms: per query; fewer where the sample has not so many.
+        documents: `ImpactDocument`s, read once; the function samples `count` of them.
+        count: number of queries.
+        terms: per query; fewer if the sample has fewer.
         vocabulary: of the documents.
 
     Raises:
@@ -242,13 +243,13 @@ def queries_from_pool(
     random = np.random.default_rng([seed, QUERIES])
     sampled: list[Any] = []
     for number, document in enumerate(documents):
-        # Reservoir sampling: every document has the same chance, whatever their number.
+        # Reservoir sampling: every document has the same probability, for any number of documents.
         place = number if number < count else int(random.integers(number + 1))
         if place < count:
             sampled[place : place + 1] = [document.vector]
     pool = [posting for vector in sampled for posting in vector.items()]
     if not pool:
-        raise DataError("no document has a term; there is nothing to ask for")
+        raise DataError("no document has a term; no query can be drawn")
     queries = []
     for number in range(count):
         drawn: dict[str, int] = {}
@@ -263,7 +264,7 @@ def queries_from_pool(
 def read_given(path: Path, count: int) -> list[ImpactQuery]:
     """The first queries of a file `{"id", "vector"}` per line, requantised to 8 bits, each by its largest weight.
 
-    SPLADE++ queries weigh up to thousands, with which a score could pass 2^24.
+    SPLADE++ queries have weights up to thousands, with which a score could exceed 2^24.
 
     Raises:
         DataError: no query, or a line without id and vector.
@@ -303,7 +304,7 @@ def as_queries(vectors: Any, terms: Sequence[str], ids: Sequence[str] | None = N
 
 
 def terms_by_frequency(queries: Iterable[ImpactQuery]) -> list[str]:
-    """The terms of queries, those of the most queries first, equals by name."""
+    """The terms of queries by descending number of queries, then by name."""
     from collections import Counter
 
     counts = Counter(term for query in queries for term in query.vector)

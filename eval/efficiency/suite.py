@@ -1,28 +1,88 @@
-"""What a benchmark found: figures, rows, and ratios with their spread, never a pass or a failure."""
+"""What a suite takes and returns: options, and a report of figures, rows and ratios, never a pass or a failure."""
 
 from __future__ import annotations
 
 import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+import typer
 
 from eval.report.render import MISSING, Column, Table, to_markdown, to_text
+from lexvl_anserini.cli import DataDir
 from lexvl_anserini.data.images import usable_cores
+from lexvl_anserini.errors import UsageError
 
-# What decides a time besides our own code.
+
+@dataclass(frozen=True)
+class Options:
+    """The options of all suites; None is a suite's own default."""
+
+    documents: Annotated[
+        list[int] | None, typer.Option(min=1, help="Of the collection; repeat it for the sizes of cost and memory.")
+    ] = None
+    shape: Annotated[
+        list[str] | None, typer.Option(help="Of synthetic vectors: splade or vdr; of encode also image. Repeatable.")
+    ] = None
+    terms: Annotated[int | None, typer.Option(min=1, help="Per synthetic document; default 120 or 768.")] = None
+    shards: Annotated[Path | None, typer.Option(help="Folder that encode wrote, instead of synthetic vectors.")] = None
+    queries: Annotated[Path | None, typer.Option(help="Encoded queries Q.jsonl[.gz], instead of synthetic ones.")] = (
+        None
+    )
+    query_count: Annotated[int | None, typer.Option(min=1, help="Queries per round; default 200.")] = None
+    query_terms: Annotated[int | None, typer.Option(min=1, help="Per synthetic query; default 30.")] = None
+    hits: Annotated[list[int] | None, typer.Option(min=1, help="Per query; repeatable, default 10 and 1000.")] = None
+    system: Annotated[list[str] | None, typer.Option(help="What to compare; repeatable, default all.")] = None
+    repeats: Annotated[int | None, typer.Option(min=1, help="Rounds of alternating runs; default 3.")] = None
+    threads: Annotated[int | None, typer.Option(min=1, help="Of indexing, batch search, encoding; default 1.")] = None
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Of encoding; default 32, images 64.")] = None
+    encoder: Annotated[str | None, typer.Option(help="Default vdr for overhead, bag-of-tokens for memory.")] = None
+    checkpoint: Annotated[str | None, typer.Option(help="Default minilm for overhead, none for memory.")] = None
+    corpus: Annotated[str | None, typer.Option(help="Whose texts encode reads, instead of synthetic ones.")] = None
+    data_dir: DataDir = None
+    workdir: Annotated[Path | None, typer.Option(help="Keeps synthetic files here, for use in later runs.")] = None
+    seed: Annotated[int | None, typer.Option(help="Of all synthetic data.")] = None
+
+    def given(self) -> dict[str, object]:
+        """The options that the user gives."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}
+
+    def one_size(self, default: int) -> int:
+        """The number of documents, for a suite that measures one collection.
+
+        Raises:
+            UsageError: several are given.
+        """
+        sizes = self.documents or (default,)
+        if len(sizes) > 1:
+            raise UsageError("several --documents are for the suite cost; give one")
+        return sizes[0]
+
+    def one_shape(self, default: str = "splade") -> str:
+        """The shape of synthetic vectors.
+
+        Raises:
+            UsageError: several are given.
+        """
+        shapes = self.shape or (default,)
+        if len(shapes) > 1:
+            raise UsageError("several --shape are for the suite encode; give one")
+        return shapes[0]
+
+
+# Packages that affect a time besides our own code.
 VERSIONED = ("lexvl-anserini", "pyserini", "faiss-cpu", "torch", "transformers", "sentence-transformers")
 
 PERCENTILES = (50, 90, 95, 99)
 
 
 class Spread(NamedTuple):
-    """The middle of some values, the least, the greatest, and how many there were."""
+    """The median, the least and the greatest of some values, and their number."""
 
     median: float
     low: float
@@ -31,7 +91,7 @@ class Spread(NamedTuple):
 
 
 class Ratio(NamedTuple):
-    """A comparison: how many times more the slower side took, round by round of alternating runs."""
+    """A comparison: the other side over ours, round by round of alternating runs."""
 
     what: str
     spread: Spread
@@ -43,12 +103,12 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def ratio(what: str, others: Sequence[float], ours: Sequence[float]) -> Ratio:
-    """The other side over ours, paired by round: what slows the machine for a while slows both sides of a pair."""
+    """The other side over ours, paired by round: a slow period of the machine affects both sides of a pair."""
     return Ratio(what, spread([other / our for other, our in zip(others, ours, strict=True)]))
 
 
 def latency(seconds: Sequence[float]) -> dict[str, float]:
-    """Percentiles and mean of single queries in milliseconds, and how many of them go into a second."""
+    """Percentiles and mean of single queries in milliseconds, and queries per second."""
     milliseconds = np.asarray(seconds) * 1000
     rows = {f"p{p}_ms": round(float(np.percentile(milliseconds, p)), 3) for p in PERCENTILES}
     mean = float(milliseconds.mean())
@@ -61,7 +121,7 @@ def mib(size: float) -> float:
 
 
 def machine() -> dict[str, Any]:
-    """Where a figure was measured, and how busy that machine was."""
+    """The machine that measures, and its load."""
     versions = {}
     for package in VERSIONED:
         try:
@@ -79,7 +139,7 @@ def machine() -> dict[str, Any]:
 
 
 def processor() -> str:
-    """The name of the processor, as far as the system tells it."""
+    """The name of the processor, from the system if it is known there."""
     about = Path("/proc/cpuinfo")
     lines = about.read_text().splitlines() if about.is_file() else []
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
@@ -87,15 +147,15 @@ def processor() -> str:
 
 @dataclass(frozen=True)
 class Report:
-    """What a suite found.
+    """The results of a suite.
 
     figures   single values by name
     rows      one mapping per system and case; a table
     ratios    comparisons of systems
-    settings  sizes and shapes that were measured
-    notes     what a reader must know to judge the figures
-    parts     reports that this one draws together
-    machine   where it was measured, and how busy that machine was when the report was made
+    settings  sizes and shapes of the measurement
+    notes     facts that a reader needs to judge the figures
+    parts     the reports that this one combines
+    machine   the machine, and its load when the report was created
     """
 
     figures: Mapping[str, Any] = field(default_factory=dict)
@@ -107,7 +167,7 @@ class Report:
     machine: Mapping[str, Any] = field(default_factory=machine, compare=False)
 
     def to_json(self, suite: str) -> dict[str, Any]:
-        """One object: the figures, then everything else that is there."""
+        """One object: the figures, then all other fields that are not empty."""
         found: dict[str, Any] = {"suite": suite, **self.figures}
         if self.settings:
             found["settings"] = dict(self.settings)
@@ -168,7 +228,7 @@ def ratio_table(ratios: Sequence[Ratio]) -> Table:
 
 
 def cell(value: Any) -> str:
-    """A value as a reader wants it: thousands parted, no more digits than were measured."""
+    """A value as text, with separators of thousands."""
     if value is None:
         return MISSING
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,14 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from eval.efficiency.encode import work_folder
-from eval.efficiency.encode_texts import TOKENIZER
-from eval.efficiency.encoding import Encoding, alternate, memory
-from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
+from eval.efficiency.encode import Encoding, alternate, copy_tokenizer, memory, model_folder
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.files import write_json
 
-# The text side of a checkpoint in the published layout; it is not used here, hence as small as can be.
+# The text side of a checkpoint in the published layout; it is not used here, so it has the smallest sizes.
 TEXT_SIZES: Mapping[str, Any] = {
     "hidden_size": 16,
     "num_hidden_layers": 1,
@@ -27,23 +23,23 @@ TEXT_SIZES: Mapping[str, Any] = {
     "intermediate_size": 16,
 }
 
-# Of the made-up pictures, a usual size of photographs in captioned corpora.
+# Size of the synthetic images, common for photographs in captioned corpora.
 WIDTH, HEIGHT = 500, 375
 
 
 def make(
     folder: str, shape: str, documents: int, tokens: int, corpus: str | None, data_dir: str | None, seed: int
 ) -> dict[str, Any]:
-    """Writes the model and the pictures unless they are there; returns the folder and the pictures' paths."""
-    path = work_folder(folder)
+    """Writes the model if it does not exist, and the images; returns the folder and the paths of the images."""
+    path = model_folder(folder)
     if not (path / "config.json").is_file():
         write_model(path, seed)
-    pictures = path / f"pictures-{seed}"
-    pictures.mkdir(exist_ok=True)
+    images = path / f"pictures-{seed}"
+    images.mkdir(exist_ok=True)
     random = np.random.default_rng(seed)
-    names = [pictures / f"{number:05d}.jpg" for number in range(documents)]
+    names = [images / f"{number:05d}.jpg" for number in range(documents)]
     for name in names:
-        write_picture(name, random)
+        write_image(name, random)
     return {"folder": folder, "cases": {"pictures": [str(name) for name in names]}}
 
 
@@ -52,14 +48,10 @@ def write_model(folder: Path, seed: int, **sizes: Any) -> None:
     import transformers
     from safetensors.torch import save_file
 
-    from lexvl_anserini.encoders.parts.tokens import columns_ascii, load_tokenizer
+    from lexvl_anserini.encoders.parts.tokens import columns_ascii
     from lexvl_anserini.encoders.parts.vision import PatchTransformer
 
-    source = find_checkpoint(TOKENIZER, weights=False).folder
-    for name in ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "special_tokens_map.json"):
-        if (source / name).is_file():
-            shutil.copyfile(source / name, folder / name)
-    tokenizer = load_tokenizer(folder)
+    tokenizer = copy_tokenizer(folder)
     torch.manual_seed(seed)
     config = transformers.BertConfig(vocab_size=len(tokenizer), **TEXT_SIZES)
     (folder / "text").mkdir(exist_ok=True)
@@ -81,8 +73,8 @@ def write_model(folder: Path, seed: int, **sizes: Any) -> None:
     write_json(folder / "config.json", {"model_type": "vdr", **about})
 
 
-def write_picture(path: Path, random: np.random.Generator) -> None:
-    """A JPEG of soft coloured patches, which costs about as much to decode as a photograph."""
+def write_image(path: Path, random: np.random.Generator) -> None:
+    """Writes a JPEG of soft coloured patches, which costs about as much to decode as a photograph."""
     from PIL import Image
 
     coarse = random.integers(0, 256, (HEIGHT // 12, WIDTH // 12, 3), dtype=np.uint8)
@@ -106,7 +98,7 @@ def naive_pooled(tower: Any) -> Callable[..., Tensor]:
 
 
 def as_naive(tower: Any) -> Any:
-    """The same tower with the plain formula: reading pictures and keeping the top k stay as they are."""
+    """The same tower with the plain formula; reading images and keeping the top k do not change."""
     tower.pooled = naive_pooled(tower)
     return tower
 
@@ -120,42 +112,42 @@ LOADERS: Mapping[str, Callable[[str, str], Any]] = {
 def compare(
     shape: str, folder: str, inputs: list[str], batch_size: int, threads: int, systems: list[str], repeats: int
 ) -> dict[str, Any]:
-    """Costs per system and round, how far their vectors are from ours, and where our time goes."""
+    """Costs per system and round, the difference of their vectors from ours, and the parts of our time."""
     torch.set_num_threads(threads)
     loaded = {name: LOADERS[name](shape, folder) for name in systems}
-    spent = Spent(loaded["ours"]) if "ours" in loaded else None
+    timed = TimedTower(loaded["ours"]) if "ours" in loaded else None
     turns = {name: as_encoding(tower) for name, tower in loaded.items()}
-    if spent is not None:
-        turns["ours"] = turns["ours"]._replace(vectors=spent.vectors)
+    if timed is not None:
+        turns["ours"] = turns["ours"]._replace(vectors=timed.vectors)
     compared = alternate(turns, inputs, batch_size, repeats)
     figures: dict[str, Any] = {"vocabulary": compared.dimensions}
-    if spent is not None:
+    if timed is not None:
         wall_s = sum(cost["wall_s"] for cost in compared.costs["ours"])
-        figures["forward_share"] = round(spent.forward_s / wall_s, 4)
-        figures["pictures_share"] = round(spent.pictures_s / wall_s, 4)
-        figures["other_share"] = round(1 - (spent.forward_s + spent.pictures_s) / wall_s, 4)
+        figures["forward_share"] = round(timed.forward_s / wall_s, 4)
+        figures["pictures_share"] = round(timed.images_s / wall_s, 4)
+        figures["other_share"] = round(1 - (timed.forward_s + timed.images_s) / wall_s, 4)
     return {"costs": compared.costs, "differences": compared.differences, "figures": figures}
 
 
 def as_encoding(tower: Any) -> Encoding:
-    """What is timed and compared of a tower."""
+    """A tower as a system of the suite."""
     return Encoding(tower.weights, tower.dense_weights)
 
 
-class Spent:
-    """Counts what a tower spends in the forward pass (backbone, head, pooling) and waiting for pictures.
+class TimedTower:
+    """Counts the time that a tower spends in the forward pass (backbone, head, pooling) and waiting for images.
 
-    Pictures are decoded in threads beside the forward pass; what is counted is the time the tower has to wait for
-    them, and to normalise them.
+    Threads decode images during the forward pass; the count is the time in which the tower waits for them, and
+    normalises them.
     """
 
     def __init__(self, tower: Any):
         self.tower = tower
-        self.forward_s = self.pictures_s = 0.0
+        self.forward_s = self.images_s = 0.0
         self.pooled, self.batches = tower.pooled, tower.batches
 
     def vectors(self, inputs: Sequence[str], batch_size: int) -> Any:
-        """What the tower gives, counted."""
+        """The tower's vectors, timed."""
         self.tower.pooled, self.tower.batches = self._timed_pooled, self._timed_batches
         try:
             return self.tower.weights(inputs, batch_size)
@@ -173,13 +165,13 @@ class Spent:
         while True:
             started = time.perf_counter()
             batch = next(stream, None)
-            self.pictures_s += time.perf_counter() - started
+            self.images_s += time.perf_counter() - started
             if batch is None:
                 return
             yield batch
 
 
 def peak(shape: str, folder: str, inputs: list[str], batch_size: int, threads: int, system: str) -> dict[str, int]:
-    """Resident memory of the loaded system, and how much more it took while it encoded."""
+    """Resident memory of the loaded system, and the additional memory while it encodes."""
     torch.set_num_threads(threads)
     return memory(as_encoding(LOADERS[system](shape, folder)), inputs, batch_size)

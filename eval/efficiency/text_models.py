@@ -1,8 +1,7 @@
-"""Text encoders of BERT-base's shape with random weights, and what they are compared with; runs in children."""
+"""Text encoders of BERT-base's shape with random weights, as each compared system loads them; runs in children."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -13,35 +12,30 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
-from eval.efficiency.encode import work_folder
-from eval.efficiency.encoding import Encoding, alternate, memory
+from eval.efficiency.encode import Encoding, alternate, copy_tokenizer, memory, model_folder
 from eval.efficiency.processes import Stopwatch
-from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
 from lexvl_anserini.encoders.encoder import as_lexical
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.tokens import FIRST_WORD_ID, load_tokenizer
 from lexvl_anserini.files import read_json
 
-# Whose tokenizer (BERT's uncased vocabulary) the made-up models use.
-TOKENIZER = "minilm"
-
-# Tokens of MS MARCO's passages, roughly: lognormal, median 70.
+# Tokens of MS MARCO's passages, approximately: lognormal, median 70.
 MEDIAN_TOKENS, SIGMA, MOST_TOKENS = 70, 0.45, 256
 SPECIAL_TOKENS = 2
 
-# Dimensions that a trained SPLADE document keeps; random weights would keep half of the vocabulary.
+# Positive terms of a document of a trained SPLADE; random weights would give half of the vocabulary.
 SPLADE_TERMS = 200
 VDR_TERMS = 768
 
-# How often a product is computed, and the shapes of its factors.
+# The number of times that a product is computed, and the shapes of its factors.
 Product = tuple[int, tuple[int, ...], tuple[int, ...]]
 
 
 def make(
     folder: str, shape: str, documents: int, tokens: int, corpus: str | None, data_dir: str | None, seed: int
 ) -> dict[str, Any]:
-    """Writes the model unless it is there; returns its folder and the texts of each case."""
-    path = work_folder(folder)
+    """Writes the model if it does not exist; returns its folder and the texts of each case."""
+    path = model_folder(folder)
     if not (path / "config.json").is_file():
         write_model(path, seed)
     tokenizer = load_tokenizer(path)
@@ -49,9 +43,9 @@ def make(
     mixed = (
         real_texts(corpus, data_dir, documents)
         if corpus
-        else made_up_texts(tokenizer, mixed_lengths(random, documents), random)
+        else synthetic_texts(tokenizer, mixed_lengths(random, documents), random)
     )
-    equal = made_up_texts(tokenizer, [tokens] * documents, random)
+    equal = synthetic_texts(tokenizer, [tokens] * documents, random)
     return {"folder": folder, "cases": {f"{tokens} tokens": equal, "mixed lengths": mixed}}
 
 
@@ -62,14 +56,10 @@ def write_model(folder: Path, seed: int, **sizes: Any) -> None:
     """
     import transformers
 
-    source = find_checkpoint(TOKENIZER, weights=False).folder
-    for name in ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "special_tokens_map.json"):
-        if (source / name).is_file():
-            shutil.copyfile(source / name, folder / name)
-    tokenizer = load_tokenizer(folder)
+    tokenizer = copy_tokenizer(folder)
     torch.manual_seed(seed)
     model: Any = transformers.BertForMaskedLM(transformers.BertConfig(vocab_size=len(tokenizer), **sizes)).eval()
-    [text] = made_up_texts(tokenizer, [64], np.random.default_rng(seed))
+    [text] = synthetic_texts(tokenizer, [64], np.random.default_rng(seed))
     with torch.inference_mode():
         peaks = model(**tokenizer([text], return_tensors="pt")).logits.amax(dim=1)  # [1, V]
     with torch.no_grad():
@@ -77,8 +67,8 @@ def write_model(folder: Path, seed: int, **sizes: Any) -> None:
     model.save_pretrained(folder)
 
 
-def made_up_texts(tokenizer: Any, lengths: Sequence[int], random: np.random.Generator) -> list[str]:
-    """Texts of random words that are one token each; a length counts the two special tokens."""
+def synthetic_texts(tokenizer: Any, lengths: Sequence[int], random: np.random.Generator) -> list[str]:
+    """Texts of random words of one token each; a length includes the two special tokens."""
     words = [
         token
         for token, number in sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
@@ -88,7 +78,7 @@ def made_up_texts(tokenizer: Any, lengths: Sequence[int], random: np.random.Gene
 
 
 def mixed_lengths(random: np.random.Generator, count: int) -> list[int]:
-    """Numbers of tokens as passages have them."""
+    """Numbers of tokens with the distribution of passages."""
     lengths = random.lognormal(np.log(MEDIAN_TOKENS), SIGMA, count)
     return np.clip(np.rint(lengths), SPECIAL_TOKENS + 1, MOST_TOKENS).astype(int).tolist()
 
@@ -104,7 +94,7 @@ def real_texts(corpus: str, data_dir: str | None, count: int) -> list[str]:
 def compare(
     shape: str, folder: str, inputs: list[str], batch_size: int, threads: int, systems: list[str], repeats: int
 ) -> dict[str, Any]:
-    """Costs per system and round, how far their vectors are from ours, and the floor of the matrix products."""
+    """Costs per system and round, the difference of their vectors from ours, and the floor of the matrix products."""
     torch.set_num_threads(threads)
     compared = alternate({name: LOADERS[name](shape, folder) for name in systems}, inputs, batch_size, repeats)
     figures: dict[str, Any] = {}
@@ -120,13 +110,13 @@ def compare(
 
 
 def token_lengths(folder: str, texts: Sequence[str]) -> list[int]:
-    """Tokens per text, as the systems read them."""
+    """Tokens per text, as the systems count them."""
     ids = load_tokenizer(Path(folder))(list(texts), truncation=True, max_length=MOST_TOKENS)["input_ids"]
     return [len(row) for row in ids]
 
 
 def peak(shape: str, folder: str, inputs: list[str], batch_size: int, threads: int, system: str) -> dict[str, int]:
-    """Resident memory of the loaded system, and how much more it took while it encoded."""
+    """Resident memory of the loaded system, and the additional memory while it encodes."""
     torch.set_num_threads(threads)
     return memory(LOADERS[system](shape, folder), inputs, batch_size)
 
@@ -151,7 +141,7 @@ def load_sentence_transformers(shape: str, folder: str) -> Encoding:
 
 
 def load_naive(shape: str, folder: str) -> Encoding:
-    """The formula as papers' code has it: all logits of a batch at once, batches in the order of the texts."""
+    """The formula as in the code of papers: all logits of a batch at once, batches in the order of the texts."""
     import transformers
 
     tokenizer = load_tokenizer(Path(folder))
@@ -218,7 +208,7 @@ def products(config: Mapping[str, Any], batch: int, length: int, shape: str) -> 
         config: of the model.
         batch: texts.
         length: tokens per text.
-        shape: splade has a transform before its head, vdr leaves out the dimensions of unused tokens.
+        shape: splade has a transform before its head, vdr omits the dimensions of unused tokens.
     """
     layers, width, inner = config["num_hidden_layers"], config["hidden_size"], config["intermediate_size"]
     heads, size, rows = config["num_attention_heads"], config["vocab_size"], batch * length
@@ -236,7 +226,7 @@ def products(config: Mapping[str, Any], batch: int, length: int, shape: str) -> 
 
 @torch.inference_mode()
 def matrix_product_seconds(config: Mapping[str, Any], texts: int, length: int, batch_size: int, shape: str) -> float:
-    """CPU time of nothing but the matrix products of encoding: no system that computes them can be faster."""
+    """CPU time of the matrix products of encoding alone: no system that computes them can be faster."""
     total = 0.0
     # The last batch may be smaller.
     sizes = [batch_size] * (texts // batch_size) + ([texts % batch_size] if texts % batch_size else [])

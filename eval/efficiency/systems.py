@@ -1,0 +1,382 @@
+"""The systems that the suites compare, each run in a child: ours, stock Pyserini, Lucene alone, FAISS, Seismic.
+
+An indexing function returns its cost after the start of Java. A searching function returns a `Ready` worker; its
+requests are `latency` (single queries), `sorted` (single queries in the total order), `batch` (all queries at once) and
+`found` (the ids of the hits).
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from hashlib import sha256
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import orjson
+
+from eval.efficiency.collection import read_queries
+from eval.efficiency.processes import Ready, Stopwatch, resident_bytes
+from lexvl_anserini.engines import jvm
+from lexvl_anserini.engines.jvm import INDEXING_OPTIONS, java_cast, java_class
+from lexvl_anserini.errors import LexvlError
+
+QueryType = TypeVar("QueryType")
+
+# (doc_id, score) by rank.
+Ranking = list[tuple[str, float]]
+
+# Java options of `python -m lexvl_anserini.index`: the suite measures the cost of that command.
+INDEXING: Mapping[str, str] = {"LEXVL_JAVA_OPTIONS": INDEXING_OPTIONS}
+
+# Stock Pyserini runs on the Java that this package found and started: Pyserini's own start requires a module that small
+# runtimes lack, and ends the process without a message. Its heap is Java's default, a quarter of the machine's memory.
+# `import pyserini.search` creates an OpenAI client, which needs a key, and never uses it.
+QUARTER_MIB = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 22
+STOCK: Mapping[str, str] = {"LEXVL_JAVA_HEAP": f"{QUARTER_MIB}m", "OPENAI_API_KEY": "none"}
+
+
+class Indexer(NamedTuple):
+    """An indexing function, the format of the shards that it reads, and its environment."""
+
+    function: str
+    shard_format: str
+    environ: Mapping[str, str]
+
+
+class Searcher(NamedTuple):
+    """A searching function.
+
+    tasks     the requests that it is measured by, each for every number of hits
+    reads     its input: our index, the shards, or nothing, because it creates its own vectors
+    """
+
+    function: str
+    tasks: tuple[str, ...]
+    reads: str = "index"
+    environ: Mapping[str, str] = {}
+    arguments: Mapping[str, Any] = {}
+
+
+INDEXERS: Mapping[str, Indexer] = {
+    "ours": Indexer("eval.efficiency.systems:index_ours", "jsonl", INDEXING),
+    "ours-parquet": Indexer("eval.efficiency.systems:index_ours", "parquet", INDEXING),
+    "stock": Indexer("eval.efficiency.systems:index_stock", "jsonl", STOCK),
+}
+
+SEARCHERS: Mapping[str, Searcher] = {
+    "ours": Searcher("eval.efficiency.systems:search_ours", ("latency", "batch")),
+    "stock": Searcher("eval.efficiency.systems:search_stock", ("latency", "batch"), environ=STOCK),
+    "lucene": Searcher("eval.efficiency.systems:search_lucene", ("latency", "sorted")),
+    "faiss-flat": Searcher("eval.efficiency.systems:search_faiss", ("latency",), "nothing", arguments={"kind": "flat"}),
+    "faiss-hnsw": Searcher("eval.efficiency.systems:search_faiss", ("latency",), "nothing", arguments={"kind": "hnsw"}),
+    "seismic": Searcher("eval.efficiency.systems:search_seismic", ("latency",), "shards"),
+}
+
+
+def digest(rankings: Iterable[Ranking]) -> str:
+    """SHA-256 (hex) of ids and integer scores in order: equal digests are equal rankings.
+
+    Stock Anserini lowers tied scores by a millionth per tie; rounding removes that.
+    """
+    found = sha256()
+    for ranking in rankings:
+        found.update(orjson.dumps([(doc_id, round(score)) for doc_id, score in ranking]))
+    return found.hexdigest()
+
+
+def one_by_one(search: Callable[[QueryType], Any], queries: Iterable[QueryType]) -> dict[str, list[float]]:
+    """Wall and CPU seconds (all threads of this process) of each query, one after the other."""
+    wall, cpu = [], []
+    for query in queries:
+        started, worked = time.perf_counter(), time.process_time()
+        search(query)
+        wall.append(time.perf_counter() - started)
+        cpu.append(time.process_time() - worked)
+    return {"wall_s": wall, "cpu_s": cpu}
+
+
+# --- ours -----------------------------------------------------------------------------------------------------------
+
+
+def index_ours(shards: str, index: str, threads: int) -> dict[str, float]:
+    """Our indexing; returns its cost after the start of Java."""
+    from lexvl_anserini import build_index
+
+    jvm.start()
+    with Stopwatch() as watch:
+        build_index(shards, index, threads=threads)
+    return watch.seconds()
+
+
+def search_ours(index: str, queries: str) -> Ready:
+    """A worker around our engine, opened as `search_index` opens it."""
+    from lexvl_anserini.engines.index_folder import index_manifest
+    from lexvl_anserini.engines.opening import open_index
+
+    path = Path(index)
+    manifest = index_manifest(path)
+    engine = open_index(path, manifest)
+    encoded = read_queries(queries)
+
+    def answer(task: str, hits: int, threads: int = 1) -> Any:
+        if task == "latency":
+            return one_by_one(lambda query: list(engine.search([query], hits)), encoded)
+        if task == "found":
+            return [[d.doc_id for d in found] for found in engine.search(encoded, hits)]
+        with Stopwatch() as watch:
+            lists = list(engine.search(encoded, hits, threads))
+        return {**watch.seconds(), "digest": digest([(d.doc_id, d.score) for d in found] for found in lists)}
+
+    return Ready({"documents": manifest.counts["documents"]}, answer)
+
+
+# --- stock Pyserini -------------------------------------------------------------------------------------------------
+
+
+def index_stock(shards: str, index: str, threads: int) -> dict[str, float]:
+    """`python -m pyserini.index.lucene --collection JsonVectorCollection --impact --pretokenized` on `shards/docs`.
+
+    Returns its cost after the start of Java and the import of Pyserini.
+    """
+    jvm.start()
+    import_module("pyserini.index.lucene")
+    arguments = ["--collection", "JsonVectorCollection", "--input", f"{shards}/docs", "--index", index]
+    arguments += ["--generator", "DefaultLuceneDocumentGenerator", "--threads", str(threads)]
+    sys.argv = ["pyserini.index.lucene", *arguments, "--impact", "--pretokenized"]
+    with Stopwatch() as watch:
+        runpy.run_module("pyserini.index.lucene", run_name="__main__", alter_sys=True)
+    if not list(Path(index).glob("segments_*")):
+        raise LexvlError(f"stock Pyserini wrote no index at {index}")
+    return watch.seconds()
+
+
+class QueryTable:
+    """A query encoder that looks its vectors up, so that a search is timed without encoding."""
+
+    def __init__(self, vectors: dict[str, dict[str, int]]):
+        self.vectors = vectors
+
+    def encode(self, text: str, **_: Any) -> dict[str, int]:
+        """The vector of the query whose id is `text`."""
+        return self.vectors[text]
+
+
+def search_stock(index: str, queries: str) -> Ready:
+    """A worker around `LuceneImpactSearcher`, without its cut of frequent terms (min_idf), which changes rankings."""
+    jvm.start()
+    from pyserini.search.lucene import LuceneImpactSearcher
+
+    vectors = {query.query_id: dict(query.vector) for query in read_queries(queries)}
+    searcher = LuceneImpactSearcher(index, QueryTable(vectors), min_idf=-1)
+    ids = list(vectors)
+
+    def answer(task: str, hits: int, threads: int = 1) -> dict[str, Any]:
+        if task == "latency":
+            return one_by_one(lambda query_id: searcher.search(query_id, k=hits), ids)
+        with Stopwatch() as watch:
+            found = searcher.batch_search(ids, ids, k=hits, threads=threads)
+        with Stopwatch() as reading:
+            rankings = list(stock_rankings(ids, found))
+        return {**watch.seconds(), "read_s": reading.wall_s, "digest": digest(rankings)}
+
+    return Ready({"documents": searcher.num_docs}, answer)
+
+
+def stock_rankings(ids: Sequence[str], found: Mapping[str, Any]) -> Iterator[Ranking]:
+    """Ids and scores from the Java objects that a search returns, in the order of the queries."""
+    for query_id in ids:
+        yield [(hit.docid, float(hit.score)) for hit in found.get(query_id, ())]
+
+
+# --- Lucene alone ---------------------------------------------------------------------------------------------------
+
+FIELD = "contents"
+
+
+def open_reader(index: str) -> Any:
+    """A reader of an index, ours or stock's."""
+    path = java_class("java.nio.file.Paths").get(str(Path(index).absolute()))
+    folder = java_class("org.apache.lucene.store.FSDirectory").open(path)
+    return java_class("org.apache.lucene.index.DirectoryReader").open(folder)
+
+
+def index_counts(index: str) -> dict[str, int]:
+    """Documents, postings and the sum of all impacts, from the index's own statistics."""
+    jvm.start()
+    reader = open_reader(index)
+    as_reader = java_cast("org.apache.lucene.index.IndexReader", reader)
+    terms = java_class("org.apache.lucene.index.MultiTerms").getTerms(as_reader, FIELD)
+    return {
+        "documents": int(reader.maxDoc()),
+        "postings": int(terms.getSumDocFreq()),
+        "impacts": int(terms.getSumTotalTermFreq()),
+    }
+
+
+def search_lucene(index: str, queries: str) -> Ready:
+    """A worker around `IndexSearcher.search`: time from the call to its `TopDocs`, which stay in Java.
+
+    It has no code of ours or of Pyserini around a search: the lower bound. It also returns the documents and the
+    expected overlap: the postings that a query touches per document (FLOPS in the papers), the mean over queries of the
+    sum over terms of df / N.
+    """
+    jvm.start()
+    reader = open_reader(index)
+    as_reader = java_cast("org.apache.lucene.index.IndexReader", reader)
+    searcher = java_class("org.apache.lucene.search.IndexSearcher")(as_reader)
+    searcher.setSimilarity(java_class("io.anserini.search.similarity.ImpactSimilarity")())
+    encoded = read_queries(queries)
+    built = [lucene_query(query.vector) for query in encoded]
+    order = total_order()
+
+    def answer(task: str, hits: int, threads: int = 1) -> dict[str, Any]:
+        if task == "sorted":
+            return one_by_one(lambda query: searcher.search(query, hits, order, False), built)
+        return one_by_one(lambda query: searcher.search(query, hits), built)
+
+    return Ready({"documents": int(reader.maxDoc()), "overlap": expected_overlap(reader, encoded)}, answer)
+
+
+def total_order() -> Any:
+    """Score descending, then id ascending: the order of stock Anserini and of ours."""
+    field = java_class("org.apache.lucene.search.SortField")
+    by_id = field("id", java_class("org.apache.lucene.search.SortField$Type").STRING_VAL)
+    return java_class("org.apache.lucene.search.Sort")(field.FIELD_SCORE, by_id)
+
+
+def lucene_query(vector: Mapping[str, float]) -> Any:
+    """One optional clause per term, boosted by its weight."""
+    term_of = java_class("org.apache.lucene.index.Term")
+    one_term = java_class("org.apache.lucene.search.TermQuery")
+    boosted = java_class("org.apache.lucene.search.BoostQuery")
+    should = java_class("org.apache.lucene.search.BooleanClause$Occur").SHOULD
+    builder = java_class("org.apache.lucene.search.BooleanQuery$Builder")()
+    for term, weight in vector.items():
+        inner = java_cast("org.apache.lucene.search.Query", one_term(term_of(FIELD, term)))
+        builder.add(java_cast("org.apache.lucene.search.Query", boosted(inner, float(weight))), should)
+    return java_cast("org.apache.lucene.search.Query", builder.build())
+
+
+def expected_overlap(reader: Any, queries: Sequence[Any]) -> float:
+    """Mean over queries of the number of their terms that a random document has."""
+    term_of = java_class("org.apache.lucene.index.Term")
+    frequency = {term: int(reader.docFreq(term_of(FIELD, term))) for query in queries for term in query.vector}
+    touched = sum(frequency[term] for query in queries for term in query.vector)
+    return touched / (len(queries) * int(reader.maxDoc()))
+
+
+# --- FAISS ----------------------------------------------------------------------------------------------------------
+# As many items, 512 dimensions, inner product, one query at a time on one thread. The vectors are synthetic: unit
+# vectors near a 64-dimensional subspace, as embeddings of texts and images are, so that a graph search has something to
+# find. A flat index takes the same time for any vectors.
+
+DIMENSIONS = 512
+INNER = 64
+NOISE = 0.05
+DENSE_BLOCK = 20_000
+
+# FAISS's own HNSW example values; a search reads as many candidates as hits, at least EF_SEARCH.
+HNSW_LINKS = 32
+EF_CONSTRUCTION = 40
+EF_SEARCH = 64
+
+
+def dense_vectors(count: int, seed: int, stream: int) -> Iterator[np.ndarray]:
+    """Unit vectors, float32 [up to DENSE_BLOCK, DIMENSIONS] at a time; `stream` separates documents from queries."""
+    basis = np.random.default_rng([seed, 0]).standard_normal((INNER, DIMENSIONS), dtype=np.float32)
+    random = np.random.default_rng([seed, 1 + stream])
+    for start in range(0, count, DENSE_BLOCK):
+        rows = min(DENSE_BLOCK, count - start)
+        block = random.standard_normal((rows, INNER), dtype=np.float32) @ basis / INNER**0.5
+        block += NOISE * random.standard_normal((rows, DIMENSIONS), dtype=np.float32)
+        yield block / np.linalg.norm(block, axis=1, keepdims=True)
+
+
+def search_faiss(kind: str, documents: int, query_count: int, seed: int) -> Ready:
+    """A worker around a FAISS index (flat or hnsw); building uses all cores, searching one."""
+    import faiss
+
+    if kind == "flat":
+        index: Any = faiss.IndexFlatIP(DIMENSIONS)
+    else:
+        index = faiss.IndexHNSWFlat(DIMENSIONS, HNSW_LINKS, faiss.METRIC_INNER_PRODUCT)
+        index.hnsw.efConstruction = EF_CONSTRUCTION
+    with Stopwatch() as watch:
+        for block in dense_vectors(documents, seed, 0):
+            index.add(block)
+    faiss.omp_set_num_threads(1)
+    queries = np.concatenate(list(dense_vectors(query_count, seed, 1)))
+
+    def answer(task: str, hits: int, threads: int = 1) -> Any:
+        if kind == "hnsw":
+            index.hnsw.efSearch = max(EF_SEARCH, hits)
+        if task == "found":
+            return index.search(queries, hits)[1].tolist()
+        return one_by_one(lambda query: index.search(query[None], hits), queries)
+
+    return Ready({"build_s": watch.wall_s, "bytes": faiss_bytes(index), "resident_bytes": resident_bytes()}, answer)
+
+
+def faiss_bytes(index: Any) -> int:
+    """Size of the index as FAISS writes it to a file; the bytes are dropped, so the peak stays that of a search."""
+    import faiss
+
+    pieces: list[int] = []
+    writer = faiss.PyCallbackIOWriter(lambda piece: pieces.append(len(piece)))  # type: ignore[attr-defined]
+    faiss.write_index(index, writer)
+    # The writer has its own buffer, which it flushes when it is deleted.
+    del writer
+    return sum(pieces)
+
+
+# --- Seismic --------------------------------------------------------------------------------------------------------
+# An approximate engine for the same vectors, if pyseismic-lsr is installed.
+
+# A search reads all terms of a query, and skips blocks whose bound is below the worst hit / 0.8 (Seismic's examples).
+HEAP_FACTOR = 0.8
+
+SEISMIC_REMEDY = "pip install pyseismic-lsr"
+
+
+def seismic_installed() -> bool:
+    """Returns True if Seismic can be imported."""
+    return find_spec("seismic") is not None
+
+
+def search_seismic(shards: str, queries: str) -> Ready:
+    """A worker around an index of all shards' documents, in memory; one thread."""
+    import seismic
+
+    from lexvl_anserini.manifest import read_manifest
+    from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
+
+    text = seismic.get_seismic_string()
+
+    def arrays(vector: Any) -> tuple[np.ndarray, np.ndarray]:
+        return np.array(list(vector), dtype=text), np.array(list(vector.values()), dtype=np.float32)
+
+    manifest = read_manifest(Path(shards))
+    dataset = seismic.SeismicDataset()
+    for document in read_impacts(Path(shards), manifest, read_vocabulary(Path(shards), manifest)):
+        if document.vector:
+            dataset.add_document(document.doc_id, *arrays(document.vector))
+    with Stopwatch() as watch:
+        index = seismic.SeismicIndex.build_from_dataset(dataset)
+    encoded = [(query.query_id, *arrays(query.vector)) for query in read_queries(queries)]
+
+    def search(query: Any, hits: int) -> list[tuple[str, float, str]]:
+        return index.search(*query, k=hits, query_cut=len(query[1]), heap_factor=HEAP_FACTOR)
+
+    def answer(task: str, hits: int, threads: int = 1) -> Any:
+        if task == "found":
+            return [[doc_id for _, _, doc_id in search(query, hits)] for query in encoded]
+        return one_by_one(lambda query: search(query, hits), encoded)
+
+    return Ready({"build_s": watch.wall_s}, answer)
