@@ -237,7 +237,7 @@ def test_unknown_names(tmp_path):
     with pytest.raises(UnknownName, match="did you mean 'demo'"):
         load_dataset("dmo")
     for name in ("beir", "beir/", "beir/../etc"):
-        with pytest.raises(UsageError, match="names no data set"):
+        with pytest.raises(UsageError, match="names no dataset"):
             load_dataset(name, data_dir=str(tmp_path))
 
 
