@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from lexvl_anserini.data.dataset import Dataset, load_dataset
     from lexvl_anserini.encoders.encoder import Encoder
     from lexvl_anserini.encoders.loading import load_encoder
+    from lexvl_anserini.engines.building import build_index
     from lexvl_anserini.errors import LexvlError
-    from lexvl_anserini.index import build_index
     from lexvl_anserini.quantise import Quantiser
     from lexvl_anserini.queries.retrieval import search_index
     from lexvl_anserini.records import Document, Qrel, ScoredDoc, Topic
@@ -32,7 +32,7 @@ _HOMES = {
     "Quantiser": "quantise",
     "ScoredDoc": "records",
     "Topic": "records",
-    "build_index": "index",
+    "build_index": "engines.building",
     "load_dataset": "data.dataset",
     "load_encoder": "encoders.loading",
     "search_index": "queries.retrieval",

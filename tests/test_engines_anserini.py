@@ -10,12 +10,12 @@ import pytest
 from test_engines_lucene import stock_index, stock_lists
 from test_shards_reading import write_shards
 
+from lexvl_anserini.engines.building import build_index
 from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.engines.jvm import java_class
 from lexvl_anserini.engines.lucene import LuceneEngine
 from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, as_reader, open_reader
 from lexvl_anserini.engines.lucene.postings import vector_of
-from lexvl_anserini.index import build_index
 from lexvl_anserini.manifest import read_manifest
 from lexvl_anserini.records import ImpactQuery
 

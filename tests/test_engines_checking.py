@@ -13,11 +13,12 @@ from test_shards_reading import Documents, write_shards
 from typer.testing import CliRunner
 
 from lexvl_anserini.cli import make_app
+from lexvl_anserini.engines.building import build_index, check_index
 from lexvl_anserini.engines.jvm import our_class
 from lexvl_anserini.engines.lucene import LuceneEngine
 from lexvl_anserini.engines.lucene.fields import field_similarity
 from lexvl_anserini.errors import ArtefactError, LexvlError
-from lexvl_anserini.index import build_index, check_index, command
+from lexvl_anserini.index import command
 from lexvl_anserini.manifest import read_manifest
 from lexvl_anserini.records import ImpactQuery
 

@@ -16,7 +16,7 @@ from lexvl_anserini.records import DenseQuery, ScoredDoc
 
 def built(folder: Path, *shards: Documents, **options: Any) -> FaissEngine:
     manifest = write_dense_shards(folder / "shards", *shards)
-    FaissEngine.build(folder / "shards", folder / "index", manifest, options=options)
+    FaissEngine.build(folder / "shards", folder / "index", manifest, options=FaissEngine.options(options))
     return FaissEngine(folder / "index", manifest)
 
 

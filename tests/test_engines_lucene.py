@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from memory_engine import MemoryIndex
 from test_shards_reading import Documents, jsonl, publish_shards, write_shards
 
 from lexvl_anserini.engines import jvm
+from lexvl_anserini.engines.building import append_index, build_index, delete_documents
 from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.engines.lucene import LuceneEngine
-from lexvl_anserini.engines.memory import MemoryIndex
 from lexvl_anserini.errors import ArtefactError, UsageError
-from lexvl_anserini.index import append_index, build_index, delete_documents
 from lexvl_anserini.manifest import Manifest, read_manifest
 from lexvl_anserini.records import ImpactQuery, ScoredDoc
 from lexvl_anserini.shards.combine import source_digest

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from memory_engine import MemoryIndex
 from scipy import sparse
 from test_shards_reading import write_shards
 
-from lexvl_anserini.engines.memory import MemoryIndex
 from lexvl_anserini.errors import ArtefactError
 from lexvl_anserini.records import ImpactQuery, ScoredDoc
 from lexvl_anserini.vocabulary import Vocabulary

@@ -12,10 +12,10 @@ import pytest
 from test_engines_updating import TERMS, expect, held, shards
 from test_shards_reading import Documents, write_shards
 
+from lexvl_anserini.engines.building import append_index, build_index, check_index, delete_documents
 from lexvl_anserini.engines.index_folder import replaced
 from lexvl_anserini.engines.lucene import LuceneEngine
 from lexvl_anserini.errors import ArtefactError
-from lexvl_anserini.index import append_index, build_index, check_index, delete_documents
 from lexvl_anserini.manifest import read_manifest
 from lexvl_anserini.queries.clauses import Impacts
 from lexvl_anserini.queries.shared_terms import explained
@@ -29,7 +29,7 @@ KILLED = """
 import os, shutil, signal, sys
 from pathlib import Path
 from lexvl_anserini.engines import index_folder as places
-from lexvl_anserini.index import append_index, build_index, delete_documents
+from lexvl_anserini.engines.building import append_index, build_index, delete_documents
 what, root, kill_at = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
 count = 0
 def event(*_):
@@ -229,7 +229,7 @@ APPENDING = """
 import sys
 from pathlib import Path
 from lexvl_anserini.engines import jvm
-from lexvl_anserini.index import append_index
+from lexvl_anserini.engines.building import append_index
 root = Path(sys.argv[1])
 jvm.start()
 print("ready", flush=True)

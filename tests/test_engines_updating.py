@@ -15,11 +15,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_shards_reading import Documents, jsonl, publish_shards, write_shards
 
+from lexvl_anserini.engines.building import append_index, build_index, check_index, delete_documents
 from lexvl_anserini.engines.index_folder import read_report
-from lexvl_anserini.engines.lucene import LuceneEngine, SearchSession, count_index
+from lexvl_anserini.engines.lucene import LuceneEngine, count_index
 from lexvl_anserini.engines.lucene.postings import stored_texts, vector_of
 from lexvl_anserini.errors import ArtefactError, UsageError
-from lexvl_anserini.index import append_index, build_index, check_index, delete_documents
 from lexvl_anserini.manifest import Manifest, read_manifest
 from lexvl_anserini.quantise import Quantiser, SideQuantiser
 from lexvl_anserini.queries.clauses import Equals, Impacts, Text
@@ -148,14 +148,17 @@ def test_ids_that_are_not_there(tmp_path: Path, index: Path) -> None:
 
 
 def test_whoever_reads_goes_on_reading_what_was(tmp_path: Path, index: Path) -> None:
-    with SearchSession(index) as session:
-        before = session.search({"a": 2, "日本": 1})
-        append_index(index, shards(tmp_path / "second", SECOND))
-        assert session.search({"a": 2, "日本": 1}) == before
-        assert session.refresh() and not session.refresh()
-        found = [(hit.doc_id, hit.score) for hit in session.search({"a": 2, "日本": 1})]
-        assert found == [("d1", 6), ("d4", 6), ("d5", 2), ("é/😀", 2)]
-        assert session.documents == 5
+    queries = [ImpactQuery("query", {"a": 2, "日本": 1})]
+    older = LuceneEngine(index, read_manifest(index))
+    before = list(older.search(queries, 10))
+    append_index(index, shards(tmp_path / "second", SECOND))
+    assert list(older.search(queries, 10)) == before
+    older.close()
+    engine = LuceneEngine(index, read_manifest(index))
+    found = [(hit.doc_id, hit.score) for hit in next(engine.search(queries, 10))]
+    assert found == [("d1", 6), ("d4", 6), ("d5", 2), ("é/😀", 2)]
+    assert engine.documents == 5
+    engine.close()
 
 
 def test_merge_of_shards_and_of_indexes(tmp_path: Path, index: Path) -> None:

@@ -31,8 +31,8 @@ from eval.report.strips import Cell, Item, Strip, draw_sheet, fitted, layout, of
 from eval.sheet import DEFAULT_HITS, command
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.data.dataset import Dataset
+from lexvl_anserini.engines.building import build_index
 from lexvl_anserini.errors import DataError, UsageError
-from lexvl_anserini.index import build_index
 from lexvl_anserini.manifest import Manifest
 from lexvl_anserini.queries.shared_terms import SharedTerm
 from lexvl_anserini.records import Document, Index, Qrel, ScoredDoc, Topic

@@ -15,11 +15,11 @@ from typer.testing import CliRunner
 
 import lexvl_anserini.queries.shared_terms
 from lexvl_anserini.cli import make_app
+from lexvl_anserini.engines.building import build_index
 from lexvl_anserini.engines.index_folder import index_manifest
 from lexvl_anserini.engines.lucene import LuceneEngine
 from lexvl_anserini.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.explain import command
-from lexvl_anserini.index import build_index
 from lexvl_anserini.manifest import RunManifest
 from lexvl_anserini.queries import retrieval
 from lexvl_anserini.queries.shared_terms import Explanation, SharedTerm, explain, explained

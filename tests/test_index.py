@@ -11,9 +11,11 @@ from test_shards_reading import DOCUMENTS, write_dense_shards, write_shards, wri
 from typer.testing import CliRunner
 
 from lexvl_anserini.cli import make_app
+from lexvl_anserini.engines.building import build_index
+from lexvl_anserini.engines.planning import default_index
 from lexvl_anserini.errors import ArtefactError, LexvlError, UnknownName
 from lexvl_anserini.files import write_json
-from lexvl_anserini.index import build_index, command, default_index
+from lexvl_anserini.index import command
 from lexvl_anserini.manifest import Manifest
 
 
@@ -169,7 +171,7 @@ def test_the_command_refuses_what_makes_no_sense(tmp_path: Path) -> None:
     index = ("--index", tmp_path / "index")
     (tmp_path / "ids.txt").write_text("d1\nx y\n")
     for arguments, message in (
-        ((tmp_path / "shards", "--append"), "--append is for an index that is there: name it with --index"),
+        ((tmp_path / "shards", "--append"), "--append is for an index that exists: name it with --index"),
         ((tmp_path / "shards", "--append", "--check", *index), "--append and --check exclude each other"),
         (("--append", *index), "no shards; name a folder that encode wrote"),
         ((tmp_path / "shards", "--append", "--term-vectors", *index), "--term-vectors is for building one"),

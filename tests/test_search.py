@@ -17,9 +17,9 @@ from typer.testing import CliRunner
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.encoders.encoder import read_image_of, read_topic
 from lexvl_anserini.encoders.loading import load_encoder
+from lexvl_anserini.engines.building import build_index
 from lexvl_anserini.errors import ArtefactError, DataError, LexvlError, UsageError
 from lexvl_anserini.files import read_json, write_json
-from lexvl_anserini.index import build_index
 from lexvl_anserini.manifest import Manifest, manifest_path, read_run_manifest
 from lexvl_anserini.queries import retrieval
 from lexvl_anserini.queries.clauses import Term, TreeQuery

@@ -11,8 +11,8 @@ from test_shards_reading import publish_shards, write_shards
 from typer.testing import CliRunner
 
 from lexvl_anserini.cli import make_app
+from lexvl_anserini.engines.building import build_index
 from lexvl_anserini.errors import ArtefactError, UsageError
-from lexvl_anserini.index import build_index
 from lexvl_anserini.manifest import read_manifest
 from lexvl_anserini.prune import command, prune_shards
 from lexvl_anserini.shards.pruning import Pruning, term_cuts

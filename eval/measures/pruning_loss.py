@@ -62,7 +62,7 @@ class OpenIndex:
 
     def __init__(self, shards: Path, folder: Path, vector_of: VectorOf | None = None):
         from lexvl_anserini.engines.opening import open_impact_index
-        from lexvl_anserini.index import build_index
+        from lexvl_anserini.engines.building import build_index
 
         built = build_index(shards, folder)
         self.postings = built.manifest.counts["postings"]

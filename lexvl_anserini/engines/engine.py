@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from lexvl_anserini.manifest import Manifest
 from lexvl_anserini.progress import Progress, silent
@@ -92,7 +92,10 @@ class Engine(Protocol):
         progress: Progress = silent,
         options: Any = None,
     ) -> Index:
-        """Builds `index` from the folder `shards`, whole or not at all.
+        """Builds `index` from the folder `shards`, whole or not at all (see `index_folder.new_index`).
+
+        index.json has at least the engine's name (a row of `registry.ENGINES`) and the numbers of documents, empty
+        documents, postings and bytes.
 
         Args:
             manifest: of the shards.
@@ -103,6 +106,11 @@ class Engine(Protocol):
         Raises:
             ArtefactError: a shard is damaged or malformed, an id occurs twice, or counts in and out differ.
         """
+
+    @staticmethod
+    def figures(report: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What the command `index` prints from index.json besides the number of documents and bytes."""
+        return {"postings": report["postings"]}
 
     @staticmethod
     def stored_texts(index: Path, doc_ids: Iterable[str]) -> dict[str, str] | None:
@@ -149,7 +157,8 @@ class ImpactEngine(Engine, Protocol):
         """An upper bound of the score of any document: at most sum over terms of weight x greatest impact."""
 
 
-class ChangingEngine(Engine, Protocol):
+@runtime_checkable
+class ChangingEngine(Protocol):
     """An engine whose indexes can be merged, appended to, deleted from and checked."""
 
     @staticmethod

@@ -6,6 +6,7 @@ A flat index is exact and the reference; the others (see `faiss_layouts`) trade 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import faiss
 import numpy as np
 
 from lexvl_anserini.engines.engine import Engine
-from lexvl_anserini.engines.faiss_layouts import Store, layout_named, parameters_of
+from lexvl_anserini.engines.faiss_layouts import LAYOUTS, Store, layout_named, parameters_of
 from lexvl_anserini.engines.index_folder import folder_bytes, new_index, read_report, write_report
 from lexvl_anserini.errors import ArtefactError, UsageError
 from lexvl_anserini.manifest import Manifest
@@ -28,7 +29,6 @@ IDS_FILE = "ids.txt"
 
 # The option that names the layout; the others are the layout's parameters.
 LAYOUT = "faiss"
-DEFAULT_LAYOUT = "flat"
 
 BATCH_SIZE = 64
 
@@ -107,6 +107,22 @@ class VectorSearch:
         return products.sum(axis=1).astype(np.float32)
 
 
+@dataclass(frozen=True)
+class FaissOptions:
+    """How vectors are kept.
+
+    layout      a row of `faiss_layouts.LAYOUTS`
+    parameters  of the layout; the others are chosen for the collection
+    """
+
+    layout: str = "flat"
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """The requested options, named as in index.json."""
+        return {"layout": self.layout, **self.parameters}
+
+
 class FaissEngine(VectorSearch, Engine):
     """A dense index on disk.
 
@@ -118,9 +134,11 @@ class FaissEngine(VectorSearch, Engine):
         UsageError: a parameter that the layout has not, or that an index is built with.
     """
 
+    option_names = frozenset({LAYOUT, *(name for layout in LAYOUTS.values() for name in layout.defaults)})
+
     def __init__(self, index: Path, manifest: Manifest, parameters: Mapping[str, Any] | None = None):
         about = read_report(index)
-        kept = dict(about.get(LAYOUT) or {"layout": DEFAULT_LAYOUT})
+        kept = dict(self.stored_options(about))
         name = kept.pop("layout")
         try:
             store = Store.read(index / INDEX_FILE, name, about.get("dimensions"), kept)
@@ -141,26 +159,42 @@ class FaissEngine(VectorSearch, Engine):
         super().__init__(store, doc_ids)
 
     @staticmethod
+    def options(given: Mapping[str, Any]) -> FaissOptions:
+        """The layout is the option `faiss`; all others are its parameters."""
+        parameters = {name: value for name, value in given.items() if name != LAYOUT}
+        return FaissOptions(given.get(LAYOUT, FaissOptions.layout), parameters)
+
+    @staticmethod
+    def stored_options(report: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Layout and all parameters; an index of an older version is flat."""
+        return report.get(LAYOUT) or FaissOptions().to_json()
+
+    @staticmethod
+    def figures(report: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Dimensions, layout and parameters."""
+        return {"dimensions": report["dimensions"], **report.get(LAYOUT, {})}
+
+    @staticmethod
     def build(
         shards: Path,
         index: Path,
         manifest: Manifest,
         threads: int = 1,
         progress: Progress = silent,
-        options: Mapping[str, Any] | None = None,
+        options: FaissOptions | None = None,
     ) -> Index:
         """Reads the shards batch by batch; the index itself is held in memory.
 
         Args:
             threads: of FAISS; a graph built with more than one differs from build to build.
-            options: `faiss` names the layout (default flat), the others are its parameters; both stand in index.json.
+            options: layout and parameters, which index.json stores with the parameters that were chosen.
 
         Raises:
             ArtefactError: a shard is damaged or malformed, or an id occurs twice.
             UsageError: an unknown layout or parameter, or one that does not fit the vectors.
         """
-        given = dict(options or {})
-        name = given.pop(LAYOUT, DEFAULT_LAYOUT)
+        options = options or FaissOptions()
+        name = options.layout
         layout_named(name)
         faiss.omp_set_num_threads(threads)
         count = manifest.counts["documents"]
@@ -172,7 +206,7 @@ class FaissEngine(VectorSearch, Engine):
                 for batch in read_vectors(shards, manifest):
                     if store is None:
                         width = batch.vectors.shape[1]
-                        store = Store.new(name, width, parameters_of(name, given, width, count))
+                        store = Store.new(name, width, parameters_of(name, options.parameters, width, count))
                         if store.training_size:
                             store.train(sample(shards, manifest, store.training_size))
                     store.add(batch.vectors)

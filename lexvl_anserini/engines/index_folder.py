@@ -161,6 +161,11 @@ def read_report(index: Path) -> dict[str, Any]:
     return read_json(path, "report of the index") if path.exists() else {}
 
 
+def is_index(folder: Path) -> bool:
+    """True for the folder of an index, False for shards."""
+    return (folder / REPORT).is_file()
+
+
 def folder_bytes(index: Path) -> int:
     """Size of the engine's files, without the manifest and its companions."""
     ours = {MANIFEST, REPORT, VOCABULARY}

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import cast
 
-from lexvl_anserini.engines.engine import Engine, ImpactEngine
+from lexvl_anserini.engines.engine import ChangingEngine, Engine, ImpactEngine
 from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.errors import UnknownName, UsageError
-from lexvl_anserini.manifest import Manifest
+from lexvl_anserini.manifest import Manifest, read_manifest
 from lexvl_anserini.registry import DEFAULT_ENGINES, ENGINES, resolve
 
 
@@ -70,3 +70,22 @@ def open_impact_index(index: Path, manifest: Manifest) -> ImpactEngine:
     if manifest.kind != "impact":
         raise UsageError(f"{index} is {manifest.kind}; expected an impact index")
     return cast(ImpactEngine, open_index(index, manifest))
+
+
+def changing_engine(folder: Path, engine: str | None) -> type[ChangingEngine]:
+    """The engine for a folder of shards or an index, which can merge and change indexes.
+
+    Raises:
+        ArtefactError: no such folder, or unfinished.
+        UsageError: the engine cannot.
+    """
+    kind = read_manifest(folder).kind
+    name = engine_name(kind, engine)
+    found = engine_class(name)
+    if not issubclass(found, ChangingEngine):
+        able = ", ".join(name for name in ENGINES if issubclass(engine_class(name), ChangingEngine))
+        raise UsageError(
+            f"{folder}: {kind}, for the engine {name}; only indexes of {able} (impacts) are merged, changed and "
+            "checked; build it again"
+        )
+    return found

@@ -7,6 +7,5 @@ products term by term over Lucene's postings, and orders as stock sorts: score d
 
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
 from lexvl_anserini.engines.lucene.fields import count_index
-from lexvl_anserini.engines.lucene.session import SearchSession
 
-__all__ = ["LuceneEngine", "SearchSession", "count_index"]
+__all__ = ["LuceneEngine", "count_index"]

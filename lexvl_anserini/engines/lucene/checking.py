@@ -14,7 +14,7 @@ from lexvl_anserini.engines.engine import ImpactEngine
 from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.engines.jvm import java_errors
 from lexvl_anserini.engines.lucene.fields import count_index
-from lexvl_anserini.engines.lucene.updating import census, is_index, read_impact_manifest, report_digest, sources_of
+from lexvl_anserini.engines.lucene.updating import census, read_impact_manifest, report_digest, sources_of
 from lexvl_anserini.errors import ArtefactError, LexvlError, UsageError
 from lexvl_anserini.manifest import Manifest, same_request
 from lexvl_anserini.progress import Progress, silent
@@ -49,9 +49,6 @@ def check_index(index: Path, shards: Sequence[Path], opened: Open, progress: Pro
         UsageError: an index instead of shards, or not all of the shards whose documents were replaced.
     """
     jvm.start()
-    for folder in shards:
-        if is_index(folder):
-            raise UsageError(f"{folder}: an index; name the shards that it was built from")
     problems: list[str] = []
     manifest = read_impact_manifest(index)
     _check_vocabulary(index, manifest, problems)

@@ -31,7 +31,7 @@ from lexvl_anserini.engines.lucene.updating import (
     sources_of,
 )
 from lexvl_anserini.engines.lucene.writing import IndexOptions, write_lucene
-from lexvl_anserini.errors import ArtefactError
+from lexvl_anserini.errors import ArtefactError, UnknownName, UsageError
 from lexvl_anserini.files import read_json
 from lexvl_anserini.manifest import MANIFEST, Manifest
 from lexvl_anserini.progress import Progress, silent
@@ -105,7 +105,16 @@ class LuceneEngine(ImpactEngine, ChangingEngine):
 
     @staticmethod
     def options(given: Mapping[str, Any]) -> IndexOptions:
-        """The typed options."""
+        """The typed options.
+
+        Raises:
+            UnknownName, UsageError: no such option, or a value that is neither True nor False.
+        """
+        for name, value in given.items():
+            if name not in LuceneEngine.option_names:
+                raise UnknownName("option of the engine lucene", name, LuceneEngine.option_names)
+            if not isinstance(value, bool):
+                raise UsageError(f"option {name} of the engine lucene: {value!r}, expected True or False")
         return IndexOptions(**given)
 
     @staticmethod
@@ -130,18 +139,16 @@ class LuceneEngine(ImpactEngine, ChangingEngine):
         stored = read_report(index).get("options", {}).get("store_text")
         return postings.stored_texts(index, doc_ids) if stored else None
 
-    def search(
-        self, queries: Iterable[ImpactQuery], hits: int, threads: int = 1, floats: bool = False
-    ) -> Iterator[list[ScoredDoc]]:
+    def search(self, queries: Iterable[ImpactQuery], hits: int, threads: int = 1) -> Iterator[list[ScoredDoc]]:
         """One list per query; all terms of a query count, however many or frequent they are.
 
-        `threads` share the queries of a batch; with `floats`, weights need not be integers (`BatchSearcher.search`).
+        `threads` share the queries of a batch.
 
         Raises:
             UsageError: a weight is no integer >= 1, or `hits` is below 1.
             ArtefactError: a score could reach 2^24, from where float32 rounds; the message proposes bits.
         """
-        return self.batches.search(queries, hits, threads, floats)
+        return self.batches.search(queries, hits, threads)
 
     def bound(self, vector: Mapping[str, int]) -> int:
         """The highest score that any document could reach: sum over terms of weight x greatest impact."""

@@ -49,20 +49,16 @@ class BatchSearcher:
         self.numbers: dict[str, int] = {}
         self.lock = Lock()
 
-    def search(
-        self, queries: Iterable[ImpactQuery], hits: int, threads: int = 1, floats: bool = False
-    ) -> Iterator[list[ScoredDoc]]:
+    def search(self, queries: Iterable[ImpactQuery], hits: int, threads: int = 1) -> Iterator[list[ScoredDoc]]:
         """One list per query, in their order; memory does not grow with their number.
 
         Args:
             hits: at most, per query.
             threads: of Java, over the queries of a batch.
-            floats: weights may be any numbers above 0; they are rounded to float32, a document's products are summed in
-                float64 in the order of the query's terms, and the sum is rounded to float32. Integers are exact.
 
         Raises:
-            UsageError: a weight does not fit, or `hits` is below 1.
-            ArtefactError: integers whose score could reach 2^24, from where float32 rounds; the message proposes bits.
+            UsageError: a weight is no integer >= 1, or `hits` is below 1.
+            ArtefactError: a score could reach 2^24, from where float32 rounds; the message proposes bits.
         """
         if hits < 1:
             raise UsageError(f"hits is {hits}, expected at least 1")
@@ -75,7 +71,7 @@ class BatchSearcher:
                 return
             for part in _limited(batch):
                 with self.lock:
-                    lists = self._batch(part, min(hits, self.documents), threads, floats)
+                    lists = self._batch(part, min(hits, self.documents), threads)
                 yield from lists
 
     def bound(self, vector: Mapping[str, int]) -> int:
@@ -87,12 +83,11 @@ class BatchSearcher:
         with self.lock:
             return self._bound(vector)
 
-    def _batch(self, batch: list[ImpactQuery], hits: int, threads: int, floats: bool) -> list[list[ScoredDoc]]:
-        vectors = [_checked(query, floats) for query in batch]
+    def _batch(self, batch: list[ImpactQuery], hits: int, threads: int) -> list[list[ScoredDoc]]:
+        vectors = [_checked(query) for query in batch]
         self._know(chain.from_iterable(vectors))
-        if not floats:
-            for query, vector in zip(batch, vectors, strict=True):
-                self._refuse_rounding(query.query_id, vector)
+        for query, vector in zip(batch, vectors, strict=True):
+            self._refuse_rounding(query.query_id, vector)
         ends = np.cumsum([len(vector) for vector in vectors], dtype="<i4")
         numbers = np.fromiter(map(self.numbers.__getitem__, chain.from_iterable(vectors)), "<i4", ends[-1])
         weights = np.fromiter(chain.from_iterable(vector.values() for vector in vectors), "<f4", ends[-1])
@@ -150,21 +145,15 @@ def _limited(batch: list[ImpactQuery]) -> Iterator[list[ImpactQuery]]:
     yield part
 
 
-def _checked(query: ImpactQuery, floats: bool) -> Mapping[str, Any]:
-    """The query's weights as Python's own numbers.
+def _checked(query: ImpactQuery) -> Mapping[str, int]:
+    """The query's weights as Python's own integers.
 
     Raises:
-        UsageError: a weight is no integer >= 1, or, where floats may be, no number above 0.
+        UsageError: a weight is no integer >= 1.
     """
     vector = query.vector
     if not vector or (set(map(type, vector.values())) == {int} and min(vector.values()) > 0):
         return vector
-    if floats:
-        made = {term: float(weight) for term, weight in vector.items()}
-        # What float32 makes 0 or infinite has no place in a sum either.
-        if all(0 < np.float32(weight) < np.inf for weight in made.values()):
-            return made
-        raise UsageError(f"topic {query.query_id!r}: weights must be numbers above 0 that float32 holds")
     whole = {term: int(weight) for term, weight in vector.items()}
     if whole != vector or min(whole.values()) < 1:
         raise UsageError(f"topic {query.query_id!r}: weights must be integers >= 1; quantise the query first")

@@ -20,9 +20,9 @@ import orjson
 
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.index_folder import (
-    REPORT,
     changed_index,
     folder_bytes,
+    is_index,
     new_index,
     read_report,
     write_report,
@@ -142,8 +142,6 @@ def delete(index: Path, doc_ids: Iterable[str]) -> Index:
     """
     jvm.start()
     lines = b"".join(f"{doc_id}\n".encode() for doc_id in dict.fromkeys(doc_ids))
-    if not is_index(index):
-        raise ArtefactError(f"{index}: no index of ours to delete from")
     with changed_index(index) as part, java_errors(f"{index}: cannot be written"):
         before, report = read_impact_manifest(part), read_report(part)
         _refuse_missing(index, part, lines)
@@ -174,11 +172,6 @@ def read_impact_manifest(folder: Path) -> Manifest:
     if is_index(folder) and "options" not in read_report(folder):
         raise ArtefactError(f"{folder}: an index of an older version; build it again")
     return manifest
-
-
-def is_index(folder: Path) -> bool:
-    """True for an index, False for shards."""
-    return (folder / REPORT).is_file()
 
 
 def sources_of(folder: Path, manifest: Manifest) -> list[Mapping[str, Any]]:
@@ -267,8 +260,6 @@ def _joined(fields: Mapping[str, str], more: Mapping[str, str], source: Path) ->
 
 def _new(index: Path, sources: Sequence[Path], replacing: bool) -> list[Path]:
     """The sources that the index does not have yet, or not as they are."""
-    if not is_index(index):
-        raise ArtefactError(f"{index}: no index of ours to append to; build it first")
     if replacing and read_report(index)["changed"]:
         return list(sources)
     there = _digests([index])

@@ -1,0 +1,144 @@
+"""Building, changing and checking an index: the same steps for every engine."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
+
+from lexvl_anserini.engines.engine import ChangingEngine
+from lexvl_anserini.engines.index_folder import clear_remains, is_index, read_report
+from lexvl_anserini.engines.opening import changing_engine, engine_class
+from lexvl_anserini.engines.planning import BuildPlan, Folders, folders_of, plan_index
+from lexvl_anserini.errors import ArtefactError, UsageError
+from lexvl_anserini.progress import Progress, silent
+from lexvl_anserini.records import Index
+
+log = logging.getLogger(__name__)
+
+
+class Switches(TypedDict, total=False):
+    """The options of Lucene that `build_index` accepts by keyword; see there."""
+
+    text: bool
+    store_text: bool
+    term_vectors: bool
+    metadata: bool
+
+
+UNSWITCHED: Switches = {"text": False, "store_text": False, "term_vectors": False, "metadata": True}
+
+
+def build_index(
+    shards: Folders,
+    index: Path | str | None = None,
+    threads: int = 1,
+    overwrite: bool = False,
+    progress: Progress = silent,
+    options: Mapping[str, Any] | None = None,
+    engine: str | None = None,
+    **switches: Unpack[Switches],
+) -> Index:
+    """Builds the index of an encoded corpus.
+
+    Args:
+        shards: a folder that `encode` wrote, or several of impacts (or impact indexes), which become one index.
+        index: the folder to write; default `indexes/<name of the shards folder>`. It appears whole or not at all.
+        threads: of the engine, where it can use more than one.
+        overwrite: replace a finished index of other shards or options.
+        progress: called with the number of documents just read.
+        options: of the engine, by name. FAISS: `faiss`, its layout (flat, hnsw, ivfpq, sq8, binary), and that layout's
+            parameters. Lucene: the switches below.
+        engine: a row of `registry.ENGINES`; default lucene for impacts, faiss for dense vectors, bm25 for texts.
+        text: Lucene indexes the documents' texts too, for BM25 beside impacts.
+        store_text: Lucene stores the documents' texts, to show them.
+        term_vectors: Lucene stores each document's impacts, to read them back.
+        metadata: Lucene makes one field for each key of the documents' metadata; default True.
+
+    Returns:
+        The index; one that is there already and was built from the same shards is left as it is.
+
+    Raises:
+        ArtefactError: the shards are unfinished, damaged or malformed, the index exists, counts in and out differ, or
+            several folders do not go together.
+        UsageError: an unknown engine, one for shards of another kind, or an option that is not one of its own.
+        JavaError: no usable Java.
+    """
+    if unknown := switches.keys() - UNSWITCHED.keys():
+        raise TypeError(f"build_index() got an unexpected keyword argument {min(unknown)!r}")
+    switched = {name: value for name, value in switches.items() if value != UNSWITCHED.get(name)}
+    plan = plan_index(shards, index, engine, {**(options or {}), **switched}, overwrite)
+    return carry_out(plan, threads, progress)
+
+
+def carry_out(plan: BuildPlan, threads: int = 1, progress: Progress = silent) -> Index:
+    """Builds a planned index, unless it is finished.
+
+    Raises:
+        ArtefactError, JavaError: as `build_index`.
+    """
+    if plan.finished:
+        log.info("%s: finished already, nothing to do", plan.index)
+        clear_remains(plan.index)
+        return Index(plan.index, plan.manifest, plan.manifest.counts.documents)
+    engine, [first, *others] = engine_class(plan.engine), plan.sources
+    if others or is_index(first) and issubclass(engine, ChangingEngine):
+        merging = changing_engine(first, plan.engine)
+        return merging.merge(plan.sources, plan.index, threads, progress, plan.options)
+    return engine.build(first, plan.index, plan.manifest, threads, progress, plan.options)
+
+
+def append_index(
+    index: Path | str, shards: Folders, replace: bool = False, threads: int = 1, progress: Progress = silent
+) -> Index:
+    """Adds the documents of shards (or of other indexes) to an impact index; it skips those that it holds already.
+
+    Args:
+        index: it changes whole or not at all; a process that has it open continues to read the older one.
+        shards: one folder or several, of the index's encoder, vocabulary and quantiser.
+        replace: a new document replaces the one of its id; without, a common id raises.
+
+    Raises:
+        ArtefactError: no index, folders that do not go with it, or an id that it holds already.
+        UsageError: an index of an engine that only builds.
+    """
+    sources = folders_of(shards)
+    return built_engine(Path(index), "append to").append(Path(index), sources, replace, threads, progress)
+
+
+def delete_documents(index: Path | str, doc_ids: Iterable[str]) -> Index:
+    """Removes documents from an impact index by id.
+
+    Raises:
+        ArtefactError: no index, or an id that is not in it; then nothing is removed.
+        UsageError: an index of an engine that only builds.
+    """
+    return built_engine(Path(index), "delete from").delete(Path(index), doc_ids)
+
+
+def check_index(index: Path | str, shards: Folders, progress: Progress = silent) -> dict[str, Any]:
+    """Compares an impact index with the shards it was built from, and with its own checksums.
+
+    Raises:
+        ArtefactError: something differs; the message lists what.
+        UsageError: an index of an engine that only builds.
+    """
+    folder = Path(index)
+    sources = folders_of(shards)
+    for source in sources:
+        if is_index(source):
+            raise UsageError(f"{source}: an index; name the shards that it was built from")
+    return changing_engine(folder, read_report(folder).get("engine")).check(folder, sources, progress)
+
+
+def built_engine(index: Path, purpose: str) -> type[ChangingEngine]:
+    """The engine of an index that is there, to change it.
+
+    Raises:
+        ArtefactError: no index.
+        UsageError: an index of an engine that only builds.
+    """
+    if not is_index(index):
+        raise ArtefactError(f"{index}: no index of ours to {purpose}; build it first")
+    return changing_engine(index, read_report(index).get("engine"))

@@ -1,0 +1,134 @@
+"""What is to be built: the engine, its options, and whether the index is there already. Nothing is written here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lexvl_anserini.engines.engine import EngineOptions
+from lexvl_anserini.engines.index_folder import REPORT, read_report
+from lexvl_anserini.engines.opening import changing_engine, engine_class, engine_name, engine_of
+from lexvl_anserini.errors import ArtefactError, UsageError
+from lexvl_anserini.manifest import MANIFEST, Manifest, finished, read_manifest
+from lexvl_anserini.registry import ENGINES
+from lexvl_anserini.shards.combine import combined
+
+Folders = Path | str | Sequence[Path | str]
+
+
+@dataclass(frozen=True)
+class BuildPlan:
+    """An index to build.
+
+    sources   folders of shards, or of indexes to merge
+    index     its folder
+    manifest  of its documents
+    engine    a row of `registry.ENGINES`
+    options   of the engine
+    finished  the index is there already, as planned
+    """
+
+    sources: Sequence[Path]
+    index: Path
+    manifest: Manifest
+    engine: str
+    options: EngineOptions
+    finished: bool
+
+
+def plan_index(
+    shards: Folders,
+    index: Path | str | None,
+    engine: str | None,
+    options: Mapping[str, Any],
+    overwrite: bool,
+) -> BuildPlan:
+    """What `build_index` would do; nothing is written.
+
+    Raises:
+        ArtefactError, UsageError: as `build_index`.
+    """
+    sources = folders_of(shards)
+    target = default_index(sources[0]) if index is None else Path(index)
+    manifest = planned_manifest(sources, engine)
+    name = engine_name(manifest.kind, engine)
+    chosen = engine_class(name).options(own_options(name, manifest.kind, options))
+    return BuildPlan(sources, target, manifest, name, chosen, is_built(target, manifest, name, chosen, overwrite))
+
+
+def default_index(shards: Path) -> Path:
+    """`impacts/demo.vdr` -> `indexes/demo.vdr`."""
+    return Path("indexes") / shards.resolve().name
+
+
+def folders_of(shards: Folders) -> list[Path]:
+    """One folder or several, as a list.
+
+    Raises:
+        UsageError: none.
+    """
+    found = [Path(shards)] if isinstance(shards, Path | str) else [Path(folder) for folder in shards]
+    if not found:
+        raise UsageError("no shards; name a folder that encode wrote")
+    return found
+
+
+def planned_manifest(sources: Sequence[Path], engine: str | None = None) -> Manifest:
+    """The manifest of an index of these folders.
+
+    Raises:
+        ArtefactError: one is not finished, or they do not go together.
+        UsageError: several folders, and an engine that does not merge.
+    """
+    if len(sources) == 1:
+        return read_manifest(sources[0])
+    merging = changing_engine(sources[0], engine)
+    return combined([merging.source_manifest(folder) for folder in sources], sources)
+
+
+def own_options(engine: str, kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The given options without those of other engines that are switched off.
+
+    Raises:
+        UsageError: some are options of another engine.
+    """
+    names = engine_class(engine).option_names
+    kept = {name: value for name, value in given.items() if name in names or value is not False}
+    foreign = [name for name in kept if name not in names]
+    for other, row in ENGINES.items():
+        if owned := [name for name in foreign if other != engine and name in engine_class(other).option_names]:
+            raise UsageError(
+                f"{kind} shards, which {engine} indexes, but {', '.join(owned)} given, for {other}, which indexes "
+                f"{' and '.join(row.kinds)} shards"
+            )
+    return kept
+
+
+def is_built(index: Path, manifest: Manifest, engine: str, options: EngineOptions, overwrite: bool) -> bool:
+    """True if `index` was built from these shards with this engine and these options; False if it may be built.
+
+    Raises:
+        ArtefactError: the folder holds something else: shards, files that are no index of ours, or, unless it may be
+            overwritten, another index.
+    """
+    if not index.exists():
+        return False
+    if index.is_dir() and not any(index.iterdir()):
+        index.rmdir()
+        return False
+    if not (index / REPORT).is_file() or not (index / MANIFEST).is_file():
+        raise ArtefactError(f"{index}: exists and is no index of ours; name another --index")
+    found, report = read_manifest(index), read_report(index)
+    if found != manifest:
+        return finished(index, "an index", manifest.to_json(), found.to_json(), overwrite)
+    stored = {"engine": report.get("engine"), **engine_of(index, found.kind).stored_options(report)}
+    wanted = {"engine": engine, **options.to_json()}
+    return finished(
+        index,
+        "an index",
+        {name: str(value) for name, value in wanted.items()},
+        {name: str(stored.get(name)) for name in wanted},
+        overwrite,
+    )
