@@ -13,7 +13,6 @@ from lexvl_anserini.engines.opening import changing_engine, engine_class, engine
 from lexvl_anserini.errors import ArtefactError, UsageError
 from lexvl_anserini.manifest import MANIFEST, Manifest, finished, read_manifest
 from lexvl_anserini.registry import ENGINES
-from lexvl_anserini.shards.combine import combined
 
 Folders = Path | str | Sequence[Path | str]
 
@@ -84,6 +83,8 @@ def planned_manifest(sources: Sequence[Path], engine: str | None = None) -> Mani
     """
     if len(sources) == 1:
         return read_manifest(sources[0])
+    from lexvl_anserini.shards.combine import combined  # imports scipy
+
     merging = changing_engine(sources[0], engine)
     return combined([merging.source_manifest(folder) for folder in sources], sources)
 
