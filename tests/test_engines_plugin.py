@@ -14,15 +14,15 @@ from typer.testing import CliRunner
 from lexvl_anserini.cli import Command, make_app
 from lexvl_anserini.engines.building import append_index, build_index, check_index, delete_documents
 from lexvl_anserini.errors import ArtefactError, UnknownName, UsageError
-from lexvl_anserini.explain import explain
 from lexvl_anserini.index import command as index_command
 from lexvl_anserini.queries.clauses import Impacts, Not, Term, TreeQuery
 from lexvl_anserini.queries.feedback import Feedback
 from lexvl_anserini.queries.refine import Refinement, TwoPhase
+from lexvl_anserini.queries.retrieval import search_index
+from lexvl_anserini.queries.shared_terms import explain
 from lexvl_anserini.records import ImpactQuery
 from lexvl_anserini.registry import ENGINES, EngineRow
 from lexvl_anserini.search import command as search_command
-from lexvl_anserini.search import search_index
 
 DOCUMENTS: Documents = [
     ("d2", {"dog": 3, "sea": 1}),
