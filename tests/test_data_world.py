@@ -125,6 +125,12 @@ def test_the_packaged_world_is_read_once():
             "  verbs:\n    any: |\n      92,74",
             "the kind 'cup' has neither",
         ),
+        (
+            "creatures.yaml",
+            "poses: {air: [flying], ",
+            "poses: {",
+            r"bird: poses: none for 'air', the class of the place",
+        ),
         ("skies.yaml", "weathers:", "weathers: [", r"skies.yaml: not YAML"),
     ],
 )
@@ -220,6 +226,10 @@ def test_joints_and_poses():
         ("9,9\nbox main 1+,2 3,4", "invalid syntax"),
         ("9,9\nfor x in\n  box main x,2 3,4", "expected `for NAMES in"),
         ("9,9\nfor x,y in 1 2\n  box main x,2 3,4", "`for x,y in 1 2`"),
+        ("9,9\nfor x in 1..9 by 2\n  box main x,2 3,4", "cannot calculate|invalid"),
+        ("9,9\nfor x,y,n in scatter 9\n  box main x,y 3,4", "expected `for x,y,n in scatter COUNT SEED`"),
+        ("9,9\nif 1%0\n  box main 0,0 3,4", "by zero"),
+        ("9,9\nbox main 0,0 3,4\n  box main 0,0 3,4", "line 2: .*: the lines below are indented"),
         ("9,9\nuse weels", "unknown part 'weels'; did you mean 'wheels'"),
         ("9,9\nif open('x')\n  box main 0,0 3,4", "cannot calculate"),
     ],

@@ -31,7 +31,7 @@ def compose(scene: Scene, draws: Draws, horizon: int) -> list[Placed]:
 
 
 def _behind_all(stage: Stage, thing: Thing, placed: list[Placed]) -> list[Placed]:
-    """A thing in the background, where the others hide it least; nearer where nothing stands beside the subject."""
+    """A thing in the background, where the others hide it least; nearer where nothing is beside the subject."""
     draws = stage.draws
     near = stage.scene.landmark is None
     depth = 40 if stage.ground == "home" else draws.between(60, 140) + (60 if near else 0)

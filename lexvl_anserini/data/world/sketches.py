@@ -30,7 +30,7 @@ from __future__ import annotations
 import ast
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from typing import NamedTuple
 
@@ -124,6 +124,8 @@ def _lines(text: str) -> list[Line]:
 
 
 class _Interpreter:
+    """Expands the lines of one drawing; `size` is its width and height."""
+
     def __init__(self, sketch: Sketch, width: int, height: int):
         self.sketch = sketch
         self.size = (width, height)
@@ -139,12 +141,14 @@ class _Interpreter:
                 elif word == "if":
                     if _calculated(_expression(rest), names):
                         yield from self.shapes(line.below, names)
+                elif line.below:
+                    raise ValueError("the lines below are indented, but nothing repeats or chooses them")
                 elif word == "use":
                     part = _part(rest)
                     yield from _Interpreter(part, *self.size).shapes(_lines(part.text), names)
                 else:
                     yield _shape(word, rest.split(), names)
-            except (ValueError, SyntaxError) as error:
+            except (ValueError, SyntaxError, ArithmeticError) as error:
                 raise _mistake(self.sketch, line, error) from None
 
     def _repetitions(self, text: str, names: Mapping[str, Value]) -> Iterator[Mapping[str, Value]]:
@@ -153,20 +157,29 @@ class _Interpreter:
         own, words = listed.strip().split(","), rest.split()
         if not words:
             raise ValueError("expected `for NAMES in ...`")
-        if words[0] == "scatter":
-            yield from (dict(zip(own, values, strict=True)) for values in self._scattered(*words[1:]))
-        elif ".." in words[0]:
-            first, last = (_number(end, names) for end in words[0].split(".."))
-            step = _number(words[2], names) if len(words) == 3 and words[1] == "step" else 1
-            yield from ({own[0]: value} for value in range(first, last + 1, step))
-        else:
-            for group in words:
-                yield dict(zip(own, (_item(item, names) for item in group.split(",")), strict=True))
+        groups: Iterable[Iterable[Value]]
+        match words:
+            case ["scatter", count, seed]:
+                groups = self._scattered(int(count), seed)
+            case ["scatter", *_]:
+                raise ValueError("expected `for x,y,n in scatter COUNT SEED`")
+            case [ends, "step", step] if ".." in ends:
+                groups = _range(ends, step, names)
+            case [ends] if ".." in ends:
+                groups = _range(ends, "1", names)
+            case _:
+                groups = ([_item(item, names) for item in word.split(",")] for word in words)
+        return (dict(zip(own, group, strict=True)) for group in groups)
 
-    def _scattered(self, count: str, name: str) -> Iterator[tuple[int, int, int]]:
-        draws = Draws("scattered", name)
+    def _scattered(self, count: int, seed: str) -> Iterator[tuple[int, int, int]]:
+        draws = Draws("scattered", seed)
         width, height = self.size
-        return ((draws.below(width), draws.below(height), draws.below(4)) for _ in range(int(count)))
+        return ((draws.below(width), draws.below(height), draws.below(4)) for _ in range(count))
+
+
+def _range(ends: str, step: str, names: Mapping[str, Value]) -> Iterator[tuple[int]]:
+    first, last = (_number(end, names) for end in ends.split(".."))
+    return zip(range(first, last + 1, _number(step, names)), strict=True)
 
 
 def _part(name: str) -> Sketch:

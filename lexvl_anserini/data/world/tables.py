@@ -412,12 +412,13 @@ def read_world(folder: Path) -> World:
         colours=colours,
         words=read_yaml(folder / "words.yaml", Words),
     )
-    if mistakes := [
+    unknown = [
         f"{entry}: unknown {sort} {name!r}{suggestion(name, known)}"
         for entry, sort, names, known in _references(found)
         for name in names
         if name not in known
-    ]:
+    ]
+    if mistakes := unknown or list(_without_pose(found)):
         raise DataError(f"{folder.name}: " + "; ".join(mistakes))
     return found
 
@@ -458,3 +459,12 @@ def _references_of_kind(kind: Kind, world: World) -> Iterator[_Reference]:
     yield "at_hand", "kind", (thing for things in kind.at_hand.values() for thing in things), world.kinds
     yield "at_hand", "relation", (one for things in kind.at_hand.values() for one in things.values()), relations
     yield "not_brought_to", "place", kind.not_brought_to, world.places
+
+
+def _without_pose(world: World) -> Iterator[str]:
+    """Kinds that are the subject somewhere, but have no pose for such a place."""
+    for name, place in world.places.items():
+        for ground, kinds in ((place.ground, place.things), ("air", place.air)):
+            for kind in kinds:
+                if ground not in world.kinds[kind].poses:
+                    yield f"{kind}: poses: none for {ground!r}, the class of the place {name!r}"
