@@ -1,4 +1,4 @@
-"""What all commands share: exit codes, logging, progress, and the `lexvl` console script.
+"""What all commands share: options, exit codes, logging, progress, and the `lexvl` console script.
 
 Exit codes: 0 done, 1 failure (one readable line; the traceback with --verbose), 2 usage. Logs go to stderr, data to
 stdout.
@@ -44,6 +44,11 @@ Checkpoint = Annotated[
     typer.Option(
         "--checkpoint", help="Folder, hub id (owner/name[@revision]), or packaged: minilm, demo-vdr, demo-dense."
     ),
+]
+Tokenizer = Annotated[str | None, typer.Option("--tokenizer", help="Take the tokenizer from this folder or hub id.")]
+BackboneConfig = Annotated[
+    str | None,
+    typer.Option("--backbone-config", help="Take the backbone's configuration from this folder or hub id."),
 ]
 MovedCheckpoint = Annotated[
     str | None, typer.Option("--checkpoint", help="Where the encoder's checkpoint is now, if it was moved.")
@@ -105,7 +110,7 @@ def set_up_logging(verbose: bool = False) -> None:
 
 
 def quiet_libraries() -> None:
-    """Keeps the model libraries' own bars and advice out of our output; a user's setting wins."""
+    """Turns off the progress bars and advice of the model libraries, unless the user set them."""
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
@@ -184,14 +189,14 @@ def make_app(command: Command, name: str | None = None) -> typer.Typer:
 
 
 def register(app: typer.Typer, command: Command, name: str | None = None) -> None:
-    """Adds a command to an application; the `Example:` line that closes its docstring closes its help."""
+    """Adds a command to an application; the `Example:` line at the end of its docstring ends its help."""
     text, _, example = (inspect.getdoc(command) or "").partition("\n\nExample: ")
-    # The \b keeps the example on its line: wrapped at a hyphen it would not run.
+    # The \b keeps the example on one line; wrapped at a hyphen it would not run.
     app.command(name=name, help=text, epilog=f"\b\nExample: {example}" if example else None)(command)
 
 
 def guarded(app: Callable[[], Any]) -> None:
-    """Calls `app` and leaves the process with the exit code its outcome deserves."""
+    """Calls `app` and exits the process with the exit code of its outcome."""
     verbose = "--verbose" in sys.argv
     set_up_logging(verbose)
     quiet_libraries()
@@ -213,7 +218,7 @@ def guarded(app: Callable[[], Any]) -> None:
 
 
 def run(command: Command) -> None:
-    """The `main` of a module that is one command."""
+    """Runs a module that is one command."""
     guarded(make_app(command))
 
 
@@ -247,7 +252,7 @@ def parse_settings(settings: Iterable[str]) -> dict[str, Any]:
 
 
 def check_style(style: str) -> None:
-    """Raises UsageError unless numbers can be printed that way."""
+    """Raises UsageError unless `style` is text or json."""
     if style not in ("text", "json"):
         raise UsageError(f"--format {style!r}: expected text or json")
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterator
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,10 +16,19 @@ import orjson
 import typer
 
 from lexvl_anserini.cli import (
+    BackboneConfig,
+    BatchSize,
+    Checkpoint,
     DataDir,
+    Device,
+    DryRun,
     Overwrite,
+    Settings,
+    Style,
+    Tokenizer,
     Verbose,
     check_style,
+    expanded,
     file_name,
     parse_settings,
     print_rows,
@@ -33,6 +44,7 @@ from lexvl_anserini.encoders.cards import (
     length_options,
     natural_direction,
 )
+from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.errors import UnknownName, UsageError
 from lexvl_anserini.manifest import Manifest
 from lexvl_anserini.progress import silent
@@ -42,7 +54,9 @@ from lexvl_anserini.queries.topics import load_topics
 if TYPE_CHECKING:
     from lexvl_anserini.data.dataset import Dataset
     from lexvl_anserini.encoders.encoder import Encoder
-    from lexvl_anserini.shards.layout import Part
+    from lexvl_anserini.quantise import Quantiser
+    from lexvl_anserini.records import Topic
+    from lexvl_anserini.shards.layout import Layout, Part
 
 # Not __name__, which is "__main__" when the module runs as the command.
 log = logging.getLogger("lexvl_anserini.encode")
@@ -52,7 +66,7 @@ DRY_RUN_SAMPLE = 64
 
 
 def list_encoders(style: str = "text") -> str:
-    """One line per registered encoder: name, what it reads, licence, paper, known checkpoints; or all that as JSON."""
+    """One line per registered encoder: name, what it reads, licence, paper, known checkpoints; or the same as JSON."""
     from lexvl_anserini.encoders.describing import listing
 
     rows = listing()
@@ -82,7 +96,9 @@ def describe_encoder(name: str, style: str = "text") -> str:
     lines += [f"reads        {', '.join(about['modalities'])}", f"paper        {about['paper']}"]
     lines += [f"licence      {about['licence']}", f"checkpoints  {', '.join(about['checkpoints']) or '-'}", ""]
     lines += (
-        ["options (--set KEY=VALUE; - is the checkpoint's own or as told):"] if about["options"] else ["no options"]
+        ["options (--set KEY=VALUE; - is the checkpoint's own, or depends on other options):"]
+        if about["options"]
+        else ["no options"]
     )
     for option in about["options"]:
         lines.append(f"  {option['name']}={option['default']}  ({option['type']})  {option['meaning']}".rstrip())
@@ -90,9 +106,9 @@ def describe_encoder(name: str, style: str = "text") -> str:
 
 
 def report(manifest: Manifest, output: Path, seconds: float) -> dict[str, Any]:
-    """What the command prints: counts, clipped and dropped shares, size and time."""
+    """The rows that the command prints: counts, clipped and dropped shares, size and time."""
     counts = dict(manifest.counts)
-    rows: dict[str, Any] = {"output": str(output), "encoder": manifest.encoder["name"], **counts}
+    rows: dict[str, Any] = {"output": str(output), "encoder": manifest.encoder.name, **counts}
     if postings := counts.get("postings"):
         rows["postings_per_document"] = round(postings / counts["documents"], 1)
         rows["clipped_share"] = round(counts["clipped"] / postings, 6)
@@ -108,7 +124,7 @@ def report(manifest: Manifest, output: Path, seconds: float) -> dict[str, Any]:
 def estimate(
     dataset: Dataset, model: Encoder, batch_size: int, on_error: OnError = FAIL, part: Part | None = None
 ) -> dict[str, Any]:
-    """The documents of a corpus or a part, and the time their encoding will take, from a sample of them."""
+    """The number of documents of a corpus or a part, and the time that encoding will take, from a sample of them."""
     from lexvl_anserini.data.checks import check_corpus
     from lexvl_anserini.quantise import Quantiser, SideQuantiser
     from lexvl_anserini.shards.writing import calibration_sample, encode_shard
@@ -126,142 +142,240 @@ def estimate(
     return rows
 
 
-def part_of(number: int | None, of: int | None) -> Part | None:
-    """The part that --shard-id and --shard-num name; None for the whole corpus.
+@dataclass(frozen=True)
+class InputOptions:
+    """What to encode, with which encoder, and the output."""
 
-    Raises:
-        UsageError: one is given without the other, or there is no such part.
-    """
-    from lexvl_anserini.shards.layout import Part
-
-    if number is None and of is None:
-        return None
-    if number is None or of is None:
-        raise UsageError("--shard-id and --shard-num go together, for example --shard-id 0 --shard-num 4")
-    Part(number, of).span(of)  # any corpus has as many documents
-    return Part(number, of)
-
-
-def command(
     corpus: Annotated[
-        str,
-        typer.Option(help="demo, beir/<name>, coco, flickr30k, flickr8k, beir:<path> or folder:<path>."),
-    ] = "demo",
-    encoder: Annotated[str | None, typer.Option(help="A row of --list-encoders; default by corpus.")] = None,
-    checkpoint: Annotated[
-        str | None,
-        typer.Option(help="Folder, hub id (owner/name[@revision]), or packaged: minilm, demo-vdr, demo-dense."),
-    ] = None,
-    output: Annotated[
-        str | None, typer.Option(help="Folder of the shards; default impacts/<corpus>.<encoder>.")
-    ] = None,
+        str, typer.Option(help="demo, beir/<name>, coco, flickr30k, flickr8k, beir:<path> or folder:<path>.")
+    ] = "demo"
+    encoder: Annotated[str | None, typer.Option(help="A row of --list-encoders; default by corpus.")] = None
+    checkpoint: Checkpoint = None
+    output: Annotated[str | None, typer.Option(help="Folder of the shards; default impacts/<corpus>.<encoder>.")] = None
     topics: Annotated[
         str | None,
         typer.Option(help="Encode topics instead: dataset/split or a topics file; --output names Q.jsonl.gz."),
-    ] = None,
-    split: Annotated[str | None, typer.Option(help="Of corpora that are split themselves; default test.")] = None,
+    ] = None
+    split: Annotated[str | None, typer.Option(help="Split of a corpus that has splits; default test.")] = None
     direction: Annotated[
         str | None,
-        typer.Option(help="Of captioned images: text-to-image, image-to-text, text-to-text; default the corpus's own."),
-    ] = None,
-    data_dir: DataDir = None,
-    escape_ids: Annotated[bool, typer.Option("--escape-ids", help="Percent-encode ids that have white space.")] = False,
-    tokenizer: Annotated[str | None, typer.Option(help="Take the tokenizer from this folder or hub id.")] = None,
-    backbone_config: Annotated[str | None, typer.Option(help="Take the backbone's configuration from here.")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
-    batch_size: Annotated[int, typer.Option(min=1, help="Texts per forward pass.")] = 32,
+        typer.Option(help="For captioned images: text-to-image, image-to-text or text-to-text; default by corpus."),
+    ] = None
+    data_dir: DataDir = None
+    escape_ids: Annotated[bool, typer.Option("--escape-ids", help="Percent-encode ids that have white space.")] = False
+
+    def check(self) -> None:
+        """Raises UnknownName for an unknown encoder, UsageError for topics without an output."""
+        if self.encoder is not None and self.encoder not in ENCODERS:
+            raise UnknownName("encoder", self.encoder, ENCODERS)
+        if self.topics and not self.output:
+            raise UsageError("--topics needs --output, for example --output queries.jsonl.gz")
+
+    def read_topics(self) -> tuple[Iterator[Topic] | None, dict[str, Any]]:
+        """The topics to encode and their origin; None for a corpus."""
+        if not self.topics:
+            return None, {}
+        return load_topics(self.topics, self.data_dir, self.escape_ids, natural_direction(self.encoder, self.direction))
+
+    def read_corpus(self) -> Dataset:
+        """The corpus; unless topics are encoded, its first document is read, before an encoder is loaded.
+
+        Raises:
+            LexvlError: the corpus cannot be read.
+        """
+        from lexvl_anserini.data.dataset import load_dataset
+
+        direction = natural_direction(self.encoder, self.direction)
+        dataset = load_dataset(self.corpus, self.split, self.data_dir, self.escape_ids, direction)
+        if not self.topics:
+            next(dataset.documents(), None)
+        return dataset
+
+    def target(self, encoder: str, part: Part | None) -> Path:
+        """The output."""
+        suffix = f".part-{part.number}-of-{part.of}" if part else ""
+        return Path(self.output) if self.output else Path("impacts") / f"{file_name(self.corpus)}.{encoder}{suffix}"
+
+
+@dataclass(frozen=True)
+class EncoderOptions:
+    """How the encoder is loaded and run."""
+
+    tokenizer: Tokenizer = None
+    backbone_config: BackboneConfig = None
+    device: Device = "auto"
+    batch_size: BatchSize = 32
     max_length: Annotated[
         int | None, typer.Option(min=1, help="Tokens read per document; per text where there is one limit.")
-    ] = None,
-    query_max_length: Annotated[int | None, typer.Option(min=1, help="Tokens read per query.")] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="An encoder's option, KEY=VALUE; repeatable.")
-    ] = None,
-    quantiser: Annotated[str, typer.Option(help="calibrated, fixed (with --scale) or naver.")] = "calibrated",
-    bits: Annotated[int, typer.Option(help="Of document impacts.")] = 8,
-    query_bits: Annotated[int, typer.Option(help="Of query weights, lowered where a score could reach 2^24.")] = 8,
-    scale: Annotated[float | None, typer.Option(help="Impacts per unit of weight, for fixed.")] = None,
-    percentile: Annotated[float, typer.Option(help="Of the sample's maxima that becomes the largest impact.")] = 100.0,
-    shard_format: Annotated[str, typer.Option(help="jsonl or parquet.")] = "jsonl",
-    shard_size: Annotated[int, typer.Option(min=1, help="Documents per shard.")] = 4096,
-    compress: Annotated[bool, typer.Option("--compress", help="Gzip the jsonl shards.")] = False,
-    store_contents: Annotated[bool, typer.Option("--store-contents", help="Keep each text beside its vector.")] = False,
+    ] = None
+    query_max_length: Annotated[int | None, typer.Option(min=1, help="Tokens read per query.")] = None
+    settings: Settings = None
+
+    def load(self, given: InputOptions, direction: str) -> Encoder:
+        """The encoder for a dataset of this direction.
+
+        Raises:
+            LexvlError: the encoder cannot be loaded, or has no such option.
+        """
+        name, default_checkpoint = default_encoder(given.corpus, direction, given.encoder)
+        if default_checkpoint and not given.checkpoint and given.corpus.split("/")[0] in TRIED_ON:
+            log.warning(
+                "%s was trained on drawings, not on photos; --checkpoint names another model", default_checkpoint
+            )
+        options = {**direction_option(name, direction), **parse_settings(self.settings or ())}
+        chosen = str(options.get("direction", direction))
+        options |= length_options(name, chosen, self.max_length, self.query_max_length)
+        checkpoint = given.checkpoint or default_checkpoint
+        return load_encoder(name, checkpoint, self.tokenizer, self.backbone_config, self.device, **options)
+
+
+@dataclass(frozen=True)
+class QuantiserOptions:
+    """How weights become impacts."""
+
+    quantiser: Annotated[str, typer.Option(help="calibrated, fixed (with --scale) or naver.")] = "calibrated"
+    bits: Annotated[int, typer.Option(help="Bits of document impacts.")] = 8
+    query_bits: Annotated[int, typer.Option(help="Bits of query weights; fewer where a score could reach 2^24.")] = 8
+    scale: Annotated[float | None, typer.Option(help="Impacts per unit of weight, for fixed.")] = None
+    percentile: Annotated[
+        float, typer.Option(help="Percentile of the sample's maxima that becomes the largest impact.")
+    ] = 100.0
+
+    def load(self) -> Quantiser:
+        """The quantiser.
+
+        Raises:
+            UsageError: the values do not fit.
+        """
+        from lexvl_anserini.quantise import Quantiser
+
+        return Quantiser.named(self.quantiser, self.bits, self.query_bits, self.scale, self.percentile)
+
+
+@dataclass(frozen=True)
+class ShardOptions:
+    """What the shards hold."""
+
+    shard_format: Annotated[str, typer.Option(help="jsonl or parquet.")] = "jsonl"
+    shard_size: Annotated[int, typer.Option(min=1, help="Documents per shard.")] = 4096
+    compress: Annotated[bool, typer.Option("--compress", help="Gzip the jsonl shards.")] = False
+    store_contents: Annotated[bool, typer.Option("--store-contents", help="Keep each text beside its vector.")] = False
     store_metadata: Annotated[
         bool, typer.Option("--store-metadata", help="Keep each document's metadata beside its vector.")
-    ] = False,
+    ] = False
+
+    def layout(self) -> Layout:
+        """The layout of the shards.
+
+        Raises:
+            UsageError: the values do not fit.
+        """
+        from lexvl_anserini.shards.layout import Layout
+
+        return Layout(*astuple(self))
+
+
+@dataclass(frozen=True)
+class PartOptions:
+    """Which documents of the corpus are encoded."""
+
     on_error: Annotated[
-        str, typer.Option(help="Of pictures that cannot be read: fail, or skip (counted and listed in skipped.jsonl).")
-    ] = "fail",
-    shard_id: Annotated[
-        int | None, typer.Option(help="Encode one part of the corpus only: its number, from 0.")
-    ] = None,
-    shard_num: Annotated[int | None, typer.Option(help="Into how many parts the corpus is divided.")] = None,
+        str, typer.Option(help="For images that cannot be read: fail, or skip (counted and listed in skipped.jsonl).")
+    ] = "fail"
+    shard_id: Annotated[int | None, typer.Option(help="Encode one part of the corpus only: its number, from 0.")] = None
+    shard_num: Annotated[int | None, typer.Option(help="Number of parts of the corpus.")] = None
+
+    def part(self, topics: str | None) -> Part | None:
+        """The part of the corpus; None for the whole corpus.
+
+        Raises:
+            UsageError: an option lacks its other one, there is no such part, or topics are encoded.
+        """
+        from lexvl_anserini.shards.layout import Part
+
+        if self.on_error not in ON_ERROR:
+            raise UsageError(f"--on-error {self.on_error!r}: expected {' or '.join(ON_ERROR)}")
+        if self.shard_id is None and self.shard_num is None:
+            return None
+        if self.shard_id is None or self.shard_num is None:
+            raise UsageError("--shard-id and --shard-num go together, for example --shard-id 0 --shard-num 4")
+        part = Part(self.shard_id, self.shard_num)
+        part.span(self.shard_num)  # a corpus of that many documents: raises if there is no such part
+        if topics:
+            raise UsageError("--shard-id divides a corpus; --topics are encoded as a whole")
+        return part
+
+
+@dataclass(frozen=True)
+class CatalogueOptions:
+    """What to print about encoders instead of encoding."""
+
+    list_all: Annotated[bool, typer.Option("--list-encoders", help="List the encoders and stop.")] = False
+    described: Annotated[str | None, typer.Option("--describe", help="Describe one encoder and stop.")] = None
+
+    def text(self, style: str) -> str | None:
+        """What to print; None to encode.
+
+        Raises:
+            UnknownName: no such encoder.
+        """
+        if self.described:
+            return describe_encoder(self.described, style)
+        return list_encoders(style) if self.list_all else None
+
+
+@expanded
+def command(
+    given: InputOptions,
+    encoder: EncoderOptions,
+    quantised: QuantiserOptions,
+    shards: ShardOptions,
+    parts: PartOptions,
     overwrite: Overwrite = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done and how long it takes.")] = False,
-    list_all: Annotated[bool, typer.Option("--list-encoders", help="List the encoders and stop.")] = False,
-    described: Annotated[str | None, typer.Option("--describe", help="Tell all about one encoder and stop.")] = None,
-    style: Annotated[str, typer.Option("--format", help="Of printed numbers: text or json.")] = "text",
+    dry_run: DryRun = False,
+    *,
+    catalogue: CatalogueOptions,
+    style: Style = "text",
     verbose: Verbose = False,
 ) -> None:
     """Encode a corpus (or topics) into vectors on disk.
 
     Example: python -m lexvl_anserini.encode --corpus demo --encoder bag-of-tokens --output impacts/demo
     """
-    check_style(style)
-    if list_all or described:
-        typer.echo(describe_encoder(described, style) if described else list_encoders(style))
-        return
-    if encoder is not None and encoder not in ENCODERS:
-        raise UnknownName("encoder", encoder, ENCODERS)
-    if topics and not output:
-        raise UsageError("--topics needs --output, for example --output queries.jsonl.gz")
-    if on_error not in ON_ERROR:
-        raise UsageError(f"--on-error {on_error!r}: expected {' or '.join(ON_ERROR)}")
-    part = part_of(shard_id, shard_num)
-    if part and topics:
-        raise UsageError("--shard-id divides a corpus; --topics are encoded as a whole")
-    from lexvl_anserini.data.dataset import load_dataset
-
-    direction = natural_direction(encoder, direction)
-    stream, origin = load_topics(topics, data_dir, escape_ids, direction) if topics else (None, {})
-    dataset = load_dataset(corpus, split, data_dir, escape_ids, direction)
-    if not topics:
-        next(dataset.documents(), None)  # a corpus that cannot be read is told before a model is loaded
-    name, default_checkpoint = default_encoder(corpus, dataset.direction, encoder)
-    if default_checkpoint and not checkpoint and corpus.split("/")[0] in TRIED_ON:
-        log.warning("%s was trained on drawings, not on photos; --checkpoint names another model", default_checkpoint)
-    from lexvl_anserini.encoders.loading import load_encoder
-    from lexvl_anserini.quantise import Quantiser
-    from lexvl_anserini.shards.layout import Layout
     from lexvl_anserini.shards.writing import write_impacts
 
-    wanted = Quantiser.named(quantiser, bits, query_bits, scale, percentile)
-    layout = Layout(shard_format, shard_size, compress, store_contents, store_metadata)
-    options = parse_settings(settings or ())
-    options = {**direction_option(name, dataset.direction), **options}
-    asked = str(options.get("direction", dataset.direction))
-    options |= length_options(name, asked, max_length, query_max_length)
-    model = load_encoder(name, checkpoint or default_checkpoint, tokenizer, backbone_config, device, **options)
-    suffix = f".part-{part.number}-of-{part.of}" if part else ""
-    target = Path(output) if output else Path("impacts") / f"{file_name(corpus)}.{name}{suffix}"
-    started = time.perf_counter()
+    check_style(style)
+    if (text := catalogue.text(style)) is not None:
+        typer.echo(text)
+        return
+    given.check()
+    part = parts.part(given.topics)
+    topics, origin = given.read_topics()
+    dataset, quantiser, layout = given.read_corpus(), quantised.load(), shards.layout()
+    model = encoder.load(given, dataset.direction)
+    target, batch_size = given.target(model.name, part), encoder.batch_size
     if dry_run:
-        about = {"output": str(target), "encoder": name, "checkpoint": model.checkpoint, "corpus": topics or corpus}
-        counted = (
-            {"topics": sum(1 for _ in stream)}
-            if stream is not None
-            else estimate(dataset, model, batch_size, OnError(on_error), part)
-        )
-        rows = about | counted
-    elif stream is not None:
-        rows = encode_topics(model, stream, origin, wanted, target, batch_size, overwrite)
+        rows = plan(given, target, model)
+        if topics is not None:
+            rows["topics"] = sum(1 for _ in topics)
+        else:
+            rows |= estimate(dataset, model, batch_size, OnError(parts.on_error), part)
+    elif topics is not None:
+        rows = encode_topics(model, topics, origin, quantiser, target, batch_size, overwrite)
     else:
-        with progress_bar(f"encode {corpus} with {name}", None) as progress:
+        started = time.perf_counter()
+        with progress_bar(f"encode {given.corpus} with {model.name}", None) as progress:
             manifest = write_impacts(
-                dataset, model, target, wanted, layout, batch_size, overwrite, progress, on_error, part
+                dataset, model, target, quantiser, layout, batch_size, overwrite, progress, parts.on_error, part
             )
         rows = report(manifest, target, time.perf_counter() - started)
     print_rows(rows, style)
+
+
+def plan(given: InputOptions, target: Path, model: Encoder) -> dict[str, Any]:
+    """The first rows of a dry run."""
+    corpus = given.topics or given.corpus
+    return {"output": str(target), "encoder": model.name, "checkpoint": model.checkpoint, "corpus": corpus}
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Where in a picture a query is: the grid cells that speak for its terms, as numbers and as a picture.
+"""Where in an image a query is: the values of its terms in each grid cell, as numbers and as an image.
 
 python -m lexvl_anserini.localise --image beach.jpg --query "dog" --query "a red boat" --output maps
 """
@@ -14,7 +14,18 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import orjson
 import typer
 
-from lexvl_anserini.cli import Verbose, check_style, parse_settings, run
+from lexvl_anserini.cli import (
+    BackboneConfig,
+    Checkpoint,
+    Device,
+    Settings,
+    Style,
+    Tokenizer,
+    Verbose,
+    check_style,
+    parse_settings,
+    run,
+)
 from lexvl_anserini.encoders.cards import default_encoder
 from lexvl_anserini.errors import UsageError
 from lexvl_anserini.files import atomic_write
@@ -29,12 +40,12 @@ log = logging.getLogger("lexvl_anserini.localise")
 
 VALUES = ("logit", "activation")
 
-# How much of a picture stays where a map is strongest.
+# Opacity of a map where it is strongest.
 OPACITY = 0.6
 
 
 class Map(NamedTuple):
-    """One query in one picture: `grid` is [rows][columns] from the top left of the picture's centre crop."""
+    """One query in one image: `grid` is [rows][columns] from the top left of the image's centre crop."""
 
     image: str
     query: str
@@ -42,7 +53,7 @@ class Map(NamedTuple):
 
 
 def localise_queries(model: Encoder, images: Sequence[str], queries: Sequence[str], values: str) -> Iterator[Map]:
-    """The map of every query in every picture, picture by picture."""
+    """The map of every query in every image, image by image."""
     from lexvl_anserini.encoders.parts.grounding import localise
 
     for image in images:
@@ -52,7 +63,7 @@ def localise_queries(model: Encoder, images: Sequence[str], queries: Sequence[st
 
 
 def overlay(crop: np.ndarray, grid: Sequence[Sequence[float]]) -> Any:
-    """The crop in grey with a map in red over it, its smallest value clear and its largest strongest: a PIL image."""
+    """The crop in grey under a map in red, as a PIL image; the map's smallest value is clear, its largest strongest."""
     import numpy as np
     import PIL.Image
 
@@ -67,13 +78,13 @@ def overlay(crop: np.ndarray, grid: Sequence[Sequence[float]]) -> Any:
 
 
 def write_overlay(model: Encoder, found: Map, path: Path) -> None:
-    """A map over its picture, as PNG."""
+    """Writes a map over its image, as PNG."""
     from lexvl_anserini.data.images import open_image
     from lexvl_anserini.encoders.parts.grounding import image_side
 
-    picture = overlay(image_side(model).pixels.crop(open_image(found.image)), found.grid)
+    drawn = overlay(image_side(model).pixels.crop(open_image(found.image)), found.grid)
     with atomic_write(path) as out:
-        picture.save(out, format="PNG")
+        drawn.save(out, format="PNG")
 
 
 def print_map(found: Map, style: str) -> None:
@@ -87,20 +98,20 @@ def print_map(found: Map, style: str) -> None:
 
 
 def command(
-    image: Annotated[list[str], typer.Option(help="A picture, or archive.tar::member; repeatable.")],
-    query: Annotated[list[str], typer.Option(help="A text; several tokens average. Repeatable.")],
+    image: Annotated[list[str], typer.Option(help="An image, or archive.tar::member; repeatable.")],
+    query: Annotated[list[str], typer.Option(help="A text; the maps of several tokens are averaged. Repeatable.")],
     encoder: Annotated[str | None, typer.Option(help="One that reads images; default as for image corpora.")] = None,
-    checkpoint: Annotated[str | None, typer.Option(help="Folder, file or hub id (owner/name[@revision]).")] = None,
-    tokenizer: Annotated[str | None, typer.Option(help="Folder or hub id of another tokenizer.")] = None,
-    backbone_config: Annotated[str | None, typer.Option(help="Folder or hub id of another configuration.")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
-    settings: Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE of the encoder.")] = None,
+    checkpoint: Checkpoint = None,
+    tokenizer: Tokenizer = None,
+    backbone_config: BackboneConfig = None,
+    device: Device = "auto",
+    settings: Settings = None,
     values: Annotated[str, typer.Option(help="logit or activation.")] = "logit",
     output: Annotated[str | None, typer.Option(help="Folder for a PNG per map; default none.")] = None,
-    style: Annotated[str, typer.Option("--format", help="Of printed numbers: text or json.")] = "text",
+    style: Style = "text",
     verbose: Verbose = False,
 ) -> None:
-    """Show where in pictures queries are.
+    """Show where in images queries are.
 
     Example: python -m lexvl_anserini.localise --image beach.jpg --query "a dog" --output maps
     """

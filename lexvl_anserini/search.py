@@ -154,7 +154,7 @@ class FeedbackOptions:
 class RefinementOptions:
     """How queries are refined: the options, the `Refinement` that they make, and their note in a run's manifest.
 
-    An option is added here alone: a field with the name of the field of `Refinement` that it sets is passed and noted.
+    A new option is one field here: if it has the name of a field of `Refinement`, it is passed on and written to the manifest.
     """
 
     where: Annotated[
@@ -193,8 +193,8 @@ class RefinementOptions:
         refinement = Refinement(**values)
         return None if refinement == Refinement() else refinement
 
-    def noted(self) -> dict[str, Any]:
-        """The given options for a run's manifest; a list of terms by the name and digest of its file."""
+    def note(self) -> dict[str, Any]:
+        """The given options, for a run's manifest; a list of terms by the name and digest of its file."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         for name in ("only_terms", "without_terms"):
             if values[name]:
@@ -263,7 +263,7 @@ def command(
         Index(path, about, about.counts["documents"]),
         EncoderChanges(encoder.checkpoint, encoder.tokenizer, settings, encoder.device),
         refinement,
-        refined.noted(),
+        refined.note(),
         threads,
         batch_size,
         refined.feedback.feedback_shards,

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lexvl_anserini.cli import DataDir, Overwrite, Verbose, check_style, parse_settings, print_rows, run
+from lexvl_anserini.cli import DataDir, Device, Overwrite, Style, Verbose, check_style, parse_settings, print_rows, run
 
 
 def read_changes(settings: list[str] | None) -> dict[str, Any]:
@@ -38,17 +38,17 @@ def command(
         list[str] | None, typer.Option("--set", help="Change a key, optimisation.steps=100; repeatable.")
     ] = None,
     data_dir: DataDir = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")] = "auto",
-    threads: Annotated[int | None, typer.Option(min=1, help="Of the CPU; default all.")] = None,
+    device: Device = "auto",
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads of the CPU; default all.")] = None,
     stop_after: Annotated[int | None, typer.Option(min=1, help="Stop at this step; run again to go on.")] = None,
     overwrite: Overwrite = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check recipe, data and device, and say what would be done.")
+        bool, typer.Option("--dry-run", help="Check recipe, data and device, and print what would be done.")
     ] = False,
-    style: Annotated[str, typer.Option("--format", help="Of printed numbers: text or json.")] = "text",
+    style: Style = "text",
     verbose: Verbose = False,
 ) -> None:
-    """Train a recipe; an interrupted run goes on where it was.
+    """Train a recipe; an interrupted run resumes.
 
     Example: python -m lexvl_anserini.train --recipe runs/recipes/demo-vdr.yaml --set optimisation.steps=200
     """
@@ -70,8 +70,10 @@ def command(
         return
     if threads:
         torch.set_num_threads(threads)
-    made = train(wanted, target, data_dir, device, overwrite, stop_after)
-    print_rows({"model": str(made)} if made.name == MODEL else {"state": str(made), "step": step_of(made)}, style)
+    written = train(wanted, target, data_dir, device, overwrite, stop_after)
+    print_rows(
+        {"model": str(written)} if written.name == MODEL else {"state": str(written), "step": step_of(written)}, style
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Query trees: typed clauses that say which documents match and what they score, whatever runs them.
+"""Query trees: typed clauses that define which documents match and what they score, for any impact engine.
 
     Impacts({"dog": 9, "sea": 4}) & ~Term("cat") & Range("meta.year", 2010, 2020)
 
@@ -7,7 +7,7 @@
 | Impacts(vector) | it shares a term with the vector             | the dot product                              |
 | Term(t, w)      | it has the term                              | w x its impact                               |
 | Text(s, w)      | its text has a word of s, analysed           | w x BM25                                     |
-| Equals, Range   | its metadata field has a value like that     | 0                                            |
+| Equals, Range   | its metadata field has such a value          | 0                                            |
 | Ids             | its id is one of them                        | 0                                            |
 | All             | every clause matches                         | their sum, and that of the optional matching |
 | AnyOf           | one clause matches at least                  | the sum of those that match                  |
@@ -30,7 +30,7 @@ from typing import NamedTuple
 from lexvl_anserini.errors import UsageError
 from lexvl_anserini.records import DenseQuery, ImpactQuery, Topic
 
-# Of a metadata field; text is read as the field's type.
+# A value of a metadata field; text is converted to the field's type.
 Value = str | int | float | date
 
 
@@ -59,7 +59,7 @@ class Impacts(Clause):
     """An encoded query: term -> weight, integers >= 1.
 
     Raises:
-        UsageError: a weight is no integer >= 1.
+        UsageError: a weight is not an integer >= 1.
     """
 
     vector: Mapping[str, int]
@@ -73,7 +73,7 @@ class Term(Clause):
     """One term of the vocabulary.
 
     Raises:
-        UsageError: the weight is no integer >= 1.
+        UsageError: the weight is not an integer >= 1.
     """
 
     term: str
@@ -85,10 +85,10 @@ class Term(Clause):
 
 @dataclass(frozen=True)
 class Text(Clause):
-    """Words for the ordinary text field, analysed as it was.
+    """Words for the ordinary text field, with the analysis of the index.
 
     Raises:
-        UsageError: the weight is no number >= 0.
+        UsageError: the weight is not a number >= 0.
     """
 
     string: str
@@ -100,7 +100,7 @@ class Text(Clause):
 
 @dataclass(frozen=True)
 class Equals(Clause):
-    """A metadata field (`meta.<key>`) has this value; numbers and dates may be given as they are written."""
+    """A metadata field (`meta.<key>`) has this value; numbers and dates may be text."""
 
     field: str
     value: Value
@@ -126,7 +126,7 @@ class Ids(Clause):
 
 @dataclass(frozen=True)
 class All(Clause):
-    """Every one of `clauses` must match; those of `optional` that match add their scores."""
+    """Each of `clauses` must match; those of `optional` that match add their scores."""
 
     clauses: tuple[Clause, ...]
     optional: tuple[Clause, ...] = ()
@@ -134,24 +134,24 @@ class All(Clause):
 
 @dataclass(frozen=True)
 class AnyOf(Clause):
-    """At least one must match."""
+    """At least one clause must match."""
 
     clauses: tuple[Clause, ...]
 
 
 @dataclass(frozen=True)
 class Not(Clause):
-    """Must not match."""
+    """The clause must not match."""
 
     clause: Clause
 
 
 @dataclass(frozen=True)
 class Boost(Clause):
-    """Multiplies a score; a factor that is no integer makes scores that are no integers.
+    """Multiplies a score; scores are integers only if the factor is an integer.
 
     Raises:
-        UsageError: the factor is no number >= 0.
+        UsageError: the factor is not a number >= 0.
     """
 
     clause: Clause
@@ -163,7 +163,7 @@ class Boost(Clause):
 
 @dataclass(frozen=True)
 class Unscored(Clause):
-    """Only filters."""
+    """Filters without a score."""
 
     clause: Clause
 
@@ -180,14 +180,14 @@ Query = ImpactQuery | TreeQuery | DenseQuery | Topic
 
 
 def walk(clause: Clause) -> Iterator[Clause]:
-    """The clause and all below it."""
+    """The clause and all clauses below it."""
     yield clause
     for child in clause.children():
         yield from walk(child)
 
 
 def terms_of(clause: Clause) -> Iterator[str]:
-    """Every term that the tree names."""
+    """Every term in the tree."""
     for node in walk(clause):
         if isinstance(node, Impacts):
             yield from node.vector
@@ -196,7 +196,7 @@ def terms_of(clause: Clause) -> Iterator[str]:
 
 
 def bound(clause: Clause, bound_of_vector: Callable[[Mapping[str, int]], int]) -> float:
-    """The highest score that impacts can give a document in this tree; BM25, which is no integer, is left out.
+    """An upper bound of what impacts add to a document's score in this tree; BM25 is not counted.
 
     Args:
         bound_of_vector: the same for the dot product with a vector.
@@ -215,7 +215,7 @@ def _weight(term: str, weight: int) -> int:
     """The weight as a Python integer, numpy's included.
 
     Raises:
-        UsageError: it is none, or below 1.
+        UsageError: it is not an integer, or below 1.
     """
     try:
         value = whole(weight)

@@ -1,7 +1,7 @@
 """Pseudo-relevance feedback over impacts: a query moves towards its own best documents (Rocchio).
 
-q' = alpha q/|q| + beta mean(d/|d|), where the mean keeps its largest terms only; q' is then made integers again, its
-largest weight 255. As Anserini's Rocchio, without documents that count against.
+q' = alpha q/|q| + beta mean(d/|d|), where the mean keeps only its largest terms; the weights of q' are then rounded to
+integers, the largest to 255. This is Anserini's Rocchio without its term for non-relevant documents.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lexvl_anserini.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.manifest import Manifest
 from lexvl_anserini.records import SCORE_LIMIT
 
-# What the heaviest term of an expanded query weighs: 8 bits, as other queries.
+# The largest weight of an expanded query: 8 bits, as in other queries.
 LARGEST = 255
 
 VectorOf = Callable[[str], Mapping[str, int]]
@@ -27,12 +27,12 @@ VectorOf = Callable[[str], Mapping[str, int]]
 class Feedback:
     """How a query is expanded.
 
-    documents    best ones that are taken as relevant
-    terms        of their mean that are kept
-    alpha, beta  shares of the query and of the mean, both of length 1
+    documents    number of best documents, assumed relevant
+    terms        number of terms of their mean that are kept
+    alpha, beta  shares of the query and of the mean, each of length 1
 
     Raises:
-        UsageError: a number that makes no sense.
+        UsageError: a number is too small.
     """
 
     documents: int = 10
@@ -63,16 +63,16 @@ def rocchio(query: Mapping[str, int], documents: Sequence[Mapping[str, int]], fe
 
 
 def unit(vector: Mapping[str, int]) -> dict[str, float]:
-    """The vector at length 1."""
+    """The vector scaled to length 1."""
     length = sqrt(sum(weight * weight for weight in vector.values()))
     return {term: weight / length for term, weight in vector.items()}
 
 
 def integers(weights: Mapping[str, float], bound: Callable[[Mapping[str, int]], int]) -> dict[str, int]:
-    """Weights as integers, the largest 255, or as many bits less as keep every score below 2^24.
+    """Weights as integers, the largest 255, or fewer bits where a score could reach 2^24.
 
     Args:
-        bound: the highest score that a vector of weights can reach.
+        bound: an upper bound of the scores of a vector of weights.
     """
     largest = LARGEST
     while True:
@@ -85,7 +85,7 @@ def integers(weights: Mapping[str, float], bound: Callable[[Mapping[str, int]], 
 
 
 class ShardVectors:
-    """The vectors of all documents of some shards, in memory at eight bytes a posting; called with an id.
+    """The vectors of all documents of shards, in memory (eight bytes a posting): a function from id to vector.
 
     Raises:
         ArtefactError: the shards are not those of the index.

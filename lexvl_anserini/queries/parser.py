@@ -1,16 +1,16 @@
 r"""Query trees as text: `+dog -cat (sea OR "##side")^3 meta.year:[2010 TO 2020]`.
 
-    dog  "-"  dog^3          a term of the vocabulary, quoted if it holds blanks, quotes or signs; its weight
+    dog  "-"  dog^3          a term of the vocabulary, quoted if it has white space, quotes or signs; its weight
     +a  -a  NOT a            required, forbidden
     a b                      side by side: optional; if nothing is required, one must match
     a AND b   a OR b         bind tighter than side by side, AND tighter than OR
     ( ... )^2                a group, and a factor for its score
-    meta.key:value           a metadata field equals; values with blanks are quoted
-    meta.key:[a TO b]        between; {a TO b} leaves the ends out, * leaves a side open
+    meta.key:value           a metadata field equals; values with white space are quoted
+    meta.key:[a TO b]        between; {a TO b} excludes the ends, * leaves a side open
     text:"two words"         BM25 on the ordinary text field
     id:doc17                 the document of that id
 
-In quotes, \" and \\ stand for themselves.
+In quotes, \" is a quote and \\ a backslash.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lexvl_anserini.errors import UsageError
 from lexvl_anserini.queries.clauses import All, AnyOf, Boost, Clause, Equals, Ids, Not, Range, Term, Text
 
 QUOTED = r'"(?:[^"\\]|\\.)*"'
-# A word ends at blanks and brackets; a ^ followed by a number at its end is a weight.
+# A word ends at white space and brackets; a ^ and a number at its end are its weight.
 WORD = r"(?:(?!\^\d+(?:\.\d+)?(?=[\s)]|$))[^\s()\"])+"
 TOKEN = re.compile(
     rf"""
@@ -58,7 +58,7 @@ def tokens_of(expression: str) -> list[Token]:
     """The expression in pieces.
 
     Raises:
-        UsageError: something in it is no token, for instance a quote that is not closed.
+        UsageError: a part of it is no token, for example a quote that is not closed.
     """
     tokens, start = [], 0
     while start < len(expression):
@@ -158,7 +158,7 @@ class _Parser:
         return self.tokens[self.place - 1]
 
     def operator(self, word: str) -> bool:
-        """Takes the operator if it stands here."""
+        """Consumes the operator if it is the next token."""
         here = self.kind() == "operator" and self.tokens[self.place].match["operator"] == word
         self.place += here
         return here

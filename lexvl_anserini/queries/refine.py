@@ -1,7 +1,7 @@
-"""What is done to encoded queries before and around the engine: lists of terms, cuts, filters, texts, feedback.
+"""Refinement of encoded queries before and around the engine: lists of terms, cuts, filters, texts, feedback.
 
-In this order: terms are listed or left out, weights cut, the query expanded by feedback (and its terms listed again),
-and the vector searched: with BM25 of the topic's text beside it, among the documents that match a tree, in two phases.
+The order: keep or drop listed terms, cut weights, expand the query by feedback (and apply the lists again), then search
+the vector: with BM25 of the topic's text, among the documents that match a tree, in two phases.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from lexvl_anserini.records import ImpactQuery, ScoredDoc
 if TYPE_CHECKING:
     from lexvl_anserini.engines.engine import ImpactEngine
 
-# Queries in hand at once.
+# Queries held at once.
 PIECE = 256
 
 Vector = Mapping[str, int]
 
 
 class TwoPhase(NamedTuple):
-    """First the `terms` heaviest terms find `candidates` documents, then the whole query ranks those."""
+    """The `terms` heaviest terms find `candidates` documents, then the whole query ranks these."""
 
     terms: int
     candidates: int = 1000
 
 
 class RefinedQuery(NamedTuple):
-    """A query and, where it is needed, the topic's text."""
+    """A query with its lists and cuts applied, and the topic's text where it is needed."""
 
     query: ImpactQuery | TreeQuery
     text: str | None = None
@@ -44,17 +44,17 @@ class RefinedQuery(NamedTuple):
 class Refinement:
     """How queries are refined; the default leaves them as they are.
 
-    only_terms     terms that a query may have; None allows all
-    without_terms  terms that it may not have
+    only_terms     terms that a query keeps; None keeps all
+    without_terms  terms that a query loses
     query_terms    keep that many heaviest terms
     threshold      keep weights of at least this share (0 to 1) of the query's largest
-    where          only documents that match; does not score
+    where          documents must match it; it does not change scores
     text_weight    times BM25 of the topic's text on the field `text`, added to the score
-    two_phase      see there
-    feedback       see there
+    two_phase      see `TwoPhase`
+    feedback       see `Feedback`
 
     Raises:
-        UsageError: a number that makes no sense.
+        UsageError: a number is out of its range.
     """
 
     only_terms: frozenset[str] | None = None
@@ -77,35 +77,36 @@ class Refinement:
 
     @property
     def needs_trees(self) -> bool:
-        """Whether something besides the vector decides."""
+        """Whether the search needs more than the vector."""
         return self.where is not None or self.text_weight > 0
 
     def listed(self, vector: Vector) -> dict[str, int]:
-        """The terms that the lists let pass."""
+        """The vector with the terms that the lists allow."""
         only, without = self.only_terms, self.without_terms
         return {t: w for t, w in vector.items() if t not in without and (only is None or t in only)}
 
     def cut(self, vector: Vector) -> dict[str, int]:
-        """The terms that lists, threshold and number let pass."""
+        """The vector with the terms that lists, threshold and number allow."""
         vector = self.listed(vector)
         least = self.threshold * max(vector.values(), default=0)
         return heaviest({t: w for t, w in vector.items() if w >= least}, self.query_terms)
 
-    def tree(self, asked: RefinedQuery) -> Clause:
-        """The whole of what is asked."""
-        clause = asked.query.clause if isinstance(asked.query, TreeQuery) else Impacts(asked.query.vector)
+    def tree(self, refined: RefinedQuery) -> Clause:
+        """The query with its text and filter, as one tree."""
+        query = refined.query
+        clause = query.clause if isinstance(query, TreeQuery) else Impacts(query.vector)
         if self.text_weight:
-            clause = AnyOf((clause, Text(_text_of(asked), self.text_weight)))
+            clause = AnyOf((clause, Text(_text_of(refined), self.text_weight)))
         return clause if self.where is None else All((clause, Unscored(self.where)))
 
 
 def refinement_names() -> set[str]:
-    """Under which names a run's manifest keeps what is not an option of the encoder itself."""
+    """The names in a run manifest's encoder options that are refinements, not options of the encoder."""
     return {"require", "forbid", *(field.name for field in fields(Refinement))}
 
 
 def heaviest(vector: Vector, count: int | None) -> dict[str, int]:
-    """The `count` largest weights, in the order of the vector; among equals its first."""
+    """The `count` largest weights, in the order of the vector; of equal weights the first ones."""
     if count is None or len(vector) <= count:
         return dict(vector)
     kept = set(sorted(vector, key=lambda term: -vector[term])[:count])
@@ -113,7 +114,7 @@ def heaviest(vector: Vector, count: int | None) -> dict[str, int]:
 
 
 def refined_queries(queries: Iterable[Any], refinement: Refinement) -> Iterator[Any]:
-    """Encoded queries with their lists and cuts applied; a tree is left as it is."""
+    """Encoded queries with lists and cuts applied; query trees are unchanged."""
     for query in queries:
         yield query._replace(vector=refinement.cut(query.vector)) if isinstance(query, ImpactQuery) else query
 
@@ -127,21 +128,21 @@ def search_refined(
     vector_of: VectorOf | None = None,
     remove_query: bool = False,
 ) -> Iterator[list[ScoredDoc]]:
-    """One ranked list per query, whose lists and cuts are applied already.
+    """One ranked list per query; lists and cuts are applied already.
 
     Args:
         engine: an open impact index.
         vector_of: a document's vector, for feedback.
-        remove_query: a document whose id is the query's is no feedback.
+        remove_query: feedback ignores a document whose id is the query's.
 
     Raises:
-        UsageError: a tree together with what needs a vector, or BM25 for a query without a text.
+        UsageError: a query tree with feedback or two phases, or BM25 for a query without a text.
     """
 
     def lists(piece: Sequence[RefinedQuery], hits: int) -> Iterator[list[ScoredDoc]]:
-        if not refinement.needs_trees and all(isinstance(asked.query, ImpactQuery) for asked in piece):
-            return engine.search([asked.query for asked in piece], hits, threads)
-        return (engine.search_tree(asked.query.query_id, refinement.tree(asked), hits) for asked in piece)
+        if not refinement.needs_trees and all(isinstance(refined.query, ImpactQuery) for refined in piece):
+            return engine.search([refined.query for refined in piece], hits, threads)
+        return (engine.search_tree(refined.query.query_id, refinement.tree(refined), hits) for refined in piece)
 
     stream = iter(queries)
     while piece := list(islice(stream, PIECE)):
@@ -151,17 +152,17 @@ def search_refined(
             assert vector_of is not None
             firsts = lists(piece, refinement.feedback.documents + remove_query)
             piece = [
-                _expanded(asked, first, refinement, engine.bound, vector_of, remove_query)
-                for asked, first in zip(piece, firsts, strict=True)
+                _expanded(refined, first, refinement, engine.bound, vector_of, remove_query)
+                for refined, first in zip(piece, firsts, strict=True)
             ]
         if refinement.two_phase is None:
             yield from lists(piece, hits)
             continue
         terms, candidates = refinement.two_phase
         reduced = [_with_vector(a, heaviest(_vector(a), terms)) for a in piece]
-        for asked, first in zip(piece, lists(reduced, max(candidates, hits)), strict=True):
+        for refined, first in zip(piece, lists(reduced, max(candidates, hits)), strict=True):
             among = Ids(tuple(document.doc_id for document in first))
-            yield engine.search_tree(asked.query.query_id, All((refinement.tree(asked), among)), hits)
+            yield engine.search_tree(refined.query.query_id, All((refinement.tree(refined), among)), hits)
 
 
 def read_terms(path: Path) -> frozenset[str]:
@@ -180,7 +181,7 @@ def read_terms(path: Path) -> frozenset[str]:
 
 
 def _expanded(
-    asked: RefinedQuery,
+    refined: RefinedQuery,
     first: Sequence[ScoredDoc],
     refinement: Refinement,
     bound: Callable[[Vector], int],
@@ -189,29 +190,29 @@ def _expanded(
 ) -> RefinedQuery:
     """The query after feedback from its first list."""
     assert refinement.feedback is not None
-    taken = [d.doc_id for d in first if not (remove_query and d.doc_id == asked.query.query_id)]
+    taken = [d.doc_id for d in first if not (remove_query and d.doc_id == refined.query.query_id)]
     documents = [vector_of(doc_id) for doc_id in taken[: refinement.feedback.documents]]
-    vector = refinement.listed(integers(rocchio(_vector(asked), documents, refinement.feedback), bound))
-    return _with_vector(asked, vector)
+    vector = refinement.listed(integers(rocchio(_vector(refined), documents, refinement.feedback), bound))
+    return _with_vector(refined, vector)
 
 
-def _vector(asked: RefinedQuery) -> Vector:
-    assert isinstance(asked.query, ImpactQuery)
-    return asked.query.vector
+def _vector(refined: RefinedQuery) -> Vector:
+    assert isinstance(refined.query, ImpactQuery)
+    return refined.query.vector
 
 
-def _with_vector(asked: RefinedQuery, vector: Vector) -> RefinedQuery:
-    return asked._replace(query=ImpactQuery(asked.query.query_id, vector))
+def _with_vector(refined: RefinedQuery, vector: Vector) -> RefinedQuery:
+    return refined._replace(query=ImpactQuery(refined.query.query_id, vector))
 
 
-def _text_of(asked: RefinedQuery) -> str:
-    if asked.text is None:
+def _text_of(refined: RefinedQuery) -> str:
+    if refined.text is None:
         raise UsageError(
-            f"topic {asked.query.query_id!r}: no text for BM25 (an image, or encoded already); give topics with texts"
+            f"topic {refined.query.query_id!r}: no text for BM25 (an image, or encoded already); give topics with texts"
         )
-    return asked.text
+    return refined.text
 
 
 def _refuse_trees(piece: Sequence[RefinedQuery]) -> None:
-    if tree := next((asked.query for asked in piece if not isinstance(asked.query, ImpactQuery)), None):
+    if tree := next((refined.query for refined in piece if not isinstance(refined.query, ImpactQuery)), None):
         raise UsageError(f"topic {tree.query_id!r} is a query tree; feedback and two phases need an encoded query")

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from itertools import chain, tee
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from lexvl_anserini.encoders.encoder import as_lexical
 from lexvl_anserini.encoders.loading import load_encoder_of
 from lexvl_anserini.engines.index_folder import index_manifest, read_report
-from lexvl_anserini.engines.opening import engine_of, open_impact_index, open_index
+from lexvl_anserini.engines.opening import engine_of, open_index
 from lexvl_anserini.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.files import write_json
 from lexvl_anserini.manifest import EncoderRef, Manifest, RunManifest, manifest_path
@@ -29,7 +29,7 @@ from lexvl_anserini.records import DenseQuery, ImpactQuery, Index, ScoredDoc, To
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
-    from lexvl_anserini.engines.engine import Engine, ImpactEngine
+    from lexvl_anserini.engines.engine import ImpactEngine
     from lexvl_anserini.queries.feedback import VectorOf
 
 # What decides a score besides our own code.
@@ -145,20 +145,16 @@ def search_index(
         queries = encode_queries(model, queries, about, rare.batch_size)
     tally = rare.tally or SearchCost()
     queries, fetch = _of_kind(queries, about.kind), hits + remove_query
-    engine: Engine
-    lists: Iterator[list[ScoredDoc]]
-    if refinement is None:
-        engine = open_index(path, about)
-    else:
-        engine = refining = open_impact_index(path, about)
+    engine = open_index(path, about)
     try:
         if refinement is None:
             lists = engine.search(tally.encoded(queries), fetch, threads)
         else:
             counted = tally.encoded(refined_queries(queries, refinement))
             with_texts = (RefinedQuery(query, next(texts).text if texts else None) for query in counted)
-            vector_of = _vectors(refining, about, refinement, rare.feedback_shards)
-            lists = search_refined(refining, with_texts, refinement, fetch, threads, vector_of, remove_query)
+            impacts = cast("ImpactEngine", engine)  # `refuse_other_kinds` refuses others
+            vector_of = _vectors(impacts, about, refinement, rare.feedback_shards)
+            lists = search_refined(impacts, with_texts, refinement, fetch, threads, vector_of, remove_query)
         for documents in tally.found(lists):
             yield without_query(documents, hits) if remove_query else documents
     finally:
@@ -214,7 +210,7 @@ class EncoderChanges:
             manifest.encoder, self.checkpoint, self.tokenizer, self.device, self.options, manifest.vocabulary_digest
         )
 
-    def noted(self, manifest: Manifest, refinement: Mapping[str, Any]) -> EncoderRef:
+    def entry(self, manifest: Manifest, refinement: Mapping[str, Any]) -> EncoderRef:
         """The encoder's entry in a run's manifest: as in the index, with the changes and the refinement's options."""
         moved = {key: value for key, value in (("checkpoint", self.checkpoint), ("tokenizer", self.tokenizer)) if value}
         options = {**manifest.encoder.options, **self.options, **refinement}
@@ -228,14 +224,14 @@ class IndexSearch:
     index             the index
     encoder           changes of its encoder
     refinement        of every query; None for none
-    noted_refinement  the user's refinement options, for the run's manifest
+    refinement_note   the user's refinement options, for the run's manifest
     threads, batch_size, feedback_shards   as for `search_index`
     """
 
     index: Index
     encoder: EncoderChanges = EncoderChanges()
     refinement: Refinement | None = None
-    noted_refinement: Mapping[str, Any] = field(default_factory=dict)
+    refinement_note: Mapping[str, Any] = field(default_factory=dict)
     threads: int = 1
     batch_size: int = 32
     feedback_shards: str | None = None
@@ -302,7 +298,7 @@ class IndexSearch:
             split=source.split,
             data_dir=source.data_dir,
             corpus=about.corpus,
-            encoder=self.encoder.noted(about, self.noted_refinement),
+            encoder=self.encoder.entry(about, self.refinement_note),
             quantiser=about.quantiser,
             index=self.index.path.name,
             hits=hits,

@@ -1,4 +1,4 @@
-"""What an index is asked: topics of a data set or a file, or queries that are encoded already."""
+"""The queries of a search: topics of a dataset or a file, encoded queries of a file, or one that the user types."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lexvl_anserini.vocabulary import VOCABULARY
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
 
-# The id of a query that was typed.
+# The id of a query that the user types.
 TYPED = "query"
 
 
@@ -27,12 +27,12 @@ TYPED = "query"
 class TopicSource:
     """Where topics come from.
 
-    stream        starts reading them: topics still to be encoded, or encoded queries
-    label         as the user named them
-    dataset, split, data_dir   where their judgements are; empty for a file
-    remove_query  the data set's own rule
+    stream        reads them from the start: topics, or encoded queries
+    label         the name that the user gave
+    dataset, split, data_dir   of their judgements; empty for a file
+    remove_query  the dataset's rule
     sha256        of a file
-    encoded       whether they are vectors already
+    encoded       whether they are encoded queries
     """
 
     stream: Callable[[], Iterator[Query]]
@@ -54,13 +54,13 @@ def read_queries(path: Path, index: Path, manifest: Manifest, vocabulary: Path |
 
     Args:
         path: JSON lines, gzipped if the name ends in .gz; a `<path>.manifest.json` beside it is compared.
-        index: what they are for, named in errors.
+        index: the index to search, for errors.
         manifest: of the index.
-        vocabulary: `vocab.txt` of the index; without one, unknown terms cannot be told from terms without postings.
+        vocabulary: `vocab.txt` of the index; without it, unknown terms are not found.
 
     Raises:
-        DataError: a line is malformed, an id comes twice, or there is no query.
-        ArtefactError: another vocabulary or quantiser than the index's.
+        DataError: a line is malformed, an id occurs twice, or there is no query.
+        ArtefactError: the vocabulary or the quantiser is not the index's.
     """
     if manifest.kind != "impact":
         raise UsageError(f"{path}: encoded lexical queries, but {index} is {manifest.kind}")
@@ -85,7 +85,7 @@ def read_queries(path: Path, index: Path, manifest: Manifest, vocabulary: Path |
 def topic_source(
     topics: str | None, index: Path, manifest: Manifest, data_dir: str | None, vocabulary: Path | None
 ) -> TopicSource:
-    """Finds the topics: a file of topics or of encoded queries, a data set's split, or the corpus's own.
+    """Finds the topics: a file of topics or of encoded queries, a dataset's split, or the corpus's own.
 
     Raises:
         LexvlError: as `load_dataset`, `read_topics` and `read_queries`.
@@ -106,8 +106,8 @@ def topic_source(
         if origin and data_dir:
             origin = {**origin, "data_dir": data_dir}
         return TopicSource(stream, path.name, sha256=file_sha256(path), encoded=encoded, **origin)
-    asked = {**manifest.corpus, "name": topics, "split": None} if topics else manifest.corpus
-    dataset = noted_dataset(asked, data_dir)
+    source = {**manifest.corpus, "name": topics, "split": None} if topics else manifest.corpus
+    dataset = noted_dataset(source, data_dir)
     label = f"{dataset.name}/{dataset.split}"
     return TopicSource(dataset.topics, label, dataset.name, dataset.split, dataset.data_dir, dataset.remove_query)
 
@@ -130,7 +130,7 @@ def load_topics(
 
 
 def typed_topic(text: str | None, image: str | None) -> Topic:
-    """The topic that a user typed: a text or the path of an image.
+    """The topic that the user types: a text or the path of an image.
 
     Raises:
         UsageError: neither or both are given, or the text is empty.
@@ -144,10 +144,10 @@ def typed_topic(text: str | None, image: str | None) -> Topic:
 
 
 def check_readable(topic: Topic, model: Encoder) -> None:
-    """Refuses a typed topic that the model's query side does not read.
+    """Refuses a typed topic that the model's query side cannot read.
 
     Raises:
-        UsageError: it is an image and the side reads texts, or the reverse; or the tower's own reason.
+        UsageError: it is an image and the side reads texts, or the reverse; or the tower refuses it.
     """
     from lexvl_anserini.encoders.cards import CARDS
     from lexvl_anserini.encoders.encoder import OtherModality
@@ -168,29 +168,29 @@ def check_terms(clause: Clause, vocabulary: Path | None) -> None:
     """Refuses terms that no document can have.
 
     Args:
-        vocabulary: `vocab.txt` of the index; without one nothing is refused.
+        vocabulary: `vocab.txt` of the index; without it nothing is refused.
 
     Raises:
         UsageError: a term of the tree is not in it.
     """
-    if vocabulary is None or not (asked := set(terms_of(clause))):
+    if vocabulary is None or not (terms := set(terms_of(clause))):
         return
     known = vocabulary.read_text(encoding="utf-8").split("\n")
-    for term in sorted(asked.difference(known)):
+    for term in sorted(terms.difference(known)):
         near = get_close_matches(term.lower(), known, n=3, cutoff=0.6)
         hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
         raise UsageError(f"term {term!r} is not in the vocabulary of the index{hint}")
 
 
 def vocabulary_file(index: Path, manifest: Path | None) -> Path | None:
-    """`vocab.txt` of the index, or of the shards beside whose manifest it lies."""
+    """`vocab.txt` of the index, or of the shards of `manifest`."""
     folder = index if manifest is None else manifest if manifest.is_dir() else manifest.parent
     path = folder / VOCABULARY
     return path if path.is_file() else None
 
 
 def _json_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each JSON object of a plain or gzipped file, and where it stands."""
+    """Each JSON object of a plain or gzipped file, and its place for errors."""
     from lexvl_anserini.data.lines import parse_object, read_lines
 
     for line in read_lines(path):
@@ -209,7 +209,7 @@ def _query(row: dict[str, Any], where: str) -> ImpactQuery:
     """One encoded query.
 
     Raises:
-        DataError: no id or vector, or weights that are no integers >= 1.
+        DataError: no id or vector, or a weight is not an integer >= 1.
     """
     query_id, vector = row.get("id"), row.get("vector")
     if not isinstance(query_id, str) or query_id.split() != [query_id]:
@@ -226,7 +226,7 @@ def _compare_manifest(path: Path, index: Path, manifest: Manifest) -> None:
     """Compares the manifest beside encoded queries, if there is one, with the index's.
 
     Raises:
-        ArtefactError: another vocabulary or quantiser.
+        ArtefactError: the vocabulary or the quantiser differs.
     """
     beside = manifest_path(path)
     if not beside.is_file():

@@ -1,4 +1,4 @@
-"""Runs on disk: one system's ranked lists in TREC format, and the manifest that tells how they were made."""
+"""Runs on disk: one system's ranked lists in TREC format, and their manifest."""
 
 from __future__ import annotations
 
@@ -89,10 +89,10 @@ def lists_of(path: Path) -> dict[str, list[ScoredDoc]]:
 
 
 def in_rank_order(documents: Iterable[ScoredDoc]) -> list[ScoredDoc]:
-    """One topic's list in the order its system meant, ranks again from 1.
+    """One topic's list in the order of its system, ranks again from 1.
 
-    That is the order of the ranks where ranks are distinct and no score rises along them; otherwise (runs whose
-    ranks are all 0, or which were rescored) score descending, then doc_id ascending.
+    That is the order of the ranks if they are distinct and no score rises with them; otherwise (ranks are all 0, or
+    scores were changed) the order of `ranking.order`.
     """
     by_rank = sorted(documents, key=lambda d: d.rank)
     if any(a.rank == b.rank or a.score < b.score for a, b in zip(by_rank, by_rank[1:], strict=False)):
@@ -101,7 +101,7 @@ def in_rank_order(documents: Iterable[ScoredDoc]) -> list[ScoredDoc]:
 
 
 def strict_scores(scores: Sequence[float]) -> list[float]:
-    """Scores in rank order, lowered by as little as it takes to fall strictly also when read as float32.
+    """Scores in rank order, lowered by the least amount that makes them fall strictly, also as float32.
 
     >>> strict_scores([3.0, 3.0, 2.0])
     [3.0, 2.9999998, 2.0]
@@ -132,7 +132,7 @@ def write_run(
         The manifest as written, with the counts.
 
     Raises:
-        ArtefactError: an id or the tag holds white space, a score is not finite, or the file cannot be written.
+        ArtefactError: an id or the tag has white space, a score is not finite, or the file cannot be written.
         UsageError: an unknown output format.
     """
     if manifest.output_format not in OUTPUT_FORMATS:
@@ -176,7 +176,7 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 
 def _parse(line: bytes, where: str) -> ScoredDoc:
-    """One line of a TREC run; columns are parted by ASCII white space, as trec_eval parts them."""
+    """One line of a TREC run; columns are separated by ASCII white space, as in trec_eval."""
     columns = line.split()
     if len(columns) != 6:
         hint = "; an MS MARCO run holds no scores, write it with --output-format trec" if len(columns) == 3 else ""
