@@ -154,7 +154,7 @@ class FeedbackOptions:
 class RefinementOptions:
     """How queries are refined: the options, the `Refinement` that they make, and their note in a run's manifest.
 
-    A new option is one field here: if it has the name of a field of `Refinement`, it is passed on and written to the manifest.
+    A new option is one field here. If it has the name of a field of `Refinement`, it is passed on and noted as it is.
     """
 
     where: Annotated[

@@ -133,8 +133,7 @@ def search_index(
         return
     queries: Iterator[Any] = chain([first], stream)
     texts: Iterator[Any] | None = None
-    if isinstance(first, TreeQuery):
-        refinement = refinement or Refinement()
+    refinement = refinement or (Refinement() if isinstance(first, TreeQuery) else None)
     if refinement is not None:
         refuse_other_kinds(about, path)
     if isinstance(first, Topic):
