@@ -214,6 +214,11 @@ class Manifest:
         """Documents to encode: those of the corpus, or of the part of it that the shards hold."""
         return self.corpus.part.documents if self.corpus.part else self.corpus.documents
 
+    @property
+    def may_have_metadata(self) -> bool:
+        """False if the layout says that the shards store no metadata; a manifest without a layout says nothing."""
+        return bool(self.layout.get("metadata", not self.layout))
+
     def request(self) -> dict[str, Any]:
         """What decides the bytes of the shards: equal requests give equal shards (one machine, equal versions).
 

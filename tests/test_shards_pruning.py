@@ -14,8 +14,8 @@ from lexvl_anserini.cli import make_app
 from lexvl_anserini.engines.building import build_index
 from lexvl_anserini.errors import ArtefactError, UsageError
 from lexvl_anserini.manifest import read_manifest
-from lexvl_anserini.prune import command, prune_shards
-from lexvl_anserini.shards.pruning import Pruning, term_cuts
+from lexvl_anserini.prune import command
+from lexvl_anserini.shards.pruning import Pruning, prune_shards, term_cuts
 from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
 
 FIRST = [("d1", {"a": 9, "b": 2, "c": 5}), ("d2", {"a": 5, "b": 2}), ("d3", {})]

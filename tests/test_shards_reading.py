@@ -13,10 +13,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from lexvl_anserini.data.ids import SeenIds
 from lexvl_anserini.errors import ArtefactError
 from lexvl_anserini.files import file_sha256, write_json
 from lexvl_anserini.manifest import Manifest
-from lexvl_anserini.shards.reading import SeenIds, read_impacts, read_texts, read_vectors, read_vocabulary
+from lexvl_anserini.shards.reading import check_distinct, read_impacts, read_texts, read_vectors, read_vocabulary
 from lexvl_anserini.vocabulary import Vocabulary
 
 Vector = Mapping[str, Any]
@@ -232,10 +233,10 @@ def test_ids_that_come_twice() -> None:
     ids = ["d1", "d2", "d3"]
     for doc_id in ids:
         seen.add(doc_id)
-    seen.refuse_twice(lambda: iter(ids))
+    check_distinct(seen, lambda: iter(ids))
     seen.add("d2")
     with pytest.raises(ArtefactError, match="document id 'd2' occurs twice"):
-        seen.refuse_twice(lambda: iter([*ids, "d2"]))
+        check_distinct(seen, lambda: iter([*ids, "d2"]))
 
 
 def test_equal_hashes_of_different_ids_are_no_duplicates() -> None:
@@ -247,4 +248,4 @@ def test_equal_hashes_of_different_ids_are_no_duplicates() -> None:
     ids = [Colliding("d1"), Colliding("d2")]
     for doc_id in ids:
         seen.add(doc_id)
-    seen.refuse_twice(lambda: iter(ids))
+    check_distinct(seen, lambda: iter(ids))

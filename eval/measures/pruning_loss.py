@@ -122,7 +122,7 @@ def measure_settings(
         ArtefactError: the shards are unfinished or damaged.
     """
     from lexvl_anserini.manifest import read_manifest
-    from lexvl_anserini.prune import prune_shards
+    from lexvl_anserini.shards.pruning import prune_shards
     from lexvl_anserini.queries.feedback import ShardVectors
 
     needs_vectors = any(setting.refinement.feedback for setting in settings)

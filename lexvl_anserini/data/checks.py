@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Iterator
-from hashlib import blake2b, sha256
+from hashlib import sha256
 from typing import NamedTuple
 
-import numpy as np
-
+from lexvl_anserini.data.ids import SeenIds
 from lexvl_anserini.errors import DataError
 from lexvl_anserini.records import Document
 
@@ -26,41 +24,28 @@ class CorpusSummary(NamedTuple):
 
 
 def check_corpus(documents: Documents, where: str) -> CorpusSummary:
-    """Counts the documents, digests them, and verifies that no id comes twice.
+    """Counts the documents, digests them, and verifies that their ids are distinct.
 
-    Memory: 8 bytes per document (a short digest of each id). Equal short digests are looked at again in a second
-    pass, so two different ids are never taken for one.
+    Memory: 8 bytes per document. A second pass is read only where ids may be equal.
 
     Raises:
-        DataError: no document, or ids that come more than once.
+        DataError: no document, or ids that occur more than once.
     """
-    short = array("Q")
-    whole = sha256()
+    seen, digest = SeenIds(), sha256()
     for document in documents():
-        short.append(_short_digest(document.doc_id))
-        whole.update(document_bytes(document))
-    if not short:
+        seen.add(document.doc_id)
+        digest.update(document_bytes(document))
+    if not len(seen):
         raise DataError(f"{where}: no document in it")
-    if repeated := duplicate_ids(documents, _repeated(short)):
-        told = "; ".join(
+    if repeated := seen.repeated(lambda: (document.doc_id for document in documents())):
+        named = "; ".join(
             f"{doc_id!r} at {', '.join(map(str, positions))}" for doc_id, positions in list(repeated.items())[:NAMED]
         )
         more = f" and {len(repeated) - NAMED} more" if len(repeated) > NAMED else ""
         raise DataError(
-            f"{where}: ids that come more than once (documents counted from 1): {told}{more}; ids must be distinct"
+            f"{where}: ids that occur more than once (documents counted from 1): {named}{more}; ids must be distinct"
         )
-    return CorpusSummary(len(short), whole.hexdigest())
-
-
-def duplicate_ids(documents: Documents, suspects: frozenset[int]) -> dict[str, list[int]]:
-    """The ids among the suspected short digests that come more than once, with their positions counted from 1."""
-    if not suspects:
-        return {}
-    positions: dict[str, list[int]] = {}
-    for position, document in enumerate(documents(), start=1):
-        if _short_digest(document.doc_id) in suspects:
-            positions.setdefault(document.doc_id, []).append(position)
-    return {doc_id: found for doc_id, found in positions.items() if len(found) > 1}
+    return CorpusSummary(len(seen), digest.hexdigest())
 
 
 def document_bytes(document: Document) -> bytes:
@@ -78,14 +63,3 @@ def _field_bytes(value: str | None) -> bytes:
         return b"-"
     data = value.encode("utf-8")
     return b"+" + len(data).to_bytes(8, "little") + data
-
-
-def _short_digest(doc_id: str) -> int:
-    return int.from_bytes(blake2b(doc_id.encode("utf-8"), digest_size=8).digest(), "little")
-
-
-def _repeated(short: array[int]) -> frozenset[int]:
-    """Values that occur more than once; sorts `short` in place, which saves a copy."""
-    values = np.frombuffer(short, dtype=np.uint64)
-    values.sort()
-    return frozenset(values[1:][values[1:] == values[:-1]].tolist())

@@ -1,4 +1,4 @@
-"""Ids of documents and topics: what a run file can hold, and how any other string becomes that.
+"""Ids of documents and topics: which strings a run file can hold, how others are escaped, and which ids repeat.
 
 A TREC run and qrels separate their columns by white space, so an id must not contain any; control characters break
 the tools around them. `escape_ids` percent-encodes both (and the per cent sign, so that it can be undone) in documents,
@@ -8,8 +8,12 @@ topics and qrels alike.
 from __future__ import annotations
 
 import re
+from array import array
+from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import quote, unquote
+
+import numpy as np
 
 from lexvl_anserini.errors import DataError
 
@@ -56,3 +60,35 @@ def checked_id(raw: Any, where: str, escape: bool = False) -> str:
         what = "white space" if refused[0].isspace() else f"control character U+{ord(refused[0]):04X}"
         raise DataError(f"{where}: {what} in id {raw!r}, which a run file cannot hold; --escape-ids percent-encodes it")
     return raw
+
+
+class SeenIds:
+    """Finds ids that occur more than once, with 8 bytes of memory per id.
+
+    Hashes are compared; where two are equal, the ids themselves are, in a second pass over them.
+    """
+
+    def __init__(self) -> None:
+        self.hashes = array("q")
+
+    def add(self, item_id: str) -> None:
+        """Adds the next id."""
+        self.hashes.append(hash(item_id))
+
+    def __len__(self) -> int:
+        return len(self.hashes)
+
+    def repeated(self, again: Callable[[], Iterator[str]]) -> dict[str, list[int]]:
+        """The ids that were added more than once, with their positions counted from 1; sorts the hashes.
+
+        Args:
+            again: starts a second stream of the same ids.
+        """
+        hashes = np.frombuffer(self.hashes, dtype=np.int64)
+        hashes.sort()
+        suspects = frozenset(hashes[1:][hashes[1:] == hashes[:-1]].tolist())
+        positions: dict[str, list[int]] = {}
+        for position, item_id in enumerate(again(), start=1) if suspects else ():
+            if hash(item_id) in suspects:
+                positions.setdefault(item_id, []).append(position)
+        return {item_id: found for item_id, found in positions.items() if len(found) > 1}

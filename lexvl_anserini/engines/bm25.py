@@ -13,6 +13,7 @@ from typing import Any
 
 import orjson
 
+from lexvl_anserini.data.ids import SeenIds
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.engine import Engine, NoOptions
 from lexvl_anserini.engines.index_folder import folder_bytes, new_index, read_report, write_report
@@ -22,7 +23,7 @@ from lexvl_anserini.errors import ArtefactError, UsageError
 from lexvl_anserini.manifest import Manifest
 from lexvl_anserini.progress import Progress, silent
 from lexvl_anserini.records import Index, ScoredDoc, Topic
-from lexvl_anserini.shards.reading import SeenIds, expect_counts, read_ids, read_texts
+from lexvl_anserini.shards.reading import check_distinct, expect_counts, read_ids, read_texts
 
 # Anserini's defaults, which its BEIR rows use.
 K1 = 0.9
@@ -139,7 +140,7 @@ def _count_texts(shards: Path, manifest: Manifest, progress: Progress) -> dict[s
         # Java's trim(), by which Anserini judges, takes away all characters up to the blank.
         found["empty"] += not document.contents.strip("".join(map(chr, range(33))))
         progress(1)
-    seen.refuse_twice(lambda: read_ids(shards, manifest))
+    check_distinct(seen, lambda: read_ids(shards, manifest))
     expect_counts(str(shards), {"documents": found["documents"]}, manifest.counts)
     if found["documents"] == found["empty"]:
         raise ArtefactError(f"{shards}: no document with text; nothing to index")

@@ -14,6 +14,7 @@ from typing import Any
 import faiss
 import numpy as np
 
+from lexvl_anserini.data.ids import SeenIds
 from lexvl_anserini.engines.engine import Engine
 from lexvl_anserini.engines.faiss_layouts import LAYOUTS, Store, layout_named, parameters_of
 from lexvl_anserini.engines.index_folder import folder_bytes, new_index, read_report, write_report
@@ -22,7 +23,7 @@ from lexvl_anserini.manifest import Manifest
 from lexvl_anserini.progress import Progress, silent
 from lexvl_anserini.ranking.order import ranked
 from lexvl_anserini.records import DenseQuery, Index, ScoredDoc
-from lexvl_anserini.shards.reading import SeenIds, expect_counts, read_ids, read_vectors
+from lexvl_anserini.shards.reading import check_distinct, expect_counts, read_ids, read_vectors
 
 INDEX_FILE = "index.faiss"
 IDS_FILE = "ids.txt"
@@ -217,7 +218,7 @@ class FaissEngine(VectorSearch, Engine):
                     progress(len(batch.doc_ids))
             if store is None:
                 raise ArtefactError(f"{shards}: no document; nothing to index")
-            seen.refuse_twice(lambda: read_ids(shards, manifest))
+            check_distinct(seen, lambda: read_ids(shards, manifest))
             expect_counts(str(shards), {"documents": documents}, manifest.counts)
             store.write(part / INDEX_FILE)
             report = {"engine": "faiss", "documents": documents, "empty": 0, "postings": 0}

@@ -1,4 +1,4 @@
-"""Static pruning: which postings of encoded documents are kept. What is pruned is gone from every score.
+"""Static pruning: shards with fewer postings. Pruned postings are missing from every score.
 
 Lists of terms and the least impact come first, then each document's largest impacts, then each term's; among equal
 impacts a document's first terms and a term's first documents, in the order of the shards.
@@ -6,14 +6,29 @@ impacts a document's first terms and a term's first documents, in the order of t
 
 from __future__ import annotations
 
+import logging
+import shutil
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
+import orjson
+
+from lexvl_anserini.data.lines import parse_object, read_lines
 from lexvl_anserini.errors import UsageError
+from lexvl_anserini.files import exclusive, file_sha256, publish, told_about_disk, write_json
+from lexvl_anserini.manifest import MANIFEST, Counts, Manifest, finished, read_manifest
+from lexvl_anserini.progress import Progress, silent
 from lexvl_anserini.queries.refine import heaviest
+from lexvl_anserini.shards.layout import shard_stream
+from lexvl_anserini.shards.reading import checked_shards, expect_counts, read_impacts, read_shard, read_vocabulary
+from lexvl_anserini.vocabulary import VOCABULARY, Vocabulary
+
+log = logging.getLogger(__name__)
 
 Vector = Mapping[str, int]
 
@@ -108,3 +123,123 @@ def term_cuts(vectors: Iterable[Vector], pruning: Pruning) -> TermCuts | None:
         cuts.note(pruning.document(vector))
     cuts.settle()
     return cuts
+
+
+def prune_shards(
+    shards: Path, output: Path, pruning: Pruning, overwrite: bool = False, progress: Progress = silent
+) -> Manifest:
+    """Writes shards with fewer postings: the same documents, formats, texts and metadata.
+
+    Args:
+        shards: of impacts, finished.
+        output: a folder that appears whole or not at all.
+        overwrite: replace shards of another request.
+        progress: called with the number of documents just done.
+
+    Returns:
+        The manifest of the new shards; `layout.pruning` says what was done.
+
+    Raises:
+        UsageError: the shards hold no impacts.
+        ArtefactError: they are damaged, or the output holds something else.
+    """
+    manifest = read_manifest(shards)
+    if manifest.kind != "impact":
+        raise UsageError(f"{shards} is {manifest.kind}; only impacts are pruned")
+    done = [*manifest.layout.get("pruning", ()), pruning.to_json()]
+    wanted = replace(manifest, layout={**manifest.layout, "pruning": done})
+    found = read_manifest(output) if output.exists() else None
+    if finished(output, "shards", wanted.request(), found.request() if found else None, overwrite):
+        log.info("%s: finished already, nothing to do", output)
+        assert found is not None
+        return found
+    vocabulary = read_vocabulary(shards, manifest)
+    cuts = term_cuts((d.vector for d in read_impacts(shards, manifest, vocabulary)), pruning)
+    with new_folder(output) as part:
+        (part / "docs").mkdir()
+        entries = []
+        for path, entry in checked_shards(shards, manifest):
+            entries.append(prune_shard(path, part / entry["name"], entry, pruning, cuts, vocabulary))
+            progress(entry["documents"])
+        shutil.copyfile(shards / VOCABULARY, part / VOCABULARY)
+        whole = replace(wanted, counts=summed(manifest.counts, entries), shards=tuple(entries))
+        write_json(part / MANIFEST, whole.to_json())
+    return whole
+
+
+@contextmanager
+def new_folder(output: Path) -> Iterator[Path]:
+    """Yields the empty folder `OUTPUT.part`, which takes the place of `output` at the end; an exception removes it.
+
+    Raises:
+        ArtefactError: the disk is full, the folder cannot be written, or another process is writing it.
+    """
+    part = output.with_name(output.name + ".part")
+    with told_about_disk(output):
+        part.mkdir(parents=True, exist_ok=True)
+        with exclusive(part):
+            try:
+                for left in part.iterdir():
+                    shutil.rmtree(left) if left.is_dir() else left.unlink()
+                yield part
+                shutil.rmtree(output, ignore_errors=True)
+                publish(part, output)
+            except BaseException:
+                shutil.rmtree(part, ignore_errors=True)
+                raise
+
+
+def prune_shard(
+    path: Path,
+    target: Path,
+    entry: Mapping[str, Any],
+    pruning: Pruning,
+    cuts: TermCuts | None,
+    vocabulary: Vocabulary,
+) -> dict[str, Any]:
+    """Writes one shard anew and returns its entry for the manifest.
+
+    Raises:
+        ArtefactError: the shard is malformed, or its counts differ from its entry.
+    """
+    before = {"documents": 0, "empty": 0, "postings": 0}
+    kept: list[dict[str, int]] = []
+    for document in read_shard(path, vocabulary):
+        before["documents"] += 1
+        before["empty"] += not document.vector
+        before["postings"] += len(document.vector)
+        vector = pruning.document(document.vector)
+        kept.append(vector if cuts is None else cuts.keep(vector))
+    expect_counts(str(path), before, entry)
+    with shard_stream(target, target.suffix == ".gz") as out:
+        if path.suffix == ".parquet":
+            rewrite_parquet(path, out, kept, vocabulary)
+        else:
+            for row, vector in zip(map(parse_object, read_lines(path)), kept, strict=True):
+                out.write(orjson.dumps({**row, "vector": vector}) + b"\n")
+    after = {
+        "empty": sum(not vector for vector in kept),
+        "postings": sum(map(len, kept)),
+        "max_impact": max((i for vector in kept for i in vector.values()), default=0),
+    }
+    return {**entry, **after, "bytes": target.stat().st_size, "sha256": file_sha256(target)}
+
+
+def rewrite_parquet(path: Path, out: Any, vectors: Sequence[Mapping[str, int]], vocabulary: Vocabulary) -> None:
+    """A parquet shard with other vectors, its other columns as they are."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    table = parquet.read_table(path)
+    dims = pa.array([[vocabulary.dimension[t] for t in vector] for vector in vectors], pa.list_(pa.uint32()))
+    impacts = pa.array([list(vector.values()) for vector in vectors], pa.list_(pa.uint32()))
+    for name, column in (("term", dims), ("impact", impacts)):
+        place = table.schema.get_field_index(name)
+        table = table.set_column(place, pa.field(name, column.type), column)
+    parquet.write_table(table, out, compression="zstd", row_group_size=len(vectors) or 1)
+
+
+def summed(counts: Counts, entries: Sequence[Mapping[str, Any]]) -> Counts:
+    """The counts of all shards; what pruning does not touch stays."""
+    totals = {name: sum(entry[name] for entry in entries) for name in ("documents", "empty", "postings")}
+    return Counts({**counts, **totals, "max_impact": max(entry["max_impact"] for entry in entries)})

@@ -6,13 +6,13 @@ Stock Anserini drops what it cannot read and returns 0; here every document, pos
 from __future__ import annotations
 
 import gzip
-from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
+from lexvl_anserini.data.ids import SeenIds
 from lexvl_anserini.errors import ArtefactError
 from lexvl_anserini.files import file_sha256
 from lexvl_anserini.manifest import Manifest
@@ -71,35 +71,14 @@ class Columns(NamedTuple):
     metadata_ends: bytes | None = None
 
 
-class SeenIds:
-    """Finds ids that occur twice, at eight bytes a document.
+def check_distinct(seen: SeenIds, again: Callable[[], Iterator[str]]) -> None:
+    """Checks the ids of all documents; `again` streams them once more.
 
-    Hashes are compared, and only if two are equal the ids themselves, by reading them again.
+    Raises:
+        ArtefactError: an id occurs twice.
     """
-
-    def __init__(self) -> None:
-        self.hashes = array("q")
-
-    def add(self, doc_id: str) -> None:
-        """Notes an id."""
-        self.hashes.append(hash(doc_id))
-
-    def refuse_twice(self, again: Callable[[], Iterator[str]]) -> None:
-        """Looks for an id that was added twice; `again` streams all ids once more.
-
-        Raises:
-            ArtefactError: there is one.
-        """
-        import numpy as np
-
-        hashes = np.sort(np.frombuffer(self.hashes, dtype=np.int64))
-        suspects = set(hashes[1:][hashes[1:] == hashes[:-1]].tolist())
-        seen: set[str] = set()
-        for doc_id in again() if suspects else ():
-            if hash(doc_id) in suspects:
-                if doc_id in seen:
-                    raise ArtefactError(f"document id {doc_id!r} occurs twice in the shards; ids must be distinct")
-                seen.add(doc_id)
+    for doc_id in seen.repeated(again):
+        raise ArtefactError(f"document id {doc_id!r} occurs twice in the shards; ids must be distinct")
 
 
 def checked_shards(shards: Path, manifest: Manifest) -> Iterator[tuple[Path, Mapping[str, Any]]]:
@@ -194,14 +173,14 @@ def shard_pieces(path: Path) -> Iterator[bytes | Columns]:
 
 
 def read_metadata(path: Path) -> Iterator[Mapping[str, Any]]:
-    """The metadata of each document of a shard that has any.
+    """The metadata of each document of a shard; empty for one without.
 
     Raises:
         ArtefactError: it is no object.
     """
     if path.suffix == ".parquet":
         yield from _metadata_from_parquet(path)
-    elif any(b'"metadata"' in piece for piece in shard_pieces(path) if isinstance(piece, bytes)):
+    else:
         for row, where in _json_rows(path):
             yield _object(row.get("metadata"), where)
 

@@ -32,7 +32,7 @@ def metadata_types(shards: Path, manifest: Manifest) -> dict[str, str]:
         ArtefactError: a key has values of more than one type, or one that no field can hold.
     """
     found: dict[str, dict[str, Any]] = {}
-    for entry in manifest.shards:
+    for entry in manifest.shards if manifest.may_have_metadata else ():
         for metadata in read_metadata(shards / entry["name"]):
             for key, value in metadata.items():
                 if value is not None:
