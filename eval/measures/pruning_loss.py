@@ -122,8 +122,8 @@ def measure_settings(
         ArtefactError: the shards are unfinished or damaged.
     """
     from lexvl_anserini.manifest import read_manifest
-    from lexvl_anserini.shards.pruning import prune_shards
     from lexvl_anserini.queries.feedback import ShardVectors
+    from lexvl_anserini.shards.pruning import prune_shards
 
     needs_vectors = any(setting.refinement.feedback for setting in settings)
     vectors = ShardVectors(shards, read_manifest(shards)) if needs_vectors else None
