@@ -7,9 +7,9 @@ import pytest
 from lexvl_anserini.data.checks import check_corpus
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.data.demo import captions, scenes
+from lexvl_anserini.data.world.catalogue import world
 from lexvl_anserini.data.world.draws import Draws
 from lexvl_anserini.data.world.scenes import SPLITS, make_scene
-from lexvl_anserini.data.world.tables import world
 from lexvl_anserini.errors import UnknownName, UsageError
 
 WORLD = world()

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lexvl_anserini.data import demo_images as pictures
+from lexvl_anserini.data import demo_images as module
 from lexvl_anserini.data.demo import scenes
 from lexvl_anserini.data.demo_images import demo_images, png
+from lexvl_anserini.data.world.catalogue import Sketch, world
 from lexvl_anserini.data.world.composing import COMPOSERS, compose
 from lexvl_anserini.data.world.drawing import VERSION, draw
 from lexvl_anserini.data.world.draws import Draws
@@ -18,10 +19,9 @@ from lexvl_anserini.data.world.placing import looks, person
 from lexvl_anserini.data.world.scenes import SPLITS, Scene, Thing, make_scene
 from lexvl_anserini.data.world.shapes import Drawing, rasterise, slanted
 from lexvl_anserini.data.world.sketches import materials, plan
-from lexvl_anserini.data.world.tables import Sketch, world
 from lexvl_anserini.errors import UnknownName, UsageError
 
-# Over the pixels of the 1,000 pictures at 64 px, in order. Where it changes, VERSION must as well.
+# Over the pixels of the 1,000 images at 64 px, in order. If it changes, VERSION must change as well.
 DIGEST_OF_TEST_PICTURES = "15decfac7219053054b719e11725a7e0edb949c9db7321c191b9d69512f8793e"
 
 WORLD = world()
@@ -100,11 +100,11 @@ def test_pasting_light_and_fog():
     canvas.paste(block("main"), (0, 500, 500, 500), {"main": (100, 100, 100)})
     canvas.paste(block("main"), (500, 500, 500, 500), {"main": (100, 100, 100)}, fog=128)
     canvas.paste(block("main"), (500, 1000, 500, 500), {"main": (100, 100, 100)}, glows=True)
-    picture = canvas.finish(Light((128, 256, 256), (20, 20, 20), False))
-    assert picture[3, 0].tolist() == [100, 100, 0]
-    assert picture[0, 0].tolist() == [50, 100, 100]
-    assert picture[0, 3].tolist() == [35, 60, 60]
-    assert picture[3, 3].tolist() == [100, 100, 100]
+    image = canvas.finish(Light((128, 256, 256), (20, 20, 20), False))
+    assert image[3, 0].tolist() == [100, 100, 0]
+    assert image[0, 0].tolist() == [50, 100, 100]
+    assert image[0, 3].tolist() == [35, 60, 60]
+    assert image[3, 3].tolist() == [100, 100, 100]
 
 
 def test_a_third_of_a_pixel_is_a_third_of_its_colour():
@@ -114,17 +114,17 @@ def test_a_third_of_a_pixel_is_a_third_of_its_colour():
     assert canvas.finish(DAYLIGHT)[:, :, 0].tolist() == [[80, 0, 0]] * 3
 
 
-def test_painting_outside_the_picture_and_the_clip_does_nothing():
+def test_painting_outside_the_image_and_the_clip_does_nothing():
     canvas = Canvas(4)
     canvas.bands(0, 1000, [canvas.colour((10, 10, 10))])
     for box in ((-900, 500, 500, 500), (1200, 500, 500, 500), (0, -10, 500, 500), (0, 3000, 500, 500)):
         canvas.paste(block("white"), box, {})
     canvas.clip_to(0, 0, 500, 500)
     canvas.paste(block("white"), (-500, 1500, 2000, 2000), {})
-    picture = canvas.finish(DAYLIGHT)[:, :, 0]
-    assert (picture[:2, :2] > 200).all()
-    assert (picture[2:] == 10).all()
-    assert (picture[:, 2:] == 10).all()
+    image = canvas.finish(DAYLIGHT)[:, :, 0]
+    assert (image[:2, :2] > 200).all()
+    assert (image[2:] == 10).all()
+    assert (image[:, 2:] == 10).all()
 
 
 # --- tables ---------------------------------------------------------------------------------------------------------
@@ -170,7 +170,7 @@ def test_everything_is_there_as_often_as_the_scene_says(composed):
             assert sum(one.role == role for one in placed) == (thing.count if thing else 0)
 
 
-def test_everything_is_mostly_inside_the_picture(composed):
+def test_everything_is_mostly_inside_the_image(composed):
     for scene, placed in composed:
         for one in placed:
             across = min(1000, one.x + one.width // 2) - max(0, one.x - one.width // 2)
@@ -178,7 +178,7 @@ def test_everything_is_mostly_inside_the_picture(composed):
             assert across * down > 0.55 * one.width * one.height, (scene, one)
 
 
-def test_sides_are_as_told(composed):
+def test_sides_are_as_the_scene_says(composed):
     for scene, placed in composed:
         if scene.relation == "left of":
             assert middle(placed, "subject") < middle(placed, "landmark")
@@ -186,7 +186,7 @@ def test_sides_are_as_told(composed):
             assert middle(placed, "subject") > middle(placed, "landmark")
 
 
-def test_above_in_front_and_behind_are_as_told(composed):
+def test_above_in_front_and_behind_are_as_the_scene_says(composed):
     for scene, placed in composed:
         bottoms = {role: [one.bottom for one in placed if one.role == role] for role in ("subject", "landmark")}
         if scene.relation == "above":
@@ -208,27 +208,27 @@ def test_those_in_a_boat_are_between_its_back_and_its_front(composed):
         assert set(near[1:-1]) == {"subject"}
 
 
-# --- pictures -------------------------------------------------------------------------------------------------------
+# --- images ---------------------------------------------------------------------------------------------------------
 
 
 def test_pixels_are_the_same_on_every_machine(drawn):
     whole = sha256()
-    for picture in drawn:
-        whole.update(picture.tobytes())
+    for image in drawn:
+        whole.update(image.tobytes())
     assert (VERSION, whole.hexdigest()) == (3, DIGEST_OF_TEST_PICTURES)
 
 
-def test_a_picture_does_not_depend_on_what_was_drawn_before(drawn):
+def test_an_image_does_not_depend_on_what_was_drawn_before(drawn):
     assert (draw(make_scene("test", 617)) == drawn[617]).all()
     assert drawn[617].shape == (64, 64, 3)
     assert drawn[617].dtype == np.uint8
 
 
-def test_no_two_pictures_are_alike(drawn):
-    assert len({picture.tobytes() for picture in drawn}) == 1000
+def test_no_two_images_are_alike(drawn):
+    assert len({image.tobytes() for image in drawn}) == 1000
 
 
-def test_a_larger_picture_shows_the_same():
+def test_a_larger_image_shows_the_same():
     scene = make_scene("test", 5)
     small, large = draw(scene, 64), draw(scene, 128)
     assert large.shape == (128, 128, 3)
@@ -252,7 +252,7 @@ def test_times_and_weathers_show():
         for time in TIMES
         for weather in WEATHERS
     }
-    sky = {key: picture[:12].mean((0, 1)) for key, picture in light.items()}
+    sky = {key: image[:12].mean((0, 1)) for key, image in light.items()}
     assert sky["night", "clear"].sum() < sky["day", "clear"].sum() / 2
     assert sky["day", "clear"][2] - sky["day", "clear"][0] > 60
     assert abs(sky["day", "cloudy"][2] - sky["day", "cloudy"][0]) < 60
@@ -260,13 +260,13 @@ def test_times_and_weathers_show():
     assert light["day", "fog"].std() < light["day", "clear"].std() * 0.6
     low = light["sunset", "clear"][22:26].mean((0, 1))
     assert low[0] - low[2] > 60
-    assert len({picture.tobytes() for picture in light.values()}) == 28
+    assert len({image.tobytes() for image in light.values()}) == 28
 
 
-def test_the_mean_colour_alone_does_not_tell_the_place(drawn):
-    """Pictures are no flat colour fields: nearest mean colour finds the place of few."""
+def test_the_mean_colour_alone_does_not_give_the_place(drawn):
+    """Images are no flat colour fields: nearest mean colour finds the place of few."""
     where = [scene.place for scene in scenes("test")]
-    means = np.array([picture.mean((0, 1)) for picture in drawn])
+    means = np.array([image.mean((0, 1)) for image in drawn])
     train, test = slice(0, 700), slice(700, 1000)
     centres = {place: means[train][[w == place for w in where[train]]].mean(0) for place in PLACES}
     names = list(centres)
@@ -305,28 +305,28 @@ def test_a_tar_is_whole_or_absent(tmp_path, few, monkeypatch):
     def broken(scene, size):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(pictures, "draw", broken)
+    monkeypatch.setattr(module, "draw", broken)
     with pytest.raises(KeyboardInterrupt):
         demo_images("val", str(tmp_path))
     assert not list((tmp_path / "demo").iterdir())
     # What a killed process may leave is written over.
     (tmp_path / "demo" / "images-v3-64px-val.tar.part").write_bytes(b"half")
-    monkeypatch.setattr(pictures, "draw", draw)
+    monkeypatch.setattr(module, "draw", draw)
     with tarfile.open(demo_images("val", str(tmp_path)), "r:") as archive:
         assert len(archive.getnames()) == 6
 
 
 def test_processes_draw_the_same_file_as_one(tmp_path, monkeypatch):
     one = demo_images("val", str(tmp_path / "one"), size=16)
-    monkeypatch.setattr(pictures, "MANY", 1)
-    monkeypatch.setattr(pictures, "usable_cores", lambda: 2)
+    monkeypatch.setattr(module, "MANY", 1)
+    monkeypatch.setattr(module, "usable_cores", lambda: 2)
     many = demo_images("val", str(tmp_path / "many"), size=16)
     assert one.read_bytes() == many.read_bytes()
 
 
 def test_of_several_that_want_it_one_draws(tmp_path, few, monkeypatch):
     calls = []
-    monkeypatch.setattr(pictures, "draw", lambda scene, size: calls.append(scene) or draw(scene, size))
+    monkeypatch.setattr(module, "draw", lambda scene, size: calls.append(scene) or draw(scene, size))
     with ThreadPoolExecutor(4) as pool:
         assert len(set(pool.map(lambda _: demo_images("val", str(tmp_path)), range(4)))) == 1
     assert len(calls) == 6

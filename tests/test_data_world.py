@@ -4,13 +4,13 @@ import shutil
 
 import pytest
 
-from lexvl_anserini.data.world import tables
+from lexvl_anserini.data.world import catalogue
+from lexvl_anserini.data.world.catalogue import FOLDER, Sketch, read_world, world
 from lexvl_anserini.data.world.drawing import draw
 from lexvl_anserini.data.world.grammar import captions
 from lexvl_anserini.data.world.scenes import make_scene
 from lexvl_anserini.data.world.shapes import rasterise
-from lexvl_anserini.data.world.sketches import Shape, plan
-from lexvl_anserini.data.world.tables import FOLDER, Sketch, read_world, world
+from lexvl_anserini.data.world.sketches import Primitive, plan
 from lexvl_anserini.errors import DataError
 
 FOX = """
@@ -43,7 +43,7 @@ def use(monkeypatch):
     """Makes the library read another folder; the packaged one again after the test."""
 
     def use(folder):
-        monkeypatch.setattr(tables, "FOLDER", folder)
+        monkeypatch.setattr(catalogue, "FOLDER", folder)
         world.cache_clear()
 
     yield use
@@ -173,11 +173,11 @@ def test_size_and_outline():
 
 def test_repetitions():
     assert shapes("9,9\nfor x in 1..8 step 3\n  oval main x,2*x-1 1,1") == [
-        Shape("oval", "main", (x, 2 * x - 1, 1, 1)) for x in (1, 4, 7)
+        Primitive("oval", "main", (x, 2 * x - 1, 1, 1)) for x in (1, 4, 7)
     ]
     assert shapes("9,9\nfor x,tint in 1,red 4,white\n  box tint x,0 x+1,9") == [
-        Shape("box", "red", (1, 0, 2, 9)),
-        Shape("box", "white", (4, 0, 5, 9)),
+        Primitive("box", "red", (1, 0, 2, 9)),
+        Primitive("box", "white", (4, 0, 5, 9)),
     ]
     assert len(shapes("9,9\nfor x in 1..3\n  for y in x..3\n    if (x+y)%2\n      oval main x,y 1,1")) == 2
 
@@ -200,8 +200,8 @@ def test_joints_and_poses():
     x, y = pose.hip
     text = "80,120\nline skin 4 hip hip(-4,2) near_hand\nif sitting or seated\n  oval skin head 3,3"
     assert shapes(text, "sitting") == [
-        Shape("line", "skin", (4, x, y, x - 4, y + 2, *pose.near_hand)),
-        Shape("oval", "skin", (*pose.head, 3, 3)),
+        Primitive("line", "skin", (4, x, y, x - 4, y + 2, *pose.near_hand)),
+        Primitive("oval", "skin", (*pose.head, 3, 3)),
     ]
     assert len(shapes(text, "standing")) == 1
     [low] = shapes("80,92 shrunk 50,50\noval skin head 3,3", "standing")

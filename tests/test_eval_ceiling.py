@@ -15,11 +15,11 @@ from eval.measures.caption_ceiling import FactIndex, agreeing_counts, best_recal
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.data.demo import captions, scenes
 from lexvl_anserini.data.world import facts, grammar
+from lexvl_anserini.data.world.catalogue import world
 from lexvl_anserini.data.world.draws import Draws, _Walk, outcomes
 from lexvl_anserini.data.world.facts import Fact, Pen, inverted, possible_facts, readings
 from lexvl_anserini.data.world.grammar import descriptions
 from lexvl_anserini.data.world.scenes import Scene, Thing
-from lexvl_anserini.data.world.tables import world
 from lexvl_anserini.errors import UnknownName
 
 BENCH = Thing("bench", "red", 1, "medium")
@@ -79,7 +79,7 @@ def test_slots_offer_what_the_tables_have_for_a_scene():
     assert wordings(large, facts.size, "subject") == {"large", "big", "huge"}
 
 
-def test_nouns_that_tell_a_size_are_of_that_size_only():
+def test_nouns_that_say_a_size_are_of_that_size_only():
     dog = SEAT._replace(subject=Thing("dog", "brown", 1, "small"), pose="lying")
     assert {"puppy", "pup", "dog"} <= wordings(dog, facts.noun, "subject")
     assert "puppy" not in wordings(dog._replace(subject=Thing("dog", "brown", 1, "large")), facts.noun, "subject")
@@ -129,12 +129,12 @@ def test_facts_of_two_readings_do_not_mix():
     """A bench left of a chair: a chair right of a bench, but no chair left of a bench."""
     index = FactIndex([SEAT._replace(relation="left of", landmark=CHAIR)])
 
-    def told(subject, link, landmark):
+    def agreeing(subject, link, landmark):
         said = ((facts.noun, ("subject",), subject), (facts.link, (0,), link), (facts.noun, ("landmark",), landmark))
         return index.agreeing([Fact(*fact) for fact in said])
 
-    assert told("bench", "to the left of", "chair") == told("chair", "to the right of", "bench") == 1
-    assert told("chair", "to the left of", "bench") == told("bench", "to the right of", "chair") == 0
+    assert agreeing("bench", "to the left of", "chair") == agreeing("chair", "to the right of", "bench") == 1
+    assert agreeing("chair", "to the left of", "bench") == agreeing("bench", "to the right of", "chair") == 0
 
 
 def test_captions_are_the_texts_of_descriptions(listed):
@@ -181,7 +181,7 @@ def derivable(text, scene):
         fitting = [
             o for o in options if any(set(f.replace("{a}", "{}").split()) - {"{}"} <= said for f in o.split("/"))
         ]
-        # The time of day is chosen for every phrase about a window, also for those that do not tell it.
+        # The time of day is chosen for every phrase about a window, also for those that do not name it.
         if not fitting and options in [time.on_nouns for time in world().skies.times.values()]:
             return options[0]
         if not fitting:

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
+from lexvl_anserini.data.world.catalogue import Prop, Setting, world
 from lexvl_anserini.data.world.draws import Draws
 from lexvl_anserini.data.world.painting import FULL, UNITS, Box, Canvas, dimmed, mixed, shades_of, stray
 from lexvl_anserini.data.world.scenes import Scene
 from lexvl_anserini.data.world.skies import fog_of, paint_fall, paint_sky, scenery
-from lexvl_anserini.data.world.tables import Place, Prop, world
 
 GROUND_BANDS = 8
 # Textures drawn in perspective.
 FLOORS = frozenset({"checks", "boards"})
 
 
-def paint_land(canvas: Canvas, scene: Scene, place: Place, horizon: int, draws: Draws) -> None:
-    """Sky, what is on the horizon, the ground, and what stands on it behind the things."""
+def paint_land(canvas: Canvas, scene: Scene, place: Setting, horizon: int, draws: Draws) -> None:
+    """Sky, what is on the horizon, the ground, and what is on it behind the things."""
     paint_sky(canvas, scene, draws, (0, 0, UNITS, horizon + 6))
     paint_props(canvas, scene, place, horizon, draws, front=False, wheres=("horizon",))
     _paint_ground(canvas, place, horizon, draws, scene)
     paint_props(canvas, scene, place, horizon, draws, front=False, wheres=("ground", "strip", "back", "top", "side"))
 
 
-def _paint_ground(canvas: Canvas, place: Place, horizon: int, draws: Draws, scene: Scene) -> None:
+def _paint_ground(canvas: Canvas, place: Setting, horizon: int, draws: Draws, scene: Scene) -> None:
     far, near = (stray(colour, draws) for colour in (place.far, place.near))
     if scene.weather == "snow" and not place.indoors:
         far, near = (mixed(colour, (236, 240, 248), 130) for colour in (far, near))
@@ -36,8 +36,6 @@ def _paint_ground(canvas: Canvas, place: Place, horizon: int, draws: Draws, scen
     canvas.bands(horizon, UNITS, numbers)
     middle = mixed(far, near, 128)
     darker = draws.chance(50)
-    whole = canvas.clip
-    canvas.clip_to(0, horizon, UNITS, UNITS)
     for texture in place.textures:
         tall, shift = UNITS - horizon, draws.below(200)
         box = (-shift, UNITS + shift, UNITS + 200, tall + 200)
@@ -45,20 +43,18 @@ def _paint_ground(canvas: Canvas, place: Place, horizon: int, draws: Draws, scen
             box = (-shift // 2, UNITS, UNITS + 100, tall)
         shade = dimmed(middle, 222) if darker else mixed(middle, (255, 255, 255), 50)
         colours = {"main": shade, "dark": dimmed(middle, 218)}
-        canvas.paste(scenery(texture), box, colours, fog_near, draws.chance(50))
+        with canvas.clipped(0, horizon, UNITS, UNITS):
+            canvas.paste(scenery(texture), box, colours, fog_near, draws.chance(50))
         darker = not darker
-    canvas.clip = whole
 
 
-def paint_room(canvas: Canvas, scene: Scene, place: Place, horizon: int, draws: Draws) -> None:
+def paint_room(canvas: Canvas, scene: Scene, place: Setting, horizon: int, draws: Draws) -> None:
     """Wall, floor, window with what can be seen of the weather, and furniture."""
     wall = stray(draws.choice(place.walls), draws)
     canvas.bands(0, horizon, [canvas.colour(dimmed(wall, 256 - 2 * band)) for band in range(5, -1, -1)])
-    whole = canvas.clip
-    canvas.clip_to(0, 0, UNITS, horizon)
-    box = (-draws.below(100), draws.between(1000, 1100), 1100, 1100)
-    canvas.paste(scenery(place.pattern), box, {"dark": dimmed(wall, 238)})
-    canvas.clip = whole
+    with canvas.clipped(0, 0, UNITS, horizon):
+        box = (-draws.below(100), draws.between(1000, 1100), 1100, 1100)
+        canvas.paste(scenery(place.pattern), box, {"dark": dimmed(wall, 238)})
     _paint_ground(canvas, place, horizon, draws, scene)
     canvas.bands(horizon - 14, horizon + 4, [canvas.colour(dimmed(wall, 170))])
     window = _paint_window(canvas, scene, draws)
@@ -103,7 +99,7 @@ def _paint_furniture(canvas: Canvas, prop: Prop, horizon: int, window: tuple[int
 def paint_props(
     canvas: Canvas,
     scene: Scene,
-    place: Place,
+    place: Setting,
     horizon: int,
     draws: Draws,
     front: bool,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from lexvl_anserini.data.world.catalogue import world
 from lexvl_anserini.data.world.draws import Draws
 from lexvl_anserini.data.world.placing import (
     LEAST,
@@ -18,7 +19,6 @@ from lexvl_anserini.data.world.placing import (
     width_of,
 )
 from lexvl_anserini.data.world.scenes import Scene, Thing
-from lexvl_anserini.data.world.tables import world
 
 
 def compose(scene: Scene, draws: Draws, horizon: int) -> list[Placed]:

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from lexvl_anserini.data.world import facts
+from lexvl_anserini.data.world.catalogue import world
 from lexvl_anserini.data.world.draws import Draws
 from lexvl_anserini.data.world.facts import Fact, Pen
 from lexvl_anserini.data.world.scenes import SEED, Scene
-from lexvl_anserini.data.world.tables import world
 
 CAPTIONS = 5
 FEWEST_WORDS, MOST_WORDS = 6, 16
@@ -84,7 +84,7 @@ def _beside(pen: Pen, form: int) -> str:
 def _doing(pen: Pen, form: int, pose: int = 75, beside: int = 70, place: int = 65) -> str:
     """What the subject does, as -ing (0) or finite (1; then always there), beside what, and in what place.
 
-    A verb never stands alone: `a ball lies` says where.
+    A verb is never alone: `a ball lies` says where.
     """
     scene = pen.scene
     if scene.pose is None:

@@ -5,19 +5,21 @@ Everything is whole numbers, so that an image has the same pixels on every machi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lexvl_anserini.data.world.catalogue import Colour, world
 from lexvl_anserini.data.world.draws import Draws
 from lexvl_anserini.data.world.shapes import Drawing
-from lexvl_anserini.data.world.tables import Colour, world
 
-# Left, bottom, width, height of what is painted, in thousandths.
+# In thousandths: left, bottom, width, height of what is painted; left, top, right, bottom of where.
 Box = tuple[int, int, int, int]
+Frame = tuple[int, int, int, int]
 
 # Samples per pixel and side; their mean is the pixel.
 SAMPLES = 3
@@ -62,8 +64,16 @@ class Canvas:
         return units * self.side // UNITS
 
     def clip_to(self, left: int, top: int, right: int, bottom: int) -> None:
-        """Paints only inside a box (thousandths) from now on."""
+        """Paints only inside a frame from now on."""
         self.clip = (self.samples(left), self.samples(top), self.samples(right), self.samples(bottom))
+
+    @contextmanager
+    def clipped(self, left: int, top: int, right: int, bottom: int) -> Iterator[None]:
+        """Paints only inside a frame until the block ends."""
+        before = self.clip
+        self.clip_to(left, top, right, bottom)
+        yield
+        self.clip = before
 
     def bands(self, top: int, bottom: int, numbers: Sequence[int]) -> None:
         """Fills from `top` to `bottom` (thousandths) with bands of palette numbers, within the clip."""

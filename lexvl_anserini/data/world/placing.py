@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import cache
 from typing import NamedTuple
 
+from lexvl_anserini.data.world.catalogue import ANY, Sketch, world
 from lexvl_anserini.data.world.draws import Draws
 from lexvl_anserini.data.world.scenes import Scene, Thing
 from lexvl_anserini.data.world.shapes import rasterise
-from lexvl_anserini.data.world.tables import ANY, Sketch, world
 
 # Left and right ends, thousandths.
 Span = tuple[int, int]

@@ -1,7 +1,7 @@
 """Scenes of the demo world: a few things in a place, each scene made from a seed of its own.
 
-Scene i of a split never depends on another scene. What is plausible is in the tables (see `tables`): which things a
-place has, in what weather, which colours a thing comes in, what it does.
+Scene i of a split never depends on another scene. What is plausible is in the `catalogue`: which things a place has, in
+what weather, which colours a thing comes in, what it does.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from lexvl_anserini.data.world.catalogue import Kind, Setting, world
 from lexvl_anserini.data.world.draws import Draws
-from lexvl_anserini.data.world.tables import Kind, Place, world
 
 SPLITS: Mapping[str, int] = {"train": 20_000, "val": 1_000, "test": 1_000}
 
@@ -27,8 +27,8 @@ ACTIONS = frozenset({"riding", "holding", "flying", "reading"})
 class Thing:
     """Something to draw: `count` of a kind, alike in colour and size.
 
-    kind    a name in the tables' kinds
-    colour  a name in the tables' hues (of people: of their clothes); None where the kind has a look of its own
+    kind    a name in the catalogue's kinds
+    colour  a name in the catalogue's hues (of people: of their clothes); None where the kind has a look of its own
     count   1..4
     size    "small", "medium" or "large", against the usual size of the kind
     """
@@ -48,12 +48,12 @@ class Scene(NamedTuple):
     """What one image shows.
 
     split, number  which scene this is; the rest follows from them
-    place          a name in the tables' places
-    weather        a name in the tables' weathers; indoors, what the window shows
+    place          a name in the catalogue's places
+    weather        a name in the catalogue's weathers; indoors, what the window shows
     time           "dawn", "day", "sunset" or "night"
     subject        what the image is about, with its pose
     pose           one of the subject's kind's poses, or None where the relation says what the subject does
-    relation       of the subject to the landmark: a name in the tables' relations, or None
+    relation       of the subject to the landmark: a name in the catalogue's relations, or None
     landmark       the second thing, or None
     backdrop       a third thing, behind the others; or None
     """
@@ -132,13 +132,13 @@ def _size(draws: Draws) -> str:
     return draws.weighted({size: one.weight for size, one in world().words.sizes.items()})
 
 
-def _times(place: Place) -> dict[str, int]:
+def _times(place: Setting) -> dict[str, int]:
     """The weights of the times of day."""
     times = world().skies.times
     return {name: time.weight_indoors if place.indoors else time.weight for name, time in times.items()}
 
 
-def _weather(draws: Draws, place: Place, time: str) -> str:
+def _weather(draws: Draws, place: Setting, time: str) -> str:
     """A rainbow needs the sun."""
     weather = draws.weighted(place.weathers)
     return "clear" if weather == "rainbow" and time == "night" else weather
@@ -177,7 +177,7 @@ def _relation(draws: Draws, kind: str, other: str, landmark: Kind, airborne: boo
     return draws.weighted(weights), _thing(draws, other, few=True)
 
 
-def _pose(draws: Draws, place: Place, kind: str, airborne: bool, relation: str | None) -> str | None:
+def _pose(draws: Draws, place: Setting, kind: str, airborne: bool, relation: str | None) -> str | None:
     if relation in ACTIONS:
         return None
     if relation == "on" and kind == "bird":
@@ -185,12 +185,12 @@ def _pose(draws: Draws, place: Place, kind: str, airborne: bool, relation: str |
     poses = world().kinds[kind].poses["air" if airborne else place.ground]
     if relation == "on":
         poses = tuple(pose for pose in poses if pose in ("sitting", "lying", "standing")) or poses
-        # Nothing that large stands or runs on a piece of furniture.
+        # People and dogs sit on furniture; they do not stand or run there.
         poses = ("sitting",) if _is_person(kind) or kind == "dog" else poses
     return draws.choice(poses)
 
 
-def _backdrop(draws: Draws, place: Place, taken: set[str | None], percent: int) -> Thing | None:
+def _backdrop(draws: Draws, place: Setting, taken: set[str | None], percent: int) -> Thing | None:
     """A third thing of the place itself, in the background."""
     fitting = {*place.things, *place.landmarks} - taken
     kinds = tuple(name for name, kind in world().kinds.items() if place.ground in kind.background and name in fitting)

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from lexvl_anserini.data.world.catalogue import Sketch
 from lexvl_anserini.data.world.sketches import materials, plan
-from lexvl_anserini.data.world.tables import Sketch
 
 Mask = NDArray[np.bool_]
 Points = list[tuple[int, int]]

@@ -34,9 +34,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from typing import NamedTuple
 
+from lexvl_anserini.data.world.catalogue import Range, Sketch, world
 from lexvl_anserini.data.world.draws import Draws
-from lexvl_anserini.data.world.reading import suggestion
-from lexvl_anserini.data.world.tables import Range, Sketch, world
+from lexvl_anserini.data.world.strict_yaml import suggestion
 from lexvl_anserini.errors import DataError
 
 Point = Range
@@ -46,7 +46,7 @@ Value = int | Point | str
 # Materials whose colour belongs to the thing that is drawn; `nothing` erases. The others are in colours.yaml.
 ROLES = ("nothing", "main", "dark", "light", "patch", "skin", "hair", "trousers")
 
-# Shape -> what follows the material: p a point, n a number.
+# Primitive -> what follows the material: p a point, n a number.
 FORMS: Mapping[str, str] = {"poly": "ppp+", "box": "pp", "oval": "pp", "ring": "ppn", "line": "npp+"}
 
 # The ground below a figure's joints, see Pose.
@@ -55,7 +55,7 @@ _GROUND = 118
 _JOINT = re.compile(r"([a-z_]+)(?:\((-?\d+),(-?\d+)\))?")
 
 
-class Shape(NamedTuple):
+class Primitive(NamedTuple):
     """One shape: its numbers in the order of its line, points as two numbers."""
 
     shape: str
@@ -69,15 +69,15 @@ class Plan(NamedTuple):
     width: int
     height: int
     outlined: bool
-    shapes: tuple[Shape, ...]
+    shapes: tuple[Primitive, ...]
 
 
-class Line(NamedTuple):
+class Statement(NamedTuple):
     """A line of a drawing, and those indented below it."""
 
     number: int
     text: str
-    below: list[Line]
+    below: list[Statement]
 
 
 @cache
@@ -92,7 +92,7 @@ def plan(sketch: Sketch) -> Plan:
     Raises:
         DataError: a line is not of the language; names file, entry and line.
     """
-    size, *lines = _lines(sketch.text) or [Line(1, "", [])]
+    size, *lines = _lines(sketch.text) or [Statement(1, "", [])]
     try:
         flags = size.text.split() or [""]
         width, height = _pair(flags.pop(0))
@@ -106,10 +106,10 @@ def plan(sketch: Sketch) -> Plan:
     return Plan(width, height, "plain" not in flags, tuple(interpreter.shapes(lines, names)))
 
 
-def _lines(text: str) -> list[Line]:
+def _lines(text: str) -> list[Statement]:
     """The lines of a text as a tree, by their indentation."""
-    top: list[Line] = []
-    open_lines: list[tuple[int, list[Line]]] = [(-1, top)]
+    top: list[Statement] = []
+    open_lines: list[tuple[int, list[Statement]]] = [(-1, top)]
     for number, raw in enumerate(text.splitlines(), 1):
         content = raw.partition("#")[0].strip()
         if not content:
@@ -117,7 +117,7 @@ def _lines(text: str) -> list[Line]:
         indent = len(raw) - len(raw.lstrip())
         while open_lines[-1][0] >= indent:
             open_lines.pop()
-        line = Line(number, content, [])
+        line = Statement(number, content, [])
         open_lines[-1][1].append(line)
         open_lines.append((indent, line.below))
     return top
@@ -130,7 +130,7 @@ class _Interpreter:
         self.sketch = sketch
         self.size = (width, height)
 
-    def shapes(self, lines: list[Line], names: Mapping[str, Value]) -> Iterator[Shape]:
+    def shapes(self, lines: list[Statement], names: Mapping[str, Value]) -> Iterator[Primitive]:
         """The shapes of some lines, given the values of names."""
         for line in lines:
             word, _, rest = line.text.partition(" ")
@@ -189,13 +189,13 @@ def _part(name: str) -> Sketch:
     return parts[name]
 
 
-def _mistake(sketch: Sketch, line: Line, error: Exception) -> DataError:
+def _mistake(sketch: Sketch, line: Statement, error: Exception) -> DataError:
     """The text of a sketch begins in the line after its key."""
     where = sketch.where._replace(line=sketch.where.line + line.number)
     return DataError(f"{where}: `{line.text}`: {error}")
 
 
-def _shape(shape: str, words: list[str], names: Mapping[str, Value]) -> Shape:
+def _shape(shape: str, words: list[str], names: Mapping[str, Value]) -> Primitive:
     if shape not in FORMS:
         raise ValueError(f"unknown shape {shape!r}{suggestion(shape, [*FORMS, 'for', 'if', 'use'])}")
     material = str(names.get(words[0], words[0])) if words else ""
@@ -204,7 +204,7 @@ def _shape(shape: str, words: list[str], names: Mapping[str, Value]) -> Shape:
     values = [_values(word, names) for word in words[1:]]
     if not re.fullmatch(FORMS[shape], "".join("np"[len(value) - 1] for value in values)):
         raise ValueError(f"expected {shape} MATERIAL and {FORMS[shape]} (p: a point x,y; n: a number)")
-    return Shape(shape, material, tuple(number for value in values for number in value))
+    return Primitive(shape, material, tuple(number for value in values for number in value))
 
 
 def _values(word: str, names: Mapping[str, Value]) -> tuple[int, ...]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from functools import cache
 
+from lexvl_anserini.data.world.catalogue import Colour, world
 from lexvl_anserini.data.world.draws import Draws
-from lexvl_anserini.data.world.painting import FULL, UNITS, Box, Canvas, Light, dimmed, mixed
+from lexvl_anserini.data.world.painting import FULL, UNITS, Canvas, Frame, Light, dimmed, mixed
 from lexvl_anserini.data.world.scenes import Scene
 from lexvl_anserini.data.world.shapes import Drawing, rasterise
-from lexvl_anserini.data.world.tables import Colour, world
 
 SKY_BANDS = 18
 LAMPLIGHT: Colour = (232, 204, 160)
@@ -51,42 +51,38 @@ def scenery(name: str) -> Drawing:
     return rasterise(world().scenery[name])
 
 
-def paint_sky(canvas: Canvas, scene: Scene, draws: Draws, box: Box) -> None:
-    """Sky with sun, moon, stars, clouds, rainbow in a box (left, top, right, bottom); the rest stays as it is."""
-    whole = canvas.clip
-    canvas.clip_to(*box)
+def paint_sky(canvas: Canvas, scene: Scene, draws: Draws, frame: Frame) -> None:
+    """Sky with sun, moon, stars, clouds, rainbow in a frame; the rest stays as it is."""
     shades = sky_colours(scene.weather, scene.time)
-    canvas.bands(box[1], box[3], [canvas.colour(shade, glows=True) for shade in shades])
     cover = world().skies.weathers[scene.weather].cover
-    if cover < 150 or (scene.weather == "cloudy" and draws.chance(40)):
-        paint = _paint_night if scene.time == "night" else _paint_sun
-        paint(canvas, scene, draws, box)
-    if scene.weather == "rainbow":
-        _paint_rainbow(canvas, shades[-1], draws, box)
-    _paint_clouds(canvas, scene, shades[0], draws, box)
-    if scene.weather == "storm" and draws.chance(85):
-        _paint_bolt(canvas, draws, box)
-    canvas.clip = whole
+    with canvas.clipped(*frame):
+        canvas.bands(frame[1], frame[3], [canvas.colour(shade, glows=True) for shade in shades])
+        if cover < 150 or (scene.weather == "cloudy" and draws.chance(40)):
+            paint = _paint_night if scene.time == "night" else _paint_sun
+            paint(canvas, scene, draws, frame)
+        if scene.weather == "rainbow":
+            _paint_rainbow(canvas, shades[-1], draws, frame)
+        _paint_clouds(canvas, scene, shades[0], draws, frame)
+        if scene.weather == "storm" and draws.chance(85):
+            _paint_bolt(canvas, draws, frame)
 
 
-def paint_fall(canvas: Canvas, scene: Scene, draws: Draws, box: Box) -> None:
-    """Rain or snow that falls through a box (left, top, right, bottom), in front of whatever is in it."""
+def paint_fall(canvas: Canvas, scene: Scene, draws: Draws, frame: Frame) -> None:
+    """Rain or snow that falls through a frame, in front of whatever is in it."""
     fall = world().skies.weathers[scene.weather].fall
     if fall is None:
         return
-    whole = canvas.clip
-    canvas.clip_to(*box)
     bright = 256 if scene.time != "night" else 190
     long = draws.between(950, 1300)
     place = (-draws.below(long - 900), UNITS + draws.below(long - 900), long, long)
     colours = {"main": dimmed(fall.colour, bright)}
-    canvas.paste(scenery(fall.drawing), place, colours, mirror=draws.chance(50), glows=True)
-    canvas.clip = whole
+    with canvas.clipped(*frame):
+        canvas.paste(scenery(fall.drawing), place, colours, mirror=draws.chance(50), glows=True)
 
 
-def _paint_night(canvas: Canvas, scene: Scene, draws: Draws, box: Box) -> None:
+def _paint_night(canvas: Canvas, scene: Scene, draws: Draws, frame: Frame) -> None:
     """Stars and a moon."""
-    left, top, right, bottom = box
+    left, top, right, bottom = frame
     width, height = right - left, bottom - top
     lights = world().skies.lights
     field = (left - 60, top + 940, UNITS, UNITS)
@@ -102,9 +98,9 @@ def _paint_night(canvas: Canvas, scene: Scene, draws: Draws, box: Box) -> None:
     canvas.paste(moon, place, lights["moon"], mirror=draws.chance(50), glows=True)
 
 
-def _paint_sun(canvas: Canvas, scene: Scene, draws: Draws, box: Box) -> None:
+def _paint_sun(canvas: Canvas, scene: Scene, draws: Draws, frame: Frame) -> None:
     """High by day, at the horizon at dawn and sunset."""
-    left, top, right, bottom = box
+    left, top, right, bottom = frame
     width, height = right - left, bottom - top
     sun = world().skies.times[scene.time].sun
     assert sun
@@ -119,8 +115,8 @@ def _paint_sun(canvas: Canvas, scene: Scene, draws: Draws, box: Box) -> None:
     canvas.paste(scenery("sun"), place, {"light": softened, "main": disc}, glows=True)
 
 
-def _paint_rainbow(canvas: Canvas, behind: Colour, draws: Draws, box: Box) -> None:
-    left, top, right, bottom = box
+def _paint_rainbow(canvas: Canvas, behind: Colour, draws: Draws, frame: Frame) -> None:
+    left, top, right, bottom = frame
     width, height = right - left, bottom - top
     wide = width * draws.between(80, 110) // 100
     arc = (left + draws.between(0, width) - wide // 2, bottom + height // 12, wide, height * 92 // 100)
@@ -128,8 +124,8 @@ def _paint_rainbow(canvas: Canvas, behind: Colour, draws: Draws, box: Box) -> No
     canvas.paste(scenery("rainbow"), arc, colours, glows=True)
 
 
-def _paint_clouds(canvas: Canvas, scene: Scene, high: Colour, draws: Draws, box: Box) -> None:
-    left, top, right, bottom = box
+def _paint_clouds(canvas: Canvas, scene: Scene, high: Colour, draws: Draws, frame: Frame) -> None:
+    left, top, right, bottom = frame
     width, height = right - left, bottom - top
     air, hour = world().skies.weathers[scene.weather], world().skies.times[scene.time]
     cloud = dimmed(air.cloud, hour.bright)
@@ -150,8 +146,8 @@ def _paint_clouds(canvas: Canvas, scene: Scene, high: Colour, draws: Draws, box:
         canvas.paste(drawing, place, colours, mirror=draws.chance(50), glows=True)
 
 
-def _paint_bolt(canvas: Canvas, draws: Draws, box: Box) -> None:
-    left, top, right, bottom = box
+def _paint_bolt(canvas: Canvas, draws: Draws, frame: Frame) -> None:
+    left, top, right, bottom = frame
     width, height = right - left, bottom - top
     tall = height * draws.between(50, 75) // 100
     place = (

@@ -1,4 +1,4 @@
-"""The tables of the demo world, read once from `lexvl_anserini/assets/world`: what there is, how it looks, its names.
+"""All that is in the demo world, read once from `lexvl_anserini/assets/world`: what there is, how it looks, its names.
 
 All about a kind of thing is one entry of creatures.yaml, people.yaml, outdoors.yaml or household.yaml, all about a
 place one entry of places.yaml. The records below say what an entry holds; the head of each file says how to add one.
@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from lexvl_anserini.data.world.reading import Spot, read_yaml, suggestion
+from lexvl_anserini.data.world.strict_yaml import Spot, read_yaml, suggestion
 from lexvl_anserini.errors import DataError
 
 FOLDER = Path(__file__).parents[2] / "assets" / "world"
@@ -99,7 +99,7 @@ class Kind(NamedTuple):
     tall            is "tall" or "short" rather than large or small
     background      the classes of place in whose background it may be
     at_hand         what a person does with what, by class of place: kind -> relation
-    not_brought_to  places where nobody comes with one
+    not_brought_to  places where people do not come with one
     drawings        by pose, or `any`; several of a pose are variants. Further names: `front` covers those inside,
                     `held` and `reading` are in a hand
     figure          of people: the drawing in all poses of poses.yaml
@@ -177,7 +177,7 @@ class Prop(NamedTuple):
     front: bool = False
 
 
-class Place(NamedTuple):
+class Setting(NamedTuple):
     """A background: what is there, its names, how it is painted.
 
     ground     "ground", "water" or "home": the class of place that decides poses
@@ -363,14 +363,14 @@ class Words(NamedTuple):
 
 
 class World(NamedTuple):
-    """All tables."""
+    """All that is in the world."""
 
     kinds: Mapping[str, Kind]
     people: frozenset[str]
     poses: Mapping[str, Pose]
     parts: Mapping[str, Sketch]
     scenery: Mapping[str, Sketch]
-    places: Mapping[str, Place]
+    places: Mapping[str, Setting]
     skies: Skies
     colours: Colours
     words: Words
@@ -378,7 +378,7 @@ class World(NamedTuple):
 
 @cache
 def world() -> World:
-    """The tables of `assets/world`, read when they are first needed.
+    """The world of `assets/world`, read on first use.
 
     Raises:
         DataError: a file is not as it should be.
@@ -387,7 +387,7 @@ def world() -> World:
 
 
 def read_world(folder: Path) -> World:
-    """The tables of a folder.
+    """The world that the files of a folder describe.
 
     Raises:
         DataError: a file is not as it should be; names file, line, entry, and what was expected.
@@ -407,7 +407,7 @@ def read_world(folder: Path) -> World:
         poses=read_yaml(folder / "poses.yaml", Mapping[str, Pose]),
         parts=read_yaml(folder / "parts.yaml", Mapping[str, Sketch]),
         scenery=read_yaml(folder / "scenery.yaml", Mapping[str, Sketch]),
-        places=read_yaml(folder / "places.yaml", Mapping[str, Place]),
+        places=read_yaml(folder / "places.yaml", Mapping[str, Setting]),
         skies=read_yaml(folder / "skies.yaml", Skies),
         colours=colours,
         words=read_yaml(folder / "words.yaml", Words),
