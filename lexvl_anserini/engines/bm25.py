@@ -1,7 +1,7 @@
-"""The reference engine: stock Anserini BM25, as the published BEIR "flat" rows are made.
+"""The engine for texts: stock Anserini BM25, which gives the published BEIR "flat" rows.
 
-Anserini's own classes index and search; only their manners are amended: they run inside this process, what they
-print is kept from our output, and what they lose without a word is counted and refused.
+Anserini's own classes index and search, inside this process. Their printed lines are captured, and documents that they
+skip silently are counted and raise an error.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from lexvl_anserini.shards.reading import check_distinct, expect_counts, read_id
 K1 = 0.9
 B = 0.4
 
-# Of Anserini's indexer, in MB; its default, 4 GB, is more than our heap.
+# Of Anserini's indexer, in MB; its default of 4 GB is more than the Java heap.
 MEMORY_BUFFER_MB = 256
 
 BATCH_SIZE = 256
@@ -49,7 +49,7 @@ class BM25Engine(Engine):
             self.searcher = java_class("io.anserini.search.SimpleSearcher")(str(index.absolute()))
             self.searcher.set_bm25(K1, B)
             documents = int(self.searcher.get_total_num_docs())
-            # Hits leave Java as JSON, in one call for a whole batch; the stored documents in them stay there.
+            # One call returns the hits of a whole batch as JSON, without the stored documents.
             self.json = java_class("com.fasterxml.jackson.databind.ObjectMapper")()
             stored = java_class("java.lang.Class").forName("org.apache.lucene.document.Document")
             self.json.configOverride(stored).setIsIgnoredType(java_class("java.lang.Boolean")("true"))
@@ -70,7 +70,7 @@ class BM25Engine(Engine):
     ) -> Index:
         """Runs Anserini's `IndexCollection` on `docs/`, one thread a shard at most.
 
-        Anserini leaves out documents without text. So do we, because the published figures do; they are counted.
+        Anserini skips documents without text, and so do the published figures; they are counted as empty.
 
         Raises:
             ArtefactError: a shard is damaged or malformed, an id occurs twice, or Anserini lost a document.
@@ -80,7 +80,7 @@ class BM25Engine(Engine):
         with new_index(index, shards, manifest) as part:
             with captured_stdout() as printed, java_errors(f"{index}: Anserini could not write it"):
                 java_class("io.anserini.index.IndexCollection").main(_arguments(shards, part, threads))
-                complaint = next((line for line in printed().splitlines() if " ERROR " in line), "no reason told")
+                complaint = next((line for line in printed().splitlines() if " ERROR " in line), "no reason given")
             with java_errors(f"{index}: Anserini wrote no index ({complaint})"):
                 held = count_index(part)
             if held["documents"] != found["documents"] - found["empty"]:
@@ -114,7 +114,7 @@ class BM25Engine(Engine):
             if topic.text is None:
                 raise UsageError(f"topic {topic.query_id!r} has no text; BM25 searches texts only")
             texts.add(topic.text)
-            # Anserini folds topics of one id into one; positions are distinct.
+            # Anserini merges topics of one id; positions are distinct.
             numbers.add(str(number))
         with captured_stdout() as printed, java_errors("Anserini could not search"):
             lists = orjson.loads(
@@ -131,13 +131,13 @@ class BM25Engine(Engine):
 
 
 def _count_texts(shards: Path, manifest: Manifest, progress: Progress) -> dict[str, int]:
-    """Reads all shards once for what Anserini does not check, and counts what it will leave out."""
+    """Reads all shards once, checks what Anserini does not check, and counts the documents that it will skip."""
     seen = SeenIds()
     found = {"documents": 0, "empty": 0}
     for document in read_texts(shards, manifest):
         seen.add(document.doc_id)
         found["documents"] += 1
-        # Java's trim(), by which Anserini judges, takes away all characters up to the blank.
+        # Anserini applies Java's trim(), which removes all characters up to the blank.
         found["empty"] += not document.contents.strip("".join(map(chr, range(33))))
         progress(1)
     check_distinct(seen, lambda: read_ids(shards, manifest))

@@ -1,4 +1,4 @@
-"""The seam to all engines: how one builds an index, and what an open index answers.
+"""The protocol of all engines: how an engine builds an index, and what an open index answers.
 
 A new engine is one class (a subclass of `Engine`; for impacts of `ImpactEngine`; of `ChangingEngine` if its indexes can
 be changed), one row in `registry.ENGINES` and one test. No other module of the project knows the insides of an engine.

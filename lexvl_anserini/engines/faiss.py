@@ -1,4 +1,4 @@
-"""The dense engine: vectors kept by FAISS in one of several layouts, lists in the total order of all engines.
+"""The engine for dense vectors: FAISS stores them in one of several layouts; lists have the total order of all engines.
 
 A flat index is exact and the reference; the others (see `faiss_layouts`) trade recall for memory or time.
 """
@@ -41,7 +41,7 @@ TRAINING_SEED = 20240307
 
 
 class VectorSearch:
-    """Searches kept vectors by inner product.
+    """Searches stored vectors by inner product.
 
     FAISS's own sums depend on the size of the batch in their last bits. The fetched documents are therefore scored
     again in float64, rounded to float32, so that equal vectors have equal scores and a list is always the same. Where
@@ -110,7 +110,7 @@ class VectorSearch:
 
 @dataclass(frozen=True)
 class FaissOptions:
-    """How vectors are kept.
+    """How vectors are stored.
 
     layout      a row of `faiss_layouts.LAYOUTS`
     parameters  of the layout; the others are chosen for the collection

@@ -1,4 +1,4 @@
-"""How FAISS keeps vectors: exactly, in a graph, in lists of product codes, in bytes, in bits.
+"""How FAISS stores vectors: exactly, in a graph, in lists of product codes, in bytes, in bits.
 
     flat    every float32; every inner product is computed: exact, the reference
     hnsw    every float32 and a graph over them; approximate
@@ -6,8 +6,8 @@
     sq8     a byte per dimension; every inner product with the decoded vectors is computed
     binary  the sign of each dimension; candidates by Hamming distance, then scored against the query's floats
 
-Scores are inner products of the query with the vectors as they are kept (`Store.vectors`): of sq8 and ivfpq the decoded
-ones, of binary +-1/sqrt(D).
+Scores are inner products of the query with the vectors as they are stored (`Store.vectors`): of sq8 and ivfpq
+the decoded ones, of binary +-1/sqrt(D).
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ Parameters = Mapping[str, int]
 
 
 @dataclass(frozen=True)
-class Layout:
-    """One way to keep vectors.
+class FaissLayout:
+    """One way to store vectors.
 
     defaults    its parameters; None is chosen from the number of documents and dimensions
     searching   those that only matter when searching: another value needs no other index
@@ -66,20 +66,20 @@ def empty_ivfpq(dimensions: int, parameters: Parameters) -> Any:
     lists.this.disown()
     index.own_fields = True
     for clustering in (index.cp, index.pq.cp):
-        clustering.min_points_per_centroid = 1  # small collections are told apart by their recall, not by a warning
+        clustering.min_points_per_centroid = 1  # a small collection shows in its recall; no warning is needed
     return index
 
 
-LAYOUTS: Mapping[str, Layout] = {
-    "flat": Layout({}, lambda dimensions, parameters: faiss.IndexFlatIP(dimensions), exhaustive=True),
-    "hnsw": Layout({"m": 32, "ef_construction": 200, "ef_search": 128}, empty_hnsw, ("ef_search",)),
-    "ivfpq": Layout(
+LAYOUTS: Mapping[str, FaissLayout] = {
+    "flat": FaissLayout({}, lambda dimensions, parameters: faiss.IndexFlatIP(dimensions), exhaustive=True),
+    "hnsw": FaissLayout({"m": 32, "ef_construction": 200, "ef_search": 128}, empty_hnsw, ("ef_search",)),
+    "ivfpq": FaissLayout(
         {"nlist": None, "m": None, "nbits": None, "nprobe": None},
         empty_ivfpq,
         ("nprobe",),
         training=lambda parameters: MOST_POINTS * max(parameters["nlist"], 1 << parameters["nbits"]),
     ),
-    "sq8": Layout(
+    "sq8": FaissLayout(
         {},
         lambda dimensions, parameters: faiss.IndexScalarQuantizer(
             dimensions, faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT
@@ -87,13 +87,13 @@ LAYOUTS: Mapping[str, Layout] = {
         exhaustive=True,
         training=lambda parameters: 100_000,
     ),
-    "binary": Layout(
+    "binary": FaissLayout(
         {"rescore": 4}, lambda dimensions, parameters: faiss.IndexBinaryFlat(8 * -(-dimensions // 8)), ("rescore",)
     ),
 }
 
 
-def layout_named(name: str) -> Layout:
+def layout_named(name: str) -> FaissLayout:
     """A row of `LAYOUTS`.
 
     Raises:
@@ -142,7 +142,7 @@ def automatic(name: str, dimensions: int, documents: int) -> dict[str, int]:
 
 
 class Store:
-    """Vectors kept in one layout.
+    """Vectors stored in one layout.
 
     Args:
         name: of the layout.
@@ -221,7 +221,7 @@ class Store:
         return self.index.reconstruct_batch(np.ascontiguousarray(positions, dtype=np.int64))
 
     def longest(self) -> float:
-        """The largest L2 norm of a kept vector; 0 without vectors."""
+        """The largest L2 norm of a stored vector; 0 without vectors."""
         blocks = (np.arange(start, min(start + 8192, len(self))) for start in range(0, len(self), 8192))
         return max((float(np.linalg.norm(self.vectors(block), axis=1).max()) for block in blocks), default=0.0)
 

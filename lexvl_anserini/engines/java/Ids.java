@@ -8,7 +8,7 @@ import org.apache.lucene.index.LeafReaderContext;
 import org.apache.lucene.index.ReaderUtil;
 import org.apache.lucene.util.BytesRef;
 
-/** Ids by document number, from doc values; quickest when asked in ascending order. One thread's. */
+/** Ids by document number, from doc values; fastest in ascending order. One thread's. */
 final class Ids {
     private final List<LeafReaderContext> leaves;
     private BinaryDocValues values;

@@ -19,7 +19,7 @@ import org.apache.lucene.util.BytesRef;
 
 /**
  * Dot products over Lucene's postings, term by term into an array of sums: whole batches of queries in one call, on as
- * many threads as wanted. Sums are doubles, hence exact for integers; a score is such a sum as a float, which is exact
+ * many threads as requested. Sums are doubles, hence exact for integers; a score is such a sum as a float, which is exact
  * below 2^24.
  */
 public final class ImpactSearcher {
@@ -33,7 +33,7 @@ public final class ImpactSearcher {
     private final List<LeafReaderContext> leaves;
     private final Terms[] terms;
     private final ConcurrentLinkedQueue<Worker> idle = new ConcurrentLinkedQueue<>();
-    // Terms by the number under which Python asks for them; only ever longer.
+    // Terms by the number that Python uses for them; the list only grows.
     private volatile List<Term> known = new ArrayList<>();
 
     /** A term and where its postings lie in each segment (null: nowhere). */
@@ -57,7 +57,7 @@ public final class ImpactSearcher {
     }
 
     /**
-     * Looks terms up, once; they are known by their numbers then, which go on from those before.
+     * Looks terms up, once; their numbers continue those of earlier calls.
      *
      * @param names UTF-8, each followed by a zero byte
      */
@@ -89,11 +89,11 @@ public final class ImpactSearcher {
 
     /** The greatest impact of each of these terms (int32 numbers): int32, 0 for a term without postings. */
     public synchronized byte[] maxImpacts(byte[] numbers) throws IOException {
-        int[] asked = Bytes.ints(numbers);
-        int[] found = new int[asked.length];
+        int[] wanted = Bytes.ints(numbers);
+        int[] found = new int[wanted.length];
         PostingsEnum[] postings = new PostingsEnum[1];
-        for (int i = 0; i < asked.length; i++) {
-            Term term = known.get(asked[i]);
+        for (int i = 0; i < wanted.length; i++) {
+            Term term = known.get(wanted[i]);
             if (term.maxImpact < 0) {
                 int most = 0;
                 for (int leaf = 0; leaf < terms.length; leaf++) {
@@ -137,7 +137,7 @@ public final class ImpactSearcher {
                 for (int i = next.getAndIncrement(); i < end.length && failure.get() == null; i = next.getAndIncrement()) {
                     answers[i] = worker.search(number, weight, i == 0 ? 0 : end[i - 1], end[i], k);
                 }
-                // A worker that failed is in no state to be used again.
+                // A worker that failed is not used again.
                 idle.add(worker);
             } catch (Throwable error) {
                 failure.compareAndSet(null, error);
@@ -179,7 +179,7 @@ public final class ImpactSearcher {
         byte[] search(int[] numbers, float[] weight, int from, int to, int k) throws IOException {
             answer.start();
             top.start(k);
-            List<Term> asked = known;
+            List<Term> wanted = known;
             for (LeafReaderContext leaf : leaves) {
                 if (terms[leaf.ord] == null) {
                     continue;
@@ -188,9 +188,9 @@ public final class ImpactSearcher {
                 live = leaf.reader().getLiveDocs();
                 int documents = leaf.reader().maxDoc();
                 if (documents <= WINDOW || to - from > MAX_OPEN) {
-                    wholeSegment(asked, numbers, weight, from, to, leaf.ord, documents);
+                    wholeSegment(wanted, numbers, weight, from, to, leaf.ord, documents);
                 } else {
-                    windows(asked, numbers, weight, from, to, leaf.ord, documents);
+                    windows(wanted, numbers, weight, from, to, leaf.ord, documents);
                 }
             }
             top.finish(answer);
@@ -199,11 +199,11 @@ public final class ImpactSearcher {
 
         /** One posting list after the other, each to its end. */
         private void wholeSegment(
-                List<Term> asked, int[] numbers, float[] weight, int from, int to, int leaf, int documents)
+                List<Term> wanted, int[] numbers, float[] weight, int from, int to, int leaf, int documents)
                 throws IOException {
             reserve(documents);
             for (int i = from; i < to; i++) {
-                if (open(asked.get(numbers[i]), leaf, 0)) {
+                if (open(wanted.get(numbers[i]), leaf, 0)) {
                     add(postings[0], postings[0].nextDoc(), weight[i], 0, documents);
                 }
             }
@@ -212,12 +212,12 @@ public final class ImpactSearcher {
 
         /** All posting lists side by side, one window of documents after the other. */
         private void windows(
-                List<Term> asked, int[] numbers, float[] weight, int from, int to, int leaf, int documents)
+                List<Term> wanted, int[] numbers, float[] weight, int from, int to, int leaf, int documents)
                 throws IOException {
             int size = 0;
             int low = documents;
             for (int i = from; i < to; i++) {
-                if (open(asked.get(numbers[i]), leaf, size)) {
+                if (open(wanted.get(numbers[i]), leaf, size)) {
                     docs[size] = postings[size].nextDoc();
                     low = Math.min(low, docs[size]);
                     weights[size++] = weight[i];

@@ -27,7 +27,7 @@ public final class ImpactWriter {
     private static final int WAITING = 2;
     /** Segments that are merged at once. */
     private static final int MANY_SEGMENTS = 64;
-    /** Between two looks whether the other side has failed. */
+    /** Time between two checks whether the other side has failed. */
     private static final long PATIENCE_MS = 20;
 
     private final Directory directory;
@@ -223,7 +223,7 @@ public final class ImpactWriter {
         return Bytes.of(all);
     }
 
-    /** Throws away what was written since the start, and lets go of the folder. */
+    /** Discards what was written since the start, and releases the folder. */
     public void abort() throws IOException, InterruptedException {
         failure.compareAndSet(null, new IllegalStateException("aborted"));
         for (Thread thread : threads) {
@@ -235,7 +235,7 @@ public final class ImpactWriter {
 
     private void put(Piece piece) throws Throwable {
         refuse();
-        // The threads may fail while the queue is full; nobody would take from it then.
+        // The threads may fail while the queue is full; then no thread takes pieces from it.
         while (!waiting.offer(piece, PATIENCE_MS, TimeUnit.MILLISECONDS)) {
             refuse();
         }

@@ -84,7 +84,7 @@ public final class IndexUpdater {
         directory.close();
     }
 
-    /** Throws away what was changed, and lets go of the folder. */
+    /** Discards the changes, and releases the folder. */
     public void abort() throws IOException {
         writer.rollback();
         directory.close();

@@ -5,7 +5,7 @@ import java.util.Arrays;
 
 /**
  * Reads {"id","contents","vector","metadata"} objects, one a line, from UTF-8 bytes. Strict where a value is used;
- * what is wrong is told in few words here, and at length by the Python reader, which then reads the shard again.
+ * an exception has a short message here; the Python reader then reads the shard again and names the line.
  */
 final class JsonRows {
     private final byte[] bytes;

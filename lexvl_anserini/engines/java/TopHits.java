@@ -4,7 +4,7 @@ import java.io.IOException;
 import java.util.Arrays;
 
 /**
- * The best k hits seen so far, by score; hits that tie with the k-th stay until ids part them, smaller ids first.
+ * The best k hits seen so far, by score; hits that tie with the k-th stay until ids decide, smaller ids first.
  *
  * <p>A hit is one long: the bits of its float score (which order as the scores do), then its document number. Hits are
  * gathered until the buffer is full, and then cut at the k-th score, which becomes the bar for those to come.

@@ -1,4 +1,4 @@
-"""Whether an index holds what its shards hold, and whether its files are as they were written."""
+"""Checks that an index holds what its shards hold, and that its files are as they were written."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from lexvl_anserini.records import ImpactDocument, ImpactQuery
 from lexvl_anserini.shards.combine import source_digest
 from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
 
-# Documents whose postings are compared one by one, and of these how many are searched with.
+# Documents whose postings are compared one by one, and how many of these serve as queries.
 SAMPLE = 200
 QUERIES = 20
 SEED = 20240307
@@ -52,9 +52,9 @@ def check_index(index: Path, shards: Sequence[Path], opened: Open, progress: Pro
     problems: list[str] = []
     manifest = read_impact_manifest(index)
     _check_vocabulary(index, manifest, problems)
-    with java_errors(f"{index}: damaged"), census(index) as asked:
-        asked.checkIntegrity()
-        twice = asked.duplicate()
+    with java_errors(f"{index}: damaged"), census(index) as whole:
+        whole.checkIntegrity()
+        twice = whole.duplicate()
     if twice is not None:
         problems.append(f"document id {str(twice)!r} occurs twice")
     _check_counts(index, manifest, problems)
@@ -63,12 +63,12 @@ def check_index(index: Path, shards: Sequence[Path], opened: Open, progress: Pro
         _check_source(index, manifest, folder, source, problems)
     noted = [entry["shards"] for entry in sources_of(index, manifest)]
     if not problems:
-        # In the order in which they came into the index, however they were named here.
+        # In the order in which the index received them, whatever the order of the arguments.
         sources.sort(key=lambda source: noted.index(source_digest(source[1])))
         if read_report(index).get("changed") and len(sources) < len(noted):
             raise UsageError(
                 f"{index}: documents of it were deleted or replaced; name all {len(noted)} folders of shards that it "
-                "holds, so that it is known which documents are the last"
+                "holds, the last of which decide"
             )
     compared = {"index": str(index), "documents": manifest.counts["documents"], "postings": manifest.counts["postings"]}
     if not problems:
@@ -86,20 +86,20 @@ def _check_vocabulary(folder: Path, manifest: Manifest, problems: list[str]) -> 
 
 
 def _check_counts(index: Path, manifest: Manifest, problems: list[str]) -> None:
-    """Lucene's statistics against index.json and the manifest, and these against their digest."""
-    held, told = count_index(index), read_report(index)
-    if "digest" not in told:
-        problems.append("no digest in index.json, which an older version has written")
-    elif told["digest"] != report_digest(told, manifest):
+    """Compares Lucene's statistics with index.json and the manifest, and these with their digest."""
+    held, report = count_index(index), read_report(index)
+    if "digest" not in report:
+        problems.append("no digest in index.json, which an older version wrote")
+    elif report["digest"] != report_digest(report, manifest):
         problems.append("index.json and manifest.json are not as they were written")
     for name, count in held.items():
-        for where, counts in (("index.json", told), ("manifest.json", manifest.counts)):
+        for where, counts in (("index.json", report), ("manifest.json", manifest.counts)):
             if counts.get(name, count) != count:
                 problems.append(f"{count} {name} in the index, {where} says {counts[name]}")
 
 
 def _check_source(index: Path, manifest: Manifest, folder: Path, source: Manifest, problems: list[str]) -> None:
-    """Whether these shards are what the index was built from."""
+    """Checks that the index was built from these shards."""
     same = same_request(manifest.meaning(), source.meaning())
     known = {entry["shards"] for entry in sources_of(index, manifest)}
     if not same:
@@ -117,14 +117,14 @@ def _check_documents(
     opened: Open,
     progress: Progress,
 ) -> dict[str, int]:
-    """Every id of the shards, and the postings and scores of a sample."""
+    """Compares every id of the shards, and the postings and scores of a sample."""
     changed = bool(read_report(index).get("changed"))
     sample: list[ImpactDocument] = []
     rng = np.random.default_rng(SEED)
     seen, missing, first = 0, 0, ""
-    # Of documents that were replaced, the later shards hold what is there.
+    # Of a document that was replaced, the index holds the version of the later shards.
     superseded: set[str] = set()
-    with census(index) as asked:
+    with census(index) as whole:
         for folder, source in reversed(sources):
             documents = read_impacts(folder, source, read_vocabulary(folder, source))
             for batch in _batches(documents):
@@ -132,7 +132,7 @@ def _check_documents(
                 if changed:
                     superseded.update(document.doc_id for document in new)
                 lines = "".join(f"{document.doc_id}\n" for document in new).encode()
-                gone = set(asked.missing(lines).tostring().decode().split("\n")[:-1])
+                gone = set(whole.missing(lines).tostring().decode().split("\n")[:-1])
                 first, missing = first or min(gone, default=""), missing + len(gone)
                 for document in new:
                     if document.doc_id in gone:
@@ -163,7 +163,7 @@ def _batches(documents: Iterator[ImpactDocument]) -> Iterator[list[ImpactDocumen
 
 
 def _differing_postings(engine: ImpactEngine, sample: Sequence[ImpactDocument]) -> Iterator[str]:
-    """Complaints about documents whose postings in the index are not those in the shards."""
+    """Messages about documents whose postings in the index differ from those in the shards."""
     for document in sample:
         held = engine.impacts(document.doc_id, document.vector)
         for term, impact in document.vector.items():
@@ -173,7 +173,7 @@ def _differing_postings(engine: ImpactEngine, sample: Sequence[ImpactDocument]) 
 
 
 def _differing_scores(engine: ImpactEngine, sample: Sequence[ImpactDocument]) -> Iterator[str]:
-    """Complaints about scores of sampled documents that are not dot products."""
+    """Messages about scores of sampled documents that are not dot products."""
     vectors = {document.doc_id: document.vector for document in sample}
     queries = [
         ImpactQuery(document.doc_id, dict.fromkeys(islice(document.vector, QUERY_TERMS), 1))
@@ -181,7 +181,7 @@ def _differing_scores(engine: ImpactEngine, sample: Sequence[ImpactDocument]) ->
     ]
     for query, hits in zip(queries, engine.search(queries, HITS), strict=True):
         found = {hit.doc_id: hit.score for hit in hits if hit.doc_id in vectors}
-        # Below a full list's last score nothing is known.
+        # A full list says nothing about scores below its last one.
         least = hits[-1].score if len(hits) == HITS else 0
         for doc_id, vector in vectors.items():
             score = sum(vector.get(term, 0) for term in query.vector)

@@ -1,7 +1,7 @@
-"""Query trees -> Lucene queries.
+"""Compiles clause trees to Lucene queries.
 
-What filters goes in without a score (FILTER, or a constant 0), so that a sum holds impacts and BM25 only. Every sum of
-impacts is exact, because it stays below 2^24 whatever the shape of the tree; BM25 adds floats of 32 bits.
+A filter has no score (FILTER, or a constant 0), so a sum has only impacts and BM25. Every sum of impacts is exact,
+because it is below 2^24 whatever the shape of the tree; BM25 adds float32 numbers.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ EPOCH = date(1970, 1, 1).toordinal()
 
 
 class Compiler:
-    """Makes Lucene queries for one index.
+    """Compiles clause trees for one index.
 
     fields  name -> type of every metadata field: keyword, long, double or date; `text` if the index has texts
 
@@ -57,7 +57,7 @@ class Compiler:
         self.fields = fields
         self.json = java_class("com.fasterxml.jackson.databind.ObjectMapper")()
         named = java_class("java.lang.Class").forName
-        # Many weights or ids go over in one call, as JSON.
+        # One call receives many weights or ids, as JSON.
         self.weights = self.json.readerForMapOf(named("java.lang.Float"))
         self.refs = self.json.readerForListOf(named("org.apache.lucene.util.BytesRef"))
         self.generator = java_class("io.anserini.search.query.BagOfWordsQueryGenerator")()
@@ -96,7 +96,7 @@ class Compiler:
             raise UsageError("this index has no text field; build it with --text from shards with --store-contents")
         builder = java_class("org.apache.lucene.util.QueryBuilder")(text_analyzer())
         query = builder.createBooleanQuery(TEXT, clause.string)
-        # Nothing but stop words has no query at all.
+        # A text of stop words only has no query.
         return self._boosted(self._nothing() if query is None else query, clause.weight)
 
     def _boosted(self, query: Any, weight: float) -> Any:
@@ -113,16 +113,16 @@ class Compiler:
         return java_cast(f"{SEARCH}.Query", java_class(f"{SEARCH}.MatchNoDocsQuery")())
 
     def _all(self, clause: All) -> Any:
-        # Lucene lets a document in that matches no optional clause only if something else is asked of it.
-        asked = [(self._everything(), self.occur.FILTER)]
+        # With optional clauses only, Lucene would drop documents that match none; the filter keeps them.
+        clauses = [(self._everything(), self.occur.FILTER)]
         for child in clause.clauses:
             if isinstance(child, Not):
-                asked.append((self.query(child.clause), self.occur.MUST_NOT))
+                clauses.append((self.query(child.clause), self.occur.MUST_NOT))
             elif isinstance(child, Unscored | Equals | Range | Ids):
-                asked.append((self.query(child), self.occur.FILTER))
+                clauses.append((self.query(child), self.occur.FILTER))
             else:
-                asked.append((self.query(child), self.occur.MUST))
-        return self._boolean([*asked, *((self.query(child), self.occur.SHOULD) for child in clause.optional)])
+                clauses.append((self.query(child), self.occur.MUST))
+        return self._boolean([*clauses, *((self.query(child), self.occur.SHOULD) for child in clause.optional)])
 
     def _any_of(self, clause: AnyOf) -> Any:
         return self._boolean((self.query(child), self.occur.SHOULD) for child in clause.clauses)
@@ -194,7 +194,7 @@ def long_range(clause: Range, kind: str) -> tuple[int, int]:
     if clause.high is not None:
         end = number(clause.field, clause.high, kind)
         high = floor(end) if clause.include_high or end != ceil(end) else ceil(end) - 1
-    # Outside of what Java's long holds there is nothing, inside there is all.
+    # Every value of the field is inside the range of Java's long.
     return (1, 0) if low > MOST or high < LEAST else (max(low, LEAST), min(high, MOST))
 
 
@@ -207,7 +207,7 @@ def double_range(clause: Range) -> tuple[float, float]:
     low, high = -inf, inf
     if clause.low is not None:
         end = float(number(clause.field, clause.low, "double"))
-        # To Lucene -0.0 lies below 0.0.
+        # In Lucene -0.0 is less than 0.0.
         low = (end or -0.0) if clause.include_low else nextafter(end, inf)
     if clause.high is not None:
         end = float(number(clause.field, clause.high, "double"))
@@ -226,7 +226,7 @@ def number(field: str, value: Value, kind: str) -> int | float:
             return date.fromisoformat(str(value)).toordinal() - EPOCH
         except ValueError as error:
             raise UsageError(f"{field}: {value!r} is no date, expected YYYY-MM-DD") from error
-    # Whole numbers stay whole, whatever their size.
+    # Integers remain integers, whatever their size.
     for parse in (int, float):
         try:
             parsed = value if isinstance(value, int | float) else parse(str(value))

@@ -1,4 +1,4 @@
-"""The impact engine behind the seam that all engines share."""
+"""The engine for impacts: Lucene behind the protocol of all engines."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ from lexvl_anserini.queries.clauses import Clause
 from lexvl_anserini.records import ImpactQuery, Index, ScoredDoc
 from lexvl_anserini.shards.reading import expect_counts, read_vocabulary
 
-# Tries to open an index that other processes change, and how long to wait in between.
+# Attempts to open an index that other processes change, and the pause between two of them.
 OPENINGS = 20
 PAUSE_S = 0.02
 
-# Up to this size all checksums are compared before the first search, some tenths of a second at most: Lucene itself
-# looks at a posting list only when it is asked for, and does not see a flipped bit in it.
+# Up to this size all checksums are compared before the first search, which takes some tenths of a second at most.
+# Lucene itself reads a posting list only for a query, and does not detect a flipped bit in it.
 VERIFIED_BYTES = 1 << 30
 
 
@@ -70,7 +70,7 @@ class LuceneEngine(ImpactEngine, ChangingEngine):
         sort_field = java_class("org.apache.lucene.search.SortField")
         by_id = sort_field(ID, java_class("org.apache.lucene.search.SortField$Type").STRING_VAL)
         self.order = java_class("org.apache.lucene.search.Sort")(sort_field.FIELD_SCORE, by_id)
-        # One call into Java costs some microseconds, so the hits of any query come out as JSON in one call.
+        # One call into Java costs some microseconds, so one call returns all hits of a query, as JSON.
         self.json = java_class("com.fasterxml.jackson.databind.ObjectMapper")()
 
     @staticmethod
@@ -140,7 +140,7 @@ class LuceneEngine(ImpactEngine, ChangingEngine):
         return postings.stored_texts(index, doc_ids) if stored else None
 
     def search(self, queries: Iterable[ImpactQuery], hits: int, threads: int = 1) -> Iterator[list[ScoredDoc]]:
-        """One list per query; all terms of a query count, however many or frequent they are.
+        """One list per query; every term of a query counts, however many or frequent they are.
 
         `threads` share the queries of a batch.
 
@@ -188,8 +188,8 @@ class LuceneEngine(ImpactEngine, ChangingEngine):
             ArtefactError: Lucene cannot search it.
         """
         with java_errors(f"topic {query_id!r} cannot be searched"):
-            asked = java_cast("org.apache.lucene.search.Query", query)
-            top = self.searcher.search(asked, min(hits, self.documents), self.order, False)
+            cast = java_cast("org.apache.lucene.search.Query", query)
+            top = self.searcher.search(cast, min(hits, self.documents), self.order, False)
             found = orjson.loads(self.json.writeValueAsString(top))["scoreDocs"]
         scored = []
         for rank, hit in enumerate(found, start=1):
@@ -201,7 +201,7 @@ class LuceneEngine(ImpactEngine, ChangingEngine):
 
 
 def _open(index: Path, manifest: Manifest) -> tuple[Any, Manifest]:
-    """A reader, and the manifest of what it reads: the index may have been changed since `manifest` was read.
+    """A reader, and the manifest of its index, which may have changed since `manifest` was read.
 
     Raises:
         ArtefactError: no Lucene index, a damaged one, or not of these documents.
@@ -216,7 +216,7 @@ def _open(index: Path, manifest: Manifest) -> tuple[Any, Manifest]:
             if last or _folder_of(index) == folder:
                 raise
         else:
-            # Reader and manifest are of one index only if nobody put another in its place meanwhile.
+            # Reader and manifest belong to one index only if no process replaced it in between.
             if last or _folder_of(index) == folder:
                 break
             reader.close()
@@ -225,7 +225,7 @@ def _open(index: Path, manifest: Manifest) -> tuple[Any, Manifest]:
         manifest = now
     found = int(reader.maxDoc())
     documents, empty = manifest.counts["documents"], manifest.counts.get("empty", 0)
-    # Stock Anserini leaves out documents without terms; they could not be hits.
+    # Stock Anserini skips documents without terms; they cannot be hits.
     if found == documents or now is None and found == documents - empty:
         return reader, manifest
     reader.close()
@@ -235,7 +235,7 @@ def _open(index: Path, manifest: Manifest) -> tuple[Any, Manifest]:
 
 
 def _verified(reader: Any, size: int) -> Any:
-    """The reader, if the checksums of an index of that many bytes need not be compared or are right; else closed."""
+    """The reader, after its checksums are compared if the index is at most `VERIFIED_BYTES` large."""
     if size <= VERIFIED_BYTES:
         try:
             our_class("IndexCensus")(reader).checkIntegrity()
@@ -246,7 +246,7 @@ def _verified(reader: Any, size: int) -> Any:
 
 
 def _folder_of(index: Path) -> int:
-    """Which folder has the name now; 0 if none."""
+    """Identifies the folder that has the name now; 0 if none has."""
     try:
         return index.stat().st_ino
     except FileNotFoundError:

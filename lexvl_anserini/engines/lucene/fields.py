@@ -1,4 +1,4 @@
-"""What an index of impacts is made of: its fields, its similarity, and what Lucene's own statistics say of them.
+"""The fields of an impact index, their similarities, and Lucene's own statistics about them.
 
 id         of the document: stored, searchable, and as doc values for sorting
 contents   the impacts: term frequencies without positions
@@ -37,17 +37,17 @@ def field_similarity() -> Any:
 
 
 def text_analyzer() -> Any:
-    """Of the field `text`: Anserini's English default (Porter's stems, no stop words)."""
+    """The analyser of the field `text`: Anserini's English default (Porter's stems, no stop words)."""
     return java_class("io.anserini.analysis.DefaultEnglishAnalyzer").newDefaultInstance()
 
 
 def java_path(path: Path) -> Any:
-    """A path as Java has it."""
+    """A Java path."""
     return java_class("java.nio.file.Paths").get(str(path.absolute()))
 
 
 def java_map(values: Mapping[str, str]) -> Any:
-    """A map of strings as Java has it."""
+    """A Java map of strings."""
     made = java_class("java.util.HashMap")()
     for key, value in values.items():
         made.put(key, value)
@@ -70,7 +70,7 @@ def as_reader(reader: Any) -> Any:
 
 
 def count_index(index: Path) -> dict[str, int]:
-    """What a Lucene index holds, as its own statistics say."""
+    """Counts of a Lucene index, from its own statistics."""
     reader = open_reader(index)
     try:
         terms = java_class("org.apache.lucene.index.MultiTerms").getTerms(as_reader(reader), CONTENTS)

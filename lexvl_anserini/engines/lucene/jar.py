@@ -1,4 +1,4 @@
-"""The small Java library of ours that Lucene is fed and asked through, and how it is made from its sources.
+"""Builds the project's Java library, through which Python writes and searches Lucene, from its sources.
 
 `python -m lexvl_anserini.engines.lucene.jar` compiles engines/java/*.java with `javac --release 17` against the Lucene
 classes in Pyserini's jar (nothing else of it: Anserini's own classes are of a later release) and writes
@@ -18,7 +18,7 @@ from lexvl_anserini.errors import JavaError
 
 RELEASE = "17"
 
-# What a zip file notes of a file's time, here always the same: bytes repeat.
+# The time stamp of every file in the zip archive: always the same, so that bytes repeat.
 EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
@@ -38,7 +38,7 @@ def build_jar(jar: Path = OUR_JAR, javac: str = "javac") -> None:
             raise JavaError(f"{javac} cannot be run ({error}); install a Java development kit >= {RELEASE}") from error
         if done.returncode:
             raise JavaError(f"{javac} refused the sources: {done.stderr or done.stdout}")
-        # Beside it and then in its place: a running JVM that has the old one open goes on reading that.
+        # Written beside the old file and renamed: a running JVM continues to read the old one, which it has open.
         made = jar.with_name(jar.name + ".part")
         with zipfile.ZipFile(made, "w", zipfile.ZIP_STORED) as archive:
             for path in sorted(Path(folder).rglob("*.class")):

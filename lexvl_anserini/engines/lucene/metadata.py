@@ -1,4 +1,4 @@
-"""The types of metadata fields, found by reading all values before the first is indexed.
+"""Finds the types of metadata fields, by reading all values before the first one is indexed.
 
 | values of a key                 | type    | in Lucene                                  |
 |---------------------------------|---------|--------------------------------------------|
@@ -19,7 +19,7 @@ from lexvl_anserini.errors import ArtefactError
 from lexvl_anserini.manifest import Manifest
 from lexvl_anserini.shards.reading import read_metadata
 
-# Keys that promise a date.
+# Keys of dates end so.
 DATE_SUFFIX = "_date"
 
 LONG = range(-(2**63), 2**63)
@@ -31,6 +31,9 @@ def metadata_types(shards: Path, manifest: Manifest) -> dict[str, str]:
     Raises:
         ArtefactError: a key has values of more than one type, or one that no field can hold.
     """
+    # Shards that encode wrote say whether they have metadata; others have to be read.
+    if "shard_format" in manifest.layout and not manifest.layout.get("metadata"):
+        return {}
     found: dict[str, dict[str, Any]] = {}
     for entry in manifest.shards if manifest.may_have_metadata else ():
         for metadata in read_metadata(shards / entry["name"]):

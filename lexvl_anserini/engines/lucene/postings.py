@@ -1,4 +1,4 @@
-"""What single documents hold: their impacts for given terms, read from the postings, or whole from term vectors."""
+"""Reads single documents: their impacts for given terms from the postings, their vectors, their texts."""
 
 from __future__ import annotations
 

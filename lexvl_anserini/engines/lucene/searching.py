@@ -1,4 +1,4 @@
-"""Batches of queries to Java and ranked lists back: one call and a few arrays for hundreds of queries."""
+"""Searches batches of queries in Java: one call and a few arrays for hundreds of queries."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from lexvl_anserini.engines.lucene.fields import CONTENTS
 from lexvl_anserini.errors import ArtefactError, UsageError
 from lexvl_anserini.records import SCORE_LIMIT, ImpactQuery, ScoredDoc
 
-# Hits that come back in one call, about 20 bytes each.
+# Hits that one call returns, about 20 bytes each.
 BATCH_HITS = 1 << 17
 
-# Queries that go over in one call, and their terms.
+# Queries that one call receives, and their terms.
 BATCH_QUERIES = 256
 BATCH_TERMS = 1 << 18
 
-# Terms whose places in the index are remembered; some hundred bytes each.
+# Terms whose places in the index are cached; some hundred bytes each.
 KNOWN_TERMS = 1 << 20
 
-# Before each list: hits, and bytes of their ids.
+# Before each list: the number of hits, and of the bytes of their ids.
 HEADER = Struct("<ii")
 
 # NamedTuple's own constructor without its Python frame.
@@ -35,7 +35,7 @@ _scored = partial(tuple.__new__, ScoredDoc)
 
 
 class BatchSearcher:
-    """Dot products with the documents of an open index; calls from several threads wait for each other.
+    """Computes dot products with the documents of an open index; calls from several threads run one after the other.
 
     Args:
         reader: of Lucene.
@@ -64,7 +64,7 @@ class BatchSearcher:
             raise UsageError(f"hits is {hits}, expected at least 1")
         stream = iter(queries)
         size = max(1, min(BATCH_QUERIES, BATCH_HITS // min(hits, self.documents)))
-        # Batches grow, so that the first lists come soon.
+        # Batches grow, so that the first lists are returned early.
         for step in chain((2**i for i in range(size.bit_length()) if 2**i < size), repeat(size)):
             batch = list(islice(stream, step))
             if not batch:
@@ -96,16 +96,16 @@ class BatchSearcher:
         return list(_lists(raw, [query.query_id for query in batch]))
 
     def _know(self, terms: Iterable[str]) -> None:
-        """Gives terms their numbers; new ones are looked up in the index."""
-        asked = set(terms)
-        if len(self.numbers) + len(asked) > KNOWN_TERMS:
+        """Numbers the terms; looks new ones up in the index."""
+        wanted = set(terms)
+        if len(self.numbers) + len(wanted) > KNOWN_TERMS:
             self.numbers.clear()
             self.java.forget()
-        new = [term for term in asked if term not in self.numbers]
+        new = [term for term in wanted if term not in self.numbers]
         if not new:
             return
         with java_errors("the index cannot be searched"):
-            # No term holds a zero byte; one that does is in no index.
+            # No indexed term contains a zero byte, which ends a term in this call.
             names = [term.encode("utf-8", "surrogatepass") for term in new]
             self.java.know(b"".join((b"\x01" if b"\0" in name else name) + b"\0" for name in names))
         self.numbers.update(zip(new, range(len(self.numbers), len(self.numbers) + len(new)), strict=True))
@@ -133,7 +133,7 @@ class BatchSearcher:
 
 
 def _limited(batch: list[ImpactQuery]) -> Iterator[list[ImpactQuery]]:
-    """A batch in parts of at most `BATCH_TERMS` terms; a query is never parted."""
+    """A batch in pieces of at most `BATCH_TERMS` terms; a query is never split."""
     part: list[ImpactQuery] = []
     terms = 0
     for query in batch:
@@ -161,7 +161,7 @@ def _checked(query: ImpactQuery) -> Mapping[str, int]:
 
 
 def _lists(raw: bytes, query_ids: Iterable[str]) -> Iterator[list[ScoredDoc]]:
-    """Ranked lists from what Java answered: per query int32 hits, int32 bytes, float32 scores, ids a line each."""
+    """Ranked lists from Java's bytes: per query int32 hits, int32 bytes, float32 scores, ids one a line."""
     at = 0
     for query_id in query_ids:
         hits, length = HEADER.unpack_from(raw, at)
@@ -170,5 +170,5 @@ def _lists(raw: bytes, query_ids: Iterable[str]) -> Iterator[list[ScoredDoc]]:
         at += 4 * hits
         ids = raw[at : at + length].decode().split("\n")
         at += length
-        # The last line ends too, so that there is one id more, an empty one.
+        # The last line ends with a line feed too, so the split has one more, empty id.
         yield list(map(_scored, zip(repeat(query_id), ids, range(1, hits + 1), scores, strict=False)))

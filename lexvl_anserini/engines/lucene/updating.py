@@ -1,8 +1,8 @@
-"""Changing an index: documents appended, replaced or deleted, indexes and shards merged into one.
+"""Changing an index: appends, replaces or deletes documents, and merges indexes and shards into one index.
 
-All of it is one thing: a new set of Lucene's files takes the place of the old one, whole or not at all. Files that do
-not change are shared with the old index, so the cost is that of what changes; a segment that loses a document is
-written anew, so that counts and statistics are of the documents that are there.
+Every change writes a new set of Lucene's files, which replaces the old one whole or not at all. Both sets share the
+files that do not change, so a change costs only what it writes. A segment that loses a document is written again, so
+that counts and statistics cover exactly the documents of the index.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 # Posting lists that index.json names.
 LONGEST = 10
 
-# Inside the new folder, for shards on their way in.
+# Inside the new folder, for shards until they are merged.
 INCOMING = "incoming"
 
 
@@ -83,14 +83,14 @@ def merge(
 def append(
     index: Path, sources: Sequence[Path], replacing: bool = False, threads: int = 1, progress: Progress = silent
 ) -> Index:
-    """The index with the documents of other folders (shards, or indexes); what it has already of them is left alone.
+    """Adds the documents of other folders (shards, or indexes) to an index; skips folders that it holds already.
 
     Args:
-        replacing: a document of an id that is there takes its place; otherwise that is an error. Shards that the index
-            has already bring back what was deleted or replaced of them.
+        replacing: a new document replaces the one of its id; without, a common id raises. Shards that the index holds
+            already restore their documents that were deleted or replaced.
 
     Raises:
-        ArtefactError: no index of ours, the folders do not go with it, or an id is there already.
+        ArtefactError: the folders do not go with the index, or it has one of their ids.
     """
     jvm.start()
     if not _new(index, sources, replacing):
@@ -127,7 +127,7 @@ def append(
             changed = report["changed"] or replacing and gone > 0
             after = _recounted(after, held, part, gone) if changed else after
             found = {**held, "max_impact": after.counts["max_impact"], "fields": fields}
-            # In the order in which they came, the last of them being what is there.
+            # In the order of appending: of two documents with one id, the last one is in the index.
             kept = [entry for entry in noted if entry["shards"] not in again]
             note(part, after, found, options, [*kept, *entries], changed)
             write_json(part / MANIFEST, after.to_json())
@@ -135,10 +135,10 @@ def append(
 
 
 def delete(index: Path, doc_ids: Iterable[str]) -> Index:
-    """The index without the documents of these ids.
+    """Removes the documents of these ids.
 
     Raises:
-        ArtefactError: no index of ours, an id is not in it, or no document would be left.
+        ArtefactError: an id is not in the index, or no document would be left.
     """
     jvm.start()
     lines = b"".join(f"{doc_id}\n".encode() for doc_id in dict.fromkeys(doc_ids))
@@ -149,11 +149,11 @@ def delete(index: Path, doc_ids: Iterable[str]) -> Index:
             updater.delete(lines)
             updater.finish(False)
         held = count_index(part)
-        asked = lines.count(b"\n")
-        expect_counts(f"{index} after deleting", held, {"documents": before.counts["documents"] - asked})
+        gone = lines.count(b"\n")
+        expect_counts(f"{index} after deleting", held, {"documents": before.counts["documents"] - gone})
         if not held["documents"]:
             raise ArtefactError(f"{index}: no document would be left; remove the folder instead")
-        after = _recounted(before, held, part, asked)
+        after = _recounted(before, held, part, gone)
         found = {**held, "max_impact": after.counts["max_impact"], "fields": report["fields"]}
         note(part, after, found, IndexOptions(**report["options"]), sources_of(part, before), True)
         write_json(part / MANIFEST, after.to_json())
@@ -164,18 +164,19 @@ def read_impact_manifest(folder: Path) -> Manifest:
     """The manifest of impact shards, or of their index.
 
     Raises:
-        ArtefactError: none, or of another kind; only impact indexes can be changed.
+        ArtefactError: no such folder, unfinished, or an index of an older version.
+        UsageError: it is of another kind.
     """
     manifest = read_manifest(folder)
     if manifest.kind != "impact":
-        raise UsageError(f"{folder}: {manifest.kind}; only impact indexes are merged and changed, build it anew")
+        raise UsageError(f"{folder}: {manifest.kind}; only impact indexes are merged and changed; build it again")
     if is_index(folder) and "options" not in read_report(folder):
         raise ArtefactError(f"{folder}: an index of an older version; build it again")
     return manifest
 
 
 def sources_of(folder: Path, manifest: Manifest) -> list[Mapping[str, Any]]:
-    """The encoded corpora that an index was made of, or that shards are."""
+    """The encoded corpora that an index was built from, or that shards hold."""
     if is_index(folder) and (noted := read_report(folder).get("sources")):
         return list(noted)
     corpus = str(manifest.corpus["name"])
@@ -184,22 +185,22 @@ def sources_of(folder: Path, manifest: Manifest) -> list[Mapping[str, Any]]:
 
 def refuse_duplicates(folder: Path) -> None:
     """Raises ArtefactError if two documents of an index have one id."""
-    with census(folder) as asked:
-        twice = asked.duplicate()
+    with census(folder) as whole:
+        twice = whole.duplicate()
     if twice is not None:
         raise ArtefactError(f"document id {str(twice)!r} occurs twice in the shards; ids must be distinct")
 
 
 def longest_lists(folder: Path) -> list[list[Any]]:
-    """The terms of most documents: [documents, term], the most first."""
-    with census(folder) as asked:
-        lines = asked.longest(CONTENTS, LONGEST).tostring().decode().splitlines()
+    """The terms of the most documents: [documents, term], the largest number first."""
+    with census(folder) as whole:
+        lines = whole.longest(CONTENTS, LONGEST).tostring().decode().splitlines()
     return [[int(documents), term] for documents, term in (line.split(" ", 1) for line in lines)]
 
 
 @contextmanager
 def census(folder: Path) -> Iterator[Any]:
-    """Answers questions about a whole index."""
+    """Yields a Java object that counts and compares over a whole index."""
     reader = open_reader(folder)
     try:
         yield our_class("IndexCensus")(reader)
@@ -209,7 +210,7 @@ def census(folder: Path) -> Iterator[Any]:
 
 @contextmanager
 def _updater(folder: Path) -> Iterator[Any]:
-    """Our Java updater; whatever goes wrong, it lets go of the folder."""
+    """Yields the Java updater; an exception discards its changes and releases the folder."""
     updater = our_class("IndexUpdater")(str(folder.absolute()), field_similarity())
     try:
         yield updater
@@ -222,7 +223,7 @@ def _updater(folder: Path) -> Iterator[Any]:
 def _as_index(
     source: Path, manifest: Manifest, part: Path, options: IndexOptions, threads: int, progress: Progress
 ) -> Iterator[tuple[Path, Mapping[str, str]]]:
-    """The folder of an index with a source's documents, and its fields; shards become one for the time being.
+    """Yields an index with a source's documents, and its fields; shards are indexed in a temporary folder.
 
     Raises:
         ArtefactError: a shard is damaged, or an index has other options.
@@ -259,7 +260,7 @@ def _joined(fields: Mapping[str, str], more: Mapping[str, str], source: Path) ->
 
 
 def _new(index: Path, sources: Sequence[Path], replacing: bool) -> list[Path]:
-    """The sources that the index does not have yet, or not as they are."""
+    """The sources that the index does not hold yet, or no longer holds completely."""
     if replacing and read_report(index)["changed"]:
         return list(sources)
     there = _digests([index])
@@ -267,15 +268,15 @@ def _new(index: Path, sources: Sequence[Path], replacing: bool) -> list[Path]:
 
 
 def _digests(folders: Iterable[Path]) -> set[str]:
-    """Of the encoded corpora that these indexes were made of, or that these shards are."""
+    """Digests of the encoded corpora that these folders (indexes or shards) hold."""
     return {entry["shards"] for folder in folders for entry in sources_of(folder, read_impact_manifest(folder))}
 
 
 def _refuse_common(index: Path, other: Path, source: Path) -> None:
     reader = open_reader(other)
     try:
-        with census(index) as asked:
-            common = asked.common(reader)
+        with census(index) as whole:
+            common = whole.common(reader)
     finally:
         reader.close()
     if common is not None:
@@ -283,16 +284,16 @@ def _refuse_common(index: Path, other: Path, source: Path) -> None:
 
 
 def _refuse_missing(index: Path, part: Path, lines: bytes) -> None:
-    with census(part) as asked:
-        missing = asked.missing(lines).tostring().decode().splitlines()
+    with census(part) as whole:
+        missing = whole.missing(lines).tostring().decode().splitlines()
     if missing:
         raise ArtefactError(f"{index}: no document {missing[0]!r} in it ({len(missing)} such ids); nothing was deleted")
 
 
 def _recounted(manifest: Manifest, held: Mapping[str, int], part: Path, gone: int) -> Manifest:
-    """The manifest after `gone` documents went: its counts are those of the index."""
-    with census(part) as asked:
-        most = int(asked.maxImpact(CONTENTS))
+    """The manifest after `gone` documents were removed; its counts are those of the index."""
+    with census(part) as whole:
+        most = int(whole.maxImpact(CONTENTS))
     counts = Counts({name: held[name] for name in ("documents", "empty", "postings")} | {"max_impact": most})
     deleted = manifest.corpus.deleted + gone
     corpus = EncodedCorpus({**manifest.corpus, "documents": held["documents"], "deleted": deleted})
@@ -307,13 +308,13 @@ def note(
     sources: Sequence[Mapping[str, Any]],
     changed: bool = False,
 ) -> None:
-    """Writes index.json: what was counted; `changed` says that documents of the sources were deleted or replaced."""
+    """Writes index.json; `changed` is True if documents of the sources were deleted or replaced."""
     about = {"engine": "lucene", **found, "options": options.to_json(), "sources": sources, "changed": changed}
     about |= {"longest_lists": longest_lists(part), "bytes": folder_bytes(part)}
     write_report(part, {**about, "digest": report_digest(about, manifest)})
 
 
 def report_digest(report: Mapping[str, Any], manifest: Manifest) -> str:
-    """SHA-256 (hex) of what index.json and manifest.json say."""
-    told = [{key: value for key, value in report.items() if key != "digest"}, manifest.to_json()]
-    return sha256(orjson.dumps(told, option=orjson.OPT_SORT_KEYS)).hexdigest()
+    """SHA-256 (hex) of the contents of index.json and manifest.json."""
+    content = [{key: value for key, value in report.items() if key != "digest"}, manifest.to_json()]
+    return sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()

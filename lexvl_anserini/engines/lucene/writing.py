@@ -1,4 +1,4 @@
-"""Shards into Lucene: whole pieces of them go over in one call each, and Java's threads index while Python reads on."""
+"""Writes shards to Lucene: one call per piece of a shard; Java's threads index while Python reads the next piece."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from lexvl_anserini.progress import Progress
 from lexvl_anserini.shards.reading import Columns, checked_shards, expect_counts, read_shard, shard_pieces
 from lexvl_anserini.vocabulary import Vocabulary
 
-# What Java counts of every shard, in its order.
+# The counts of every shard that Java returns, in its order.
 COUNTED = ("documents", "empty", "postings")
 
 
 @dataclass(frozen=True)
 class IndexOptions:
-    """What an index holds besides ids and impacts.
+    """The options of a Lucene index: what it holds besides ids and impacts.
 
     text          the documents' texts, analysed, for BM25
-    store_text    the texts as they are, to be shown
-    term_vectors  each document's impacts, to be read back (feedback, explanation)
+    store_text    the texts as they are, to show them
+    term_vectors  each document's vector, to read it back (feedback)
     metadata      one field for each key of the documents' metadata
     """
 
@@ -52,9 +52,9 @@ def write_lucene(
     progress: Progress,
     merge: bool = True,
 ) -> dict[str, Any]:
-    """Writes the shards' documents into `folder`; returns what they were, counted, and the fields they have.
+    """Writes the shards' documents into `folder`; returns their counts and their fields.
 
-    `merge` leaves one segment, which is smaller and quicker to search.
+    `merge` leaves one segment, which is smaller and faster to search.
 
     Raises:
         ArtefactError: a shard is damaged or malformed, or its counts differ from the manifest's.
@@ -66,14 +66,14 @@ def write_lucene(
         for number, (path, entry) in numbered:
             entries.append((path, entry))
             for piece in shard_pieces(path):
-                with _told_by_python(entries, vocabulary, writer):
+                with _explained_by_python(entries, vocabulary, writer):
                     if isinstance(piece, Columns):
                         writer.addColumns(number, *piece)
                     else:
                         writer.addJson(number, piece)
                 before, done = done, int(writer.documents())
                 progress(done - before)
-        with _told_by_python(entries, vocabulary, writer):
+        with _explained_by_python(entries, vocabulary, writer):
             counted = np.frombuffer(writer.finish(merge).tostring(), dtype="<i8")
         progress(int(writer.documents()) - done)
     per_shard = counted[:-2].reshape(-1, len(COUNTED))
@@ -88,7 +88,7 @@ def write_lucene(
 def _writer(
     folder: Path, shards: int, vocabulary: Vocabulary, options: IndexOptions, types: dict[str, str], threads: int
 ) -> Iterator[Any]:
-    """Our Java writer; whatever goes wrong, it lets go of the folder, so that no lock is left in this process."""
+    """Yields the Java writer; an exception releases the folder, so that no lock remains in this process."""
     terms = [term.encode() for term in vocabulary.terms]
     ends = np.cumsum([len(term) for term in terms], dtype="<i4").tobytes()
     arguments = (str(folder.absolute()), field_similarity(), text_analyzer(), b"".join(terms), ends, shards)
@@ -102,8 +102,8 @@ def _writer(
 
 
 @contextmanager
-def _told_by_python(entries: list[tuple[Path, Any]], vocabulary: Vocabulary, writer: Any) -> Iterator[None]:
-    """What Java refuses is read again by Python, which says where and what; if it finds nothing, Java's word stands."""
+def _explained_by_python(entries: list[tuple[Path, Any]], vocabulary: Vocabulary, writer: Any) -> Iterator[None]:
+    """After an exception of Java, Python reads the shard again and raises its own error, which names the line."""
     from jnius import JavaException
 
     try:
