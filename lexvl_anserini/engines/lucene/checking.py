@@ -13,8 +13,9 @@ from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.engine import ImpactEngine
 from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.engines.jvm import java_errors
+from lexvl_anserini.engines.lucene.census import census
 from lexvl_anserini.engines.lucene.fields import count_index
-from lexvl_anserini.engines.lucene.updating import census, read_impact_manifest, report_digest, sources_of
+from lexvl_anserini.engines.lucene.record import read_impact_manifest, report_digest, sources_of
 from lexvl_anserini.errors import ArtefactError, LexvlError, UsageError
 from lexvl_anserini.manifest import Manifest, same_request
 from lexvl_anserini.progress import Progress, silent

@@ -7,45 +7,30 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
-from time import sleep
 from typing import Any
 
 import orjson
 
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.engine import ChangingEngine, ImpactEngine
-from lexvl_anserini.engines.index_folder import folder_bytes, new_index, read_report
-from lexvl_anserini.engines.jvm import java_cast, java_class, java_errors, our_class
+from lexvl_anserini.engines.index_folder import new_index, read_report
+from lexvl_anserini.engines.jvm import java_cast, java_class, java_errors
 from lexvl_anserini.engines.lucene import postings
+from lexvl_anserini.engines.lucene.census import refuse_duplicates
 from lexvl_anserini.engines.lucene.checking import check_index
 from lexvl_anserini.engines.lucene.compile import Compiler, refuse_rounding
-from lexvl_anserini.engines.lucene.fields import ID, as_reader, count_index, field_similarity, open_reader
+from lexvl_anserini.engines.lucene.fields import ID, as_reader, count_index, field_similarity
+from lexvl_anserini.engines.lucene.readers import open_verified
+from lexvl_anserini.engines.lucene.record import read_impact_manifest, sources_of, write_record
 from lexvl_anserini.engines.lucene.searching import BatchSearcher
-from lexvl_anserini.engines.lucene.updating import (
-    append,
-    delete,
-    merge,
-    note,
-    read_impact_manifest,
-    refuse_duplicates,
-    sources_of,
-)
+from lexvl_anserini.engines.lucene.updating import append, delete, merge
 from lexvl_anserini.engines.lucene.writing import IndexOptions, write_lucene
 from lexvl_anserini.errors import ArtefactError, UnknownName, UsageError
-from lexvl_anserini.files import read_json
-from lexvl_anserini.manifest import MANIFEST, Manifest
+from lexvl_anserini.manifest import Manifest
 from lexvl_anserini.progress import Progress, silent
 from lexvl_anserini.queries.clauses import Clause
 from lexvl_anserini.records import ImpactQuery, Index, ScoredDoc
 from lexvl_anserini.shards.reading import expect_counts, read_vocabulary
-
-# Attempts to open an index that other processes change, and the pause between two of them.
-OPENINGS = 20
-PAUSE_S = 0.02
-
-# Up to this size all checksums are compared before the first search, which takes some tenths of a second at most.
-# Lucene itself reads a posting list only for a query, and does not detect a flipped bit in it.
-VERIFIED_BYTES = 1 << 30
 
 
 class LuceneEngine(ImpactEngine, ChangingEngine):
@@ -60,7 +45,7 @@ class LuceneEngine(ImpactEngine, ChangingEngine):
 
     def __init__(self, index: Path, manifest: Manifest):
         jvm.start()
-        self.reader, self.manifest = _open(index, manifest)
+        self.reader, self.manifest = open_verified(index, manifest)
         self.documents = int(self.reader.maxDoc())
         self.searcher = java_class("org.apache.lucene.search.IndexSearcher")(as_reader(self.reader))
         self.searcher.setSimilarity(field_similarity())
@@ -100,7 +85,7 @@ class LuceneEngine(ImpactEngine, ChangingEngine):
             refuse_duplicates(part)
             held = count_index(part)
             expect_counts(f"{index} after writing", held, found)
-            note(part, manifest, found, options, sources_of(shards, manifest))
+            write_record(part, manifest, found, options, sources_of(shards, manifest))
         return Index(index, manifest, found["documents"])
 
     @staticmethod
@@ -198,65 +183,3 @@ class LuceneEngine(ImpactEngine, ChangingEngine):
             raw = base64.b64decode(doc_id["bytes"])[start : start + doc_id["length"]]
             scored.append(ScoredDoc(query_id, raw.decode(), rank, score))
         return scored
-
-
-def _open(index: Path, manifest: Manifest) -> tuple[Any, Manifest]:
-    """A reader, and the manifest of its index, which may have changed since `manifest` was read.
-
-    Raises:
-        ArtefactError: no Lucene index, a damaged one, or not of these documents.
-    """
-    for last in (*[False] * OPENINGS, True):
-        folder = _folder_of(index)
-        try:
-            with java_errors(f"{index}: cannot be opened as a Lucene index"):
-                reader = _verified(open_reader(index), folder_bytes(index))
-            now = _manifest_there(index)
-        except (ArtefactError, FileNotFoundError):
-            if last or _folder_of(index) == folder:
-                raise
-        else:
-            # Reader and manifest belong to one index only if no process replaced it in between.
-            if last or _folder_of(index) == folder:
-                break
-            reader.close()
-        sleep(PAUSE_S)
-    if now is not None and _digests(manifest) <= _digests(now):
-        manifest = now
-    found = int(reader.maxDoc())
-    documents, empty = manifest.counts["documents"], manifest.counts.get("empty", 0)
-    # Stock Anserini skips documents without terms; they cannot be hits.
-    if found == documents or now is None and found == documents - empty:
-        return reader, manifest
-    reader.close()
-    raise ArtefactError(
-        f"{index}: {found} documents, the manifest says {documents} of which {empty} empty; index again"
-    )
-
-
-def _verified(reader: Any, size: int) -> Any:
-    """The reader, after its checksums are compared if the index is at most `VERIFIED_BYTES` large."""
-    if size <= VERIFIED_BYTES:
-        try:
-            our_class("IndexCensus")(reader).checkIntegrity()
-        except BaseException:
-            reader.close()
-            raise
-    return reader
-
-
-def _folder_of(index: Path) -> int:
-    """Identifies the folder that has the name now; 0 if none has."""
-    try:
-        return index.stat().st_ino
-    except FileNotFoundError:
-        return 0
-
-
-def _digests(manifest: Manifest) -> set[str]:
-    return {str(shard["sha256"]) for shard in manifest.shards}
-
-
-def _manifest_there(index: Path) -> Manifest | None:
-    path = index / MANIFEST
-    return Manifest.from_json(read_json(path, "manifest"), str(path)) if path.is_file() else None

@@ -11,37 +11,26 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from hashlib import sha256
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
 
-import orjson
-
 from lexvl_anserini.engines import jvm
-from lexvl_anserini.engines.index_folder import (
-    changed_index,
-    folder_bytes,
-    is_index,
-    new_index,
-    read_report,
-    write_report,
-)
+from lexvl_anserini.engines.index_folder import changed_index, is_index, new_index, read_report
 from lexvl_anserini.engines.jvm import java_errors, our_class
+from lexvl_anserini.engines.lucene.census import census, refuse_duplicates
 from lexvl_anserini.engines.lucene.fields import CONTENTS, count_index, field_similarity, open_reader
+from lexvl_anserini.engines.lucene.record import read_impact_manifest, sources_of, write_record
 from lexvl_anserini.engines.lucene.writing import IndexOptions, write_lucene
-from lexvl_anserini.errors import ArtefactError, UsageError
+from lexvl_anserini.errors import ArtefactError
 from lexvl_anserini.files import write_json
-from lexvl_anserini.manifest import MANIFEST, Counts, EncodedCorpus, Manifest, read_manifest
+from lexvl_anserini.manifest import MANIFEST, Counts, EncodedCorpus, Manifest
 from lexvl_anserini.progress import Progress, silent
 from lexvl_anserini.records import Index
-from lexvl_anserini.shards.combine import combined, source_digest
+from lexvl_anserini.shards.combine import combined
 from lexvl_anserini.shards.reading import expect_counts, read_vocabulary
 
 log = logging.getLogger(__name__)
-
-# Posting lists that index.json names.
-LONGEST = 10
 
 # Inside the new folder, for shards until they are merged.
 INCOMING = "incoming"
@@ -76,7 +65,7 @@ def merge(
         expect_counts(f"{index} after merging", held, manifest.counts)
         found = {**held, "max_impact": manifest.counts.get("max_impact", 0), "fields": fields}
         entries = [entry for source, of in zip(sources, manifests, strict=True) for entry in sources_of(source, of)]
-        note(part, manifest, found, options, entries)
+        write_record(part, manifest, found, options, entries)
     return Index(index, manifest, held["documents"])
 
 
@@ -129,7 +118,7 @@ def append(
             found = {**held, "max_impact": after.counts["max_impact"], "fields": fields}
             # In the order of appending: of two documents with one id, the last one is in the index.
             kept = [entry for entry in noted if entry["shards"] not in again]
-            note(part, after, found, options, [*kept, *entries], changed)
+            write_record(part, after, found, options, [*kept, *entries], changed)
             write_json(part / MANIFEST, after.to_json())
     return Index(index, after, held["documents"])
 
@@ -155,57 +144,9 @@ def delete(index: Path, doc_ids: Iterable[str]) -> Index:
             raise ArtefactError(f"{index}: no document would be left; remove the folder instead")
         after = _recounted(before, held, part, gone)
         found = {**held, "max_impact": after.counts["max_impact"], "fields": report["fields"]}
-        note(part, after, found, IndexOptions(**report["options"]), sources_of(part, before), True)
+        write_record(part, after, found, IndexOptions(**report["options"]), sources_of(part, before), True)
         write_json(part / MANIFEST, after.to_json())
     return Index(index, after, held["documents"])
-
-
-def read_impact_manifest(folder: Path) -> Manifest:
-    """The manifest of impact shards, or of their index.
-
-    Raises:
-        ArtefactError: no such folder, unfinished, or an index of an older version.
-        UsageError: it is of another kind.
-    """
-    manifest = read_manifest(folder)
-    if manifest.kind != "impact":
-        raise UsageError(f"{folder}: {manifest.kind}; only impact indexes are merged and changed; build it again")
-    if is_index(folder) and "options" not in read_report(folder):
-        raise ArtefactError(f"{folder}: an index of an older version; build it again")
-    return manifest
-
-
-def sources_of(folder: Path, manifest: Manifest) -> list[Mapping[str, Any]]:
-    """The encoded corpora that an index was built from, or that shards hold."""
-    if is_index(folder) and (noted := read_report(folder).get("sources")):
-        return list(noted)
-    corpus = str(manifest.corpus["name"])
-    return [{"corpus": corpus, "documents": manifest.counts["documents"], "shards": source_digest(manifest)}]
-
-
-def refuse_duplicates(folder: Path) -> None:
-    """Raises ArtefactError if two documents of an index have one id."""
-    with census(folder) as whole:
-        twice = whole.duplicate()
-    if twice is not None:
-        raise ArtefactError(f"document id {str(twice)!r} occurs twice in the shards; ids must be distinct")
-
-
-def longest_lists(folder: Path) -> list[list[Any]]:
-    """The terms of the most documents: [documents, term], the largest number first."""
-    with census(folder) as whole:
-        lines = whole.longest(CONTENTS, LONGEST).tostring().decode().splitlines()
-    return [[int(documents), term] for documents, term in (line.split(" ", 1) for line in lines)]
-
-
-@contextmanager
-def census(folder: Path) -> Iterator[Any]:
-    """Yields a Java object that counts and compares over a whole index."""
-    reader = open_reader(folder)
-    try:
-        yield our_class("IndexCensus")(reader)
-    finally:
-        reader.close()
 
 
 @contextmanager
@@ -298,23 +239,3 @@ def _recounted(manifest: Manifest, held: Mapping[str, int], part: Path, gone: in
     deleted = manifest.corpus.deleted + gone
     corpus = EncodedCorpus({**manifest.corpus, "documents": held["documents"], "deleted": deleted})
     return replace(manifest, counts=counts, corpus=corpus)
-
-
-def note(
-    part: Path,
-    manifest: Manifest,
-    found: Mapping[str, Any],
-    options: IndexOptions,
-    sources: Sequence[Mapping[str, Any]],
-    changed: bool = False,
-) -> None:
-    """Writes index.json; `changed` is True if documents of the sources were deleted or replaced."""
-    about = {"engine": "lucene", **found, "options": options.to_json(), "sources": sources, "changed": changed}
-    about |= {"longest_lists": longest_lists(part), "bytes": folder_bytes(part)}
-    write_report(part, {**about, "digest": report_digest(about, manifest)})
-
-
-def report_digest(report: Mapping[str, Any], manifest: Manifest) -> str:
-    """SHA-256 (hex) of the contents of index.json and manifest.json."""
-    content = [{key: value for key, value in report.items() if key != "digest"}, manifest.to_json()]
-    return sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()

@@ -1,0 +1,40 @@
+"""Counts and compares over a whole Lucene index, by the Java class IndexCensus."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from lexvl_anserini.engines.jvm import our_class
+from lexvl_anserini.engines.lucene.fields import CONTENTS, open_reader
+from lexvl_anserini.errors import ArtefactError
+
+# Posting lists that index.json names.
+LONGEST = 10
+
+
+@contextmanager
+def census(folder: Path) -> Iterator[Any]:
+    """Yields a Java object that counts and compares over a whole index."""
+    reader = open_reader(folder)
+    try:
+        yield our_class("IndexCensus")(reader)
+    finally:
+        reader.close()
+
+
+def refuse_duplicates(folder: Path) -> None:
+    """Raises ArtefactError if two documents of an index have one id."""
+    with census(folder) as whole:
+        twice = whole.duplicate()
+    if twice is not None:
+        raise ArtefactError(f"document id {str(twice)!r} occurs twice in the shards; ids must be distinct")
+
+
+def longest_lists(folder: Path) -> list[list[Any]]:
+    """The terms of the most documents: [documents, term], the largest number first."""
+    with census(folder) as whole:
+        lines = whole.longest(CONTENTS, LONGEST).tostring().decode().splitlines()
+    return [[int(documents), term] for documents, term in (line.split(" ", 1) for line in lines)]

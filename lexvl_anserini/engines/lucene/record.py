@@ -1,0 +1,60 @@
+"""What index.json and manifest.json record about a Lucene index: its sources, counts, fields, options and digest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from lexvl_anserini.engines.index_folder import folder_bytes, is_index, read_report, write_report
+from lexvl_anserini.engines.lucene.census import longest_lists
+from lexvl_anserini.engines.lucene.writing import IndexOptions
+from lexvl_anserini.errors import ArtefactError, UsageError
+from lexvl_anserini.manifest import Manifest, read_manifest
+from lexvl_anserini.shards.combine import source_digest
+
+
+def read_impact_manifest(folder: Path) -> Manifest:
+    """The manifest of impact shards, or of their index.
+
+    Raises:
+        ArtefactError: no such folder, unfinished, or an index of an older version.
+        UsageError: it is of another kind.
+    """
+    manifest = read_manifest(folder)
+    if manifest.kind != "impact":
+        raise UsageError(f"{folder}: {manifest.kind}; only impact indexes are merged and changed; build it again")
+    if is_index(folder) and "options" not in read_report(folder):
+        raise ArtefactError(f"{folder}: an index of an older version; build it again")
+    return manifest
+
+
+def sources_of(folder: Path, manifest: Manifest) -> list[Mapping[str, Any]]:
+    """The encoded corpora that an index was built from, or that shards hold."""
+    if is_index(folder) and (noted := read_report(folder).get("sources")):
+        return list(noted)
+    corpus = str(manifest.corpus["name"])
+    return [{"corpus": corpus, "documents": manifest.counts["documents"], "shards": source_digest(manifest)}]
+
+
+def write_record(
+    part: Path,
+    manifest: Manifest,
+    found: Mapping[str, Any],
+    options: IndexOptions,
+    sources: Sequence[Mapping[str, Any]],
+    changed: bool = False,
+) -> None:
+    """Writes index.json; `changed` is True if documents of the sources were deleted or replaced."""
+    about = {"engine": "lucene", **found, "options": options.to_json(), "sources": sources, "changed": changed}
+    about |= {"longest_lists": longest_lists(part), "bytes": folder_bytes(part)}
+    write_report(part, {**about, "digest": report_digest(about, manifest)})
+
+
+def report_digest(report: Mapping[str, Any], manifest: Manifest) -> str:
+    """SHA-256 (hex) of the contents of index.json and manifest.json."""
+    content = [{key: value for key, value in report.items() if key != "digest"}, manifest.to_json()]
+    return sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()
