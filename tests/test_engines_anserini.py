@@ -100,6 +100,6 @@ def test_stock_reads_ours_and_we_read_stock(folder: Path, engine: LuceneEngine) 
     ]
     stock_index(folder / "shards", folder / "stock")
     theirs = LuceneEngine(folder / "stock", engine.manifest)
-    asked = [ImpactQuery(query_id, {term: 1}) for query_id, term in TOPICS.items()]
-    assert list(theirs.search(asked, 10)) == list(engine.search(asked, 10))
+    queries = [ImpactQuery(query_id, {term: 1}) for query_id, term in TOPICS.items()]
+    assert list(theirs.search(queries, 10)) == list(engine.search(queries, 10))
     theirs.close()

@@ -106,8 +106,8 @@ def test_the_index_knows_what_it_holds(tmp_path: Path) -> None:
     assert source == {"corpus": "toy", "documents": 5, "shards": source_digest(manifest)}
     lists = [[4, "the"], [3, "a"], [1, "b"], [1, "日本"], [1, "😀"]]
     found = {"documents": 5, "empty": 1, "postings": 10, "impacts": 25, "max_impact": 7}
-    told = {"engine": "lucene", "fields": {}, "options": options, "changed": False, "longest_lists": lists}
-    assert report == {**told, **found}
+    fixed = {"engine": "lucene", "fields": {}, "options": options, "changed": False, "longest_lists": lists}
+    assert report == {**fixed, **found}
     names = {path.name for path in (tmp_path / "index").iterdir()}
     assert {"manifest.json", "vocab.txt", "index.json"} <= names
     assert not {name for name in names if name.endswith((".part", ".lock"))} - {"write.lock"}
@@ -209,13 +209,13 @@ IDS = st.text(st.characters(codec="utf-8", exclude_categories=["Z", "C"]), min_s
 )
 def test_lucene_and_the_exact_oracle_agree(documents: dict[str, Any], queries: list[Any], hits: int) -> None:
     rows = list(documents.items())
-    asked = [ImpactQuery(f"q{number}", vector) for number, vector in enumerate(queries)]
+    topics = [ImpactQuery(f"q{number}", vector) for number, vector in enumerate(queries)]
     with TemporaryDirectory() as folder:
         half = len(rows) // 2
         engine, manifest = built(Path(folder), rows[:half], rows[half:], terms=TERMS)
         oracle = MemoryIndex.from_shards(Path(folder) / "shards", manifest)
         try:
-            assert list(engine.search(asked, hits)) == list(oracle.search(asked, hits))
+            assert list(engine.search(topics, hits)) == list(oracle.search(topics, hits))
         finally:
             engine.close()
 
@@ -249,11 +249,11 @@ print("LISTS" + json.dumps(found))
 StockLists = list[list[tuple[str, float]]]
 
 
-def stock_lists(folder: Path, asked: Sequence[tuple[Path, Sequence[dict[str, int]]]]) -> list[StockLists]:
+def stock_lists(folder: Path, topics: Sequence[tuple[Path, Sequence[dict[str, int]]]]) -> list[StockLists]:
     """What stock `LuceneImpactSearcher` finds in each of some indexes, for each of its queries, up to rank 50."""
-    (folder / "asked.json").write_text(json.dumps([(str(index), list(queries)) for index, queries in asked]))
+    (folder / "topics.json").write_text(json.dumps([(str(index), list(queries)) for index, queries in topics]))
     child = subprocess.run(
-        [sys.executable, "-c", STOCK_SEARCH, str(folder / "asked.json")],
+        [sys.executable, "-c", STOCK_SEARCH, str(folder / "topics.json")],
         env={**os.environ, "OPENAI_API_KEY": "unused"},
         capture_output=True,
         text=True,
@@ -306,8 +306,8 @@ def test_our_searcher_reads_a_stock_index_and_ranks_the_same(tmp_path: Path) -> 
     assert (engine.documents, stock.documents) == (202, 201)
     rng = np.random.default_rng(2)
     queries = [{f"t{dim}": int(rng.integers(1, 3)) for dim in rng.choice(20, 4)} | {"all": 1} for _ in range(20)]
-    asked = [ImpactQuery(f"q{n}", query) for n, query in enumerate([*queries, {"😀": 1}])]
-    assert list(stock.search(asked, 30)) == list(engine.search(asked, 30))
+    topics = [ImpactQuery(f"q{n}", query) for n, query in enumerate([*queries, {"😀": 1}])]
+    assert list(stock.search(topics, 30)) == list(engine.search(topics, 30))
     assert stock.bound({"😀": 2**24}) == 3 * 2**24
 
 

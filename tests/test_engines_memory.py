@@ -39,7 +39,7 @@ def test_float_weights() -> None:
     assert [(d.doc_id, d.score) for d in documents] == [("x", 0.25), ("y", 0.25)]
 
 
-def test_nothing_asked_nothing_found() -> None:
+def test_empty_and_unmatched_queries() -> None:
     oracle = index([[1, 0, 0]], ["x"])
     assert (
         list(oracle.search([ImpactQuery("q", {}), ImpactQuery("r", {"c": 1}), ImpactQuery("s", {"?": 1})], 5))

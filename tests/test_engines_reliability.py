@@ -342,9 +342,9 @@ def test_terms_long_foreign_and_full_of_signs(tmp_path: Path) -> None:
     "term", ["a b", "a\tb", "a\u3000b", "a\u00a0b", "a\nb", " ", "", "a\x01", "a\x1fb", "x" * 32_767]
 )
 def test_terms_that_an_index_would_split_are_refused_before_encoding(term: str) -> None:
-    with pytest.raises(ArtefactError) as told:
+    with pytest.raises(ArtefactError) as caught:
         Vocabulary(["dog", term])
-    assert f"term {term[:80]!r} " in str(told.value) and "rename the term" in str(told.value)
+    assert f"term {term[:80]!r} " in str(caught.value) and "rename the term" in str(caught.value)
 
 
 IDS = [

@@ -55,7 +55,7 @@ def held(index: Path) -> dict[str, dict[str, int]]:
 
 
 def expect(index: Path, documents: Mapping[str, Mapping[str, int]]) -> None:
-    """All that can be asked about what the index holds."""
+    """Everything that the index holds."""
     manifest, report = read_manifest(index), read_report(index)
     postings = [(doc_id, term, impact) for doc_id, v in documents.items() for term, impact in v.items()]
     counts = {
@@ -83,8 +83,8 @@ def test_append(tmp_path: Path, index: Path, suffix: str) -> None:
     second = shards(tmp_path / "second", SECOND, suffix=suffix)
     assert append_index(index, second).documents == 5
     expect(index, dict([*FIRST, *SECOND]))
-    told = [(source["corpus"], source["documents"]) for source in read_report(index)["sources"]]
-    assert told == [("toy", 3), ("toy", 2)]
+    listed = [(source["corpus"], source["documents"]) for source in read_report(index)["sources"]]
+    assert listed == [("toy", 3), ("toy", 2)]
     assert check_index(index, [tmp_path / "first", second])["ids"] == 5
     assert sorted(path.name for path in tmp_path.iterdir()) == ["first", "index", "second"]
 

@@ -86,7 +86,7 @@ def test_unknown_documents_and_other_kinds(index: Path, tmp_path: Path) -> None:
         explain(tmp_path / "index", Topic("q", "dog"), ["d1"])
 
 
-def test_another_sum_than_lucenes_is_told(index: Path) -> None:
+def test_another_sum_than_lucenes_raises(index: Path) -> None:
     engine = LuceneEngine(index, index_manifest(index))
     top = engine.top
     engine.top = lambda *args: [hit._replace(score=hit.score + 1) for hit in top(*args)]  # type: ignore[method-assign]

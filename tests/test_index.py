@@ -129,13 +129,13 @@ def test_command_prints_what_it_counted(tmp_path: Path) -> None:
     planned = json.loads(invoke(*arguments, "--dry-run"))
     assert (planned["documents"], planned["postings"], planned["finished"]) == (3, 5, False)
     assert not (tmp_path / "index").exists()
-    told = json.loads(invoke(*arguments))
-    assert (told["documents"], told["empty"], told["postings"]) == (3, 1, 5)
-    assert told["bytes"] > 0 and told["bytes_per_posting"] > 0 and told["seconds"] >= 0
+    printed = json.loads(invoke(*arguments))
+    assert (printed["documents"], printed["empty"], printed["postings"]) == (3, 1, 5)
+    assert printed["bytes"] > 0 and printed["bytes_per_posting"] > 0 and printed["seconds"] >= 0
     again = json.loads(invoke(*arguments))
-    assert again == {name: value for name, value in told.items() if name not in ("seconds", "peak_memory_mib")}
-    assert told["longest_lists"][0] == {"term": "b", "documents": 2}
-    assert told["peak_memory_mib"] > 50
+    assert again == {name: value for name, value in printed.items() if name not in ("seconds", "peak_memory_mib")}
+    assert printed["longest_lists"][0] == {"term": "b", "documents": 2}
+    assert printed["peak_memory_mib"] > 50
     with pytest.raises(LexvlError, match="expected text or json"):
         invoke(*arguments, "--format", "xml")
 
@@ -147,23 +147,23 @@ def test_the_command_changes_and_checks(tmp_path: Path) -> None:
     write_shards(two, [("d2", {"a": 5}), ("d3", {})], terms=terms)
     (tmp_path / "ids.txt").write_text("d1\nd3\n")
 
-    def told(*arguments: Any) -> dict[str, Any]:
+    def printed(*arguments: Any) -> dict[str, Any]:
         return json.loads(invoke(*arguments, "--index", index, "--format", "json"))
 
-    assert told(one)["documents"] == 2
+    assert printed(one)["documents"] == 2
     with pytest.raises(ArtefactError, match="'d2' is in .* already; --replace takes the new one"):
-        told(two, "--append")
-    assert told(two, "--replace", "--dry-run")["todo"] == "replace"
-    found = told(two, "--replace")
+        printed(two, "--append")
+    assert printed(two, "--replace", "--dry-run")["todo"] == "replace"
+    found = printed(two, "--replace")
     assert (found["documents"], found["empty"], found["postings"]) == (3, 1, 2)
-    assert told(one, two, "--check")["problems"] == 0
-    assert told("--delete-ids", tmp_path / "ids.txt", "--dry-run") == {"index": str(index), "delete": 2}
-    assert told("--delete-ids", tmp_path / "ids.txt")["documents"] == 1
-    assert told(two, one, "--check")["ids"] == 1
+    assert printed(one, two, "--check")["problems"] == 0
+    assert printed("--delete-ids", tmp_path / "ids.txt", "--dry-run") == {"index": str(index), "delete": 2}
+    assert printed("--delete-ids", tmp_path / "ids.txt")["documents"] == 1
+    assert printed(two, one, "--check")["ids"] == 1
     index = tmp_path / "merged"
     write_shards(tmp_path / "three", [("d9", {"b": 1})], terms=terms)
-    assert told(one, tmp_path / "three")["documents"] == 3
-    assert told(one, tmp_path / "three")["documents"] == 3, "finished already"
+    assert printed(one, tmp_path / "three")["documents"] == 3
+    assert printed(one, tmp_path / "three")["documents"] == 3, "finished already"
 
 
 def test_the_command_refuses_what_makes_no_sense(tmp_path: Path) -> None:

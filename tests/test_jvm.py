@@ -100,7 +100,7 @@ def test_pyserini_imported_after_us_uses_our_machine() -> None:
     assert python(code).stdout.splitlines()[-1] == "ok"
 
 
-def test_a_machine_without_anserini_is_told(tmp_path: Path) -> None:
+def test_a_machine_without_anserini_raises(tmp_path: Path) -> None:
     # Somebody else started a good Java without Pyserini's jar.
     code = f"import os\nos.environ['JAVA_HOME'] = {str(jvm.find_java().home)!r}\nimport jnius\n{START}"
     child = python(code)
@@ -123,13 +123,13 @@ def java_17() -> str | None:
 
 
 @pytest.mark.skipif(java_17() is None, reason="the machine's java is not an old one")
-def test_pyserini_imported_first_on_an_old_java_is_told() -> None:
+def test_pyserini_imported_first_on_an_old_java_raises() -> None:
     child = python(f"import pyserini.pyclass\n{START}", JAVA_HOME=java_17())
     assert "refused a Java 17 machine runs in this process already, expected >= 21" in child.stdout
     assert "alive" in child.stdout
 
 
-def test_a_forked_child_is_told_instead_of_hanging() -> None:
+def test_a_forked_child_raises_instead_of_hanging() -> None:
     code = f"{START}\nimport os\nif os.fork() == 0:\n    try:\n        jvm.start()\n    except JavaError as error:\n"
     child = python(f"{code}        print(error, flush=True)\n    os._exit(0)\nos.wait()")
     assert "this process was forked from one whose Java machine was running" in child.stdout
