@@ -48,8 +48,8 @@ from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.errors import UnknownName, UsageError
 from lexvl_anserini.manifest import Manifest
 from lexvl_anserini.progress import silent
+from lexvl_anserini.queries.query_source import load_topics
 from lexvl_anserini.queries.query_vectors import encode_topics
-from lexvl_anserini.queries.topics import load_topics
 
 if TYPE_CHECKING:
     from lexvl_anserini.data.dataset import Dataset

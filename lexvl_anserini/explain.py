@@ -18,6 +18,7 @@ from lexvl_anserini.cli import QueryEncoderOptions, Style, Verbose, check_style,
 from lexvl_anserini.engines.index_folder import index_manifest
 from lexvl_anserini.errors import UsageError
 from lexvl_anserini.manifest import Manifest, RunManifest, read_run_manifest
+from lexvl_anserini.queries.query_source import TYPED, topic_source, typed_topic, vocabulary_file
 from lexvl_anserini.queries.retrieval import EncoderChanges
 from lexvl_anserini.queries.shared_terms import (
     DEFAULT_HITS,
@@ -30,7 +31,6 @@ from lexvl_anserini.queries.shared_terms import (
     warn_of_other_scores,
     with_cuts,
 )
-from lexvl_anserini.queries.topics import TYPED, topic_source, typed_topic, vocabulary_file
 from lexvl_anserini.records import ImpactQuery, Index, Topic
 
 # Not __name__, which is "__main__" when the module runs as the command.

@@ -36,9 +36,9 @@ from lexvl_anserini.manifest import Manifest, RunManifest
 from lexvl_anserini.queries.clauses import Clause, Not, Term
 from lexvl_anserini.queries.feedback import Feedback
 from lexvl_anserini.queries.parser import parse
+from lexvl_anserini.queries.query_source import TopicSource, topic_source, typed_topic, vocabulary_file
 from lexvl_anserini.queries.refine import Refinement, TwoPhase, read_terms
 from lexvl_anserini.queries.retrieval import EncoderChanges, IndexSearch, texts_of
-from lexvl_anserini.queries.topics import TopicSource, topic_source, typed_topic, vocabulary_file
 from lexvl_anserini.ranking.runs import DEFAULT_HITS, OUTPUT_FORMATS, finished_run, is_finished
 from lexvl_anserini.records import Index, ScoredDoc
 

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.errors import CheckpointError, MissingExtra, UnknownName, UsageError
-from lexvl_anserini.queries.topics import check_readable
+from lexvl_anserini.queries.query_source import check_readable
 from lexvl_anserini.records import Topic
 
 BERT, PUBLISHED = "splade/ckpt_bert", "vdr/text-tiny"

@@ -15,7 +15,7 @@ TEXTS = ("a man riding a horse on a beach", "", "PIZZA!")
 
 
 @pytest.mark.parametrize("name,checkpoint", [("splade", BERT), ("vdr", PUBLISHED), ("bag-of-tokens", BERT)])
-def test_what_stock_is_given_is_what_our_search_asks(load, name, checkpoint):
+def test_stock_and_our_search_get_the_same_queries(load, name, checkpoint):
     model = load(name, checkpoint)
     manifest = Manifest(
         "impact",
@@ -42,5 +42,5 @@ def test_without_a_manifest_queries_have_eight_bits(load):
 def test_a_model_without_terms():
     from lexvl_anserini.encoders.loading import load_encoder
 
-    with pytest.raises(UsageError, match="encoder 'bm25' is text; an impact index is asked with lexical queries"):
+    with pytest.raises(UsageError, match="encoder 'bm25' is text; an impact index answers lexical queries"):
         load_encoder("bm25").as_pyserini()

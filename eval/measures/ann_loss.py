@@ -165,8 +165,8 @@ def read_dense_corpus(shards: Path, topics: str | None, data_dir: str | None, de
     """
     from lexvl_anserini.encoders.loading import load_encoder_of
     from lexvl_anserini.manifest import read_manifest
+    from lexvl_anserini.queries.query_source import topic_source
     from lexvl_anserini.queries.query_vectors import encode_queries
-    from lexvl_anserini.queries.topics import topic_source
     from lexvl_anserini.shards.reading import read_vectors
 
     manifest = read_manifest(shards)

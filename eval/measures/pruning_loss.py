@@ -190,8 +190,8 @@ def read_pruning_inputs(
     from lexvl_anserini.data.dataset import noted_dataset
     from lexvl_anserini.encoders.loading import load_encoder_of
     from lexvl_anserini.manifest import read_manifest
+    from lexvl_anserini.queries.query_source import topic_source, vocabulary_file
     from lexvl_anserini.queries.query_vectors import encode_queries
-    from lexvl_anserini.queries.topics import topic_source, vocabulary_file
     from lexvl_anserini.records import Topic
 
     manifest = read_manifest(shards)

@@ -12,8 +12,8 @@ from eval.report.strips import Cell, Item, Strip
 from lexvl_anserini.encoders.encoder import as_lexical
 from lexvl_anserini.errors import DataError, UsageError
 from lexvl_anserini.manifest import Manifest, read_run_manifest
+from lexvl_anserini.queries.query_source import typed_topic
 from lexvl_anserini.queries.shared_terms import Explanation, encoded, explain, warn_of_other_scores, with_cuts
-from lexvl_anserini.queries.topics import typed_topic
 from lexvl_anserini.ranking.runs import in_rank_order, read_run
 from lexvl_anserini.records import Document, Index, ScoredDoc, Topic
 

@@ -235,8 +235,16 @@ class Encoder:
             UsageError: the model is not lexical.
         """
         from lexvl_anserini.encoders.stock import StockQueryEncoder
+        from lexvl_anserini.quantise import Quantiser
 
-        return StockQueryEncoder.of(self, manifest, batch_size)
+        if self.kind != "impact":
+            raise UsageError(f"encoder {self.name!r} is {self.kind}; an impact index answers lexical queries")
+        query = as_lexical(self.query)
+        if manifest is not None and manifest.quantiser:
+            quantiser = Quantiser.from_json(manifest.quantiser)
+        else:
+            quantiser = Quantiser().for_towers(query.binary, as_lexical(self.document).binary)
+        return StockQueryEncoder(query, quantiser, manifest.counts.max_impact if manifest else None, batch_size)
 
     def decode(self, vectors: sparse.csr_matrix, top_k: int | None = None) -> list[list[tuple[str, float]]]:
         """Per row, (term, weight) by descending weight, ties by dimension; `top_k` cuts."""

@@ -20,9 +20,9 @@ from lexvl_anserini.manifest import EncoderRef, Manifest, RunManifest, manifest_
 from lexvl_anserini.progress import Progress, silent
 from lexvl_anserini.queries.clauses import Clause, Query, TreeQuery
 from lexvl_anserini.queries.feedback import ShardVectors
+from lexvl_anserini.queries.query_source import TYPED, TopicSource, check_readable, check_terms
 from lexvl_anserini.queries.query_vectors import encode_queries
 from lexvl_anserini.queries.refine import RefinedQuery, Refinement, refined_queries, search_refined
-from lexvl_anserini.queries.topics import TYPED, TopicSource, check_readable, check_terms
 from lexvl_anserini.ranking.order import with_ranks
 from lexvl_anserini.ranking.runs import DEFAULT_HITS, write_run
 from lexvl_anserini.records import DenseQuery, ImpactQuery, Index, ScoredDoc, Topic

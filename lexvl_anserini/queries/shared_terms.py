@@ -12,10 +12,10 @@ from lexvl_anserini.engines.opening import open_impact_index
 from lexvl_anserini.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.manifest import Manifest, RunManifest
 from lexvl_anserini.queries.clauses import All, Ids, Impacts
+from lexvl_anserini.queries.query_source import TYPED, TopicSource, check_readable
 from lexvl_anserini.queries.query_vectors import encode_queries
 from lexvl_anserini.queries.refine import Refinement, refinement_names
 from lexvl_anserini.queries.retrieval import EncoderChanges, located
-from lexvl_anserini.queries.topics import TYPED, TopicSource, check_readable
 from lexvl_anserini.ranking.runs import in_rank_order, read_run
 from lexvl_anserini.records import ImpactQuery, Index, Topic
 
