@@ -4,6 +4,7 @@ import gzip
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,10 +24,11 @@ from lexvl_anserini.files import read_json, write_json
 from lexvl_anserini.manifest import Manifest, manifest_path, read_run_manifest
 from lexvl_anserini.queries import retrieval
 from lexvl_anserini.queries.clauses import Term, TreeQuery
+from lexvl_anserini.queries.refine import refinement_names
 from lexvl_anserini.queries.retrieval import search_index
 from lexvl_anserini.ranking.runs import read_run
 from lexvl_anserini.records import DenseQuery, ImpactQuery, ScoredDoc, Topic
-from lexvl_anserini.search import command
+from lexvl_anserini.search import FeedbackOptions, RefinementOptions, TwoPhaseOptions, command
 from lexvl_anserini.vocabulary import Vocabulary
 
 DOCUMENTS: Documents = [("q1", {"dog": 9}), ("d1", {"dog": 3, "cat": 1}), ("d2", {"dog": 3}), ("d3", {})]
@@ -321,6 +323,28 @@ def test_a_refined_run_is_another_making(index: Path, beir: Path, tmp_path: Path
     assert options["forbid"] == ["cat"] and options["without_terms"].startswith("terms.txt@")
     with pytest.raises(ArtefactError, match=r"a run of another request \(encoder: .*\)"):
         invoke(*arguments)
+
+
+def test_what_a_run_notes_of_a_refinement_is_no_option_of_its_encoder() -> None:
+    assert {field.name for field in fields(RefinementOptions)} == refinement_names()
+
+
+def test_a_refinement_is_noted_in_the_order_of_its_options(tmp_path: Path) -> None:
+    assert RefinementOptions().note() == {} and RefinementOptions().refinement() is None
+    options = RefinementOptions(
+        forbid=["cat"],
+        query_terms=3,
+        two_phase=TwoPhaseOptions(4),
+        text_weight=0.5,
+        feedback=FeedbackOptions(2, feedback_shards="x"),
+    )
+    assert list(options.note().items()) == [
+        ("forbid", ["cat"]),
+        ("query_terms", 3),
+        ("two_phase", [4, 1000]),
+        ("text_weight", 0.5),
+        ("feedback", [2, 20, 1.0, 0.5]),
+    ]
 
 
 def test_a_dry_run_searches_nothing(index: Path, beir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
