@@ -169,7 +169,7 @@ def _folder(where: str) -> Path:
 
 
 @dataclass(frozen=True)
-class Table:
+class EmbeddingTable:
     """A table in memory: the row of each id, and the vectors float32 [n, D]."""
 
     path: Path
@@ -209,7 +209,7 @@ def read_embeddings(references: Sequence[str]) -> np.ndarray:
     return found
 
 
-def _table(path: Path) -> Table:
+def _table(path: Path) -> EmbeddingTable:
     try:
         stat = path.stat()
     except OSError as problem:
@@ -218,7 +218,7 @@ def _table(path: Path) -> Table:
 
 
 @lru_cache(maxsize=TABLES_HELD)
-def _read_table(path: Path, mtime_ns: int, size: int) -> Table:
+def _read_table(path: Path, mtime_ns: int, size: int) -> EmbeddingTable:
     """A table is decoded once, however many batches ask for its rows.
 
     Raises:
@@ -245,7 +245,7 @@ def _read_table(path: Path, mtime_ns: int, size: int) -> Table:
     if len(rows) != len(ids):
         twice = next(row_id for row, row_id in enumerate(ids) if rows[row_id] != row)
         raise DataError(f"{path}: id {twice} comes more than once; ids must be distinct")
-    return Table(path, rows, np.concatenate([vectors for _, vectors in parts]))
+    return EmbeddingTable(path, rows, np.concatenate([vectors for _, vectors in parts]))
 
 
 def _rows(path: Path, batch: Any) -> tuple[list[str], np.ndarray]:
