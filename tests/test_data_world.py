@@ -40,14 +40,8 @@ def folder(tmp_path):
 
 @pytest.fixture
 def use(monkeypatch):
-    """Makes the library read another folder; the packaged one again after the test."""
-
-    def use(folder):
-        monkeypatch.setattr(catalogue, "FOLDER", folder)
-        world.cache_clear()
-
-    yield use
-    world.cache_clear()
+    """Makes the library read another folder, until the test ends."""
+    return lambda folder: monkeypatch.setattr(catalogue, "FOLDER", folder)
 
 
 def edit(folder, name, old, new):
@@ -77,8 +71,7 @@ def test_a_thing_is_added_by_data_alone(folder, use):
 
 
 def test_the_packaged_world_is_read_once():
-    assert world() is world()
-    assert read_world(FOLDER) == world()
+    assert world() is world() is read_world(FOLDER)
 
 
 # --- mistakes -------------------------------------------------------------------------------------------------------

@@ -376,7 +376,6 @@ class World(NamedTuple):
     words: Words
 
 
-@cache
 def world() -> World:
     """The world of `assets/world`, read on first use.
 
@@ -386,8 +385,9 @@ def world() -> World:
     return read_world(FOLDER)
 
 
+@cache
 def read_world(folder: Path) -> World:
-    """The world that the files of a folder describe.
+    """The world that the files of a folder describe, read once.
 
     Raises:
         DataError: a file is not as it should be; names file, line, entry, and what was expected.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import NamedTuple
 
 from lexvl_anserini.data.world.catalogue import ANY, Sketch, world
@@ -67,7 +66,6 @@ class Stage(NamedTuple):
 # --- drawings -------------------------------------------------------------------------------------------------------
 
 
-@cache
 def looks(kind: str, pose: str | None) -> tuple[Sketch, ...]:
     """The drawings of a kind in a pose; of any pose where it has no drawings of its own."""
     if kind in world().people:
