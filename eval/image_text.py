@@ -11,11 +11,12 @@ import typer
 
 from eval import options
 from eval.measures.hit_rates import HEADINGS, caption_rows, with_judgements
-from eval.measures.inputs import Source, describe_run
+from eval.measures.inputs import JudgementSource, describe_run
 from eval.measures.measure_runs import labelled, measure_runs
 from eval.report.render import check_format, render
 from eval.report.tables import caption_table
 from lexvl_anserini.cli import Command, DataDir, Verbose
+from lexvl_anserini.manifest import CorpusRef
 
 Direction = Annotated[
     str | None, typer.Option(help="text-to-image, image-to-text or text-to-text; default: the run's.")
@@ -43,7 +44,7 @@ def caption_command(corpus: str, module: str) -> Command:
             cards = [replace(card, efficiency={}) for card in cards]
         if dataset is None:
             cards = [with_judgements(card, corpus) for card in cards]
-        source = Source(qrels, dataset, split, data_dir, direction=direction)
+        source = JudgementSource(qrels, CorpusRef(dataset or "", split, data_dir, direction=direction))
         measured = measure_runs(cards, source, list(HEADINGS))
         sys.stdout.write(render(caption_table(cards, measured), caption_rows(measured), output_format))
 

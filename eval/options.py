@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
-from eval.measures.inputs import Source
+from eval.measures.inputs import JudgementSource
 from lexvl_anserini.cli import DataDir
+from lexvl_anserini.manifest import CorpusRef
 
 Runs = Annotated[list[Path], typer.Option("--run", help="A run in TREC format, plain or .gz; repeat for several.")]
 Measures = Annotated[
@@ -44,9 +45,9 @@ class JudgementOptions:
     split: Split = None
     data_dir: DataDir = None
 
-    def source(self, escape_ids: bool = False) -> Source:
+    def source(self, escape_ids: bool = False) -> JudgementSource:
         """The judgements that the options name."""
-        return Source(self.qrels, self.dataset, self.split, self.data_dir, escape_ids)
+        return JudgementSource(self.qrels, CorpusRef(self.dataset or "", self.split, self.data_dir, escape_ids))
 
 
 @dataclass(frozen=True)

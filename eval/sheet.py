@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from eval import options
-from eval.report.answers import sample_queries, source_of, strips_of_queries, strips_of_run
+from eval.report.answers import answered_corpus, sample_queries, strips_of_queries, strips_of_run
 from eval.report.strips import draw_sheet
 from lexvl_anserini.cli import DataDir, Verbose, check_style, print_rows, run
 from lexvl_anserini.encoders.loading import load_encoder_of
@@ -55,14 +55,14 @@ def command(
         raise UsageError(f"{index} is {about.kind}; only the score of an impact index is a sum over terms")
     if (run_file is None) == (not queries) or (queries and query_ids):
         raise UsageError("give --run FILE (with --query-id Q for chosen topics), or --query TEXT")
-    from lexvl_anserini.data.dataset import load_dataset, noted_dataset
+    from lexvl_anserini.data.dataset import dataset_of
 
     opened = Index(index, about, about.counts["documents"])
     if run_file is None:
         model = load_encoder_of(about.encoder, checkpoint, None, device, vocabulary=about.vocabulary_digest)
-        strips = strips_of_queries(noted_dataset(about.corpus, data_dir), opened, model, queries or [], hits)
+        strips = strips_of_queries(dataset_of(about.corpus.ref.at(data_dir)), opened, model, queries or [], hits)
     else:
-        dataset = load_dataset(**source_of(run_file, about, data_dir))
+        dataset = dataset_of(answered_corpus(run_file, about, data_dir))
         model = load_encoder_of(
             about.encoder,
             checkpoint,

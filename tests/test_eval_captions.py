@@ -13,11 +13,11 @@ from typer.testing import CliRunner
 
 import eval.coco
 from eval.measures.hit_rates import HEADINGS, rsum, with_judgements
-from eval.measures.inputs import RunCard, Source
+from eval.measures.inputs import RunCard
 from eval.report.tables import caption_table
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.files import write_json
-from lexvl_anserini.manifest import RunManifest, manifest_path
+from lexvl_anserini.manifest import CorpusRef, RunManifest, manifest_path
 from lexvl_anserini.records import Measurement
 
 
@@ -94,12 +94,12 @@ def test_stored_vectors_have_their_own_judgements(coco, tmp_path):
 
 
 def test_other_runs_are_judged_by_the_commands_own_corpus():
-    def judged(dataset: str | None) -> Source:
-        source = Source(None, dataset, "val", direction="image-to-text")
-        return with_judgements(RunCard(Path("x"), "x", source), "coco").source
+    def judged(dataset: str) -> CorpusRef:
+        corpus = CorpusRef(dataset, "val", direction="image-to-text")
+        return with_judgements(RunCard(Path("x"), "x", corpus), "coco").corpus
 
-    assert judged("coco") == Source(None, "coco", "val", direction="image-to-text")
-    assert judged(None) == judged("beir/scifact") == judged("flickr30k") == Source(dataset="coco")
+    assert judged("coco") == CorpusRef("coco", "val", direction="image-to-text")
+    assert judged("") == judged("beir/scifact") == judged("flickr30k") == CorpusRef("coco")
     assert judged("embeddings:a/b").split == "val"
 
 

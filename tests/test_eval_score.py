@@ -193,7 +193,7 @@ def test_table_puts_data_sets_side_by_side(toy: Path, call: Callable):
         (
             ["--run", "a.trec"],
             2,
-            "a.trec: no manifest beside the run names its data set; give --qrels FILE or --dataset",
+            "a.trec: no manifest beside the run names its dataset; give --qrels FILE or --dataset",
         ),
         (["--run", "qrels.tsv", "--qrels", "qrels.tsv"], 1, "qrels.tsv line 1: 3 columns, expected 6"),
         (["--run", "a.trec", "--qrels", "empty.tsv"], 1, "empty.tsv: no judgement"),

@@ -19,11 +19,11 @@ from typer.testing import CliRunner
 import lexvl_anserini.queries.shared_terms
 from eval.report import strips
 from eval.report.answers import (
+    answered_corpus,
     first_relevant,
     hits_of,
     item_of,
     sample_queries,
-    source_of,
     strips_of_queries,
     strips_of_run,
 )
@@ -33,7 +33,7 @@ from lexvl_anserini.cli import make_app
 from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.engines.building import build_index
 from lexvl_anserini.errors import DataError, UsageError
-from lexvl_anserini.manifest import Manifest
+from lexvl_anserini.manifest import CorpusRef, Manifest
 from lexvl_anserini.queries.shared_terms import SharedTerm
 from lexvl_anserini.records import Document, Index, Qrel, ScoredDoc, Topic
 
@@ -230,10 +230,8 @@ def manifest_of(direction: str, split: str = "test") -> Manifest:
 
 def test_a_run_without_a_manifest_is_of_the_indexs_corpus(tmp_path):
     run = write_run_lines(tmp_path / "r.trec", "q1 Q0 a 1 9 t")
-    source = source_of(run, manifest_of("image-to-text"), None)
-    assert source == {
-        "name": "demo", "split": "test", "direction": "image-to-text", "data_dir": None, "escape_ids": False
-    }  # fmt: skip
+    corpus = answered_corpus(run, manifest_of("image-to-text"), None)
+    assert corpus == CorpusRef("demo", "test", None, False, "image-to-text")
 
 
 @pytest.mark.parametrize(
@@ -244,12 +242,10 @@ def test_a_run_without_a_manifest_is_of_the_indexs_corpus(tmp_path):
     ],
 )
 def test_a_run_over_another_index_is_refused(tmp_path, monkeypatch, about, told):
-    known = SimpleNamespace(
-        source=SimpleNamespace(dataset="demo", split="test", direction="text-to-image", data_dir=None, escape_ids=False)
-    )
+    known = SimpleNamespace(corpus=CorpusRef("demo", "test", direction="text-to-image"))
     monkeypatch.setattr("eval.report.answers.describe_run", lambda path: known)
     with pytest.raises(UsageError, match=told):
-        source_of(tmp_path / "r.trec", about, None)
+        answered_corpus(tmp_path / "r.trec", about, None)
 
 
 # --- from an index --------------------------------------------------------------------------------------------------

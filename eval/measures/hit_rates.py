@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from eval.measures.inputs import RunCard, Source
+from eval.measures.inputs import RunCard
 from eval.measures.metrics import means
+from lexvl_anserini.manifest import CorpusRef
 from lexvl_anserini.records import Measurement
 
 # Measure -> the papers' heading.
@@ -46,7 +47,5 @@ def with_judgements(card: RunCard, corpus: str) -> RunCard:
 
     `embeddings:<folder>` and `karpathy:<json>` do not say whose captions they contain, and have their own judgements.
     """
-    own = card.source.dataset
-    if own == corpus or (own is not None and ":" in own):
-        return card
-    return replace(card, source=Source(dataset=corpus))
+    own = card.corpus.name
+    return card if own == corpus or ":" in own else replace(card, corpus=CorpusRef(corpus))

@@ -1,4 +1,4 @@
-"""What a run is measured against: the judgements that the caller names, or those that the run's manifest knows."""
+"""The judgements of a run: those that the caller names, else those of the dataset in the run's manifest."""
 
 from __future__ import annotations
 
@@ -8,23 +8,22 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lexvl_anserini.errors import DataError, UsageError
-from lexvl_anserini.manifest import read_run_manifest
+from lexvl_anserini.manifest import CorpusRef, read_run_manifest
 from lexvl_anserini.records import Qrel
 
+# A reference without a name, for what the run's manifest completes.
+UNNAMED = CorpusRef("")
 
-class Source(NamedTuple):
-    """Where judgements come from: a file of qrels, else a data set by name; both None where nobody knows."""
+
+class JudgementSource(NamedTuple):
+    """Where judgements come from: a file of qrels, else a dataset, whose empty name is that of the run's manifest."""
 
     qrels: Path | None = None
-    dataset: str | None = None
-    split: str | None = None
-    data_dir: str | None = None
-    escape_ids: bool = False
-    direction: str | None = None
+    corpus: CorpusRef = UNNAMED
 
 
 class Judgements(NamedTuple):
-    """Judgements under a label for rows and messages; `remove_query` is the data set's rule, None if unknown."""
+    """Judgements under a label for rows and messages; `remove_query` is the dataset's rule, None if unknown."""
 
     label: str
     qrels: tuple[Qrel, ...]
@@ -33,24 +32,24 @@ class Judgements(NamedTuple):
 
 @dataclass(frozen=True)
 class RunCard:
-    """A run on disk and what its manifest tells of it; only the path for a run that was made elsewhere.
+    """A run on disk and the contents of its manifest; only the path for a run that another program wrote.
 
     system      the encoder's name and options, else the name of the file
-    source      the judgements of the topics it answers
-    hits        length of its lists at most
+    corpus      the dataset of the topics that it answers and of their judgements
+    hits        the largest length of its lists
     efficiency  figures by name (`ms_per_query`, `index_bytes`, ...), for tables
     """
 
     path: Path
     system: str
-    source: Source = Source()
+    corpus: CorpusRef = UNNAMED
     remove_query: bool = False
     efficiency: Mapping[str, float] = field(default_factory=dict)
     hits: int | None = None
 
 
 def system_name(encoder: Mapping[str, Any]) -> str:
-    """An encoder's name, with its options in brackets; a fusion's method and runs. The direction is the data set's.
+    """An encoder's name with its options in brackets, without the direction; a fusion's method and runs.
 
     >>> system_name({"name": "vdr", "options": {"pooling": "max", "top_k": 64}})
     'vdr (pooling=max, top_k=64)'
@@ -68,12 +67,12 @@ def system_name(encoder: Mapping[str, Any]) -> str:
 
 
 def run_name(file: str) -> str:
-    """A run's file name without what says that it is a run."""
+    """A run's file name without `.trec` and `.gz`."""
     return file.removesuffix(".gz").removesuffix(".trec")
 
 
 def describe_run(path: Path) -> RunCard:
-    """What is known of a run without reading it.
+    """The card of a run, without reading its lines.
 
     Raises:
         DataError: there is no such run.
@@ -87,57 +86,51 @@ def describe_run(path: Path) -> RunCard:
     return RunCard(
         path,
         system=system_name(manifest.encoder),
-        source=Source(
-            dataset=manifest.dataset or None,
-            split=manifest.split or None,
-            data_dir=manifest.data_dir,
-            escape_ids=bool(manifest.corpus.get("escape_ids")),
-            direction=manifest.corpus.get("direction"),
-        ),
+        corpus=manifest.judged or UNNAMED,
         remove_query=manifest.remove_query,
         efficiency=manifest.efficiency,
         hits=manifest.hits,
     )
 
 
-def choose_source(card: RunCard, asked: Source) -> Source:
-    """What the caller asked for, completed by what the run's manifest knows.
+def choose_source(card: RunCard, requested: JudgementSource) -> JudgementSource:
+    """The judgements that the caller names, completed by the run's manifest.
 
     Raises:
         UsageError: neither names judgements.
     """
-    if asked.qrels:
-        return asked
-    known = card.source if asked.dataset in (None, card.source.dataset) else Source()
-    source = Source(
-        dataset=asked.dataset or known.dataset,
-        split=asked.split or known.split,
-        data_dir=asked.data_dir or known.data_dir,
-        escape_ids=asked.escape_ids or known.escape_ids,
-        direction=asked.direction or known.direction,
+    if requested.qrels:
+        return requested
+    wanted = requested.corpus
+    known = card.corpus if wanted.name in ("", card.corpus.name) else UNNAMED
+    corpus = CorpusRef(
+        name=wanted.name or known.name,
+        split=wanted.split or known.split,
+        data_dir=wanted.data_dir or known.data_dir,
+        escape_ids=wanted.escape_ids or known.escape_ids,
+        direction=wanted.direction or known.direction,
     )
-    if source.dataset is None:
+    if not corpus.name:
         raise UsageError(
-            f"{card.path}: no manifest beside the run names its data set; give --qrels FILE or --dataset NAME"
+            f"{card.path}: no manifest beside the run names its dataset; give --qrels FILE or --dataset NAME"
         )
-    return source
+    return JudgementSource(corpus=corpus)
 
 
-def read_judgements(source: Source) -> Judgements:
+def read_judgements(source: JudgementSource) -> Judgements:
     """Reads all judgements of a source.
 
     Raises:
-        UnknownName: no data set of that name.
-        DataError: the data set's files, or the file of qrels, are missing or malformed.
+        UnknownName: no dataset of that name.
+        DataError: the dataset's files, or the file of qrels, are missing or malformed.
     """
     if source.qrels:
         from lexvl_anserini.data.topics import read_qrels
 
-        return Judgements(str(source.qrels), tuple(read_qrels(source.qrels, source.escape_ids)))
-    from lexvl_anserini.data.dataset import load_dataset
+        return Judgements(str(source.qrels), tuple(read_qrels(source.qrels, source.corpus.escape_ids)))
+    from lexvl_anserini.data.dataset import dataset_of
 
-    assert source.dataset is not None
-    dataset = load_dataset(source.dataset, source.split, source.data_dir, source.escape_ids, source.direction)
+    dataset = dataset_of(source.corpus)
     label = f"{dataset.name}/{dataset.split}"
     if dataset.direction != "text-to-text":
         label += f" {dataset.direction}"

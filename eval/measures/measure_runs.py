@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from eval.measures.inputs import Judgements, RunCard, Source, choose_source, read_judgements
+from eval.measures.inputs import Judgements, JudgementSource, RunCard, choose_source, read_judgements
 from eval.measures.metrics import evaluate, parse_measures
 from eval.measures.ties import TIES
 from lexvl_anserini.errors import UnknownName, UsageError
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 def measure_runs(
     cards: Iterable[RunCard],
-    source: Source,
+    source: JudgementSource,
     measures: Iterable[str],
     *,
     relevance_level: int = 1,
@@ -42,7 +42,7 @@ def measure_runs(
     if ties not in TIES:
         raise UnknownName("order of ties", ties, TIES)
     sources = [(card, choose_source(card, source)) for card in cards]
-    read: dict[Source, Judgements] = {}
+    read: dict[JudgementSource, Judgements] = {}
     measured = []
     for card, chosen in sources:
         if card.hits is not None and (

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from eval.measures.inputs import describe_run
 from eval.report.strips import Cell, Item, Strip
 from lexvl_anserini.encoders.encoder import as_lexical
 from lexvl_anserini.errors import DataError, UsageError
-from lexvl_anserini.manifest import Manifest, read_run_manifest
+from lexvl_anserini.manifest import CorpusRef, Manifest, read_run_manifest
 from lexvl_anserini.queries.query_source import typed_topic
 from lexvl_anserini.queries.shared_terms import Explanation, encoded, explain, warn_of_other_scores, with_cuts
 from lexvl_anserini.ranking.runs import in_rank_order, read_run
@@ -24,24 +24,28 @@ if TYPE_CHECKING:
 OWN_TERMS = 6
 
 
-def source_of(run_path: Path, about: Manifest, data_dir: str | None) -> dict[str, Any]:
-    """The dataset that a run answers, as `load_dataset` takes it: by the run's manifest, else by the index's.
+def answered_corpus(run_path: Path, about: Manifest, data_dir: str | None) -> CorpusRef:
+    """The dataset that a run answers: by the run's manifest, completed by the index's.
 
     Raises:
         DataError: there is no such run.
         UsageError: the run is about other documents than the index's.
     """
-    known, corpus = describe_run(run_path).source, about.corpus
-    indexed = {"direction": corpus.get("direction"), "name": corpus["name"], "split": corpus.get("split")}
-    of_run = {"direction": known.direction, "name": known.dataset, "split": known.split}
-    for key, value in of_run.items():
-        if known.dataset and value and indexed[key] and value != indexed[key]:
-            raise UsageError(f"{run_path}: a run over {value}, but the index is of {indexed[key]}; name its own index")
-    return {
-        **{key: of_run[key] or indexed[key] or None for key in of_run},
-        "data_dir": data_dir or known.data_dir or corpus.get("data_dir"),
-        "escape_ids": known.escape_ids or bool(corpus.get("escape_ids")),
-    }
+    known, indexed = describe_run(run_path).corpus, about.corpus.ref
+    for of_run, of_index in (
+        (known.direction, indexed.direction),
+        (known.name, indexed.name),
+        (known.split, indexed.split),
+    ):
+        if known.name and of_run and of_index and of_run != of_index:
+            raise UsageError(f"{run_path}: a run over {of_run}, but the index is of {of_index}; name its own index")
+    return CorpusRef(
+        name=known.name or indexed.name,
+        split=known.split or indexed.split,
+        data_dir=data_dir or known.data_dir or indexed.data_dir,
+        escape_ids=known.escape_ids or indexed.escape_ids,
+        direction=known.direction or indexed.direction,
+    )
 
 
 def sample_queries(run_path: Path, count: int) -> list[str]:
