@@ -160,8 +160,8 @@ class TimedTower:
         self.forward_s += time.perf_counter() - started
         return weights
 
-    def _timed_batches(self, inputs: Sequence[Any], batch_size: int) -> Iterator[Any]:
-        stream = self.batches(inputs, batch_size)
+    def _timed_batches(self, *arguments: Any) -> Iterator[Any]:
+        stream = self.batches(*arguments)
         while True:
             started = time.perf_counter()
             batch = next(stream, None)
