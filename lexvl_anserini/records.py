@@ -82,14 +82,14 @@ class ImpactDocument(NamedTuple):
 
 
 class ImpactQuery(NamedTuple):
-    """What an impact index is asked: a topic's id and the weight (int >= 1) of each of its terms."""
+    """A query of an impact index: a topic's id and the weight (int >= 1) of each of its terms."""
 
     query_id: str
     vector: Mapping[str, int]
 
 
 class DenseQuery(NamedTuple):
-    """What a dense index is asked: a topic's id and its vector, float32 [D]."""
+    """A query of a dense index: a topic's id and its vector, float32 [D]."""
 
     query_id: str
     vector: np.ndarray

@@ -251,7 +251,7 @@ def test_pictures_of_all_modes_and_sizes(any_model, tmp_path):
 
 
 def test_what_cannot_be_read_is_skipped_if_told(any_model, tmp_path):
-    """A broken picture has a row of zeros and is told; all else has the row that it has without it."""
+    """A broken image has a row of zeros and is reported; all else has the row that it has without it."""
     model, about = any_model
     for tower in towers(model):
         inputs, policy = inputs_for(tower, about), OnError("skip")

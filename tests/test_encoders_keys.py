@@ -25,7 +25,7 @@ UNUSED = re.compile(
     r"|.*(_m\.|crossattention|relative_position_index|decoder_heads).*|.*queue.*|(.*\.)?decoder\.(weight|bias)"
     r"|encode_text\.text_projection.*|.*\.predictions\.bias|lm_head\..*|text_decoder\..*"
 )
-# Keys whose shapes say how large the model is; a tokenizer or a codebook of another size is told as such.
+# Keys whose shapes say how large the model is; the error for a tokenizer or a codebook of another size says so.
 SIZES = re.compile(r".*(embedding|conv1|space_dict|vocab_projector|proj|bias_table|predictions|cls|decoder)(s?\..*)?")
 
 ROWS: dict[str, Tiny] = {}
@@ -103,7 +103,7 @@ def own_name(key: str) -> str:
     return ".".join(key.split(".")[-2:])
 
 
-# Their keys are told by the names of Hugging Face's layout, into which LAVIS' are translated.
+# Errors give their keys by the names of Hugging Face's layout, into which LAVIS' are translated.
 TRANSLATED = ("albef", "blip")
 
 

@@ -1,4 +1,4 @@
-"""The commands: what they print, where judgements come from, and how bad input is told."""
+"""The commands: what they print, where judgements come from, and their errors for bad input."""
 
 from __future__ import annotations
 

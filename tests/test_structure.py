@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import configparser
 import importlib
 import pkgutil
 import re
 import subprocess
 import sys
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -146,3 +148,88 @@ def test_no_file_names_a_place_on_a_machine():
 
 def test_golden_files_stay_small():
     assert sum(path.stat().st_size for path in (ROOT / "tests/golden").rglob("*") if path.is_file()) <= 10 << 20
+
+
+def sources():
+    """Dotted name -> syntax tree, of every module of both packages."""
+    trees = {}
+    for package in ("lexvl_anserini", "eval"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+            trees[name] = ast.parse(path.read_text(encoding="utf-8"))
+    return trees
+
+
+def imports(tree):
+    """Dotted names that a module imports, at its top or within functions, but not for types only."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            yield from names & SOURCES.keys() or {node.module}
+        else:
+            yield from imports(node)
+
+
+SOURCES = sources()
+GRAPH = {name: {found for found in imports(tree) if found in SOURCES} - {name} for name, tree in SOURCES.items()}
+
+
+def definitions(*kinds):
+    """(module, node) of every definition of these kinds in both packages."""
+    return [(name, node) for name, tree in SOURCES.items() for node in ast.walk(tree) if isinstance(node, kinds)]
+
+
+def test_modules_do_not_import_each_other_in_a_circle():
+    """Imports within functions count. Names of modules that registries hold as text do not: they are data."""
+    try:
+        TopologicalSorter(GRAPH).prepare()
+    except CycleError as error:
+        pytest.fail(f"import circle: {' <- '.join(error.args[1])}")
+
+
+# What commands share: their options, and the one command of all captioned image datasets.
+OF_COMMANDS = {"lexvl_anserini.cli", "eval.options", "eval.image_text", "eval.efficiency.suite"}
+# Measures whole commands, each in a process of its own.
+RUNS_COMMANDS = {"eval.efficiency.process"}
+
+
+def test_only_commands_import_the_command_line():
+    commands = {*COMMANDS.values(), *OF_COMMANDS, *(name for name in SOURCES if name.endswith(".__main__"))}
+    for name in SOURCES.keys() - commands - RUNS_COMMANDS:
+        found = {imported for imported in imports(SOURCES[name]) if imported.split(".")[0] == "typer"}
+        found |= GRAPH[name] & {*COMMANDS.values(), "lexvl_anserini.cli"}
+        assert not found, f"{name} imports {', '.join(sorted(found))}"
+
+
+# Functions that may have more than ten parameters, and why.
+WIDE = {
+    "lexvl_anserini.queries.retrieval.search_index": "public: its parameters are those of the released API",
+    "lexvl_anserini.encoders.stair.load_stair": "the parameters of a loader are the options of its encoder (--set)",
+    "lexvl_anserini.encoders.joint.load_joint": "the parameters of a loader are the options of its encoder (--set)",
+}
+
+
+def test_functions_have_few_parameters():
+    """At most 10 in library functions. Those of a command are its options, which dataclasses may group."""
+    wide = {}
+    for name, node in definitions(ast.FunctionDef, ast.AsyncFunctionDef):
+        arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+        count = len([argument for argument in arguments if argument.arg not in ("self", "cls")])
+        if count > (20 if node.name == "command" and name in COMMANDS.values() else 10):
+            wide[f"{name}.{node.name}"] = count
+    assert wide.keys() <= WIDE.keys(), wide
+
+
+@pytest.mark.parametrize(
+    "folder,most", [("lexvl_anserini", 20), ("lexvl_anserini/encoders", 24), ("eval", 14)], ids=str
+)
+def test_rooms_have_few_loose_modules(folder, most):
+    """Modules that lie in a folder itself; of `eval/` those that are no command. New ideas get rooms of their own."""
+    modules = {path.stem for path in (ROOT / folder).glob("*.py")} - {"__init__"}
+    if folder == "eval":
+        modules -= {name.removeprefix("eval.") for name in COMMANDS.values()}
+    assert len(modules) <= most, sorted(modules)

@@ -157,7 +157,7 @@ def captioned_images(path: Path, split: str, escape_ids: bool = False) -> tuple[
 
 @lru_cache(maxsize=2)
 def _read(path: Path, split: str, escape_ids: bool, mtime_ns: int, size: int) -> tuple[CaptionedImage, ...]:
-    """A file is decoded once, however often its documents, topics and qrels are asked for."""
+    """Decodes a file once, however often its documents, topics and qrels are read."""
     images = tuple(read_karpathy(path, MERGED.get(split, frozenset({split})), escape_ids))
     _refuse_repeated(path, "imgid", [image.image_id for image in images])
     _refuse_repeated(path, "sentid", [caption.caption_id for image in images for caption in image.captions])

@@ -159,7 +159,7 @@ def _names_in(members: Iterable[str]) -> Iterator[str]:
 
 
 def _to_read(entry: os.DirEntry[str]) -> bool:
-    """A file, or a link to nothing: what cannot be read is told, not left out."""
+    """A file, or a broken link: reading it raises, and nothing is left out silently."""
     return entry.is_file() or (entry.is_symlink() and not entry.is_dir())
 
 

@@ -21,7 +21,7 @@ _QRELS_HEADER = ("query-id", "corpus-id", "score")
 
 
 def is_file_of_topics(name: str) -> bool:
-    """Whether topics are asked for as a file rather than as a data set's.
+    """Whether a name of topics is that of a file rather than of a dataset.
 
     Raises:
         DataError: a file's name, and no such file.

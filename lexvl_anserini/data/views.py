@@ -33,7 +33,7 @@ class Captioned(Protocol):
 
     @property
     def captions(self) -> Sequence[Caption]:
-        """The captions, perhaps made when they are asked for."""
+        """The captions; an implementation may generate them on each call."""
 
 
 # The images, from the start at each call.
