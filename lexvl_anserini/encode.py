@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -46,16 +45,16 @@ from lexvl_anserini.encoders.cards import (
 )
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.errors import UnknownName, UsageError
-from lexvl_anserini.manifest import Manifest
+from lexvl_anserini.manifest import CorpusRef, Manifest
 from lexvl_anserini.progress import silent
-from lexvl_anserini.queries.query_source import load_topics
+from lexvl_anserini.queries.query_source import TopicSource, load_topics
 from lexvl_anserini.queries.query_vectors import encode_topics
 
 if TYPE_CHECKING:
+    from lexvl_anserini.data.checks import CheckedCorpus
     from lexvl_anserini.data.dataset import Dataset
     from lexvl_anserini.encoders.encoder import Encoder
     from lexvl_anserini.quantise import Quantiser
-    from lexvl_anserini.records import Topic
     from lexvl_anserini.shards.layout import Layout, Part
 
 # Not __name__, which is "__main__" when the module runs as the command.
@@ -107,12 +106,12 @@ def describe_encoder(name: str, style: str = "text") -> str:
 
 def report(manifest: Manifest, output: Path, seconds: float) -> dict[str, Any]:
     """The rows that the command prints: counts, clipped and dropped shares, size and time."""
-    counts = dict(manifest.counts)
+    counts = manifest.counts
     rows: dict[str, Any] = {"output": str(output), "encoder": manifest.encoder.name, **counts}
-    if postings := counts.get("postings"):
-        rows["postings_per_document"] = round(postings / counts["documents"], 1)
-        rows["clipped_share"] = round(counts["clipped"] / postings, 6)
-        rows["dropped_share"] = round(counts["dropped"] / (postings + counts["dropped"]), 6)
+    if postings := counts.postings:
+        rows["postings_per_document"] = round(postings / counts.documents, 1)
+        rows["clipped_share"] = round(counts.clipped / postings, 6)
+        rows["dropped_share"] = round(counts.dropped / (postings + counts.dropped), 6)
     if manifest.quantiser:
         rows["scale"] = manifest.quantiser["document"]["scale"]
     rows["bytes"] = sum(shard["bytes"] for shard in manifest.shards)
@@ -122,14 +121,13 @@ def report(manifest: Manifest, output: Path, seconds: float) -> dict[str, Any]:
 
 
 def estimate(
-    dataset: Dataset, model: Encoder, batch_size: int, on_error: OnError = FAIL, part: Part | None = None
+    corpus: CheckedCorpus, model: Encoder, batch_size: int, on_error: OnError = FAIL, part: Part | None = None
 ) -> dict[str, Any]:
     """The number of documents of a corpus or a part, and the time that encoding will take, from a sample of them."""
-    from lexvl_anserini.data.checks import check_corpus
     from lexvl_anserini.quantise import Quantiser, SideQuantiser
     from lexvl_anserini.shards.writing import calibration_sample, encode_shard
 
-    summary = check_corpus(dataset.documents, dataset.name)
+    dataset, summary = corpus
     sample = calibration_sample(dataset.documents(), summary.documents)[:DRY_RUN_SAMPLE]
     plain = Quantiser(document=SideQuantiser("peak", 8))
     started = time.perf_counter()
@@ -171,25 +169,19 @@ class InputOptions:
         if self.topics and not self.output:
             raise UsageError("--topics needs --output, for example --output queries.jsonl.gz")
 
-    def read_topics(self) -> tuple[Iterator[Topic] | None, dict[str, Any]]:
-        """The topics to encode and their origin; None for a corpus."""
-        if not self.topics:
-            return None, {}
-        return load_topics(self.topics, self.data_dir, self.escape_ids, natural_direction(self.encoder, self.direction))
+    def ref(self, name: str, split: str | None = None) -> CorpusRef:
+        """The dataset of a name, in the direction that the encoder reads."""
+        return CorpusRef(name, split, self.data_dir, self.escape_ids, natural_direction(self.encoder, self.direction))
 
-    def read_corpus(self) -> Dataset:
-        """The corpus; unless topics are encoded, its first document is read, before an encoder is loaded.
+    def load_topics(self) -> TopicSource | None:
+        """The topics to encode; None for a corpus."""
+        return load_topics(self.ref(self.topics)) if self.topics else None
 
-        Raises:
-            LexvlError: the corpus cannot be read.
-        """
-        from lexvl_anserini.data.dataset import load_dataset
+    def load_corpus(self) -> Dataset:
+        """The corpus to encode; with topics, it decides their direction."""
+        from lexvl_anserini.data.dataset import dataset_of
 
-        direction = natural_direction(self.encoder, self.direction)
-        dataset = load_dataset(self.corpus, self.split, self.data_dir, self.escape_ids, direction)
-        if not self.topics:
-            next(dataset.documents(), None)
-        return dataset
+        return dataset_of(self.ref(self.corpus, self.split))
 
     def target(self, encoder: str, part: Part | None) -> Path:
         """The output."""
@@ -342,6 +334,7 @@ def command(
 
     Example: python -m lexvl_anserini.encode --corpus demo --encoder bag-of-tokens --output impacts/demo
     """
+    from lexvl_anserini.data.checks import CheckedCorpus, checked
     from lexvl_anserini.shards.writing import write_impacts
 
     check_style(style)
@@ -350,23 +343,25 @@ def command(
         return
     given.check()
     part = parts.part(given.topics)
-    topics, origin = given.read_topics()
-    dataset, quantiser, layout = given.read_corpus(), quantised.load(), shards.layout()
+    topics, dataset = given.load_topics(), given.load_corpus()
+    quantiser, layout = quantised.load(), shards.layout()
+    # The corpus is checked before the encoder is loaded: a corpus that cannot be read fails at once.
+    inputs = topics or checked(dataset)
     model = encoder.load(given, dataset.direction)
     target, batch_size = given.target(model.name, part), encoder.batch_size
     if dry_run:
         rows = plan(given, target, model)
-        if topics is not None:
-            rows["topics"] = sum(1 for _ in topics)
+        if isinstance(inputs, CheckedCorpus):
+            rows |= estimate(inputs, model, batch_size, OnError(parts.on_error), part)
         else:
-            rows |= estimate(dataset, model, batch_size, OnError(parts.on_error), part)
-    elif topics is not None:
-        rows = encode_topics(model, topics, origin, quantiser, target, batch_size, overwrite)
+            rows["topics"] = inputs.count()
+    elif not isinstance(inputs, CheckedCorpus):
+        rows = encode_topics(model, inputs, quantiser, target, batch_size, overwrite)
     else:
         started = time.perf_counter()
         with progress_bar(f"encode {given.corpus} with {model.name}", None) as progress:
             manifest = write_impacts(
-                dataset, model, target, quantiser, layout, batch_size, overwrite, progress, parts.on_error, part
+                inputs, model, target, quantiser, layout, batch_size, overwrite, progress, parts.on_error, part
             )
         rows = report(manifest, target, time.perf_counter() - started)
     print_rows(rows, style)

@@ -54,7 +54,7 @@ def command(
 
     Example: python -m lexvl_anserini.rerank --run runs/demo.svdr.trec --output runs/demo.svdr-reranked.trec
     """
-    from lexvl_anserini.data.dataset import noted_dataset
+    from lexvl_anserini.data.dataset import dataset_of
 
     cli.check_style(style)
     about = manifest_of_run(run)
@@ -62,7 +62,7 @@ def command(
     wanted = reranked_manifest(about, model, depth)
     written = finished_run(output, wanted, overwrite)
     if written is None:
-        documents = noted_dataset(about.corpus, data_dir).documents
+        documents = dataset_of(about.corpus.ref.at(data_dir)).documents
         stream = topics_of_run(about, topics, data_dir)
         lists = rerank_lists(stream, lists_of(run), model, documents, depth, batch_size)
         written = write_run(output, lists, wanted, tag=f"{model.name}-reranked")

@@ -187,7 +187,7 @@ def read_pruning_inputs(
         UsageError: the shards hold no impacts.
         DataError: there is no topic.
     """
-    from lexvl_anserini.data.dataset import noted_dataset
+    from lexvl_anserini.data.dataset import dataset_of
     from lexvl_anserini.encoders.loading import load_encoder_of
     from lexvl_anserini.manifest import read_manifest
     from lexvl_anserini.queries.query_source import topic_source, vocabulary_file
@@ -204,8 +204,6 @@ def read_pruning_inputs(
     if isinstance(queries[0], Topic):
         model = load_encoder_of(manifest.encoder, checkpoint, device=device, vocabulary=manifest.vocabulary_digest)
         queries = list(encode_queries(model, queries, manifest))
-    if not source.dataset:
+    if source.judged is None:
         return queries, [], False
-    judged = {**manifest.corpus, "name": source.dataset, "split": source.split, "data_dir": source.data_dir}
-    dataset = noted_dataset(judged)
-    return queries, list(dataset.qrels()), source.remove_query
+    return queries, list(dataset_of(source.judged).qrels()), source.remove_query

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from lexvl_anserini.errors import UnknownName, UsageError
-from lexvl_anserini.manifest import CorpusRef, EncodedCorpus
+from lexvl_anserini.manifest import CorpusRef
 from lexvl_anserini.records import Document, Qrel, Topic
 from lexvl_anserini.registry import DATASETS, resolve
 
@@ -97,11 +96,6 @@ def dataset_of(ref: CorpusRef) -> Dataset:
     family = ref.name.split(":", 1)[0].split("/", 1)[0]
     load: Callable[[CorpusRef], Dataset] = resolve("corpus", family, DATASETS)
     return load(ref)
-
-
-def noted_dataset(corpus: Mapping[str, Any], data_dir: str | None = None) -> Dataset:
-    """Loads the dataset of a manifest's `corpus`; `data_dir` replaces its data folder."""
-    return dataset_of(EncodedCorpus(corpus).ref.at(data_dir))
 
 
 def checked_split(ref: CorpusRef, split_in_name: str | None) -> str | None:

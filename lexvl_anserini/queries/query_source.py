@@ -1,9 +1,9 @@
-"""The queries of a search: topics of a dataset or a file, encoded queries of a file, or one that the user types."""
+"""The queries of a search: topics of a dataset or a file, or queries that are encoded already."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from lexvl_anserini.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.files import file_sha256, read_json
-from lexvl_anserini.manifest import Manifest, manifest_path
+from lexvl_anserini.manifest import CorpusRef, Manifest, manifest_path
 from lexvl_anserini.queries.clauses import Clause, Query, terms_of
 from lexvl_anserini.records import ImpactQuery, Topic
 from lexvl_anserini.vocabulary import VOCABULARY
 
 if TYPE_CHECKING:
+    from lexvl_anserini.data.dataset import Dataset
     from lexvl_anserini.encoders.encoder import Encoder
 
 # The id of a query that the user types.
@@ -27,26 +28,36 @@ TYPED = "query"
 class TopicSource:
     """Where topics come from.
 
-    stream        reads them from the start: topics, or encoded queries
-    label         the name that the user gave
-    dataset, split, data_dir   of their judgements; empty for a file
+    stream        starts a stream of topics that are to be encoded, or of encoded queries
+    label         as the user named them
+    judged        the dataset of their judgements; None for a file of no known dataset
     remove_query  the dataset's rule
     sha256        of a file
-    encoded       whether they are encoded queries
+    encoded       True if they are vectors already
     """
 
     stream: Callable[[], Iterator[Query]]
     label: str
-    dataset: str = ""
-    split: str = ""
-    data_dir: str | None = None
+    judged: CorpusRef | None = None
     remove_query: bool = False
     sha256: str = ""
     encoded: bool = False
 
+    @classmethod
+    def of(cls, dataset: Dataset) -> TopicSource:
+        """The topics of a dataset."""
+        return cls(dataset.topics, f"{dataset.name}/{dataset.split}", dataset.ref, dataset.remove_query)
+
     def count(self) -> int:
         """The number of topics, by reading them once."""
         return sum(1 for _ in self.stream())
+
+    def to_json(self) -> dict[str, Any]:
+        """For the manifest of encoded queries: the dataset and its rule; empty for a file."""
+        if self.judged is None:
+            return {}
+        judged = {"dataset": self.judged.name, "split": self.judged.split or "", "data_dir": self.judged.data_dir}
+        return {**judged, "remove_query": self.remove_query}
 
 
 def read_queries(path: Path, index: Path, manifest: Manifest, vocabulary: Path | None = None) -> Iterator[ImpactQuery]:
@@ -85,48 +96,46 @@ def read_queries(path: Path, index: Path, manifest: Manifest, vocabulary: Path |
 def topic_source(
     topics: str | None, index: Path, manifest: Manifest, data_dir: str | None, vocabulary: Path | None
 ) -> TopicSource:
-    """Finds the topics: a file of topics or of encoded queries, a dataset's split, or the corpus's own.
+    """Finds the topics: a file of topics or of encoded queries, a dataset's split, or those of the corpus.
 
     Raises:
         LexvlError: as `load_dataset`, `read_topics` and `read_queries`.
     """
-    from lexvl_anserini.data.dataset import noted_dataset
+    from lexvl_anserini.data.dataset import dataset_of
     from lexvl_anserini.data.topics import is_file_of_topics, read_topics
 
     if topics and is_file_of_topics(topics):
         path = Path(topics)
-        escape_ids = bool(manifest.corpus.get("escape_ids"))
+        escape_ids, direction = manifest.corpus.escape_ids, manifest.corpus.direction
         stream: Callable[[], Iterator[Query]] = partial(read_topics, path, escape_ids)
+        judged: CorpusRef | None = None
         origin: dict[str, Any] = {}
         encoded = _holds_vectors(path)
         if encoded:
             stream = partial(read_queries, path, index, manifest, vocabulary)
             beside = manifest_path(path)
             origin = read_json(beside, "manifest of the queries").get("topics") or {} if beside.is_file() else {}
-        if origin and data_dir:
-            origin = {**origin, "data_dir": data_dir}
-        return TopicSource(stream, path.name, sha256=file_sha256(path), encoded=encoded, **origin)
-    source = {**manifest.corpus, "name": topics, "split": None} if topics else manifest.corpus
-    dataset = noted_dataset(source, data_dir)
-    label = f"{dataset.name}/{dataset.split}"
-    return TopicSource(dataset.topics, label, dataset.name, dataset.split, dataset.data_dir, dataset.remove_query)
+        if origin:
+            folder = data_dir or origin["data_dir"]
+            judged = CorpusRef(origin["dataset"], origin["split"] or None, folder, escape_ids, direction)
+        rule = bool(origin.get("remove_query"))
+        return TopicSource(stream, path.name, judged, rule, file_sha256(path), encoded)
+    ref = manifest.corpus.ref.at(data_dir)
+    return TopicSource.of(dataset_of(replace(ref, name=topics, split=None) if topics else ref))
 
 
-def load_topics(
-    topics: str, data_dir: str | None, escape_ids: bool, direction: str | None = None
-) -> tuple[Iterator[Topic], dict[str, Any]]:
-    """The topics of a dataset's split, or of a file if there is one of that name; and their origin.
+def load_topics(ref: CorpusRef) -> TopicSource:
+    """The topics of a dataset's split, or of a file if there is one of that name.
 
-    The origin has dataset, split, data_dir and remove_query; it is empty for a file.
+    Raises:
+        LexvlError: as `load_dataset` and `read_topics`.
     """
-    from lexvl_anserini.data.dataset import load_dataset
+    from lexvl_anserini.data.dataset import dataset_of
     from lexvl_anserini.data.topics import is_file_of_topics, read_topics
 
-    if is_file_of_topics(topics):
-        return read_topics(Path(topics)), {}
-    dataset = load_dataset(topics, None, data_dir, escape_ids, direction)
-    origin = {"dataset": dataset.name, "split": dataset.split, "data_dir": data_dir}
-    return dataset.topics(), {**origin, "remove_query": dataset.remove_query}
+    if is_file_of_topics(ref.name):
+        return TopicSource(partial(read_topics, Path(ref.name)), ref.name)
+    return TopicSource.of(dataset_of(ref))
 
 
 def typed_topic(text: str | None, image: str | None) -> Topic:

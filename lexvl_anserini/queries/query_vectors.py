@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -17,6 +17,7 @@ from lexvl_anserini.records import DenseQuery, ImpactQuery, Topic
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
     from lexvl_anserini.quantise import Quantiser
+    from lexvl_anserini.queries.query_source import TopicSource
 
 # Topics encoded at once: enough to sort by length, few enough for flat memory.
 PIECE = 1024
@@ -60,8 +61,7 @@ def quantised_queries(
 
 def encode_topics(
     model: Encoder,
-    topics: Iterable[Topic],
-    origin: Mapping[str, Any],
+    topics: TopicSource,
     quantiser: Quantiser,
     output: Path,
     batch_size: int = 32,
@@ -70,7 +70,6 @@ def encode_topics(
     """Writes encoded topics to one file, and beside it a manifest with their encoder and origin.
 
     Args:
-        origin: dataset, split, data_dir and remove_query of the topics; empty for topics of a file.
         quantiser: of both sides; only its query side is used.
         output: JSON lines, gzipped if the name ends in .gz.
         overwrite: replace the file.
@@ -87,14 +86,15 @@ def encode_topics(
         raise ArtefactError(f"{output}: exists; --overwrite replaces it")
     query_tower = as_lexical(model.query)
     quantiser = quantiser.for_towers(query_tower.binary, as_lexical(model.document).binary)
-    queries = quantised_queries(model, topics, quantiser, None, batch_size)
+    stream = cast(Iterator[Topic], topics.stream())
+    queries = quantised_queries(model, stream, quantiser, None, batch_size)
     count = write_queries(cast(Iterator[ImpactQuery], queries), output)
     vocabulary = query_tower.vocabulary
     about = {
         "encoder": model.identity(),
         "quantiser": quantiser.to_json(),
         "vocabulary": {"size": len(vocabulary), "digest": vocabulary.digest},
-        "topics": dict(origin),
+        "topics": topics.to_json(),
         "counts": {"topics": count},
     }
     write_json(manifest_path(output), about)

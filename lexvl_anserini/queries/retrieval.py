@@ -293,9 +293,9 @@ class IndexSearch:
         return RunManifest(
             topics=source.label,
             topics_sha256=source.sha256,
-            dataset=source.dataset,
-            split=source.split,
-            data_dir=source.data_dir,
+            dataset=source.judged.name if source.judged else "",
+            split=(source.judged.split or "") if source.judged else "",
+            data_dir=source.judged.data_dir if source.judged else None,
             corpus=about.corpus,
             encoder=self.encoder.entry(about, self.refinement_note),
             quantiser=about.quantiser,
@@ -332,12 +332,12 @@ def texts_of(documents: list[ScoredDoc], index: Index, data_dir: str | None) -> 
     Raises:
         LexvlError: the corpus is not where it was.
     """
-    from lexvl_anserini.data.dataset import noted_dataset
+    from lexvl_anserini.data.dataset import dataset_of
 
     engine = engine_of(index.path, index.manifest.kind)
     if (stored := engine.stored_texts(index.path, [document.doc_id for document in documents])) is not None:
         return stored
-    dataset = noted_dataset(index.manifest.corpus, data_dir)
+    dataset = dataset_of(index.manifest.corpus.ref.at(data_dir))
     wanted = {document.doc_id for document in documents}
     return {d.doc_id: d.contents or str(d.image or "") for d in dataset.documents() if d.doc_id in wanted}
 

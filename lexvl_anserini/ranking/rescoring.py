@@ -155,11 +155,11 @@ def encoder_of_run(path: Path, weight: float, data_dir: str | None, device: str)
     Raises:
         ArtefactError: no manifest, or another checkpoint than the run's.
     """
-    from lexvl_anserini.data.dataset import noted_dataset
+    from lexvl_anserini.data.dataset import dataset_of
 
     about = manifest_of_run(path)
     model = load_encoder_of(about.encoder, device=device)
-    return WeightedEncoder(model, weight, noted_dataset(about.corpus, data_dir).documents)
+    return WeightedEncoder(model, weight, dataset_of(about.corpus.ref.at(data_dir)).documents)
 
 
 def manifest_of_run(path: Path) -> RunManifest:
@@ -185,15 +185,14 @@ def topics_of_run(about: RunManifest, topics: str | None, data_dir: str | None) 
     Raises:
         UsageError: the run's topics came from a file, and `topics` does not name it.
     """
-    from lexvl_anserini.data.dataset import noted_dataset
+    from lexvl_anserini.data.dataset import dataset_of
     from lexvl_anserini.data.topics import read_topics
 
     if topics is not None:
-        return read_topics(Path(topics), bool(about.corpus.get("escape_ids")))
-    if not about.dataset:
+        return read_topics(Path(topics), about.corpus.escape_ids)
+    if about.judged is None:
         raise UsageError(f"the topics came from the file {about.topics}; name it with --topics")
-    source = {**about.corpus, "name": about.dataset, "split": about.split, "data_dir": about.data_dir}
-    return noted_dataset(source, data_dir).topics()
+    return dataset_of(about.judged.at(data_dir)).topics()
 
 
 def hybrid_manifest(runs: Sequence[Path], weights: Sequence[float], candidates: int, hits: int) -> RunManifest:
