@@ -1,7 +1,7 @@
 """Float weights -> integer impacts: impact = round(weight * scale), clipped to 2^bits - 1, zeros dropped.
 
-One `Quantiser` holds both sides and is saved in the manifest, so that an index and its queries always agree. Lucene
-sums scores in float32, which is exact below 2^24: no score may reach it.
+One `Quantiser` has both sides. The manifest saves it, so that an index and its queries always agree. Lucene sums scores
+in float32, which is exact below 2^24: no score may reach that value.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lexvl_anserini.errors import ArtefactError, LexvlError, UsageError
 from lexvl_anserini.records import SCORE_LIMIT
 
 # calibrated  scale = (2^bits - 1) / the percentile of a sample's largest weights
-# peak        every vector by itself: its largest weight becomes 2^bits - 1 (a query's own ranking is unaffected)
+# peak        each vector by itself: its largest weight becomes 2^bits - 1 (the ranking of a query does not change)
 # fixed       the given scale
 # binary      every weight becomes 1
 Scheme = Literal["calibrated", "peak", "fixed", "binary"]
@@ -29,7 +29,7 @@ class SideQuantiser:
 
     scheme      see `Scheme`
     bits        impacts are clipped to 2^bits - 1; None does not clip (only `fixed`)
-    scale       impacts per unit of weight; None until calibrated, and for peak and binary
+    scale       impacts per unit of weight; None before calibration, and for peak and binary
     percentile  of the per-vector maxima of the sample that becomes the largest impact (calibrated)
     """
 
@@ -61,9 +61,9 @@ class SideQuantiser:
         return None if self.bits is None else (1 << self.bits) - 1
 
     def calibrate(self, sample: sparse.csr_matrix) -> SideQuantiser:
-        """Sets the scale from sample vectors [n, V]; other schemes than `calibrated` need none and return themselves.
+        """Sets the scale from sample vectors [n, V]; schemes other than `calibrated` stay as they are.
 
-        A sample without a single weight gives scale 1.
+        A sample without any weight gives scale 1.
         """
         if self.scheme != "calibrated":
             return self
@@ -74,17 +74,17 @@ class SideQuantiser:
         return replace(self, scale=self.largest / top)
 
     def requested(self) -> dict[str, Any]:
-        """What the user asked for, without what calibration found: equal requests make equal artefacts."""
+        """The request of the user, without the scale that calibration found: equal requests give equal artefacts."""
         return {**asdict(self), "scale": None if self.scheme == "calibrated" else self.scale}
 
     def effect(self) -> dict[str, Any]:
-        """What impacts depend on, however the scale was found."""
+        """The values that impacts depend on, whether the scale was calibrated or given."""
         scheme = "fixed" if self.scheme == "calibrated" else self.scheme
         return {"scheme": scheme, "bits": self.bits, "scale": self.scale}
 
 
 class Quantised(NamedTuple):
-    """Integer vectors and what quantising did to them.
+    """Integer vectors, and the postings that quantising changed.
 
     impacts  CSR [n, V] int64 >= 1
     clipped  postings cut to the largest impact
@@ -127,8 +127,8 @@ class Quantiser:
         """The quantiser of the command line.
 
         Args:
-            scheme: calibrated; fixed (documents by `scale`, clipped); naver (both sides round(100 w), unclipped, as the
-                SPLADE authors export).
+            scheme: calibrated; fixed (documents by `scale`, clipped); naver (both sides round(100 w), not clipped, as
+                the SPLADE authors export).
             bits: of document impacts.
             query_bits: of query weights; lowered per query where a score could reach 2^24.
             scale: impacts per unit of weight, for `fixed`.
@@ -149,7 +149,7 @@ class Quantiser:
         return cls(SideQuantiser("calibrated", bits, percentile=percentile), query)
 
     def for_towers(self, query_binary: bool, document_binary: bool) -> Quantiser:
-        """Binary towers stay binary: their weight is 1, whatever the scheme of the other side."""
+        """The quantiser, with the scheme "binary" for each tower whose weights are all 1."""
         binary = SideQuantiser("binary", 1)
         return Quantiser(binary if document_binary else self.document, binary if query_binary else self.query)
 
@@ -175,11 +175,11 @@ class Quantiser:
     def queries(self, weights: sparse.csr_matrix, max_impact: int | None = None) -> Quantised:
         """CSR [n, V] float weights -> integer query weights.
 
-        With `peak`, bits are lowered for each query whose score could reach 2^24 against documents of `max_impact`
-        (default: the largest the document side can give; 1 where that is unbounded). Other queries keep theirs.
+        With `peak`, a query whose score could reach 2^24 against documents of `max_impact` gets fewer bits. Default of
+        `max_impact`: the largest impact of the document side; 1 if that is unbounded.
 
         Raises:
-            LexvlError: a score could reach 2^24 even with 1 bit, or the scheme does not let bits be lowered.
+            LexvlError: a score could reach 2^24 even with 1 bit, or the scheme has fixed bits.
         """
         side = self.query
         most = max_impact or self.document.largest or 1
@@ -203,7 +203,7 @@ class Quantiser:
         return {"document": asdict(self.document), "query": asdict(self.query)}
 
     def effect(self) -> dict[str, Any]:
-        """What impacts depend on: a calibrated scale and the same one given by hand are one."""
+        """The values that impacts depend on: a calibrated scale equals the same scale given by the user."""
         return {"document": self.document.effect(), "query": self.query.effect()}
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Dimension (int) to term (str) and back: the only place where the two meet."""
+"""Dimension (int) to term (str) and back: the only place that maps one to the other."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from lexvl_anserini.files import atomic_write
 # The file beside shards or an index that holds their terms.
 VOCABULARY = "vocab.txt"
 
-# Lucene refuses terms above 32,766 bytes.
+# Lucene accepts no terms above 32,766 bytes.
 MAX_TERM_BYTES = 32_766
 
 
 def check_term(term: str, where: str) -> None:
-    """Refuses a term that an inverted index would split, lose or confuse with another.
+    """Checks that an inverted index keeps a term whole and distinct from others.
 
     Raises:
-        ArtefactError: empty, with white space or a control character, or above 32,766 UTF-8 bytes.
+        ArtefactError: the term is empty, has white space or a control character, or is above 32,766 UTF-8 bytes.
     """
     if not term:
         problem = "is empty"
@@ -39,7 +39,7 @@ class Vocabulary(Sequence[str]):
     """The terms of a model's output dimensions, in order.
 
     Raises:
-        ArtefactError: two dimensions carry one term, or a term cannot be indexed.
+        ArtefactError: two dimensions have the same term, or a term cannot be indexed.
     """
 
     def __init__(self, terms: Iterable[str], where: str = "vocabulary"):
@@ -48,7 +48,7 @@ class Vocabulary(Sequence[str]):
             check_term(term, where)
         if len(self.dimension) != len(self.terms):
             twice = next(t for i, t in enumerate(self.terms) if self.dimension[t] != i)
-            raise ArtefactError(f"{where}: term {twice!r} stands for two dimensions; terms must be distinct")
+            raise ArtefactError(f"{where}: two dimensions have the term {twice!r}; terms must be distinct")
 
     def __len__(self) -> int:
         return len(self.terms)
@@ -73,5 +73,5 @@ class Vocabulary(Sequence[str]):
 
     @classmethod
     def read(cls, path: Path) -> Vocabulary:
-        """Reads what `write` wrote."""
+        """Reads a file that `write` wrote."""
         return cls(path.read_text(encoding="utf-8").split("\n")[:-1], where=str(path))

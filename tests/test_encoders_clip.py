@@ -15,7 +15,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from lexvl_anserini.data.images import open_image
-from lexvl_anserini.encoders.checkpoints.clip_layout import MERGES, Shape, is_open_layout, renamed
+from lexvl_anserini.encoders.checkpoints.clip_layout import MERGES, ClipShape, is_open_layout, renamed
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.clip_bpe import END, START, ClipBpe, clean
 from lexvl_anserini.encoders.parts.crops import Crop, read_preprocessor
@@ -271,10 +271,12 @@ def test_keys_that_are_of_no_tower_keep_their_names():
 
 
 def test_shapes_of_configurations():
-    assert Shape.of_run({}) == Shape()
-    assert Shape.of_run({"model": {"kwargs": {"clip": {"text_encode": {"transformer_heads": 4}}}}}) == Shape(None, 4)
+    assert ClipShape.of_run({}) == ClipShape()
+    assert ClipShape.of_run({"model": {"kwargs": {"clip": {"text_encode": {"transformer_heads": 4}}}}}) == ClipShape(
+        None, 4
+    )
     config = {"vision_cfg": {"width": 1280, "head_width": 80}, "text_cfg": {"heads": 16}}
-    assert Shape.of_open_clip(config) == Shape(16, 16, "gelu")
+    assert ClipShape.of_open_clip(config) == ClipShape(16, 16, "gelu")
 
 
 @pytest.mark.shared

@@ -15,10 +15,12 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from lexvl_anserini.data.images import open_image
-from lexvl_anserini.encoders.checkpoints.itc_layout import ItcModel, Squares, interpolated, load_itc
+from lexvl_anserini.encoders.checkpoints.itc_layout import load_itc
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.caption_cleaning import clean_caption
+from lexvl_anserini.encoders.parts.crops import Squares
 from lexvl_anserini.encoders.parts.features import image_items
+from lexvl_anserini.encoders.parts.itc_network import ItcModel, interpolated
 from lexvl_anserini.errors import CheckpointError, UsageError
 from lexvl_anserini.records import Document, Topic
 

@@ -90,7 +90,7 @@ def test_tar_alone(bert, splade, tmp_path):
     tar = write_tar(tmp_path / "best.tar", tar_state(bert, prefix="module."))
     model = load_encoder("splade", str(tar), tokenizer=str(bert), backbone_config=str(bert), device="cpu")
     close(model.document.weights(docs), expected["bert_max_doc"])
-    with pytest.raises(CheckpointError, match="best.tar: holds no configuration.*--backbone-config"):
+    with pytest.raises(CheckpointError, match="best.tar: no configuration.*--backbone-config"):
         load_encoder("splade", str(tar), tokenizer=str(bert), device="cpu")
     with pytest.raises(CheckpointError, match="no tokenizer .*--tokenizer"):
         shutil.copyfile(bert / "config.json", tmp_path / "config.json")
@@ -162,7 +162,7 @@ def test_recipe_may_be_overruled(bert, splade, tmp_path):
 @pytest.mark.parametrize(
     "config,init,message",
     [
-        ({"matching_type": "siamese"}, {}, "matching_type 'siamese' is no SPLADE"),
+        ({"matching_type": "siamese"}, {}, "matching_type 'siamese' is not SPLADE"),
         ({}, {"agg": "cls"}, "agg 'cls' is not known"),
         ({}, {"model_type_or_dir": "no/such-model"}, "trained from no/such-model.*--backbone-config"),
     ],

@@ -22,7 +22,7 @@ from lexvl_anserini.encoders.parts.grounding import label_ranks, localise, on_gr
 from lexvl_anserini.encoders.parts.pooling import masked_max
 from lexvl_anserini.encoders.parts.sparsify import positive
 from lexvl_anserini.encoders.parts.stair_network import ImageShape, Stair, StairConfig, TextShape, TokenHead
-from lexvl_anserini.encoders.parts.tokens import Columns, load_tokenizer
+from lexvl_anserini.encoders.parts.tokens import TokenColumns, load_tokenizer
 from lexvl_anserini.encoders.parts.towers import BagTower, Composition, Head, TextTower
 from lexvl_anserini.encoders.parts.vision import ImageTower, Pixels
 from lexvl_anserini.encoders.stair import OwnTokenTower, save_stair
@@ -85,11 +85,11 @@ def composition_of(oracle, side: str, normalise: bool = False) -> Composition:
     return Composition(lambda *_: hidden, projection, log1p_relu, masked_max, positive(), normalise)
 
 
-def columns_of(oracle, specials: tuple[int, ...]) -> Columns:
+def columns_of(oracle, specials: tuple[int, ...]) -> TokenColumns:
     """[PAD] is token 0, [CLS] 1, [SEP] 2."""
     of_token = np.arange(len(oracle["E"]))
     of_token[list(specials)] = -1
-    return Columns(Vocabulary(f"t{i}" for i in range(len(of_token))), of_token)
+    return TokenColumns(Vocabulary(f"t{i}" for i in range(len(of_token))), of_token)
 
 
 def text_inputs(oracle) -> tuple[tuple[torch.Tensor, torch.Tensor], torch.Tensor]:

@@ -40,5 +40,5 @@ def test_longest_term():
 
 
 def test_two_dimensions_of_one_term():
-    with pytest.raises(ArtefactError, match="term 'a' stands for two dimensions"):
+    with pytest.raises(ArtefactError, match="two dimensions have the term 'a'"):
         Vocabulary(["a", "b", "a"])

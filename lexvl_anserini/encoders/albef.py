@@ -1,6 +1,6 @@
-"""ALBEF retrieval, dense: as BLIP, but only the layers below the fusion layer read a text (Li et al., NeurIPS 2021).
+"""ALBEF retrieval, dense: as BLIP, but only layers below the fusion layer read a text (Li et al., NeurIPS 2021).
 
-Text:  v = W_t h_[CLS] of the first six of twelve BERT layers, of unit length; all twelve would give other vectors.
+Text:  v = W_t h_[CLS] of the first six of twelve BERT layers, of unit length.
 Image: v = W_v h_[CLS] of a ViT after its final LayerNorm, of unit length.
 """
 
@@ -26,16 +26,16 @@ def load_albef(
     """A weight file of LAVIS (`albef_coco_retrieval_lavis.pt`) or of the authors (`ALBEF.pth`).
 
     Args:
-        source: the files come without tokenizer: `bert-base-uncased`, or name its folder.
-        direction: which side asks; text-to-text compares captions.
+        source: the files have no tokenizer; default that of `bert-base-uncased`, or `tokenizer` names its folder.
+        direction: the modalities of queries and documents; text-to-text compares captions.
         clean: lower-case texts, drop punctuation, keep fifty words, as LAVIS does.
         max_length: tokens per text; 35 as in LAVIS' evaluation (30 in training).
-        resolution: side of the pictures in pixels; default the checkpoint's. ALBEF.pth has positions for 256; with
-            384 they are interpolated.
-        head_width: of attention heads, which weight files do not tell; default what a med_config.json beside the file
-            (or named by `backbone_config`) says, else 64.
-        fusion_layer: how many layers read a text; default those below the first with cross-attention.
-        dimensions: keep the first ones of each vector only.
+        resolution: side of the images in pixels; default the checkpoint's. ALBEF.pth has positions for 256; for 384
+            they are interpolated.
+        head_width: of attention heads, which weight files do not contain; default the value in a med_config.json beside
+            the file (or named by `backbone_config`), else 64.
+        fusion_layer: number of layers that read a text; default those below the first with cross-attention.
+        dimensions: keep only the first ones of each vector.
 
     Raises:
         CheckpointError: another layout or family, or weights that do not fit.

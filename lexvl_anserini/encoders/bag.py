@@ -1,4 +1,4 @@
-"""Bag of tokens: w_j = 1 if token j occurs in the text. Both sides, no network; the floor every model must beat."""
+"""Bag of tokens: w_j = 1 if token j occurs in the text. Both sides, no network; the lower bound for every model."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from lexvl_anserini.encoders.parts.towers import BagTower
 
 
 def load_bag_of_tokens(source: Source, max_length: int = 256, shift: int | None = None) -> Encoder:
-    """The binary token vectors of SVDR's non-parametric sides (the reference's `bow`), alone.
+    """The binary token vectors of SVDR's non-parametric sides (`bow` in the reference).
 
     Args:
-        source: only its tokenizer is read; default the packaged `minilm`, whose vocabulary is bert-base-uncased's.
-        max_length: tokens read per text, special ones included.
-        shift: token ids below are no terms; default 999 in BERT's uncased layout (punctuation starts there), else 0.
+        source: only its tokenizer is read; default that of `minilm`, whose vocabulary is bert-base-uncased's.
+        max_length: tokens read per text, with special tokens.
+        shift: token ids below it are not terms; default 999 in BERT's uncased layout (the id of "!"), else 0.
     """
     folder = source.tokenizer_folder(default=None if source.checkpoint else "minilm")
     tokenizer = load_tokenizer(folder)

@@ -1,4 +1,4 @@
-"""BERTlex: a lexical head on a BERT that was never trained for retrieval (VDR paper, appendix C: epoch 0)."""
+"""BERTlex: a lexical head on a BERT without training for retrieval (VDR paper, appendix C: epoch 0)."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def load_bertlex(
 
     Args:
         head: vdr (LayerNorm and tied input embeddings, elu1p); mlm (the pretrained MLM head, log1p_relu).
-        topk: dimensions kept per text; -1 all, 0 the own tokens only.
+        topk: dimensions kept per text; -1 all, 0 only the own tokens.
         query_topk: the same for queries; default `topk`.
-        max_length: tokens read per text; default 256, or what the model has positions for.
+        max_length: tokens read per text; default 256, or the number of positions of the model.
     """
     checkpoint = source.required("bertlex")
     if head == "vdr":

@@ -28,15 +28,15 @@ def load_blip(
     """A Hugging Face folder (`BlipForImageTextRetrieval`) or a weight file of LAVIS or of the authors.
 
     Args:
-        source: weight files come without tokenizer: `bert-base-uncased`, or name its folder.
-        direction: which side asks; text-to-text compares captions.
-        clean: lower-case texts, drop punctuation, keep fifty words; default as the layout's own code does, so for
-            weight files of LAVIS but not for Hugging Face folders. The authors' figures are with it.
+        source: weight files have no tokenizer; default that of `bert-base-uncased`, or `tokenizer` names its folder.
+        direction: the modalities of queries and documents; text-to-text compares captions.
+        clean: lower-case texts, drop punctuation, keep fifty words; default as the layout's own code does: true for
+            weight files of LAVIS, false for Hugging Face folders. The authors measured with it.
         max_length: tokens per text.
-        resolution: side of the pictures in pixels; default the checkpoint's. Another one interpolates positions.
-        head_width: of attention heads, which weight files do not tell; default what a med_config.json beside the file
-            (or named by `backbone_config`) says, else 64.
-        dimensions: keep the first ones of each vector only.
+        resolution: side of the images in pixels; default the checkpoint's. Another one interpolates positions.
+        head_width: of attention heads, which weight files do not contain; default the value in a med_config.json beside
+            the file (or named by `backbone_config`), else 64.
+        dimensions: keep only the first ones of each vector.
 
     Raises:
         CheckpointError: another layout or family, or weights that do not fit.
@@ -55,10 +55,10 @@ def load_family(
     fusion_layer: int | None,
     dimensions: int | None,
 ) -> Encoder:
-    """BLIP or ALBEF, which differ in how many layers read a text.
+    """BLIP or ALBEF, which differ in the number of layers that read a text.
 
     Raises:
-        CheckpointError: the checkpoint is the other family's.
+        CheckpointError: the checkpoint is of the other family.
     """
     checkpoint = source.required(family)
     loaded = load_itc(checkpoint, source.device, resolution, head_width, fusion_layer, source.backbone_config)
@@ -69,11 +69,9 @@ def load_family(
     model = loaded.model
     width = model.text_proj.out_features
 
-    captions, pictures = (
-        caption_items(source, checkpoint, loaded, clean, max_length),
-        image_items(loaded, source.device),
-    )
+    captions = caption_items(source, checkpoint, loaded, clean, max_length)
+    images = image_items(loaded, source.device)
     text = DenseTower(captions, lambda batch: model.text_features(*batch.inputs), width, dimensions=dimensions)
-    image = DenseTower(pictures, lambda batch: model.image_features(*batch.inputs), width, dimensions=dimensions)
+    image = DenseTower(images, lambda batch: model.image_features(*batch.inputs), width, dimensions=dimensions)
     query, document = in_direction(direction, text, image)
     return Encoder(family, "dense", query=query, document=document)

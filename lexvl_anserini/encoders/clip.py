@@ -1,8 +1,8 @@
 """CLIP: the cosine of one projected state per text and image (Radford et al., 2021), dense baseline of the papers.
 
-Text: v = W_t ln(h)_end, the state at the end symbol. Image: v = W_v ln(h)_class. Both L2-normalised. Reads
-transformers' folders (4.x and 5.x), OpenAI's and open_clip's weights, and DeCLIP's and FILIP's where their towers are
-plain CLIP.
+Text: v = W_t ln(h)_end, the state at the end symbol. Image: v = W_v ln(h)_class. Both L2-normalised. Reads folders of
+transformers (4.x and 5.x), weights of OpenAI and open_clip, and those of DeCLIP and FILIP if their towers are plain
+CLIP.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from lexvl_anserini.encoders.checkpoints.clip_layout import (
     MERGES,
-    Shape,
+    ClipShape,
     build_clip,
     build_open_clip,
     find_merges,
@@ -46,8 +46,8 @@ OPEN_CLIP = "open_clip_config.json"
 
 
 @dataclass(frozen=True)
-class Loaded:
-    """A CLIP before its towers are made: transformers' CLIPModel, its tokenizer and its pixels."""
+class LoadedClip:
+    """A CLIP without its towers: transformers' CLIPModel, the tokenizer, and how images become pixels."""
 
     model: Any
     tokenizer: Any
@@ -67,17 +67,17 @@ def load_clip(
     """A folder of transformers, a folder or weight file in OpenAI's or DeCLIP's layout, or a name of open_clip.
 
     Args:
-        source: where the weights come without a tokenizer, `tokenizer` names a folder that has one.
-        direction: which side asks, which is asked.
-        prompt: stands before every text; "a photo of " is customary for retrieval without training (STAIR).
-        activation: of the MLPs, where the weights come without a configuration; default quick_gelu, OpenAI's.
-        text_max_length: tokens per text, both specials included; default all the model has positions for (77).
-        dimensions: keep the first ones only (Matryoshka); default all.
+        source: for weights without a tokenizer, `tokenizer` names a folder that has one.
+        direction: the modalities of queries and documents.
+        prompt: put before each text; "a photo of " is usual for retrieval without training (STAIR).
+        activation: of the MLPs, for weights without a configuration; default quick_gelu, OpenAI's.
+        text_max_length: tokens per text, with both special tokens; default the number of positions of the model (77).
+        dimensions: keep only the first ones (Matryoshka); default all.
         merges: BPE merges file of weights in OpenAI's or DeCLIP's layout; default beside the weights.
         open_clip: a model of the package open_clip instead of a checkpoint, NAME/PRETRAINED.
 
     Raises:
-        CheckpointError: weights that do not fit or are no CLIP's, or no tokenizer.
+        CheckpointError: weights that do not fit or are not of a CLIP, or no tokenizer.
         UsageError: neither checkpoint nor open_clip, or both; open_clip is not installed.
     """
     if open_clip is not None:
@@ -94,8 +94,8 @@ def load_clip(
     return Encoder("clip", "dense", query=query, document=document)
 
 
-def towers(loaded: Loaded, reader: TextReader, device: torch.device) -> tuple[DenseTower, DenseTower]:
-    """Texts and pictures, each through its model and its projection."""
+def towers(loaded: LoadedClip, reader: TextReader, device: torch.device) -> tuple[DenseTower, DenseTower]:
+    """The towers of texts and of images, each through its model and its projection."""
     model, width = loaded.model, loaded.model.config.projection_dim
 
     def embed_texts(batch: Batch) -> Tensor:
@@ -112,8 +112,8 @@ def towers(loaded: Loaded, reader: TextReader, device: torch.device) -> tuple[De
 
 def read_transformers(
     source: Source, checkpoint: Checkpoint, weights: Mapping[str, Tensor], merges: str | None, activation: str | None
-) -> Loaded:
-    """A transformers folder: config.json (defaults for what it leaves out), weights, tokenizer, preprocessing.
+) -> LoadedClip:
+    """A transformers folder: config.json (with defaults for missing fields), weights, tokenizer, preprocessing.
 
     Raises:
         CheckpointError: another model, weights that do not fit it, or a tokenizer of another size.
@@ -129,13 +129,13 @@ def read_transformers(
         )
     model = build_clip(config, weights, str(checkpoint.folder), source.device)
     tokenizer = load_tokenizer(source.tokenizer_folder(), config.text_config.vocab_size)
-    return Loaded(model, tokenizer, read_preprocessor(checkpoint.folder, config.vision_config.image_size))
+    return LoadedClip(model, tokenizer, read_preprocessor(checkpoint.folder, config.vision_config.image_size))
 
 
 def read_open_layout(
     source: Source, checkpoint: Checkpoint, weights: Mapping[str, Tensor], merges: str | None, activation: str | None
-) -> Loaded:
-    """Weights in OpenAI's or DeCLIP's layout, with open_clip's configuration, a run's, or none.
+) -> LoadedClip:
+    """Weights in OpenAI's or DeCLIP's layout, with the configuration of open_clip, of a training run, or none.
 
     Raises:
         CheckpointError: weights that do not fit, or no tokenizer.
@@ -144,16 +144,19 @@ def read_open_layout(
     config = {} if about.is_file() else run_config(checkpoint)
     if about.is_file():
         described = read_json(about, "open_clip configuration", CheckpointError)
-        shape, preprocess = Shape.of_open_clip(described.get("model_cfg") or {}), described.get("preprocess_cfg") or {}
+        shape, preprocess = (
+            ClipShape.of_open_clip(described.get("model_cfg") or {}),
+            described.get("preprocess_cfg") or {},
+        )
     else:
-        shape, preprocess = Shape.of_run(config), {}
+        shape, preprocess = ClipShape.of_run(config), {}
     shape = replace(shape, activation=activation or shape.activation)
     where = str(checkpoint.path)
     model, declip = build_open_clip(weights, shape, where, source.device), is_declip(weights)
     size = model.config.text_config.vocab_size
     tokenizer = open_tokenizer(source, merges, config, (MASK, START, END) if declip else (START, END), size)
     side = model.config.vision_config.image_size
-    return Loaded(model, tokenizer, one_crop(side) if declip else open_pixels(model, preprocess))
+    return LoadedClip(model, tokenizer, one_crop(side) if declip else open_pixels(model, preprocess))
 
 
 def open_tokenizer(
@@ -183,7 +186,7 @@ def open_pixels(model: Any, preprocess: Mapping[str, Any]) -> Crop:
     return replace(crop, mean=mean, std=std)
 
 
-def from_open_clip(source: Source, name: str) -> Loaded:
+def from_open_clip(source: Source, name: str) -> LoadedClip:
     """A model of the package open_clip: its weights in our network, its merges, its crop.
 
     Raises:
@@ -199,18 +202,20 @@ def from_open_clip(source: Source, name: str) -> Loaded:
     architecture, _, pretrained = name.partition("/")
     try:
         original = open_clip.create_model(architecture, pretrained=pretrained or None, device="cpu")
-    except Exception as error:  # an unknown name, no network, a broken download
+    except Exception as error:  # unknown name, no network, broken download
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise UsageError(f"open_clip={name!r}: cannot be had ({first})") from error
     weights = original.state_dict()
     if not is_open_layout(weights):
         raise CheckpointError(f"open_clip={name!r}: its towers are no plain CLIP; only ViT models can be loaded")
     described = open_clip.get_model_config(architecture) or {}
-    shape = Shape.of_open_clip(described)
+    shape = ClipShape.of_open_clip(described)
     if any(isinstance(module, open_clip.model.QuickGELU) for module in original.modules()):
-        shape = replace(shape, activation="quick_gelu")  # some weights ask for it, whatever the architecture says
+        shape = replace(
+            shape, activation="quick_gelu"
+        )  # some weights use it, whatever their architecture's configuration has
     model = build_open_clip(weights, shape, name, source.device)
     size = model.config.text_config.vocab_size
     tokenizer = ClipBpe(Path(open_clip.__file__).parent / MERGES, (START, END), size)
     preprocess = getattr(original.visual, "preprocess_cfg", None) or {}
-    return Loaded(model, tokenizer, open_pixels(model, preprocess))
+    return LoadedClip(model, tokenizer, open_pixels(model, preprocess))

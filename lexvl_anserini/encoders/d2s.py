@@ -1,7 +1,7 @@
 """D2S: dense vectors of frozen BLIP or ALBEF as weights over DistilBERT's vocabulary (Nguyen et al., ECIR 2024).
 
-w = log1p(relu(E LN(W u + b) + c)), one head for texts and images alike; u is the ITC vector of either, E, LN and c
-are those of DistilBERT's masked-LM head without its transform. A text may be masked by its own tokens (no expansion).
+w = log1p(relu(E LN(W u + b) + c)), one head for texts and images; u is the ITC vector of either. E, LN and c are those
+of DistilBERT's masked-LM head without its transform. A text may be masked by its own tokens (no expansion).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.features import (
     Expansion,
-    Pair,
+    TextAndImage,
     head_tower,
     live_features,
     stored,
@@ -28,14 +28,14 @@ from lexvl_anserini.encoders.parts.sides import Direction, in_direction, with_to
 from lexvl_anserini.encoders.parts.towers import Head
 from lexvl_anserini.errors import CheckpointError
 
-# DistilBERT's, which the head's LayerNorm comes from.
+# Of DistilBERT, whose LayerNorm the head uses.
 HEAD_EPS = 1e-12
-# The authors' tokenizer where config.json does not name one in `mlm_head`.
+# The authors' tokenizer, if config.json does not name one in `mlm_head`.
 TOKENIZER = "distilbert-base-uncased"
 
 
 class D2SHead(nn.Module):
-    """The weights of a checkpoint, under its names: vectors [.., D] -> features [.., W] before the vocabulary."""
+    """The weights of a checkpoint, by their names there: vectors [.., D] -> features [.., W] before the vocabulary."""
 
     def __init__(self, dense_size: int, width: int, size: int):
         super().__init__()
@@ -44,7 +44,7 @@ class D2SHead(nn.Module):
         self.vocab_projector = nn.Linear(width, size)
 
     def forward(self, vectors: Tensor) -> Tensor:
-        """No activation between the two: the reference leaves out DistilBERT's transform."""
+        """Features [.., W]; no activation between the two layers, as the reference omits DistilBERT's transform."""
         return self.vocab_layer_norm(self.proj(vectors))
 
 
@@ -62,17 +62,17 @@ def load_d2s(
     """A checkpoint of the authors: config.json (model type `d2s`) and weights, or the older bare `model.pt`.
 
     Args:
-        source: a checkpoint has no tokenizer: config.json's `mlm_head` names it on the hub, or name its folder.
-        direction: which side asks; text-to-text compares captions.
+        source: without tokenizer; `mlm_head` in config.json names one on the hub, or `tokenizer` names its folder.
+        direction: the modalities of queries and documents; text-to-text compares captions.
         text: expanded; masked (a caption's own tokens with [CLS] and [SEP], as in training without expansion); words
-            (its own WordPieces only, as the authors search without expansion). Pictures are always expanded.
+            (only its own WordPieces, as the authors search without expansion). Images are always expanded.
         topk: dimensions kept per expanded document; default all positive ones.
         query_topk: the same for queries; default `topk`.
-        backbone_checkpoint: the BLIP or ALBEF whose vectors the head was trained on, to encode texts and pictures;
-            without it the corpus holds them: `embeddings:<folder>` or `embeddings:lsr42/mscoco-blip-dense`.
-        clean: of live captions, see `blip`.
-        resolution: of live pictures, see `blip`.
-        head_width: of the live backbone, see `blip`.
+        backbone_checkpoint: the BLIP or ALBEF on whose vectors the head was trained, to encode texts and images;
+            without it the corpus has the vectors: `embeddings:<folder>` or `embeddings:lsr42/mscoco-blip-dense`.
+        clean: of captions for the backbone, see `blip`.
+        resolution: of images for the backbone, see `blip`.
+        head_width: of the backbone, see `blip`.
 
     Raises:
         CheckpointError: another layout, weights that do not fit, or a backbone of another width.
@@ -85,7 +85,7 @@ def load_d2s(
     width = head.proj.in_features
     needs_text = text != "expanded"
     if backbone_checkpoint is None:
-        sides = Pair(stored(width, source.device, needs_text), stored(width, source.device))
+        sides = TextAndImage(stored(width, source.device, needs_text), stored(width, source.device))
     else:
         sides = live_features(source, backbone_checkpoint, width, tokenizer, clean, resolution, head_width)
     projection = Head(head, head.vocab_projector.weight.detach(), head.vocab_projector.bias.detach())
@@ -100,7 +100,7 @@ def load_head(checkpoint: Checkpoint) -> D2SHead:
     """The head, its sizes read from the weights.
 
     Raises:
-        CheckpointError: config.json is of another model type, or the weights are not a D2S head's.
+        CheckpointError: config.json has another model type, or the weights are not of a D2S head.
     """
     where = str(checkpoint.path)
     if (model_type := config_of(checkpoint).get("model_type", "d2s")) != "d2s":
@@ -116,10 +116,10 @@ def load_head(checkpoint: Checkpoint) -> D2SHead:
 
 
 def config_of(checkpoint: Checkpoint) -> dict[str, Any]:
-    """The checkpoint's config.json; empty for a bare weight file."""
+    """The config.json of the checkpoint; empty for a weight file alone."""
     return checkpoint.config() if (checkpoint.folder / "config.json").is_file() else {}
 
 
 def named_tokenizer(checkpoint: Checkpoint) -> str:
-    """The hub id (or folder) in config.json whose tokenizer masks the texts."""
+    """The hub id (or folder) in config.json of the tokenizer whose tokens mask texts."""
     return str(config_of(checkpoint).get("mlm_head") or TOKENIZER)

@@ -7,12 +7,14 @@ Image: v = W mean_p h_p over the patches of a vision transformer, of unit length
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from dataclasses import replace
+from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
 from lexvl_anserini.encoders.checkpoints.vdr_layout import about, vision_shape_of
-from lexvl_anserini.encoders.checkpoints.weights import complain, load_strictly, read_weights
+from lexvl_anserini.encoders.checkpoints.weights import below, complain, load_strictly, read_weights
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.backbones import bert_from_weights, hidden_states, position_limit
@@ -44,9 +46,9 @@ def load_dense_crossmodal(
 
     Args:
         source: `python -m lexvl_anserini.train` writes such folders.
-        direction: which side asks.
+        direction: the modalities of queries and documents.
         text_max_length: tokens per text; default the checkpoint's.
-        dimensions: keep the first ones only (Matryoshka); default all.
+        dimensions: keep only the first ones (Matryoshka); default all.
 
     Raises:
         CheckpointError: another layout, or weights that do not fit.
@@ -62,50 +64,77 @@ def load_dense_crossmodal(
     if len(text_matrix) != len(image_matrix):
         raise CheckpointError(
             f"{where}: encoder_q.proj gives {len(text_matrix)} dimensions, encoder_p.proj {len(image_matrix)}; "
-            "texts and images are compared, so both give the same"
+            "both sides of one model have the same"
         )
 
-    backbone_config, tokenizer_folder = companions(source, checkpoint, text_about["model_id"])
-    bert = hidden_states(
-        bert_from_weights(
-            backbone_config,
-            {key.removeprefix("bert_model."): value for key, value in text_weights.items()},
-            f"{checkpoint.folder}: encoder_q",
-            source.device,
-        )
-    )
-    vision = PatchTransformer(**shape)
-    load_strictly(vision, image_weights, f"{checkpoint.folder}: encoder_p")
-    vision.eval().to(source.device)
-    for prefix, matrix, width in (("q", text_matrix, backbone_config.hidden_size), ("p", image_matrix, shape["width"])):
-        expected = f"encoder_{prefix}.proj {list(matrix.shape)}, expected [dimensions, {width}]"
-        complain(where, (), (), [expected] if matrix.shape[1] != width else ())
-    text_matrix, image_matrix = text_matrix.to(source.device), image_matrix.to(source.device)
-
-    def embed_texts(batch: Batch) -> Tensor:
-        return mean_state(bert(*batch.inputs), batch.inputs[1]) @ text_matrix.T
-
-    def embed_images(batch: Batch) -> Tensor:
-        states: Tensor = vision(*batch.inputs)
-        return states.mean(dim=1) @ image_matrix.T
-
-    tokenizer = load_tokenizer(tokenizer_folder, backbone_config.vocab_size)
-    reader = TextReader(tokenizer, text_about["max_len"], limit=position_limit(backbone_config))
-    texts = Texts(reader.with_max_length(text_max_length), source.device)
-    text = DenseTower(texts, embed_texts, len(text_matrix), dimensions=dimensions)
-    pictures = Images(Pixels(shape["resolution"]), source.device)
-    image = DenseTower(pictures, embed_images, len(image_matrix), dimensions=dimensions)
+    config, tokenizer_folder = companions(source, checkpoint, text_about["model_id"])
+    tokenizer = load_tokenizer(tokenizer_folder, config.vocab_size)
+    reader = TextReader(tokenizer, text_about["max_len"], limit=position_limit(config)).with_max_length(text_max_length)
+    text = text_tower(Texts(reader, source.device), config, text_weights, text_matrix, f"{where}: encoder_q")
+    image = image_tower(shape, image_weights, image_matrix, f"{where}: encoder_p", source.device)
     query, document = in_direction(direction, text, image)
-    return Encoder("dense-crossmodal", "dense", query=query, document=document)
+    return Encoder(
+        "dense-crossmodal",
+        "dense",
+        query=replace(query, dimensions=dimensions),
+        document=replace(document, dimensions=dimensions),
+    )
+
+
+def text_tower(texts: Texts, config: Any, weights: Mapping[str, Tensor], matrix: Tensor, where: str) -> DenseTower:
+    """Texts through a BERT of these weights, mean pooling and the projection `matrix` [D, width].
+
+    Raises:
+        CheckpointError: the weights do not fit the configuration.
+    """
+    check_width(matrix, config.hidden_size, where)
+    bert = hidden_states(bert_from_weights(config, below(weights, "bert_model."), where, texts.device))
+    matrix = matrix.to(texts.device)
+
+    def embed(batch: Batch) -> Tensor:
+        return mean_state(bert(*batch.inputs), batch.inputs[1]) @ matrix.T
+
+    return DenseTower(texts, embed, len(matrix))
+
+
+def image_tower(
+    shape: Mapping[str, Any], weights: Mapping[str, Tensor], matrix: Tensor, where: str, device: torch.device
+) -> DenseTower:
+    """Images through a PatchTransformer of these weights, mean pooling and the projection `matrix` [D, width].
+
+    Raises:
+        CheckpointError: the weights do not fit the configuration.
+    """
+    check_width(matrix, shape["width"], where)
+    vision = PatchTransformer(**shape)
+    load_strictly(vision, weights, where)
+    vision.eval().to(device)
+    matrix = matrix.to(device)
+
+    def embed(batch: Batch) -> Tensor:
+        states: Tensor = vision(*batch.inputs)
+        return states.mean(dim=1) @ matrix.T
+
+    return DenseTower(Images(Pixels(shape["resolution"]), device), embed, len(matrix))
+
+
+def check_width(matrix: Tensor, width: int, where: str) -> None:
+    """Checks that a projection has as many columns as the backbone's states.
+
+    Raises:
+        CheckpointError: it has not.
+    """
+    if matrix.shape[1] != width:
+        complain(where, (), (), [f"proj {list(matrix.shape)}, expected [dimensions, {width}]"])
 
 
 def side(weights: Mapping[str, Tensor], prefix: str, where: str) -> tuple[dict[str, Tensor], Tensor]:
     """The backbone's weights of one side without their prefix, and its projection [D, width].
 
     Raises:
-        CheckpointError: there is no projection.
+        CheckpointError: the projection is missing.
     """
     own = {key.removeprefix(prefix + "."): value for key, value in weights.items() if key.startswith(prefix + ".")}
     if (matrix := own.pop("proj", None)) is None or matrix.dim() != 2:
-        raise CheckpointError(f"{where}: {prefix}.proj is missing or no matrix, expected [dimensions, width]")
+        raise CheckpointError(f"{where}: {prefix}.proj is missing or not a matrix, expected [dimensions, width]")
     return own, matrix.float()

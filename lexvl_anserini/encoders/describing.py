@@ -53,7 +53,7 @@ def options_of(name: str) -> list[Option]:
 
 
 def shown(default: Any) -> str:
-    """A default as text; None is the checkpoint's own, or what the meaning says."""
+    """A default as text; "-" for None, which means the checkpoint's own value or the one in the option's meaning."""
     return "-" if default is None else str(default).lower() if isinstance(default, bool) else str(default)
 
 
@@ -79,7 +79,7 @@ def argument_meanings(function: Callable[..., Any]) -> dict[str, str]:
 
 
 def example_of(name: str) -> str:
-    """A command that encodes with it."""
+    """A command that encodes a corpus with the encoder."""
     card = card_of(name)
     corpus = "coco" if card.reads_images else "demo"
     checkpoint = f" --checkpoint {card.checkpoints[0]}" if card.checkpoints else ""
@@ -99,7 +99,7 @@ def printed(name: str) -> dict[str, Any]:
 
 
 def describe(name: str) -> dict[str, Any]:
-    """All that is known of an encoder: its card, equation, options and an example.
+    """Everything about an encoder: its card, equation, options and an example.
 
     Raises:
         UnknownName: no such encoder.

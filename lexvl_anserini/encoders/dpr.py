@@ -25,19 +25,19 @@ from lexvl_anserini.encoders.parts.towers import Batch, by_length, pad
 from lexvl_anserini.errors import CheckpointError, UsageError
 from lexvl_anserini.records import Document, Topic
 
-# Tokens per passage and per question, as in the papers' set-ups (VDR, appendix A).
+# Tokens per passage and per question, as in the papers (VDR, appendix A).
 MAX_LENGTH = 256
 
 QUESTION, CONTEXT = "question_encoder", "ctx_encoder"
 
 
 class Passage(str):
-    """A title and a text. As a string they are joined by one blank; `parts` keeps them apart for the tokenizer."""
+    """A title and a text: a string that joins them by a blank, with both in `parts` for the tokenizer."""
 
     parts: tuple[str, str]
 
     def __new__(cls, title: str, text: str) -> Passage:
-        """Joins the parts."""
+        """Joins title and text."""
         passage = super().__new__(cls, f"{title} {text}")
         passage.parts = (title, text)
         return passage
@@ -47,14 +47,14 @@ class Passage(str):
 class Passages(Items):
     """Texts, or pairs of title and text; the inputs are token ids, attention and token types, all int64 [B, L].
 
-    An input is a string, a `Passage`, or a tuple (title, text); an empty title counts as none.
+    An input is a string, a `Passage`, or a tuple (title, text); an empty title is ignored.
     """
 
     reader: TextReader
     device: torch.device
 
     def read(self, document: Document) -> str:
-        """The passage of a document; its text alone where it has no title."""
+        """The passage of a document; only its text if it has no title."""
         if document.title and document.text is not None:
             return Passage(document.title, document.text)
         return read_document(document)
@@ -74,7 +74,7 @@ class Passages(Items):
             yield Batch(positions, (input_ids, attention, types))
 
     def tokens(self, item: str | tuple[str, str]) -> tuple[list[int], list[int]]:
-        """Token ids and types; of a pair that is too long the longer part is cut."""
+        """Token ids and types; if a pair is too long, its longer part is cut."""
         title, text = item if isinstance(item, tuple) else getattr(item, "parts", ("", item))
         encoded = self.reader.tokenizer(
             *((title, text) if title else (str(text),)),
@@ -98,14 +98,14 @@ def load_dpr(
     Args:
         source: the context encoder, for example facebook/dpr-ctx_encoder-single-nq-base.
         query_checkpoint: its question encoder, for example facebook/dpr-question_encoder-single-nq-base.
-        max_length: tokens per passage; default 256, or what the model has positions for.
+        max_length: tokens per passage; default 256, or the number of positions of the model.
         query_max_length: the same for questions.
-        dimensions: keep the first ones only (Matryoshka); default all. DPR's vectors are not of unit length, cut or
+        dimensions: keep only the first ones (Matryoshka); default all. DPR's vectors do not have unit length, cut or
             not.
 
     Raises:
-        UsageError: no question encoder is named.
-        CheckpointError: a folder holds another model, the two have vectors of different widths, or no tokenizer.
+        UsageError: the question encoder is missing.
+        CheckpointError: a folder has another model or no tokenizer, or the two models have vectors of different widths.
     """
     context = source.required("dpr")
     if query_checkpoint is None:
@@ -127,7 +127,7 @@ def load_dpr(
 def tower(
     source: Source, checkpoint: Checkpoint, side: str, max_length: int | None, dimensions: int | None
 ) -> DenseTower:
-    """One BERT from the keys `<side>.bert_model.*`, with `<side>.encode_proj.*` where the configuration has one.
+    """One BERT from the keys `<side>.bert_model.*`, with `<side>.encode_proj.*` if the configuration has a projection.
 
     Raises:
         CheckpointError: another model, the other side, weights that do not fit, or no tokenizer.

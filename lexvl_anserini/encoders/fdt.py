@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from lexvl_anserini.data.images import FAIL, OnError
 from lexvl_anserini.encoders.checkpoints.clip_layout import (
     MERGES,
-    Shape,
+    ClipShape,
     build_open_clip,
     find_merges,
     run_config,
@@ -34,28 +34,28 @@ from lexvl_anserini.encoders.parts.crops import one_crop
 from lexvl_anserini.encoders.parts.dense import DenseTower
 from lexvl_anserini.encoders.parts.sides import Direction, in_direction
 from lexvl_anserini.encoders.parts.sparsify import positive, top_mask
-from lexvl_anserini.encoders.parts.tokens import Columns, TextReader
+from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns
 from lexvl_anserini.encoders.parts.towers import Batch, Composition, Head, LexicalTower, TextTower
 from lexvl_anserini.encoders.parts.vision import ImageTower
 from lexvl_anserini.errors import CheckpointError, UsageError
 from lexvl_anserini.vocabulary import Vocabulary
 
-# Files of a training run beside its config.json.
+# Folder and files of the weights of a training run.
 RUN_FOLDER, RUN_FILES = "checkpoints", "ckpt_*.pth.tar"
 
 SPECIALS = (MASK, START, END)
 
-# Keys outside of the two towers; `logit_scale_sd` is a dead parameter of the reference.
+# Keys outside of the two towers; the reference does not use `logit_scale_sd`.
 CODEBOOK = "space_dict"
 OTHERS = (CODEBOOK, "logit_scale_sd")
 QUERY_MAPS = {"text": "txt_query_model.", "image": "img_query_model."}
 
-# What the temperature is computed from.
+# The settings from which the temperature is computed.
 DECAY = ("org_t", "sd_T_decay_iter", "sd_T_decay_w", "sd_T_min")
 
 
 def sparsemax(logits: Tensor) -> Tensor:  # [B, K]
-    """Euclidean projection of each row on the simplex: exact zeros, rows sum to 1 (Martins and Astudillo, 2016)."""
+    """Euclidean projection of each row to the simplex: exact zeros, rows sum to 1 (Martins and Astudillo, 2016)."""
     shifted = logits - logits.amax(dim=1, keepdim=True)
     descending = shifted.sort(dim=1, descending=True).values
     sums = descending.cumsum(dim=1)
@@ -65,7 +65,7 @@ def sparsemax(logits: Tensor) -> Tensor:  # [B, K]
     return (shifted - threshold).clamp(min=0)
 
 
-# What turns relevances [B, K] into weights, by the name in the configuration (`att_func_type`).
+# Functions from relevances [B, K] to weights, by the name in the configuration (`att_func_type`).
 ATTENTIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "sparsemax": sparsemax,
     "softmax": partial(torch.softmax, dim=1),
@@ -74,19 +74,19 @@ ATTENTIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
 
 
 def floored_max(logits: Tensor, masked: Tensor, activation: Activation) -> Tensor:
-    """Max over positions, a masked one counting as 0: the reference multiplies padding by 0."""
+    """Max over positions, where a masked one is 0: the reference multiplies padding by 0."""
     logits.view(-1, logits.shape[-1]).index_fill_(0, masked, 0.0)
     return activation(logits.amax(dim=1))
 
 
 def floored_sum(logits: Tensor, masked: Tensor, activation: Activation) -> Tensor:
-    """Sum over positions, a masked one counting as 0; the activation is linear, so it acts once, after."""
+    """Sum over positions, where a masked one is 0; the linear activation is applied once, after the sum."""
     logits.view(-1, logits.shape[-1]).index_fill_(0, masked, 0.0)
     return activation(logits.sum(dim=1))
 
 
 def floored_mean(logits: Tensor, masked: Tensor, activation: Activation, positions: int) -> Tensor:
-    """Mean over all `positions` of the model, those that padding would fill included, counting as 0."""
+    """Mean over all `positions` of the model; those that padding would fill are 0."""
     return floored_sum(logits, masked, activation) / positions
 
 
@@ -99,12 +99,12 @@ POOLINGS: Mapping[str, Callable[[int], Any]] = {
 
 @dataclass(frozen=True)
 class Grounding:
-    """How relevances become weights, and weights the vector that is indexed.
+    """From relevances to weights, and from weights to the vector of the index.
 
     attention  relevances [B, K] -> weights [B, K]
-    topk       keep the largest weights only; None keeps all
+    topk       keep only the largest weights; None keeps all
     threshold  drop weights below this share of a vector's largest
-    normalise  L2 norm over what was kept
+    normalise  divide by the L2 norm of the weights that are kept
     """
 
     attention: Callable[[Tensor], Tensor]
@@ -113,7 +113,7 @@ class Grounding:
     normalise: bool = True
 
     def pruned(self, weights: Tensor) -> Tensor:
-        """The vector that is indexed, [B, K], of weights [B, K]."""
+        """The vectors of the index, [B, K], from weights [B, K]."""
         if self.topk is not None:
             weights = weights * top_mask(weights, self.topk)
         if self.threshold:
@@ -122,7 +122,7 @@ class Grounding:
 
 
 class QueryMap(nn.Module):
-    """States [B, L, D] -> queries [B, L, d]; the name of its part is that of the checkpoints."""
+    """States [B, L, D] -> queries [B, L, d]; its part has the name in checkpoints."""
 
     def __init__(self, states: int, width: int):
         super().__init__()
@@ -137,7 +137,7 @@ class QueryMap(nn.Module):
 
 
 class Grounded(LexicalTower):
-    """A tower whose weights compete: attention acts on the whole vector of relevances, after pooling."""
+    """A tower with attention over the whole vector of relevances, after pooling."""
 
     def __init__(self, grounding: Grounding, *parts: Any):
         super().__init__(*parts)
@@ -148,12 +148,12 @@ class Grounded(LexicalTower):
         return self.grounding.attention(super().pooled(inputs, masked))
 
     def pooled(self, inputs: tuple[Tensor, ...], masked: Tensor | None) -> Tensor:
-        """What is indexed, float32 [B, K]: the model's weights, pruned and normalised."""
+        """The vectors of the index, float32 [B, K]: the model's weights, pruned and normalised."""
         return self.grounding.pruned(self.attended(inputs, masked))
 
 
 class FdtTexts(Grounded, TextTower):
-    """Texts. One that is shorter than the model's positions has at least one position of padding, which counts as 0."""
+    """Texts. A text shorter than the model's positions gets at least one position of padding, whose relevance is 0."""
 
     def batches(self, inputs: Sequence[str], batch_size: int, on_error: OnError = FAIL) -> Iterator[Batch]:
         """The longest texts come first."""
@@ -166,14 +166,14 @@ class FdtTexts(Grounded, TextTower):
 
 
 class FdtImages(Grounded, ImageTower):
-    """Images; every patch takes part."""
+    """Images; pooling uses every patch."""
 
 
 @dataclass(frozen=True)
-class Model:
+class FdtModel:
     """A loaded checkpoint.
 
-    clip         transformers' CLIPModel; its projections are not used
+    clip         transformers' CLIPModel; its projections are unused
     query_maps   by modality, token or patch states [B, L, D] -> [B, L, d]
     codebook     [K, d], keys and values
     attention    of `ATTENTIONS`
@@ -212,7 +212,7 @@ class Model:
 
 
 def text_states(clip: Any) -> Callable[..., Tensor]:
-    """Token states after the last LayerNorm, [B, L, D]; attention is causal, so padding behind a text changes none."""
+    """Token states after the last LayerNorm, [B, L, D]; causal attention makes them independent of padding."""
     return lambda input_ids, attention: clip.text_model(input_ids).last_hidden_state
 
 
@@ -236,18 +236,18 @@ def load_fdt(
 
     Args:
         source: `tokenizer` may name a folder that has the merges.
-        direction: which side asks, which is asked.
-        space: weights (lexical, an inverted index) or features (dense, FAISS; or to re-rank what the weights found).
-        temperature: T; default what the run's decay gives at the checkpoint's iteration.
-        topk: weights kept per vector, for models whose vectors are long; default all that are above 0.
+        direction: the modalities of queries and documents.
+        space: weights (lexical, for an inverted index) or features (dense, for FAISS or for re-ranking).
+        temperature: T; default the value of the run's decay at the checkpoint's iteration.
+        topk: weights kept per vector, for models with long vectors; default all above 0.
         threshold: drop weights below this share of a vector's largest, for example 0.01.
-        normalise: of unit length, so that scores are cosines; False indexes the model's own weights, which sum to 1.
-        dimensions: of features, keep the first ones only (Matryoshka); default all.
+        normalise: divide by the L2 norm, so that scores are cosines; False indexes the model's weights, which sum to 1.
+        dimensions: of features: keep only the first ones (Matryoshka); default all.
         merges: BPE merges file; default the run's own beside config.json.
 
     Raises:
-        CheckpointError: weights that do not fit, no merges, or no temperature to be had.
-        UsageError: options of the other space, or out of range.
+        CheckpointError: weights that do not fit, no merges, or no temperature.
+        UsageError: options of the other space, or values out of range.
     """
     if space == "weights" and dimensions is not None:
         raise UsageError("dimensions is for dense vectors, and weights are lexical; give topk, or space=features")
@@ -271,14 +271,14 @@ def towers(
     source: Source,
     checkpoint: Checkpoint,
     config: Mapping[str, Any],
-    model: Model,
+    model: FdtModel,
     grounding: Grounding,
     merges: str | None,
 ) -> dict[str, Any]:
     """The lexical towers by modality, over one vocabulary.
 
     Raises:
-        CheckpointError: no merges, or those of another model.
+        CheckpointError: no merges, or the merges of another model.
     """
     path = find_merges(merges, source.tokenizer_folder(), config)
     if path is None:
@@ -297,26 +297,27 @@ def towers(
     }
 
 
-def codebook_columns(size: int) -> Columns:
-    """Terms fdt00000, fdt00001, ...: one per codebook row; no token of a text is one of them."""
+def codebook_columns(size: int) -> TokenColumns:
+    """Terms fdt00000, fdt00001, ...: one per row of the codebook; tokens have no dimension."""
     vocabulary = Vocabulary([f"fdt{number:05d}" for number in range(size)], "the codebook")
-    return Columns(vocabulary, np.full(0, -1, dtype=np.int64))
+    return TokenColumns(vocabulary, np.full(0, -1, dtype=np.int64))
 
 
 def read_model(
     checkpoint: Checkpoint, config: Mapping[str, Any], temperature: float | None, device: torch.device
-) -> Model:
+) -> FdtModel:
     """Towers, query maps and codebook of one file of a run.
 
     Raises:
-        CheckpointError: several files to choose from, keys that do not fit, an unknown attention or pooling, or no
-            temperature to be had.
+        CheckpointError: several files, keys that do not fit, an unknown attention or pooling, or no temperature.
     """
     path = weight_file(checkpoint)
     weights, extra = read_contents(path)
     where = str(path)
     if CODEBOOK not in weights:
-        raise CheckpointError(f"{where}: no codebook ({CODEBOOK}), so not an FDT model; plain CLIP is --encoder clip")
+        raise CheckpointError(
+            f"{where}: no codebook ({CODEBOOK}), so not an FDT model; load plain CLIP with --encoder clip"
+        )
     about = settings(config)
     names = {"attention": ("att_func_type", "sparsemax", ATTENTIONS), "pooling": ("pool_type", "max", POOLINGS)}
     chosen = {name: about.get(key, default) for name, (key, default, _) in names.items()}
@@ -325,7 +326,7 @@ def read_model(
             raise CheckpointError(f"{where}: {key} {chosen[name]!r} is not known; expected {', '.join(known)}")
     codebook = weights[CODEBOOK].float()  # [K, d]
     plain = {k: v for k, v in weights.items() if not k.startswith(tuple(QUERY_MAPS.values())) and k not in OTHERS}
-    clip = build_open_clip(plain, Shape.of_run(config), where, device)
+    clip = build_open_clip(plain, ClipShape.of_run(config), where, device)
     widths = {"image": clip.config.vision_config.hidden_size, "text": clip.config.text_config.hidden_size}
     query_maps = {}
     for modality, prefix in QUERY_MAPS.items():
@@ -336,7 +337,7 @@ def read_model(
     degree = temperature_of(config, extra, where) if temperature is None else temperature
     if not degree > 0:
         raise UsageError(f"temperature {degree}: expected a number above 0")
-    return Model(clip, query_maps, codebook.to(device), chosen["attention"], chosen["pooling"], degree)
+    return FdtModel(clip, query_maps, codebook.to(device), chosen["attention"], chosen["pooling"], degree)
 
 
 def settings(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -346,17 +347,17 @@ def settings(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def weight_file(checkpoint: Checkpoint) -> Path:
-    """The file that was named, else the run's only one.
+    """The weight file that the user names, else the only one of the run.
 
     Raises:
-        CheckpointError: several, or none.
+        CheckpointError: the run has several.
     """
     if checkpoint.file is not None:
         return checkpoint.file
     folders = (checkpoint.folder, checkpoint.folder / RUN_FOLDER)
     found = sorted(path for folder in folders for path in folder.glob(RUN_FILES))
     if not found:
-        return checkpoint.folder  # whatever weights lie there under other names
+        return checkpoint.folder  # weights under other names
     if len(found) > 1:
         raise CheckpointError(
             f"{checkpoint.folder}: several iterations ({', '.join(path.name for path in found)}); name the file"
@@ -365,13 +366,13 @@ def weight_file(checkpoint: Checkpoint) -> Path:
 
 
 def temperature_of(config: Mapping[str, Any], extra: Mapping[str, Any], where: str) -> float:
-    """T at the checkpoint's iteration, as the reference's evaluation computes it; it is not in the weights.
+    """T at the checkpoint's iteration, computed as in the reference's evaluation; weights do not contain it.
 
-    T = max(org_t * sd_T_decay_w ^ (last_iter / sd_T_decay_iter), sd_T_min), the exponent a fraction. A
+    T = max(org_t * sd_T_decay_w ^ (last_iter / sd_T_decay_iter), sd_T_min), with a fraction as exponent. A
     `temperature` under `fdt` in the configuration, for converted checkpoints, comes first.
 
     Raises:
-        CheckpointError: something of that is missing.
+        CheckpointError: a setting or the iteration is missing.
     """
     if (stored := settings(config).get("temperature")) is not None:
         return float(stored)

@@ -1,7 +1,7 @@
 """Joint sparse-dense: one projection of BLIP's or ALBEF's [CLS] gives a dense and a lexical vector (arXiv 2508.16707).
 
 Dense:   d = W_t h + b for texts, W_v h + b for images, of unit length; h is [CLS] before the backbone's projection.
-Lexical: w = log1p(relu(E LN(W d + b))), one head for both; E began as the word embeddings and has no bias.
+Lexical: w = log1p(relu(E LN(W d + b))), one head for both; E was initialised with the word embeddings and has no bias.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lexvl_anserini.encoders.parts.dense import DenseTower
 from lexvl_anserini.encoders.parts.features import (
     Expansion,
     Features,
-    Pair,
+    TextAndImage,
     head_tower,
     live_features,
     stored,
@@ -31,9 +31,9 @@ from lexvl_anserini.encoders.parts.sides import Direction, in_direction, with_to
 from lexvl_anserini.encoders.parts.towers import Head
 from lexvl_anserini.errors import CheckpointError
 
-# A fresh LayerNorm has PyTorch's default; the untied variant takes DistilBERT's layer.
+# A new LayerNorm has PyTorch's default; the untied variant uses DistilBERT's layer.
 HEAD_EPS, UNTIED_EPS = 1e-5, 1e-12
-# Lightning's module holds the model under this name, beside the temperature of the loss.
+# The name of the model in Lightning's module, which also has the temperature of the loss.
 PREFIX = "model."
 TEMPERATURE = r"(loss_fn\.)?temp"
 TOKENIZER = "distilbert-base-uncased"
@@ -41,10 +41,13 @@ STORED = "img_embs_before_proj_*.parquet, text_embs_before_proj_*.parquet: embed
 
 
 class JointHead(nn.Module):
-    """The weights of a checkpoint, under its names.
+    """The weights of a checkpoint, by their names there.
 
-    hidden  width of [CLS]; size, of the dense vectors; width, before the vocabulary; vocabulary, dimensions
-    untied  the head is DistilBERT's, with bias and its LayerNorm's epsilon (`weight_tying: false`)
+    hidden      width of [CLS]
+    size        of the dense vectors
+    width       of the features before the vocabulary
+    vocabulary  dimensions of the lexical vectors
+    untied      the head is DistilBERT's, with its bias and the epsilon of its LayerNorm (`weight_tying: false`)
     """
 
     def __init__(self, hidden: int, size: int, width: int, vocabulary: int, untied: bool):
@@ -81,22 +84,22 @@ def load_joint(
     head_width: int | None = None,
     dimensions: int | None = None,
 ) -> Encoder:
-    """A Lightning checkpoint of the authors (`checkpoint_best.ckpt`), or the bare weights of its model.
+    """A Lightning checkpoint of the authors (`checkpoint_best.ckpt`), or only the weights of its model.
 
     Args:
-        source: a checkpoint has no tokenizer: `distilbert-base-uncased`, or name its folder.
-        direction: which side asks; text-to-text compares captions.
+        source: a checkpoint has no tokenizer; default `distilbert-base-uncased`, or `tokenizer` names its folder.
+        direction: the modalities of queries and documents; text-to-text compares captions.
         vectors: sparse (for an inverted index) or dense (for FAISS); `lexvl_anserini.hybrid` mixes their scores.
-        text: expanded; masked (a caption's own tokens with [CLS] and [SEP]); words (its own WordPieces only). Pictures
+        text: expanded; masked (a caption's own tokens with [CLS] and [SEP]); words (only its own WordPieces). Images
             are always expanded.
         topk: dimensions kept per expanded document; default all positive ones.
         query_topk: the same for queries; default `topk`.
-        backbone_checkpoint: the BLIP or ALBEF whose [CLS] states the head was trained on, to encode texts and
-            pictures; without it the corpus holds them: `embeddings:<folder>,before_proj_blip` (or `_albef`).
-        clean: of live captions, see `blip`.
-        resolution: of live pictures, see `blip`.
-        head_width: of the live backbone, see `blip`.
-        dimensions: of dense vectors: keep the first ones only.
+        backbone_checkpoint: the BLIP or ALBEF on whose [CLS] states the head was trained, to encode texts and images;
+            without it the corpus has them: `embeddings:<folder>,before_proj_blip` (or `_albef`).
+        clean: of captions for the backbone, see `blip`.
+        resolution: of images for the backbone, see `blip`.
+        head_width: of the backbone, see `blip`.
+        dimensions: of dense vectors: keep only the first ones.
 
     Raises:
         CheckpointError: another layout, weights that do not fit, or a backbone of another width.
@@ -108,12 +111,14 @@ def load_joint(
     tokenizer = tokenizer_of(source, checkpoint, vocabulary, TOKENIZER)
     masks = vectors == "sparse" and text != "expanded"
     if backbone_checkpoint is None:
-        states = Pair(stored(hidden, source.device, masks, STORED), stored(hidden, source.device, wanted=STORED))
+        states = TextAndImage(
+            stored(hidden, source.device, masks, STORED), stored(hidden, source.device, tables=STORED)
+        )
     else:
         states = live_features(
             source, backbone_checkpoint, hidden, tokenizer, clean, resolution, head_width, projected=False
         )
-    dense = Pair(
+    dense = TextAndImage(
         Features(states.text.items, lambda batch: head.dense_text(states.text.embed(batch))),
         Features(states.image.items, lambda batch: head.dense_image(states.image.embed(batch))),
     )
@@ -134,7 +139,7 @@ def load_joint_head(where: str, weights: Mapping[str, Tensor]) -> JointHead:
     """The head, its sizes read from the weights.
 
     Raises:
-        CheckpointError: they are not those of a Joint head.
+        CheckpointError: the weights are not of a Joint head.
     """
     if any(key.startswith(PREFIX) for key in weights):
         weights = {key.removeprefix(PREFIX): value for key, value in weights.items()}

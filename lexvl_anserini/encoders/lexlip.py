@@ -1,9 +1,9 @@
 """LexLIP: w_j = log(1 + max_i relu(logit_ij)) over one masked-LM head per modality, L2-normalised (ICCV 2023).
 
 Text:  BERT and its head; captions are lower-cased and read up to 40 tokens.
-Image: BEiT, a LayerNorm of its own, its own head; the class token takes part in the maximum.
+Image: BEiT, its own LayerNorm and head; the class token counts in the maximum.
 
-Reads the checkpoints of pre-training (phase 1), momentum contrast (phase 2) and fine-tuning, as Lightning wrote them.
+Reads Lightning's checkpoints of pre-training (phase 1), momentum contrast (phase 2) and fine-tuning.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from lexvl_anserini.encoders.parts.towers import Backbone, Composition, Head, Te
 from lexvl_anserini.encoders.parts.vision import ImageTower, Pixels
 from lexvl_anserini.errors import CheckpointError
 
-# What the reference reads per caption, and the size of its pictures before fine-tuning (384 after).
+# Tokens that the reference reads per caption, and the side of its images before fine-tuning (384 after).
 MAX_LENGTH = 40
 RESOLUTION = 224
-# Its pictures are (x / 255 - 0.5) / 0.5.
+# Its pixels are (x / 255 - 0.5) / 0.5.
 HALF = (0.5, 0.5, 0.5)
 
-# The text backbone of all its checkpoints; they carry neither configuration nor tokenizer.
+# The text backbone of all its checkpoints, which have neither configuration nor tokenizer.
 BACKBONE = "bert-base-uncased"
 
-# What only training uses: the weakened decoder of phase 1, momentum copies and queues of phase 2.
+# Weights that only training uses: the weakened decoder of phase 1, momentum copies and queues of phase 2.
 TRAINING_ONLY = re.compile(
     r"text_transformer\.decoder_heads\..*|moco_.*|(image|text)_queue(_ptr)?|.*\.relative_position_index"
 )
@@ -48,7 +48,7 @@ PARTS = ("text_transformer.bert.", "text_transformer.cls.", "image_transformer."
 
 
 class LowerCaseReader(TextReader):
-    """Lower-cases texts before it tokenises them, as the reference does, whatever the tokenizer would do."""
+    """Lower-cases texts before it tokenises them, as the reference does, with any tokenizer."""
 
     def __call__(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids per text, unpadded, truncated to `max_length`."""
@@ -56,7 +56,7 @@ class LowerCaseReader(TextReader):
 
 
 class PredictionHead(nn.Module):
-    """BERT's masked-LM head, its decoder not tied to any embedding; the names of its parts are those of checkpoints."""
+    """BERT's masked-LM head with an untied decoder; its parts have the names in checkpoints."""
 
     def __init__(self, width: int, size: int):
         super().__init__()
@@ -64,12 +64,12 @@ class PredictionHead(nn.Module):
         self.decoder = nn.Linear(width, size)
 
     def transformed(self, hidden: Tensor) -> Tensor:
-        """States as the decoder sees them, [B, L, D] -> [B, L, D]."""
+        """States before the decoder, [B, L, D] -> [B, L, D]."""
         return self.transform["LayerNorm"](gelu(self.transform["dense"](hidden)))
 
 
 class ImageStates(nn.Module):
-    """BEiT and the LayerNorm that LexLIP puts after it; the names of its parts are those of checkpoints."""
+    """BEiT and LexLIP's LayerNorm after it; its parts have the names in checkpoints."""
 
     def __init__(self, beit: Beit, width: int):
         super().__init__()
@@ -89,15 +89,15 @@ def load_lexlip(
     query_topk: int | None = None,
     text_max_length: int = MAX_LENGTH,
 ) -> Encoder:
-    """A checkpoint as the reference's training writes it: a Lightning `.ckpt` or the folder that holds it.
+    """A checkpoint of the reference's training: a Lightning `.ckpt` or its folder.
 
     Args:
-        source: `tokenizer` and `backbone_config` name BERT's; default what lies in the checkpoint's folder, else
+        source: `tokenizer` and `backbone_config` name BERT's; default those in the checkpoint's folder, else
             bert-base-uncased. Without a configuration, BERT has as many heads as the checkpoint's BEiT.
-        direction: which side asks.
-        resolution: side of the pictures in pixels; default the `image_size` that the checkpoint was trained with, else
-            224. Larger ones stretch the position bias, smaller ones cut it, both as the reference does.
-        normalise: divide by the L2 norm, so that scores are the cosines the reference ranks by.
+        direction: the modalities of queries and documents.
+        resolution: side of the images in pixels; default the `image_size` of the checkpoint's training, else 224. A
+            larger one stretches the position bias, a smaller one cuts it, both as in the reference.
+        normalise: divide by the L2 norm, so that scores are cosines, by which the reference ranks.
         topk: dimensions kept per document; default all positive ones.
         query_topk: the same for queries; default `topk`.
         text_max_length: tokens per caption.
@@ -118,12 +118,8 @@ def load_lexlip(
     states.eval().to(source.device)
     config = text_config(source, checkpoint, weights, heads=states.beit.heads)
     tokenizer = load_tokenizer(source.tokenizer_folder(default=BACKBONE), config.vocab_size)
-    bert = bert_from_weights(
-        config,
-        below(weights, "text_transformer.bert."),
-        f"{checkpoint.reference}: text_transformer.bert",
-        source.device,
-    )
+    own, where = below(weights, "text_transformer.bert."), f"{checkpoint.reference}: text_transformer.bert"
+    bert = bert_from_weights(config, own, where, source.device)
     columns = columns_of_all(tokenizer)
     reader = LowerCaseReader(tokenizer, text_max_length, limit=position_limit(config))
     text_head = prediction_head(weights, "text_transformer.cls.predictions.", checkpoint.reference, source.device)
@@ -144,16 +140,16 @@ def load_lexlip(
 
 
 def trained_resolution(extra: Mapping[str, Any]) -> int:
-    """The `image_size` among a checkpoint's hyper-parameters; 224 if it says none."""
+    """The `image_size` in a checkpoint's hyper-parameters; 224 if there is none."""
     config = (extra.get("hyper_parameters") or {}).get("config") or {}
     return int(config.get("image_size") or RESOLUTION)
 
 
 def image_states(weights: Mapping[str, Tensor], resolution: int, where: str) -> ImageStates:
-    """The image tower up to its head, of the shape that its weights have.
+    """The image tower up to its head, with sizes read from the weights.
 
     Raises:
-        CheckpointError: weights are missing or do not fit together, or no position bias reaches the resolution.
+        CheckpointError: weights are missing or do not fit together, or there is no position bias for the resolution.
     """
     own = below(weights, "image_transformer.")
     first = "beit.encoder.layer.0."
@@ -186,14 +182,14 @@ def image_states(weights: Mapping[str, Tensor], resolution: int, where: str) -> 
 
 
 def layers_of(weights: Mapping[str, Tensor], prefix: str) -> int:
-    """How many numbered layers the weights have below `prefix`."""
+    """The number of layers below `prefix`."""
     return len({key.removeprefix(prefix).partition(".")[0] for key in weights if key.startswith(prefix)})
 
 
 def prediction_head(weights: Mapping[str, Tensor], prefix: str, where: str, device: torch.device) -> Head:
     """A masked-LM head from the keys below `prefix`.
 
-    Its bias stands twice in a checkpoint, under `bias` and `decoder.bias`; the decoder adds the second.
+    A checkpoint has its bias twice, as `bias` and `decoder.bias`; the decoder adds the second.
 
     Raises:
         CheckpointError: weights are missing or do not fit together.
@@ -204,7 +200,7 @@ def prediction_head(weights: Mapping[str, Tensor], prefix: str, where: str, devi
         raise CheckpointError(f"{where}: {prefix}bias differs from {prefix}decoder.bias; they are one parameter")
     decoder = own.get("decoder.weight")
     if decoder is None or decoder.dim() != 2:
-        raise CheckpointError(f"{where}: {prefix}decoder.weight is missing or no matrix; this head is not tied")
+        raise CheckpointError(f"{where}: {prefix}decoder.weight is missing or not a matrix; this head is not tied")
     size, width = decoder.shape
     head = PredictionHead(width, size)
     load_strictly(head, own, f"{where}: {prefix.rstrip('.')}")
@@ -213,12 +209,12 @@ def prediction_head(weights: Mapping[str, Tensor], prefix: str, where: str, devi
 
 
 def text_config(source: Source, checkpoint: Checkpoint, weights: Mapping[str, Tensor], heads: int) -> Any:
-    """BERT's configuration: the one named, else the one in the checkpoint's folder, else what its weights say.
+    """BERT's configuration: the one named, else that of the checkpoint's folder, else read from the weights.
 
-    Weights do not say into how many heads they are split; the reference pairs BERT-base with BEiT-base, 12 each.
+    Weights do not contain the number of heads; the reference pairs BERT-base with BEiT-base, which have 12 each.
 
     Raises:
-        CheckpointError: weights are missing, or the width cannot be split into so many heads.
+        CheckpointError: weights are missing, or the number of heads does not divide the width.
     """
     import transformers
 

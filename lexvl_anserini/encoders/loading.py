@@ -29,11 +29,12 @@ DEFAULT_DIRECTION = "text-to-image"
 
 @dataclass(frozen=True)
 class Source:
-    """Where an encoder's parts come from.
+    """The files that an encoder is loaded from.
 
     checkpoint       weights and, unless given below, tokenizer and configuration
-    tokenizer        a folder or hub id to take the tokenizer from instead
-    backbone_config  a folder or hub id to take the backbone's configuration from instead
+    device           that the model computes on
+    tokenizer        a folder or hub id of another tokenizer
+    backbone_config  a folder or hub id of another configuration of the backbone
     """
 
     checkpoint: Checkpoint | None
@@ -45,7 +46,7 @@ class Source:
         """The checkpoint.
 
         Raises:
-            UsageError: none was named.
+            UsageError: there is none.
         """
         if self.checkpoint is None:
             raise UsageError(f"encoder {encoder!r} needs a checkpoint: --checkpoint FOLDER, HUB-ID or minilm")
@@ -93,16 +94,16 @@ def load_encoder(
 
     Args:
         name: a row of `cards.CARDS`.
-        checkpoint: a folder, a hub id (`owner/name`, `owner/name@revision`) or the packaged `minilm`.
-        tokenizer: a folder or hub id to take the tokenizer from instead of the checkpoint.
-        backbone_config: a folder or hub id to take the backbone's configuration from instead of the checkpoint.
+        checkpoint: a folder, a hub id (`owner/name`, `owner/name@revision`) or a packaged name such as `minilm`.
+        tokenizer: a folder or hub id of another tokenizer than the checkpoint's.
+        backbone_config: a folder or hub id of another backbone configuration than the checkpoint's.
         device: auto, cpu, cuda, cuda:1, mps.
-        options: of the encoder, as its loader's signature says.
+        options: of the encoder; the parameters of its loader.
 
     Raises:
         UnknownName: no such encoder, or it has no such option.
         UsageError: an option's value does not fit, or a checkpoint is needed and missing.
-        CheckpointError: the checkpoint cannot be had, is incomplete, or is of another kind.
+        CheckpointError: the checkpoint is not found, is incomplete, or is of another kind.
     """
     card, load = card_of(name), resolve("encoder", name, ENCODERS)
     if card.reads_images:  # the default direction is noted too, so that naming it gives the same request
@@ -175,12 +176,12 @@ def load_encoder_of(
 
 
 def other_parts(options: Mapping[str, Any]) -> dict[str, Checkpoint]:
-    """What an encoder is loaded from beside its checkpoint, by the options that name it."""
+    """The checkpoints that an encoder is loaded from besides its own, by the options that name them."""
     return {key: find_checkpoint(options[key], key.endswith("_checkpoint")) for key in PLACES if options.get(key)}
 
 
 def digest_of(checkpoint: Checkpoint | None, others: Mapping[str, Checkpoint]) -> str | None:
-    """The digest of everything an encoder was loaded from; None if nothing was named."""
+    """The digest of everything that an encoder was loaded from; None if it was loaded from no file."""
     digests = [part.digest() for part in (checkpoint, *others.values()) if part is not None]
     return digests[0] if len(digests) == 1 else sha256("\n".join(digests).encode()).hexdigest() if digests else None
 
@@ -208,7 +209,7 @@ def checked_options(name: str, load: Callable[..., Encoder], options: Mapping[st
 
 
 def choose_device(device: str) -> torch.device:
-    """`auto` is the first CUDA device if there is one, else the CPU; or cpu, cuda, cuda:1, mps.
+    """The device of a name; `auto` is the first CUDA device, or the CPU if there is none.
 
     Raises:
         UsageError: the device does not exist here.
@@ -219,7 +220,7 @@ def choose_device(device: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         chosen = torch.device(device)
-        torch.zeros(1, device=chosen).cpu()  # also refuses `meta`, which computes nothing
+        torch.zeros(1, device=chosen).cpu()  # also raises for `meta`, which computes nothing
     except (RuntimeError, AssertionError) as error:
         raise UsageError(
             f"device {device!r} cannot be used here ({str(error).splitlines()[0]}); try --device cpu"

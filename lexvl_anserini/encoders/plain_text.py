@@ -1,4 +1,4 @@
-"""BM25: the reference row. Nothing is encoded; stock Anserini analyses and scores the text itself."""
+"""BM25, the baseline: texts are passed on as they are, and stock Anserini analyses and scores them."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class PlainTextTower:
 
 
 def load_bm25(source: Source) -> Encoder:
-    """Needs neither checkpoint nor device.
+    """BM25, which needs neither checkpoint nor device.
 
     Raises:
-        UsageError: a checkpoint is named.
+        UsageError: a checkpoint is given.
     """
     if source.checkpoint is not None:
         raise UsageError("encoder 'bm25' has no model; leave --checkpoint out")

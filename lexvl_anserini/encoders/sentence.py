@@ -17,7 +17,7 @@ from lexvl_anserini.files import read_json
 from lexvl_anserini.progress import Progress, silent
 from lexvl_anserini.records import Document, Topic
 
-# Texts handed over at once: enough to sort by length, few enough to show progress.
+# Texts per call: enough to sort by length, few enough to show progress.
 PIECE = 512
 
 
@@ -63,12 +63,12 @@ def load_sentence(source: Source, max_length: int | None = None, dimensions: int
     """A sentence-transformers folder or hub id.
 
     Args:
-        source: the folder holds modules.json.
+        source: the folder has modules.json.
         max_length: tokens read per text; default the folder's own limit.
-        dimensions: keep the first ones only (Matryoshka), of unit length again if the model's vectors are; default all.
+        dimensions: keep only the first ones (Matryoshka), of unit length again if the model's vectors are; default all.
 
     Raises:
-        CheckpointError: the folder is a sparse model, or none of sentence-transformers'.
+        CheckpointError: the folder is a sparse model, or not one of sentence-transformers.
     """
     checkpoint = source.required("sentence")
     refuse_sparse(checkpoint)
@@ -96,10 +96,13 @@ def load_sentence(source: Source, max_length: int | None = None, dimensions: int
 
 
 def refuse_sparse(checkpoint: Checkpoint) -> None:
-    """Raises CheckpointError unless the folder says that it is a dense sentence-transformers model.
+    """Checks that a folder is a dense sentence-transformers model.
 
-    Without modules.json sentence-transformers would silently add mean pooling, and a sparse model would give
+    Without modules.json sentence-transformers would add mean pooling without a warning, and a sparse model would give
     plausible wrong vectors.
+
+    Raises:
+        CheckpointError: it is not.
     """
     folder = checkpoint.folder
     if not (folder / "modules.json").is_file():

@@ -1,7 +1,7 @@
 """SPLADE: w_j = max_i log(1 + relu(logit_ij)) over the masked-LM head (Formal et al., SIGIR 2021 and 2022).
 
-Reads plain Hugging Face masked-LM folders, sentence-transformers' SparseEncoder folders (5.x and 6.x layouts) and what
-naver/splade's trainers write: runs with one or two encoders, `model.tar`.
+Reads plain Hugging Face masked-LM folders, SparseEncoder folders of sentence-transformers (5.x and 6.x layouts) and
+files of naver/splade's trainers: runs with one or two encoders, `model.tar`.
 
 Published variants are options: v3-lexical is `lexical=query`, v3-doc `doc_only=true`, efficient SPLADE its `-doc`
 checkpoint with `query_checkpoint` its `-query` one.
@@ -28,8 +28,8 @@ from lexvl_anserini.encoders.parts.backbones import load_masked_lm, position_lim
 from lexvl_anserini.encoders.parts.pooling import POOLINGS, Pooling
 from lexvl_anserini.encoders.parts.sparsify import own_tokens, positive_or_top
 from lexvl_anserini.encoders.parts.tokens import (
-    Columns,
     TextReader,
+    TokenColumns,
     columns_of_all,
     columns_without,
     load_tokenizer,
@@ -39,24 +39,24 @@ from lexvl_anserini.encoders.parts.towers import Backbone, BagTower, Composition
 from lexvl_anserini.errors import CheckpointError, UsageError
 from lexvl_anserini.files import read_json
 
-# What naver's configurations read per text.
+# Tokens per text in naver's configurations.
 MAX_LENGTH = 256
-# A matrix with fewer rows than this above its tokens is padded; usual multiples are 8 to 128.
+# A matrix with more rows than tokens, but fewer than this many more, is padded; usual multiples are 8 to 128.
 PADDING_ROWS = 128
 
 Lexical = Literal["none", "query", "document", "both"]
 
 
 @dataclass(frozen=True)
-class Parts:
+class SpladeSide:
     """One side of a SPLADE model. `weight` [V] instead of a backbone means inference-free queries.
 
-    bag      queries are binary bags of their own tokens, by default
-    lexical  only own tokens are kept, by default
+    bag      by default queries are binary bags of their own tokens
+    lexical  by default only own tokens are kept
     """
 
     tokenizer: Any
-    columns: Columns
+    columns: TokenColumns
     max_length: int
     limit: int | None = None
     backbone: Backbone | None = None
@@ -86,22 +86,22 @@ def load_splade(
     Args:
         source: the document (or only) encoder.
         pooling: max (v2 and later) or sum (v1); default the folder's own, else max.
-        doc_only: queries are binary bags of their own tokens, without a network (SPLADE-doc, v3-doc); default what a
-            run's config.yaml says, else no.
-        lexical: sides that keep only their own tokens (SPLADE-lexical; v3-lexical: query); default what a run's
-            config.yaml says, else none.
+        doc_only: queries are binary bags of their own tokens, without a network (SPLADE-doc, v3-doc); default as in a
+            run's config.yaml, else false.
+        lexical: sides that keep only their own tokens (SPLADE-lexical; v3-lexical: query); default as in a run's
+            config.yaml, else none.
         topk: dimensions kept per document; default all positive ones (or the folder's max_active_dims).
-        query_topk: the same for queries.
+        query_topk: the same for queries; `topk` does not change it.
         max_length: tokens per document; default the folder's own, else 256.
-        query_max_length: tokens per query; default as for documents.
+        query_max_length: tokens per query; default the folder's own, else 256.
         query_checkpoint: another folder or hub id for queries (efficient SPLADE).
 
     Raises:
         CheckpointError: the folder has no masked-LM head or is a dense model.
         UsageError: options that exclude each other.
     """
-    asks_for_queries = query_checkpoint or query_topk is not None or lexical in ("query", "both")
-    if doc_only and asks_for_queries:
+    weighted_queries = query_checkpoint or query_topk is not None or lexical in ("query", "both")
+    if doc_only and weighted_queries:
         raise UsageError(
             "encoder 'splade': doc_only leaves no query encoder for query_checkpoint, query_topk or lexical=query"
         )
@@ -113,8 +113,8 @@ def load_splade(
         query = read_sides(other, query_source(other, source))["query"]
         if query.columns.vocabulary.digest != document.columns.vocabulary.digest:
             raise CheckpointError(f"{other.path}: the query encoder has another vocabulary than {checkpoint.path}")
-    # Whoever asks for weighted queries gets them from a model trained with bags as well.
-    if query.bag and not asks_for_queries if doc_only is None else doc_only:
+    # Options of weighted queries override the bags that a model was trained with.
+    if query.bag and not weighted_queries if doc_only is None else doc_only:
         query_tower: BagTower | TextTower = BagTower(
             TextReader(query.tokenizer, query_max_length or query.max_length), columns_of_all(query.tokenizer)
         )
@@ -127,15 +127,15 @@ def load_splade(
 
 
 def query_source(other: Checkpoint, source: Source) -> Source:
-    """Where a separate query encoder's parts come from: a folder without tokenizer shares the documents' one."""
+    """The source of a separate query encoder; a folder without tokenizer uses that of the documents."""
     alone = has_tokenizer(other.folder) or (other.folder / "modules.json").is_file()
     return Source(other, source.device, None if alone else str(source.tokenizer_folder()))
 
 
 def tower(
-    parts: Parts, source: Source, pooling: str | None, lexical: bool, topk: int | None, max_length: int | None
+    parts: SpladeSide, source: Source, pooling: str | None, lexical: bool, topk: int | None, max_length: int | None
 ) -> BagTower | TextTower:
-    """The tower of one side; None keeps what the folder says.
+    """The tower of one side; None keeps the folder's own setting.
 
     Raises:
         UsageError: topk is below 1.
@@ -156,8 +156,8 @@ def tower(
     return TextTower(composition, reader, parts.columns, source.device)
 
 
-def read_sides(checkpoint: Checkpoint, source: Source) -> dict[str, Parts]:
-    """Query and document parts of a checkpoint, whichever layout it has."""
+def read_sides(checkpoint: Checkpoint, source: Source) -> dict[str, SpladeSide]:
+    """Query side and document side of a checkpoint, in any layout."""
     if checkpoint.file is None and (checkpoint.folder / "modules.json").is_file():
         return sentence_transformers_sides(checkpoint.folder, source)
     if (run := read_run(checkpoint, source.backbone_config, source.tokenizer)) is not None:
@@ -166,8 +166,8 @@ def read_sides(checkpoint: Checkpoint, source: Source) -> dict[str, Parts]:
     return {"query": parts, "document": parts}
 
 
-def run_sides(run: Run, source: Source) -> dict[str, Parts]:
-    """The sides of a run of naver's trainers, with what its recipe says of each."""
+def run_sides(run: Run, source: Source) -> dict[str, SpladeSide]:
+    """The sides of a run of naver's trainers, with the settings of its recipe."""
     recipe, pooling = run.recipe, POOLINGS[run.recipe.pooling]
     document, query = (
         side and masked_lm_parts(side.config, source, side.tokenizer, recipe.max_length or MAX_LENGTH, side.weights)
@@ -190,13 +190,14 @@ def masked_lm_parts(
     weights: Mapping[str, Tensor] | None = None,
     lower_case: bool = False,
     **rest: Any,
-) -> Parts:
-    """Backbone, head and tokenizer of one masked-LM folder; without `max_length` the tokenizer's own limit holds.
+) -> SpladeSide:
+    """Backbone, head and tokenizer of one masked-LM folder.
 
-    `weights` replace the folder's own; `lower_case` lower-cases texts first, whatever the tokenizer does.
+    Without `max_length` the limit is the tokenizer's. `weights` replace the folder's own; with `lower_case` texts
+    are lower-cased before they are tokenised.
 
     Raises:
-        CheckpointError: no masked LM, weights that do not fit it, or another model's tokenizer.
+        CheckpointError: not a masked LM, weights that do not fit it, or the tokenizer of another model.
     """
     if weights is None:
         backbone, head, _ = load_masked_lm(folder, source.device)
@@ -211,21 +212,21 @@ def masked_lm_parts(
             f"{tokenizer_folder}: the tokenizer has {count} tokens, the model {len(head.matrix)}; "
             "name the model's own with --tokenizer"
         )
-    # Rows without a token are no dimensions.
+    # Rows without a token are not dimensions.
     head = Head(head.transform, head.matrix[:count], None if head.bias is None else head.bias[:count])
     limit = position_limit(read_config(folder))
     wanted = max_length or tokenizer.model_max_length
-    return Parts(
+    return SpladeSide(
         tokenizer, columns_of_all(tokenizer), min(wanted, limit or wanted), limit, backbone=backbone, head=head, **rest
     )
 
 
 def fits(rows: int, tokenizer: Any) -> bool:
-    """True if the first rows of a matrix stand for a tokenizer's tokens and the others for none.
+    """True if the first rows of a matrix are those of a tokenizer's tokens, and the others are padding.
 
-    Matrices are often padded to a multiple that suits the hardware, by fewer rows than `PADDING_ROWS`; more of them, or
-    more than there are tokens, mean that the tokenizer is another model's. With gaps between the ids the last rows
-    would be tokens.
+    Matrices are often padded to a multiple that suits the hardware, by fewer rows than `PADDING_ROWS`. With more
+    padding rows than that, or than tokens, the tokenizer is another model's. With gaps between the ids, the last rows
+    would be those of tokens.
     """
     count = len(tokenizer)
     if rows == count:
@@ -233,11 +234,11 @@ def fits(rows: int, tokenizer: Any) -> bool:
     return count < rows < count + min(PADDING_ROWS, count) and max(tokenizer.get_vocab().values()) < count
 
 
-def sentence_transformers_sides(folder: Path, source: Source) -> dict[str, Parts]:
+def sentence_transformers_sides(folder: Path, source: Source) -> dict[str, SpladeSide]:
     """The sides of a SparseEncoder folder: one chain of modules, or a Router with one chain per side.
 
     Raises:
-        CheckpointError: a dense model, modules this layout does not have, or another similarity than dot.
+        CheckpointError: a dense model, unknown modules, or another similarity than dot.
     """
     about_file = folder / "config_sentence_transformers.json"
     about = read_json(about_file, "model description", CheckpointError) if about_file.is_file() else {}
@@ -262,7 +263,7 @@ def sentence_transformers_sides(folder: Path, source: Source) -> dict[str, Parts
     if (similarity := about.get("similarity_fn_name") or "dot") != "dot":
         raise CheckpointError(
             f"{about_file}: similarity_fn_name {similarity!r}, but an impact index adds products of weights (dot); "
-            "if that is meant, say so there"
+            "if the model uses dot, set it there"
         )
     return sides
 
@@ -283,11 +284,13 @@ def read_modules(folder: Path) -> list[tuple[str, Path]]:
 
 
 def class_name(path: str) -> str:
-    """The last part of a module's dotted type: all that 5.x and 6.x have in common."""
+    """The last part of a module's dotted type, which is the same in 5.x and 6.x."""
     return path.rsplit(".", 1)[-1]
 
 
-def chain_parts(chain: list[tuple[str, Path]], folder: Path, source: Source, topk: int | None, prompt: str) -> Parts:
+def chain_parts(
+    chain: list[tuple[str, Path]], folder: Path, source: Source, topk: int | None, prompt: str
+) -> SpladeSide:
     """One chain of modules: [Transformer, SpladePooling] or [SparseStaticEmbedding]."""
     match chain:
         case [("SparseStaticEmbedding", path)]:
@@ -323,7 +326,7 @@ def splade_pooling(config: Mapping[str, Any], where: Path) -> dict[str, Any]:
     return {"pooling": POOLINGS[strategy], "activation": activations[activation]}
 
 
-def static_parts(folder: Path, topk: int | None, prompt: str) -> Parts:
+def static_parts(folder: Path, topk: int | None, prompt: str) -> SpladeSide:
     """Inference-free queries: one stored weight per token, tokenised without special tokens."""
     config_file = folder / "config.json"
     config = read_json(config_file, "static embedding", CheckpointError) if config_file.is_file() else {}
@@ -340,8 +343,8 @@ def static_parts(folder: Path, topk: int | None, prompt: str) -> Parts:
         weight = stored["weight"].float().numpy().reshape(-1)
     if not fits(len(weight), tokenizer):
         raise CheckpointError(f"{folder}: {len(weight)} weights for {len(tokenizer)} tokens")
-    # Specials count here: the tokenizer adds none, so one in a text stands there on purpose.
+    # The tokenizer adds no special tokens, so one in a text counts as its own token.
     columns = columns_without(tokenizer, [])
     limit = tokenizer.model_max_length
     weight = weight[: len(tokenizer)]
-    return Parts(tokenizer, columns, int(min(limit, 1 << 20)), weight=weight, topk=topk, prompt=prompt)
+    return SpladeSide(tokenizer, columns, int(min(limit, 1 << 20)), weight=weight, topk=topk, prompt=prompt)

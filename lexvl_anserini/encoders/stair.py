@@ -1,7 +1,7 @@
 """STAIR: w = log(1 + relu(max_j e TRANSFORM(h_j) + b)) for texts and images, e the token embeddings (EMNLP 2023).
 
-Both towers follow equations 4 and 5 of the paper; scores are cosines. Nothing of it is published: checkpoints are those
-of our own training, a folder that `save_stair` writes: config.json, model.safetensors and the tokenizer's files.
+Both towers follow equations 4 and 5 of the paper; scores are cosines. There are no published checkpoints; this encoder
+loads folders that `save_stair` writes: config.json, model.safetensors and the files of the tokenizer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,13 @@ from lexvl_anserini.encoders.parts.pooling import masked_max
 from lexvl_anserini.encoders.parts.sides import Direction, in_direction, with_topk
 from lexvl_anserini.encoders.parts.sparsify import positive_or_top
 from lexvl_anserini.encoders.parts.stair_network import Stair, StairConfig
-from lexvl_anserini.encoders.parts.tokens import Columns, TextReader, columns_of_all, columns_without, load_tokenizer
+from lexvl_anserini.encoders.parts.tokens import (
+    TextReader,
+    TokenColumns,
+    columns_of_all,
+    columns_without,
+    load_tokenizer,
+)
 from lexvl_anserini.encoders.parts.towers import BagTower, Composition, Head, TextTower
 from lexvl_anserini.encoders.parts.vision import ImageTower, Pixels
 from lexvl_anserini.files import atomic_write, write_json
@@ -30,7 +36,7 @@ WEIGHTS = "model.safetensors"
 
 
 class OwnTokenTower(TextTower):
-    """Texts whose weights are masked to their own tokens before they are normalised (equation 8)."""
+    """Texts; a mask keeps the weights of their own tokens before they are normalised (equation 8)."""
 
     def __init__(self, composition: Composition, *args: Any, normalise: bool, **kwargs: Any):
         assert not composition.normalise, "the mask comes before the norm"
@@ -43,7 +49,7 @@ class OwnTokenTower(TextTower):
         input_ids, attention = inputs
         dims = self.dimension_of[input_ids].masked_fill(attention == 0, -1)  # [B, L]
         own = torch.zeros(len(dims), len(self.vocabulary) + 1, dtype=torch.float32, device=self.device)
-        own.scatter_(1, dims + 1, 1.0)  # column 0 takes what is no dimension
+        own.scatter_(1, dims + 1, 1.0)  # column 0 is for tokens without dimension
         weights = super().pooled(inputs, masked) * own[:, 1:]
         return unit_length(weights, dim=1) if self.normalise else weights
 
@@ -64,21 +70,21 @@ def load_stair(
     """A folder that `save_stair` wrote, of a single-stage or three-stage model.
 
     Args:
-        source: holds configuration, weights and tokenizer; `tokenizer` may name another folder for the last.
-        direction: which side asks.
+        source: has configuration, weights and tokenizer; `tokenizer` may name another folder for the tokenizer.
+        direction: the modalities of queries and documents.
         text_encoder_free: texts are binary bags of their own tokens, without prompt and without network (appendix E.2).
         text_mask: own keeps only a text's own tokens (equation 8); default own for checkpoints of stage 1, else none.
-        mask_specials: [CLS] and [SEP] count as own tokens; default the checkpoint's (they do not).
-        padding: max_length pads texts to that length and lets padding take part in the maximum; default the
-            checkpoint's (none).
-        prompt: stands before every text; default the checkpoint's ("a photo of ", as in zero-shot retrieval).
+        mask_specials: [CLS] and [SEP] count as own tokens; default the checkpoint's (false).
+        padding: max_length pads texts to that length, and the maximum includes padding; default the checkpoint's
+            (none).
+        prompt: put before each text; default the checkpoint's ("a photo of ", as in zero-shot retrieval).
         normalise: divide by the L2 norm, so that scores are cosines (equation 2).
         topk: dimensions kept per document; default all positive ones.
         query_topk: the same for queries; default `topk`.
         text_max_length: tokens per text; default the checkpoint's (76).
 
     Raises:
-        CheckpointError: another model's folder, or weights that do not fit its configuration.
+        CheckpointError: another model, or weights that do not fit the configuration.
     """
     checkpoint = source.required("stair")
     config = StairConfig.read(checkpoint.config(), f"{checkpoint.folder}/config.json")
@@ -117,8 +123,8 @@ def load_stair(
     return Encoder("stair", "impact", query=query, document=document)
 
 
-def own_columns(tokenizer: Any, specials: bool) -> Columns:
-    """Every token is a dimension; a text's own (MASK) are all but padding and, unless `specials`, [CLS] and [SEP]."""
+def own_columns(tokenizer: Any, specials: bool) -> TokenColumns:
+    """Every token is a dimension; own tokens (MASK) are all but padding and, unless `specials`, [CLS] and [SEP]."""
     return columns_without(tokenizer, [tokenizer.pad_token_id]) if specials else columns_of_all(tokenizer)
 
 
@@ -126,9 +132,9 @@ def save_stair(model: Stair, tokenizer: Any, folder: Path) -> None:
     """Writes a model as `load_stair` reads it. Each file appears whole; the configuration comes last.
 
     Args:
-        model: in any precision; saved as it is.
+        model: in any precision, which is kept.
         tokenizer: a transformers tokenizer with as many tokens as the model has dimensions.
-        folder: made if it is not there; files of these names are replaced.
+        folder: created if absent; files of these names are replaced.
     """
     from safetensors.torch import save
 

@@ -1,7 +1,7 @@
 """VDR text: w_j = max_i elu1p(<ln(h_i), E_{j+999}>), top-k (Zhou et al., ICLR 2024, section 3).
 
-The head is a LayerNorm of its own and the *input* embeddings, without bias. Over a plain BERT folder, whose
-LayerNorm nobody has trained, the same equation gives a usable untrained model.
+The head is a LayerNorm and the *input* embeddings, without bias. Over a plain BERT folder, where this LayerNorm is
+untrained, the same equation gives a usable model.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from lexvl_anserini.encoders.parts.backbones import (
 )
 from lexvl_anserini.encoders.parts.pooling import Pooling, masked_max, mean_of_top
 from lexvl_anserini.encoders.parts.sparsify import Sparsifier, own_tokens, positive, top_k, top_k_or_own
-from lexvl_anserini.encoders.parts.tokens import Columns, TextReader, columns_from, first_word_id, load_tokenizer
+from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, columns_from, first_word_id, load_tokenizer
 from lexvl_anserini.encoders.parts.towers import BagTower, Composition, Head, TextTower
 from lexvl_anserini.errors import CheckpointError, UsageError
 
-# Paper, appendix A: 768 dimensions kept per text. Untrained models read what the published ones read.
+# Paper, appendix A: 768 dimensions kept per text. Untrained models read as many tokens as the published ones.
 TOPK = 768
 UNTRAINED_MAX_LENGTH = 256
 # PyTorch's default, which the published heads were trained with; BERT's own LayerNorms use 1e-12.
 HEAD_EPS = 1e-5
-# How title and text are joined in `encode_corpus` of the published models; the token becomes the special one.
+# Joins title and text in `encode_corpus` of the published models; the tokenizer reads it as the special token.
 PUBLISHED_JOINER = " [SEP] "
 
 Mode = Literal["full", "alpha", "beta"]
 Projection = Literal["tied", "own"]
 
-# What fields are called in the config.yaml of checkpoints from 2023 (jzhoubu/*), and what they leave out.
+# Names of fields in the config.yaml of checkpoints from 2023 (jzhoubu/*), and values of missing fields.
 LEGACY_NAMES = {"alias": "type", "base_model_id": "model_id", "max_seq_len": "max_len"}
 LEGACY_DEFAULTS = {"type": "vdr", "pooling": "max", "topk": TOPK}
 SIDES = ("encoder_q", "encoder_p")
@@ -74,23 +74,23 @@ def load_vdr(
 ) -> Encoder:
     """A checkpoint in a published layout (`encoder_q`, `encoder_p`), or any plain BERT folder, untrained.
 
-    Layouts: config.json as on the hub since 2024, config.yaml as in 2023; two encoders, or one that both sides share.
+    Layouts: config.json (on the hub since 2024) or config.yaml (2023); two encoders, or one for both sides.
 
     Args:
-        source: published checkpoints name their backbone by `model_id`; `tokenizer` and `backbone_config` override it.
+        source: `model_id` in published checkpoints names the backbone; `tokenizer` and `backbone_config` override it.
         mode: full; alpha (queries are binary bags of tokens); beta (documents are).
-        topk: dimensions kept per text; -1 all, 0 the own tokens only; default the checkpoint's (768).
+        topk: dimensions kept per text; -1 all, 0 only the own tokens; default the checkpoint's (768).
         query_topk: the same for queries; default `topk`.
         lexical_union: keep a text's own tokens besides the top k (the reference's `embed`; off as in `encode_corpus`).
         max_length: tokens per document; default the checkpoint's (untrained: 256).
         query_max_length: tokens per query; default the checkpoint's (untrained: `max_length`).
-        padding: `max_length` lets padding positions take part in the maximum, as when the published models were
-            trained and evaluated; default so for published checkpoints, `none` for untrained ones.
+        padding: with `max_length` the maximum includes padding positions, as in training and evaluation of the
+            published models; default `max_length` for published checkpoints, `none` for untrained ones.
         projection: tied (the input embeddings) or own (VDRproj: the documents' own matrix, `encoder_p.proj`); default
             own where the checkpoint has such a matrix.
 
     Raises:
-        CheckpointError: the folder is neither, or its weights do not fit.
+        CheckpointError: another layout, or weights that do not fit.
     """
     checkpoint = source.required("vdr")
     if config := published_config(checkpoint):
@@ -112,12 +112,12 @@ def load_vdr(
 
 @dataclass(frozen=True)
 class Side:
-    """One side of a VDR text model, before its towers are made."""
+    """One side of a VDR text model, from which `tower` or `bag` is made."""
 
     backbone: Any
     norm: nn.LayerNorm
     embeddings: Tensor  # [V, D], the input embeddings of the vocabulary's tokens
-    columns: Columns
+    columns: TokenColumns
     reader: TextReader
     device: torch.device
     topk: int = TOPK
@@ -127,7 +127,7 @@ class Side:
     joiner: str = " "
 
     def adjusted(self, topk: int | None, lexical_union: bool, max_length: int | None, padding: str | None) -> Side:
-        """The same side with what the user asked for; None keeps the checkpoint's own."""
+        """The same side with the options of the user; None keeps the checkpoint's own value."""
         reader = self.reader.with_max_length(max_length)
         return replace(
             self,
@@ -156,10 +156,10 @@ class Side:
 
 
 def untrained_side(source: Source, checkpoint: Checkpoint) -> Side:
-    """A fresh LayerNorm over any BERT-like backbone, tied to its input embeddings.
+    """A new LayerNorm over any BERT-like backbone, tied to its input embeddings.
 
     Raises:
-        CheckpointError: the folder holds no such backbone, or a tokenizer of another size.
+        CheckpointError: the folder has no such backbone, or a tokenizer of another size.
     """
     backbone, size = load_backbone(checkpoint, source.device)
     tokenizer = load_tokenizer(source.tokenizer_folder(), size)
@@ -182,9 +182,9 @@ def untrained_side(source: Source, checkpoint: Checkpoint) -> Side:
 
 
 def published_config(checkpoint: Checkpoint) -> dict[str, Any] | None:
-    """config.json, or a config.yaml of 2023 in the same words; None if the folder is not in a published layout.
+    """config.json, or a config.yaml of 2023 with today's names; None if the folder is not in a published layout.
 
-    In the older files the sides may lie one level down, and lack what was not yet an option.
+    In older files the sides may be one level down, and lack newer options.
     """
     config = checkpoint.config()
     if "encoder_q" not in config:
@@ -217,17 +217,17 @@ def published_sides(
         )
         return query, document
     side = published_side(source, checkpoint, config, "encoder_q", shared_weights(checkpoint, weights), projection)
-    # Reference: both sides are one object, which reads as many tokens as the longer of the two.
+    # In the reference both sides are one object, which reads as many tokens as the longer of the two.
     other = (config.get("encoder_p") or {}).get("max_len") or 0
     shared = replace(side, reader=side.reader.with_max_length(max(side.reader.max_length, other)))
     return shared, shared
 
 
 def shared_weights(checkpoint: Checkpoint, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights of the one encoder, which a file may hold under either side's name or under both.
+    """The weights of the shared encoder, which a file may have under the name of either side or of both.
 
     Raises:
-        CheckpointError: the sides differ although the configuration says that they are one.
+        CheckpointError: the sides differ although the configuration has `shared_encoder: true`.
     """
     query, document = (below(weights, f"{side}.") for side in SIDES)
     if query and document:
@@ -250,7 +250,7 @@ def published_side(
     own: Mapping[str, Tensor],
     projection: str | None,
 ) -> Side:
-    """One side from its weights `bert_model.*`, `ln.*` and, if it has a projection of its own, `proj`."""
+    """One side from its weights `bert_model.*`, `ln.*` and, if it has its own projection, `proj`."""
     where = f"{checkpoint.folder}: {prefix}"
     about = config.get(prefix) or {}
     if about.get("type") != "vdr":
@@ -260,7 +260,7 @@ def published_side(
     if "shift_vocab_num" not in about:
         raise CheckpointError(f"{checkpoint.folder}: the configuration of {prefix} lacks shift_vocab_num")
     columns_of = partial(columns_from, shift=about["shift_vocab_num"])
-    # VDRproj (paper, appendix C) unties the documents' projection only.
+    # VDRproj (paper, appendix C) unties only the projection of documents.
     head = {key: own[key] for key in ("proj", "proj.weight") if key in own and prefix == "encoder_p"}
     rest = {f"{prefix}.{key}": value for key, value in own.items() if key not in head}
     side = bert_side(source, checkpoint, about, prefix, rest, columns_of)
@@ -282,7 +282,7 @@ def bert_side(
     about: Mapping[str, Any],
     prefix: str,
     weights: Mapping[str, Tensor],
-    columns_of: Callable[[Any], Columns],
+    columns_of: Callable[[Any], TokenColumns],
 ) -> Side:
     """A BERT with VDR's head; `columns_of` chooses the tokens that are dimensions.
 
@@ -327,7 +327,7 @@ def published_pooling(where: str, about: Mapping[str, Any]) -> Pooling:
 def companions(source: Source, checkpoint: Checkpoint, model_id: str) -> tuple[Any, Path]:
     """The backbone's configuration and the folder of its tokenizer.
 
-    Published checkpoints hold neither: `model_id` names them, relative to the checkpoint or its parent, else a hub id.
+    Published checkpoints have neither: `model_id` is a path relative to the checkpoint or its parent, else a hub id.
     """
     import transformers
 

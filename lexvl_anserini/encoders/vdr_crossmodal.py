@@ -22,12 +22,12 @@ from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.activations import elu1p
 from lexvl_anserini.encoders.parts.pooling import masked_max
 from lexvl_anserini.encoders.parts.sides import TowerOf, in_direction, with_topk
-from lexvl_anserini.encoders.parts.tokens import FIRST_WORD_ID, Columns, columns_ascii
+from lexvl_anserini.encoders.parts.tokens import FIRST_WORD_ID, TokenColumns, columns_ascii
 from lexvl_anserini.encoders.parts.towers import BagTower, Composition, Head, TextTower
 from lexvl_anserini.encoders.parts.vision import ImageTower, PatchTransformer, Pixels
 from lexvl_anserini.encoders.vdr import SIDES, TOPK, bert_side, vdr_sparsifier
 
-# Hub files carry the first name, checkpoints from before June 2024 the second.
+# Files on the hub have the first name, checkpoints from before June 2024 the second.
 TEXT_TYPES = ("vdr_crossmodal_text", "vdr_cm_text")
 IMAGE_TYPES = ("vdr_crossmodal_image", "vdr_cm_image")
 
@@ -44,10 +44,10 @@ def load_vdr_crossmodal(
     """A checkpoint in the published layout: `encoder_q` reads texts, `encoder_p` images.
 
     Args:
-        source: the text side names its backbone by `model_id`; `tokenizer` and `backbone_config` override it.
-        direction: which side asks.
+        source: `model_id` of the text side names the backbone; `tokenizer` and `backbone_config` override it.
+        direction: the modalities of queries and documents.
         mode: full; alpha (texts are binary bags of their own tokens: no text encoder at query time).
-        topk: dimensions kept per document; -1 all, 0 a text's own tokens only; default the checkpoint's.
+        topk: dimensions kept per document; -1 all, 0 only a text's own tokens; default the checkpoint's.
         query_topk: the same for queries; default `topk`.
         lexical_union: texts keep their own tokens besides the top k, as the reference always does.
         text_max_length: tokens per text; default the checkpoint's.
@@ -60,13 +60,13 @@ def load_vdr_crossmodal(
     text_about = about(checkpoint, config, "encoder_q", TEXT_TYPES)
     image_about = about(checkpoint, config, "encoder_p", IMAGE_TYPES)
     complain(str(checkpoint.folder), (), [key for key in weights if key.partition(".")[0] not in SIDES], ())
-    # Checkpoints over another vocabulary than BERT's say from which id on its tokens are words.
+    # Checkpoints with another vocabulary than BERT's give the first id that is a word.
     columns_of = partial(columns_ascii, shift=text_about.get("first_word_id") or FIRST_WORD_ID)
     text = bert_side(source, checkpoint, text_about, "encoder_q", weights, columns_of)
 
     def texts(topk: int | None) -> TextTower | BagTower:
         side = text.adjusted(topk, lexical_union, text_max_length, text_about.get("padding"))
-        # The reference normalises what the network gives, never the bag of tokens.
+        # The reference normalises the output of the network, but not the bag of tokens.
         return side.bag() if mode == "alpha" else replace(side, normalise=True).tower()
 
     images: TowerOf = partial(image_tower, source, checkpoint, image_about, weights, text.columns)
@@ -79,7 +79,7 @@ def image_tower(
     checkpoint: Checkpoint,
     entry: Mapping[str, Any],
     weights: Mapping[str, Tensor],
-    columns: Columns,
+    columns: TokenColumns,
     topk: int | None,
 ) -> ImageTower:
     """The image side from the keys `encoder_p.*`; its columns are the text side's."""

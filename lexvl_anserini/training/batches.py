@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lexvl_anserini.encoders.parts.tokens import Columns
+from lexvl_anserini.encoders.parts.tokens import TokenColumns
 from lexvl_anserini.encoders.parts.vision import Pixels
 from lexvl_anserini.errors import UsageError
 from lexvl_anserini.training.data import Tokens
@@ -53,7 +53,7 @@ class Batches:
         self,
         pixels: np.ndarray,
         tokens: Tokens,
-        columns: Columns,
+        columns: TokenColumns,
         prepare: Pixels,
         size: int,
         captions: int,
@@ -87,7 +87,7 @@ class Batches:
         return np.random.default_rng((self.seed, 0, epoch)).permutation(len(self.pixels))
 
 
-def text_batch(tokens: Tokens, captions: np.ndarray, columns: Columns, device: torch.device) -> TextBatch:
+def text_batch(tokens: Tokens, captions: np.ndarray, columns: TokenColumns, device: torch.device) -> TextBatch:
     """The captions at some positions [B] as one batch, padded to the longest of them."""
     lengths = tokens.lengths[captions]
     ids = tokens.ids[captions][:, : int(lengths.max())]

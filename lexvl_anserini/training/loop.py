@@ -21,7 +21,7 @@ from torch import Tensor
 
 from lexvl_anserini.data.dataset import Dataset, load_dataset
 from lexvl_anserini.encoders.loading import choose_device
-from lexvl_anserini.encoders.parts.tokens import Columns, TextReader, columns_ascii
+from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, columns_ascii
 from lexvl_anserini.encoders.parts.vision import Pixels
 from lexvl_anserini.errors import DataError, UsageError
 from lexvl_anserini.files import exclusive, publish, sync_to, told_about_disk, write_json
@@ -128,7 +128,7 @@ class Inputs:
 
     images: int
     tokenizer: Any
-    columns: Columns
+    columns: TokenColumns
     batches: Batches
     caption_terms: CaptionTerms | None
     validation: Validation | None

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lexvl_anserini.encoders.parts.tokens import Columns
+from lexvl_anserini.encoders.parts.tokens import TokenColumns
 from lexvl_anserini.encoders.parts.vision import Pixels
 from lexvl_anserini.errors import UsageError
 from lexvl_anserini.training.batches import text_batch
@@ -28,7 +28,7 @@ class Validation:
 
     pixels: np.ndarray
     tokens: Tokens
-    columns: Columns
+    columns: TokenColumns
     prepare: Pixels
 
     @torch.inference_mode()

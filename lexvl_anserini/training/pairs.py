@@ -15,7 +15,7 @@ from lexvl_anserini.encoders.dense_crossmodal import IMAGE_TYPE as DENSE_IMAGE
 from lexvl_anserini.encoders.dense_crossmodal import TEXT_TYPE as DENSE_TEXT
 from lexvl_anserini.encoders.dense_crossmodal import mean_state
 from lexvl_anserini.encoders.parts.activations import elu1p
-from lexvl_anserini.encoders.parts.tokens import Columns
+from lexvl_anserini.encoders.parts.tokens import TokenColumns
 from lexvl_anserini.encoders.parts.vision import PatchTransformer
 from lexvl_anserini.encoders.vdr import HEAD_EPS
 from lexvl_anserini.encoders.vdr_crossmodal import IMAGE_TYPES, TEXT_TYPES
@@ -42,7 +42,7 @@ class TextBatch(NamedTuple):
 class TextSide(nn.Module):
     """A BERT without pooler; subclasses add the head. Keys as in published checkpoints."""
 
-    def __init__(self, model: ModelSettings, columns: Columns):
+    def __init__(self, model: ModelSettings, columns: TokenColumns):
         super().__init__()
         import transformers
 
@@ -70,7 +70,7 @@ class VdrText(TextSide):
 
     tokens: Tensor
 
-    def __init__(self, model: ModelSettings, columns: Columns):
+    def __init__(self, model: ModelSettings, columns: TokenColumns):
         super().__init__(model, columns)
         self.ln = nn.LayerNorm(model.text.width, eps=HEAD_EPS)
         self.register_buffer("tokens", torch.from_numpy(columns.tokens), persistent=False)
@@ -85,7 +85,7 @@ class VdrText(TextSide):
 class VdrImage(PatchTransformer):
     """w = elu1p(max_p <h_p, P_v>), of unit length."""
 
-    def __init__(self, model: ModelSettings, columns: Columns):
+    def __init__(self, model: ModelSettings, columns: TokenColumns):
         super().__init__(**vision_shape(model))
         self.proj = nn.Parameter(torch.randn(len(columns.vocabulary), model.image.width) * INITIAL_STD)
         nn.init.normal_(self.positional_embedding, std=INITIAL_STD)
@@ -98,7 +98,7 @@ class VdrImage(PatchTransformer):
 class DenseText(TextSide):
     """v = W mean_i h_i over the tokens of a text, of unit length."""
 
-    def __init__(self, model: ModelSettings, columns: Columns):
+    def __init__(self, model: ModelSettings, columns: TokenColumns):
         super().__init__(model, columns)
         self.proj = nn.Parameter(torch.randn(model.dimensions, model.text.width) * model.text.width**-0.5)
 
@@ -110,7 +110,7 @@ class DenseText(TextSide):
 class DenseImage(PatchTransformer):
     """v = W mean_p h_p over the patches, of unit length."""
 
-    def __init__(self, model: ModelSettings, columns: Columns):
+    def __init__(self, model: ModelSettings, columns: TokenColumns):
         super().__init__(**vision_shape(model))
         self.proj = nn.Parameter(torch.randn(model.dimensions, model.image.width) * model.image.width**-0.5)
         nn.init.normal_(self.positional_embedding, std=INITIAL_STD)
@@ -137,8 +137,8 @@ class PairKind(NamedTuple):
     text_type, image_type  their names in config.json
     """
 
-    text: Callable[[ModelSettings, Columns], TextSide]
-    image: Callable[[ModelSettings, Columns], PatchTransformer]
+    text: Callable[[ModelSettings, TokenColumns], TextSide]
+    image: Callable[[ModelSettings, TokenColumns], PatchTransformer]
     text_type: str
     image_type: str
 
@@ -155,7 +155,7 @@ def vision_shape(model: ModelSettings) -> dict[str, Any]:
     return {key: value for key, value in shape.items() if value is not None}
 
 
-def make_pair(model: ModelSettings, columns: Columns, temperature: float, learn_temperature: bool) -> TowerPair:
+def make_pair(model: ModelSettings, columns: TokenColumns, temperature: float, learn_temperature: bool) -> TowerPair:
     """A pair with random weights, drawn from the random state of torch."""
     kind = KINDS[model.kind]
     text, image = kind.text(model, columns), kind.image(model, columns)

@@ -1,1 +1,1 @@
-"""Checkpoints: found, read without running their code, and translated from their published layouts."""
+"""Checkpoints: how they are found, read without running their code, and translated from published layouts."""

@@ -1,6 +1,6 @@
-"""CLIP checkpoints in the layouts of OpenAI (also open_clip) and DeCLIP (also FILIP, FDT), as transformers names them.
+"""CLIP checkpoints in the layouts of OpenAI (also open_clip) and DeCLIP (also FILIP, FDT), as transformers' CLIPModel.
 
-One network serves all of them, transformers' CLIPModel; here are the keys and the shapes that lead to it.
+The module renames the keys and reads the sizes of the network from the shapes of the weights.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from lexvl_anserini.encoders.checkpoints.find import Checkpoint
 from lexvl_anserini.encoders.checkpoints.weights import load_strictly
 from lexvl_anserini.errors import CheckpointError
 
-# Width of a head where nothing says how many there are: all of OpenAI's models.
+# Width of a head if there is no number of heads: that of all of OpenAI's models.
 HEAD_WIDTH = 64
 
-# OpenAI's merges, as all these repositories ship them.
+# OpenAI's merges, in all these repositories.
 MERGES = "bpe_simple_vocab_16e6.txt.gz"
 
-# What OpenAI's own files hold besides weights, and the mask that is computed anew.
+# Keys of OpenAI's files that are not weights, and the mask, which the model computes itself.
 IGNORED = (r"(.*\.)?attn_mask", "input_resolution", "context_length", "vocab_size")
 
 # Module names inside one residual block.
@@ -62,18 +62,18 @@ def is_open_layout(weights: Mapping[str, Tensor]) -> bool:
 
 
 def is_declip(weights: Mapping[str, Tensor]) -> bool:
-    """True if the text tower has a prefix of its own, as in DeCLIP's layout."""
+    """True if the keys of the text tower have a prefix, as in DeCLIP's layout."""
     return any(key.startswith("encode_text.") for key in weights)
 
 
 def renamed(weights: Mapping[str, Tensor], where: str) -> dict[str, Tensor]:
-    """The weights under transformers' names; keys of neither tower are left as they are, for strict loading to name.
+    """The weights under transformers' names; other keys than those of the towers stay, for the error of strict loading.
 
-    DeCLIP has its text tower under `encode_text.` and a text projection with a bias; OpenAI has it at the top and
-    multiplies from the left.
+    DeCLIP has its text tower under `encode_text.` and a text projection with a bias. OpenAI has no prefix, and its
+    projection multiplies from the left.
 
     Raises:
-        CheckpointError: attention weights that are not three of one shape.
+        CheckpointError: attention weights that are not three of the same shape.
     """
     text_prefix = "encode_text." if is_declip(weights) else ""
     result: dict[str, Tensor] = {}
@@ -141,8 +141,8 @@ def _block_in_file(key: str) -> str:
 
 
 @dataclass(frozen=True)
-class Shape:
-    """What the shapes of the weights do not say.
+class ClipShape:
+    """Facts of a network that the shapes of its weights do not give.
 
     vision_heads, text_heads  of attention; None for widths of 64 each
     activation                quick_gelu (OpenAI, DeCLIP) or gelu (most of open_clip's)
@@ -153,16 +153,16 @@ class Shape:
     activation: str = "quick_gelu"
 
     @classmethod
-    def of_run(cls, config: Mapping[str, Any]) -> Shape:
-        """From the configuration of a DeCLIP or FDT run, whose entries are under `model.kwargs`."""
+    def of_run(cls, config: Mapping[str, Any]) -> ClipShape:
+        """Reads the configuration of a DeCLIP or FDT run, with entries under `model.kwargs`."""
         kwargs = (config.get("model") or {}).get("kwargs") or {}
         kwargs = kwargs.get("clip") or kwargs  # DeCLIP+FDT
         image, text = kwargs.get("image_encode") or {}, kwargs.get("text_encode") or {}
         return cls(image.get("heads"), text.get("transformer_heads"))
 
     @classmethod
-    def of_open_clip(cls, config: Mapping[str, Any]) -> Shape:
-        """From an open_clip model configuration."""
+    def of_open_clip(cls, config: Mapping[str, Any]) -> ClipShape:
+        """Reads the configuration of an open_clip model."""
         vision, text = config.get("vision_cfg") or {}, config.get("text_cfg") or {}
         width, head_width = vision.get("width"), vision.get("head_width") or HEAD_WIDTH
         heads = width // head_width if isinstance(width, int) else None
@@ -178,10 +178,10 @@ def run_config(checkpoint: Checkpoint) -> Mapping[str, Any]:
 
 
 def find_merges(named: str | None, folder: Path, config: Mapping[str, Any]) -> Path | None:
-    """The BPE merges: the file that was named, else the run's own or OpenAI's in `folder`; None if none is there.
+    """The BPE merges: the file that the user names, else the run's or OpenAI's in `folder`; None if there is none.
 
     Raises:
-        CheckpointError: the named file is not there.
+        CheckpointError: the named file does not exist.
     """
     if named is not None:
         path = Path(named).expanduser()
@@ -198,12 +198,12 @@ def find_merges(named: str | None, folder: Path, config: Mapping[str, Any]) -> P
 
 
 def clip_config(
-    weights: Mapping[str, Tensor], shape: Shape, where: str, name_in_file: Callable[[str], str] = str
+    weights: Mapping[str, Tensor], shape: ClipShape, where: str, name_in_file: Callable[[str], str] = str
 ) -> Any:
-    """Transformers' configuration of weights that have its names; dimensions from the weights themselves.
+    """Transformers' configuration for weights with its names; the sizes come from the weights.
 
     Raises:
-        CheckpointError: a weight that tells a dimension is missing, or patches that make no square.
+        CheckpointError: a weight that gives a size is missing, or the patches do not form a square.
     """
     import transformers
 
@@ -249,7 +249,7 @@ def clip_config(
 
 TOWERS = ("vision_model", "text_model")
 
-# transformers pools at the highest token id where the configuration names this one as the end of a text.
+# With this token id as the end of a text, transformers pools at the highest token id.
 HIGHEST_ID = 2
 
 
@@ -259,11 +259,11 @@ def layers(weights: Mapping[str, Tensor], tower: str) -> int:
     return 1 + max((int(match[1]) for match in found if match), default=-1)
 
 
-def build_open_clip(weights: Mapping[str, Tensor], shape: Shape, where: str, device: torch.device) -> Any:
-    """A CLIPModel holding exactly `weights`, which are in OpenAI's or DeCLIP's layout.
+def build_open_clip(weights: Mapping[str, Tensor], shape: ClipShape, where: str, device: torch.device) -> Any:
+    """A CLIPModel with exactly `weights`, which are in OpenAI's or DeCLIP's layout.
 
     Raises:
-        CheckpointError: a key is missing, left over or mis-shaped; it is told by its name in that layout.
+        CheckpointError: a key is missing, unexpected or mis-shaped; the message has its name in that layout.
     """
     names, in_file = renamed(weights, where), partial(name_in_file, declip=is_declip(weights))
     return build_clip(clip_config(names, shape, where, in_file), names, where, device, in_file)
@@ -276,10 +276,10 @@ def build_clip(
     device: torch.device,
     name_in_file: Callable[[str], str] = str,
 ) -> Any:
-    """A CLIPModel holding exactly `weights`, which have transformers' names; errors say what the file calls them.
+    """A CLIPModel with exactly `weights`, which have transformers' names; errors use the names in the file.
 
     Raises:
-        CheckpointError: a key is missing, left over or mis-shaped.
+        CheckpointError: a key is missing, unexpected or mis-shaped.
     """
     import transformers
 

@@ -8,20 +8,20 @@ from pathlib import Path, PurePosixPath
 
 SAFE_WEIGHTS = "*.safetensors"
 TORCH_WEIGHTS = "pytorch_model*.bin"
-# What naver's SPLADE trainer writes into the folder `model/` of a run.
+# The weights that naver's SPLADE trainer writes into the folder `model/` of a run.
 NAVER_WEIGHTS = "model.tar"
 TORCH_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".cp", ".tar")
 WEIGHT_SUFFIXES = (".safetensors", *TORCH_SUFFIXES)
 
-# What trainers leave beside a model's weights.
+# Files of trainers beside the weights of a model.
 LEFTOVERS = re.compile(r"(training_args|optimizer|scheduler|scaler|rng_state.*|random_states.*)\.\w+")
 
-# Configurations and tokenizers; hidden files are none of a model's.
+# Configurations and tokenizers; hidden files do not belong to a model.
 SMALL_FILES = ("*.json", "*.yaml", "*.txt", "*.model")
 HIDDEN_FILES = (".*",)
-# How LAVIS describes the text encoder; its package holds such files, the weights' folder may.
+# LAVIS' description of the text encoder, which its package has, and maybe the folder of the weights.
 TEXT_DESCRIPTIONS = "*med_config*.json"
-# Of a weight file that was named, these count beside it.
+# Files that count beside a weight file that the user names.
 CONFIGURATIONS = ("config.json", "config.yaml", TEXT_DESCRIPTIONS)
 
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model")
@@ -33,19 +33,19 @@ def has_tokenizer(folder: Path) -> bool:
 
 
 def may_be_shards(name: str) -> bool:
-    """True for the names under which transformers saves a model's weights, in one file or in several."""
+    """True for the names of weights that transformers saves, in one file or in several."""
     return any(PurePosixPath(name).match(pattern) for pattern in (SAFE_WEIGHTS, TORCH_WEIGHTS))
 
 
 def usual_name(name: str) -> bool:
-    """True for the names of weights in a folder below the checkpoint's own: transformers' and `model/model.tar`."""
+    """True for the names of weights in subfolders of a checkpoint: those of transformers, and `model/model.tar`."""
     return may_be_shards(name) or PurePosixPath(name).name == NAVER_WEIGHTS
 
 
 def weight_files(names: Iterable[str]) -> list[str]:
-    """Of the file names of one folder, sorted, those that hold its model's weights.
+    """The names of one folder's files that have its model's weights, sorted.
 
-    Safetensors where there are any, else `pytorch_model*.bin`, else other torch files that are no trainer's leftovers.
+    Safetensors if there are any, else `pytorch_model*.bin`, else other torch files except those of trainers.
     """
     paths = sorted(map(PurePosixPath, names), key=str)
     for wanted in (
@@ -59,9 +59,9 @@ def weight_files(names: Iterable[str]) -> list[str]:
 
 
 def model_files(names: Iterable[str], weights: bool = True) -> list[str]:
-    """Of a folder's file names, sorted, those a model is loaded from: the same on the hub and in any copy of it.
+    """The names of a folder's files that a model is loaded from, sorted: the same on the hub and in any copy of it.
 
-    Which files of a folder are its weights, `weight_files` says; of subfolders only those with the usual names count.
+    `weight_files` chooses the weights of each folder; in subfolders only the usual names count.
     """
     paths = [path for path in map(PurePosixPath, sorted(set(names))) if not str(path).startswith(".")]
     small = {str(path) for path in paths if any(path.match(pattern) for pattern in SMALL_FILES)}

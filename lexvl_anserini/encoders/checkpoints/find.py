@@ -1,4 +1,4 @@
-"""Checkpoints: found (folder, packaged model or hub id), digested, and loaded strictly without running their code."""
+"""Checkpoints: a folder, a weight file, a packaged model or a hub id -> files on disk and their digest."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 class Checkpoint:
     """A checkpoint on disk.
 
-    reference  what the user said, with a hub id's revision pinned (`id@sha`); a folder as an absolute path
+    reference  as the user named it, but a hub id with its revision (`id@sha`) and a folder as an absolute path
     folder     where its files are
-    weights    False if only its configuration or tokenizer is used
-    file       the weight file, if one was named instead of a folder
+    weights    False if only the configuration or the tokenizer is used
+    file       the weight file, if the user named one instead of a folder
     """
 
     reference: str
@@ -47,11 +47,11 @@ class Checkpoint:
 
     @property
     def path(self) -> Path:
-        """What `read_weights` reads: the file that was named, else the folder."""
+        """The path for `read_weights`: the weight file that the user named, else the folder."""
         return self.file or self.folder
 
     def digest(self) -> str:
-        """SHA-256 (hex) over the names and contents of the files that decide what the model computes."""
+        """SHA-256 (hex) of the names and contents of the files that the vectors of the model depend on."""
         if self.file is not None:
             found = (path for pattern in CONFIGURATIONS for path in sorted(self.folder.glob(pattern)))
             names = [*(path.name for path in found if path.is_file()), self.file.name]
@@ -64,10 +64,10 @@ class Checkpoint:
         return digest.hexdigest()
 
     def config(self) -> dict[str, Any]:
-        """The folder's config.json, or config.yaml where it has no other.
+        """The folder's config.json, else its config.yaml.
 
         Raises:
-            CheckpointError: neither is there, or it is no mapping.
+            CheckpointError: there is neither, or it is not a mapping.
         """
         yaml_file = self.folder / "config.yaml"
         if not (self.folder / "config.json").is_file() and yaml_file.is_file():
@@ -79,7 +79,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """A YAML file that holds a mapping.
 
     Raises:
-        CheckpointError: unreadable, or something else than a mapping.
+        CheckpointError: unreadable, or not a mapping.
     """
     import yaml
 
@@ -96,12 +96,12 @@ def find_checkpoint(reference: str, weights: bool = True) -> Checkpoint:
     """A packaged name (`minilm`), a local folder, a weight file, or a hub id with an optional `@revision`.
 
     Args:
-        weights: False where only a configuration or a tokenizer is wanted; the hub is then asked for no more.
+        weights: False for only a configuration or a tokenizer, so that no weights are downloaded.
 
     Raises:
         MissingExtra: the package of a packaged checkpoint is not installed.
-        CheckpointError: no such folder, a file that is no checkpoint of its own, or the hub cannot give it; the
-            message says how to name a local folder.
+        CheckpointError: no such folder, a file that is not a checkpoint by itself, or a failed download; the message
+            says how to name a local folder.
     """
     if reference in PACKAGED:
         packaged = PACKAGED[reference]
@@ -121,12 +121,12 @@ def find_checkpoint(reference: str, weights: bool = True) -> Checkpoint:
 
 
 def from_file(path: Path, weights: bool = True) -> Checkpoint:
-    """A weight file that is a checkpoint by itself, as Lightning, LAVIS and FDT write them.
+    """A weight file that is a checkpoint by itself, as of Lightning, LAVIS and FDT.
 
-    Without `weights` any file will do (a configuration, a tokenizer's merges).
+    Without `weights`, any file (a configuration, the merges of a tokenizer).
 
     Raises:
-        CheckpointError: it is none, or part of a folder that is loaded as a whole.
+        CheckpointError: not a weight file, or part of a folder that is loaded as a whole.
     """
     if not weights:
         return Checkpoint(str(path.resolve()), path.parent, weights, path)
@@ -139,12 +139,12 @@ def from_file(path: Path, weights: bool = True) -> Checkpoint:
 
 
 def from_hub(name: str, revision: str | None = None, weights: bool = True) -> Checkpoint:
-    """Downloads a model from the Hugging Face hub (or takes it from its cache) and pins the revision.
+    """Downloads a model from the Hugging Face hub, or takes it from the local cache, and notes the revision.
 
-    A download that broke off is continued by the next call; a file whose SHA-256 is not the hub's is removed.
+    The next call continues an interrupted download. A file whose SHA-256 is not the hub's is removed.
 
     Raises:
-        CheckpointError: not found, gated, unreachable, or the download broke.
+        CheckpointError: not found, gated, unreachable, or an interrupted download.
     """
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
@@ -155,7 +155,7 @@ def from_hub(name: str, revision: str | None = None, weights: bool = True) -> Ch
     try:
         info = HfApi().model_info(name, revision=revision)
         wanted = model_files((sibling.rfilename for sibling in info.siblings or ()), weights)
-        # By the name of the revision, so that the cache knows it by that name when the hub is away.
+        # By the name of the revision, so that the cache finds it by that name without the hub.
         folder = Path(snapshot_download(name, revision=revision, allow_patterns=[glob.escape(f) for f in wanted]))
         return verified(Checkpoint(f"{name}@{folder.name}", folder, weights))
     except CheckpointError:
@@ -168,11 +168,11 @@ def from_hub(name: str, revision: str | None = None, weights: bool = True) -> Ch
         raise CheckpointError(
             f"{where}: not on the hub (private models need HF_TOKEN), and no such folder here"
         ) from error
-    except Exception as error:  # whatever the HTTP stack raises when the hub is away or a download breaks
+    except Exception as error:  # any error of the HTTP stack
         log.debug("hub: %s", error)
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     try:
-        # Patterns again, or the cache would call a snapshot incomplete that lacks only what was never asked for.
+        # The same patterns: without them the cache reports a snapshot without the other files as incomplete.
         folder = Path(
             snapshot_download(
                 name,
@@ -198,12 +198,12 @@ def from_hub(name: str, revision: str | None = None, weights: bool = True) -> Ch
 
 
 def verified(checkpoint: Checkpoint) -> Checkpoint:
-    """The checkpoint, if its large files are what the hub says.
+    """The checkpoint, after checking the SHA-256 of its large files.
 
-    The hub's cache names the blob of a large file by the SHA-256 that the hub announced, and does not compare.
+    The cache of the hub names the blob of a large file by the SHA-256 that the hub announces, but does not check it.
 
     Raises:
-        CheckpointError: a file is damaged; it was removed, so that the next call downloads it.
+        CheckpointError: a file is damaged; it is removed, so that the next call downloads it.
     """
     for path in checkpoint.folder.rglob("*"):
         blob = path.resolve()

@@ -1,35 +1,34 @@
-"""The two transformers of BLIP and ALBEF whose [CLS] states are compared (image-text contrast, ITC), from any layout.
+"""Checkpoints of BLIP and ALBEF for image-text contrast (ITC), in any published layout, as an `ItcModel`.
 
-Both families are a ViT and a BERT without token types, each followed by a linear projection. ALBEF reads a text with
-the layers below its fusion layer only; cross-attention and matching head (ITM) take no part in either. Layouts: Hugging
-Face's `BlipForImageTextRetrieval`, LAVIS' `{"model": ...}` files, the authors' original files.
+Layouts: Hugging Face's `BlipForImageTextRetrieval`, LAVIS' `{"model": ...}` files, the authors' original files. ALBEF
+reads a text with the layers below its fusion layer only. The cross-attention and the matching head (ITM) of a
+checkpoint are not loaded.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lexvl_anserini.encoders.checkpoints.filenames import TEXT_DESCRIPTIONS
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
 from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_weights
 from lexvl_anserini.encoders.parts.backbones import quietly, read_config
-from lexvl_anserini.encoders.parts.crops import BICUBIC, read_preprocessing
-from lexvl_anserini.encoders.parts.vision import Pixels
+from lexvl_anserini.encoders.parts.crops import BICUBIC, Squares, read_preprocessing
+from lexvl_anserini.encoders.parts.itc_network import ItcModel, interpolated
 from lexvl_anserini.errors import CheckpointError, UsageError
 from lexvl_anserini.files import read_json
 
-# LAVIS and the original repositories use PyTorch's ViT default of timm; Hugging Face's configuration says its own.
+# The ViT of timm, which LAVIS and the original repositories use. Hugging Face's configuration gives its own value.
 VISION_EPS = 1e-6
 # BERT's.
 TEXT_EPS = 1e-12
-# Of ViT-B, ViT-L and BERT-base alike; weights do not tell how they are split into heads.
+# Of ViT-B, ViT-L and BERT-base. The weights do not contain the number of heads.
 HEAD_WIDTH = 64
 
 # LAVIS' names -> Hugging Face's, in this order.
@@ -44,14 +43,14 @@ RENAMED = (
     (r"^visual_encoder\.blocks\.(\d+)\.attn\.proj\.", r"vision_model.encoder.layers.\1.self_attn.projection."),
     (r"^visual_encoder\.blocks\.", "vision_model.encoder.layers."),
 )
-# What takes no part in the two vectors: momentum copies, queues, the temperature, matching and masked-LM heads.
+# Weights that the two vectors do not use: momentum copies, queues, the temperature, matching and masked-LM heads.
 UNUSED = (
     r".*_m\..*",
     r"(image|text|idx)_queue|queue_ptr|ptr_queue|temp|logit_scale",
     r"itm_head\..*",
     r"text_encoder\.(cls|pooler)\..*",
     r"text_encoder\.encoder\.layer\.\d+\.crossattention\..*",
-    r"text_encoder\.embeddings\.token_type_embeddings\..*",  # LAVIS reads neither family with token types
+    r"text_encoder\.embeddings\.token_type_embeddings\..*",  # LAVIS uses no token types
 )
 
 POSITIONS = "vision_model.embeddings.position_embedding"
@@ -59,59 +58,14 @@ _CROSS = re.compile(r"text_encoder\.encoder\.layer\.(\d+)\.crossattention\.")
 _LAYER = re.compile(r"text_encoder\.encoder\.layer\.(\d+)\.")
 
 
-class ItcModel(nn.Module):
-    """A ViT and a BERT with their projections; the names of its parts are Hugging Face's."""
-
-    def __init__(self, vision: Any, text: Any, size: int):
-        from transformers.models.blip.modeling_blip import BlipVisionModel
-        from transformers.models.blip.modeling_blip_text import BlipTextModel
-
-        super().__init__()
-        self.vision_model = BlipVisionModel(vision)
-        self.text_encoder = BlipTextModel(text, add_pooling_layer=False)
-        self.vision_proj = nn.Linear(vision.hidden_size, size)
-        self.text_proj = nn.Linear(text.hidden_size, size)
-
-    def image_states(self, pixels: Tensor) -> Tensor:  # [B, 3, R, R]
-        """[CLS] of the last layer after the final LayerNorm, [B, W]."""
-        return self.vision_model(pixels).last_hidden_state[:, 0]
-
-    def text_states(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:  # [B, L] each
-        """[CLS] of the last layer that ITC uses, [B, W]."""
-        return self.text_encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state[:, 0]
-
-    def image_features(self, pixels: Tensor) -> Tensor:
-        """The projected image, [B, D], not normalised."""
-        return self.vision_proj(self.image_states(pixels))
-
-    def text_features(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """The projected text, [B, D], not normalised."""
-        return self.text_proj(self.text_states(input_ids, attention_mask))
-
-
-@dataclass(frozen=True)
-class Squares(Pixels):
-    """Pictures squeezed to a square, nothing is cropped; by default bicubic, with CLIP's channel statistics.
-
-    resample  Pillow's number of the filter
-    """
-
-    resample: int = BICUBIC
-
-    def crop(self, image: Any) -> np.ndarray:
-        """uint8 [R, R, 3] of an RGB PIL image."""
-        size = (self.resolution, self.resolution)
-        return np.asarray(image if image.size == size else image.resize(size, self.resample), dtype=np.uint8)
-
-
-class Loaded(NamedTuple):
-    """A model with what its layout says about reading.
+class LoadedItc(NamedTuple):
+    """A model, and how its layout prepares texts and images.
 
     family       "blip" or "albef"
-    published    "transformers" or "lavis": whose preprocessing of captions goes with it
-    pixels       how its pictures are squeezed and normalised
+    published    "transformers" or "lavis": whose preprocessing of captions the model expects
+    pixels       how its images are resized and normalised
     tokens       rows of the text embeddings
-    positions    the most tokens of a text
+    positions    the largest number of tokens of a text
     """
 
     model: ItcModel
@@ -123,7 +77,7 @@ class Loaded(NamedTuple):
 
     @property
     def resolution(self) -> int:
-        """Side of its pictures in pixels."""
+        """Side of its images in pixels."""
         return self.pixels.resolution
 
 
@@ -134,16 +88,16 @@ def load_itc(
     head_width: int | None = None,
     fusion_layer: int | None = None,
     description: str | None = None,
-) -> Loaded:
-    """A BLIP or ALBEF retrieval model; which, its own configuration or keys say.
+) -> LoadedItc:
+    """A BLIP or ALBEF retrieval model; its configuration or its keys say which.
 
     Args:
         checkpoint: a Hugging Face folder, or a LAVIS or original weight file.
-        device: where it goes.
-        resolution: side of the pictures; another than the checkpoint's interpolates its position embeddings.
-        head_width: width of an attention head; not in LAVIS' files, and 64 in all published ones. Default what the
-            description of the text encoder says, else 64.
-        fusion_layer: ALBEF: how many layers read a text; default those below the first cross-attention.
+        device: that the model computes on.
+        resolution: side of the images; a value other than the checkpoint's interpolates its position embeddings.
+        head_width: width of an attention head; not in LAVIS' files, and 64 in all published ones. Default the value in
+            the description of the text encoder, else 64.
+        fusion_layer: ALBEF: number of layers that read a text; default those below the first cross-attention.
         description: a med_config.json of LAVIS; default the only one beside the weights, if there is one.
 
     Raises:
@@ -169,11 +123,11 @@ def load_itc(
         model = ItcModel(vision, text, projection.shape[0])
     above = [rf"text_encoder\.encoder\.layer\.{layer}\..*" for layer in unread_layers(weights, text.num_hidden_layers)]
     load_strictly(model, weights, where, ignored=(*UNUSED, *(above if family == "albef" else ())))
-    return Loaded(model.eval().to(device), family, published, pixels, text.vocab_size, text.max_position_embeddings)
+    return LoadedItc(model.eval().to(device), family, published, pixels, text.vocab_size, text.max_position_embeddings)
 
 
 def renamed(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """LAVIS' and the original names as Hugging Face's."""
+    """The weights under Hugging Face's names, from LAVIS' or the original ones."""
     names = {}
     for key, value in weights.items():
         for pattern, replacement in RENAMED:
@@ -186,7 +140,7 @@ def transformers_shapes(checkpoint: Checkpoint) -> tuple[str, Any, Any]:
     """Family and configurations of a Hugging Face folder.
 
     Raises:
-        CheckpointError: it is no BLIP.
+        CheckpointError: another model.
     """
     config = read_config(checkpoint.folder)
     if config.model_type != "blip":
@@ -194,16 +148,17 @@ def transformers_shapes(checkpoint: Checkpoint) -> tuple[str, Any, Any]:
             f"{checkpoint.path}: model type {config.model_type!r}; expected a BLIP retrieval folder (model type "
             "'blip'), or a weight file of BLIP or ALBEF with keys visual_encoder.* and text_encoder.*"
         )
-    # ITC never attends to the other modality, so the layers are built without cross-attention.
+    # ITC does not attend to the other modality, so the layers are built without cross-attention.
     config.text_config.is_decoder = False
     return "blip", config.vision_config, config.text_config
 
 
 def squares_of(checkpoint: Checkpoint, resolution: int) -> Squares:
-    """How a Hugging Face folder squeezes its pictures; without a description, as the published ones do.
+    """How a Hugging Face folder resizes its images; without a description, as the published ones do.
 
     Raises:
-        CheckpointError: it asks for something else than squares and normalising, or for another size than the model's.
+        CheckpointError: the description has other steps than resizing to squares and normalising, or another size than
+            the model's.
     """
     path, about = read_preprocessing(checkpoint.folder)
     size = about.get("size", resolution)
@@ -219,7 +174,7 @@ def squares_of(checkpoint: Checkpoint, resolution: int) -> Squares:
 
 
 def text_description(checkpoint: Checkpoint, named: str | None) -> Mapping[str, Any]:
-    """LAVIS' description of the text encoder: the file (or folder) named, else the only one beside the weights."""
+    """LAVIS' description of the text encoder: the file or folder named, else the only one beside the weights."""
     if named is not None:
         found = find_checkpoint(named, weights=False)
         return read_json(found.file or found.folder / "config.json", "text encoder's configuration", CheckpointError)
@@ -236,28 +191,15 @@ def lavis_shapes(
 ) -> tuple[str, Any, Any]:
     """Family and configurations, read from the shapes of renamed weights.
 
-    Every text layer of BLIP has cross-attention, of ALBEF only those from the fusion layer on. What shapes do not say
-    (heads, epsilon and activation of the text encoder) `described` does, where it is there.
+    Shapes do not contain the heads, epsilon and activation of the text encoder; `described` does, if it is there.
 
     Raises:
-        CheckpointError: what gives a shape is missing, or the description is of another width.
+        CheckpointError: a weight that gives a shape is missing, or the description has another width.
         UsageError: the head width does not divide the widths.
     """
     from transformers import BlipTextConfig, BlipVisionConfig
 
-    layers = 1 + max((int(match[1]) for key in weights if (match := _LAYER.match(key))), default=-1)
-    crossing = sorted({int(match[1]) for key in weights if (match := _CROSS.match(key))})
-    if fusion_layer is None and not crossing:
-        fusion_layer = described.get("fusion_layer")
-    if not crossing and fusion_layer is None:
-        raise CheckpointError(
-            f"{where}: no text layer has cross-attention, so BLIP and ALBEF cannot be told apart; say with --set "
-            "fusion_layer=N how many layers read a text (ALBEF: 6)"
-        )
-    family = "blip" if crossing and crossing[0] == 0 else "albef"
-    read = fusion_layer if fusion_layer is not None else layers if family == "blip" else crossing[0]
-    if not 0 < read <= layers:
-        raise UsageError(f"fusion_layer {read}: the text encoder has {layers} layers")
+    family, read = text_layers(where, weights, described.get("fusion_layer"), fusion_layer)
     words, places = (
         shape(where, weights, f"text_encoder.embeddings.{kind}_embeddings.weight") for kind in ("word", "position")
     )
@@ -288,7 +230,7 @@ def lavis_shapes(
         hidden_act=described.get("hidden_act", "gelu"),
         max_position_embeddings=places[0],
         is_decoder=False,
-        # Of generation; the defaults lie outside of small vocabularies.
+        # Used by generation only; the defaults are outside of small vocabularies.
         bos_token_id=None,
         eos_token_id=None,
         sep_token_id=None,
@@ -296,20 +238,53 @@ def lavis_shapes(
     return family, vision, text
 
 
+def text_layers(
+    where: str, weights: Mapping[str, Tensor], described: int | None, fusion_layer: int | None
+) -> tuple[str, int]:
+    """The family, and how many layers of its text encoder ITC uses.
+
+    All text layers of BLIP have cross-attention; those of ALBEF have it from the fusion layer on.
+
+    Args:
+        where: names the weights in errors.
+        weights: by Hugging Face's names.
+        described: the fusion layer in the description of the text encoder.
+        fusion_layer: the fusion layer that the user gives.
+
+    Raises:
+        CheckpointError: no layer has cross-attention, and no fusion layer is given.
+        UsageError: there are fewer layers than that.
+    """
+    layers = 1 + max((int(match[1]) for key in weights if (match := _LAYER.match(key))), default=-1)
+    crossing = sorted({int(match[1]) for key in weights if (match := _CROSS.match(key))})
+    if fusion_layer is None and not crossing:
+        fusion_layer = described
+    if not crossing and fusion_layer is None:
+        raise CheckpointError(
+            f"{where}: no text layer has cross-attention, which distinguishes BLIP from ALBEF; give the number of "
+            "layers that read a text with --set fusion_layer=N (ALBEF: 6)"
+        )
+    family = "blip" if crossing and crossing[0] == 0 else "albef"
+    read = fusion_layer if fusion_layer is not None else layers if family == "blip" else crossing[0]
+    if not 0 < read <= layers:
+        raise UsageError(f"fusion_layer {read}: the text encoder has {layers} layers")
+    return family, read
+
+
 def heads_of(
     where: str, vision_width: int, text_width: int, head_width: int | None, described: Mapping[str, Any]
 ) -> tuple[int, int]:
     """Attention heads of the vision and of the text encoder.
 
-    A description says them of the text encoder; the vision encoder has as many unless its width splits into heads of
-    the usual width.
+    A description has the number of the text encoder. The vision encoder has as many heads, unless heads of the usual
+    width divide its width.
 
     Raises:
-        UsageError: a width does not divide by the heads' number or width.
+        UsageError: the number or the width of the heads does not divide a width.
     """
-    told = described.get("num_attention_heads") if head_width is None else None
-    text_heads = told or divided(where, text_width, head_width or HEAD_WIDTH)
-    if told is None or vision_width % HEAD_WIDTH == 0:
+    noted = described.get("num_attention_heads") if head_width is None else None
+    text_heads = noted or divided(where, text_width, head_width or HEAD_WIDTH)
+    if noted is None or vision_width % HEAD_WIDTH == 0:
         return divided(where, vision_width, head_width or HEAD_WIDTH), text_heads
     for width in (vision_width, text_width):
         divided(where, width, width // text_heads)
@@ -317,7 +292,7 @@ def heads_of(
 
 
 def divided(where: str, width: int, head_width: int) -> int:
-    """How many heads of `head_width` a width makes."""
+    """The number of heads of `head_width` in a width."""
     if not head_width or width % head_width:
         raise UsageError(f"head_width {head_width}: does not divide the width {width} of {where}")
     return width // head_width
@@ -333,7 +308,7 @@ def shape(where: str, weights: Mapping[str, Tensor], key: str) -> tuple[int, ...
     """The shape of a weight.
 
     Raises:
-        CheckpointError: it is not there.
+        CheckpointError: it is missing.
     """
     if key not in weights:
         raise CheckpointError(f"{where}: no {key}; not a retrieval model of BLIP or ALBEF")
@@ -341,10 +316,10 @@ def shape(where: str, weights: Mapping[str, Tensor], key: str) -> tuple[int, ...
 
 
 def side_of(where: str, weights: Mapping[str, Tensor]) -> int:
-    """Patches along one side of the picture that the position embeddings were trained for.
+    """Patches along one side of the image that the position embeddings were trained for.
 
     Raises:
-        CheckpointError: their number is no square and one.
+        CheckpointError: there are not a square number and one of them.
     """
     rows = shape(where, weights, POSITIONS)[1]
     side = round((rows - 1) ** 0.5)
@@ -354,21 +329,11 @@ def side_of(where: str, weights: Mapping[str, Tensor]) -> int:
 
 
 def resized(where: str, weights: Mapping[str, Tensor], resolution: int, patch_size: int) -> dict[str, Tensor]:
-    """The weights with position embeddings for pictures of another size.
+    """The weights with position embeddings for images of another size.
 
     Raises:
-        UsageError: the size is no multiple of the patches'.
+        UsageError: the size is not a multiple of the patch size.
     """
     if resolution < patch_size or resolution % patch_size:
         raise UsageError(f"resolution {resolution}: expected a multiple of the patch size {patch_size}")
     return {**weights, POSITIONS: interpolated(weights[POSITIONS], side_of(where, weights), resolution // patch_size)}
-
-
-def interpolated(positions: Tensor, before: int, after: int) -> Tensor:
-    """Position embeddings [1, 1 + before^2, D] of a square grid as [1, 1 + after^2, D]: bicubic, [CLS] as it is."""
-    if before == after:
-        return positions
-    first, grid = positions[:, :1], positions[:, 1:]
-    grid = grid.reshape(1, before, before, -1).permute(0, 3, 1, 2)  # [1, D, G, G]
-    grid = nn.functional.interpolate(grid.float(), size=(after, after), mode="bicubic", align_corners=False)
-    return torch.cat([first, grid.permute(0, 2, 3, 1).reshape(1, after * after, -1).to(first.dtype)], dim=1)

@@ -1,10 +1,10 @@
-"""What naver/splade's trainers leave behind: a run's folder, two encoders side by side, `model.tar`.
+"""Files of naver/splade's trainers: the folder of a run, with one or two encoders, and `model.tar`.
 
-    RUN/config.yaml  RUN/model/  RUN/model_q/    its own trainer; model/ holds a Hugging Face folder and model.tar
+    RUN/config.yaml  RUN/model/  RUN/model_q/    its own trainer; model/ has a Hugging Face folder and model.tar
     RUN/  RUN/query/                             its Hugging Face trainer
 
-A run, its model/ folder or the model.tar alone can be named. `model.tar` holds no configuration: that of its backbone
-is taken from beside it, or from the hub id that the run's config.yaml trained from.
+The user names a run, its folder model/ or model.tar. `model.tar` has no configuration: that of its backbone is beside
+it, or comes from the hub id in the run's config.yaml.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from lexvl_anserini.encoders.parts.backbones import read_config, split_masked_lm
 from lexvl_anserini.encoders.parts.towers import Backbone, Head
 from lexvl_anserini.errors import CheckpointError
 
-# Where model.tar keeps the document (or only) encoder and the query encoder.
+# The prefixes in model.tar of the document (or only) encoder and of the query encoder.
 PREFIXES = {"document": "transformer_rep.transformer.", "query": "transformer_rep_q.transformer."}
 
-# What the classes that `matching_type` names take where a configuration is silent: pooling, top_d, top_q, lexical_type.
+# Defaults of the classes of `matching_type`: pooling, top_d, top_q, lexical_type.
 DEFAULTS: Mapping[str, tuple[str, int | None, int | None, str]] = {
     "splade": ("max", None, None, "none"),
     "splade_doc": ("sum", None, None, "none"),
@@ -37,8 +37,8 @@ DEFAULTS: Mapping[str, tuple[str, int | None, int | None, str]] = {
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """How a run's vectors were made, as its config.yaml says; without that file as SPLADE v2's.
+class SpladeRecipe:
+    """The settings of a run in its config.yaml; without that file those of SPLADE v2.
 
     doc_only    queries are bags of their own tokens
     lexical     sides that keep only their own tokens: none, query, document, both
@@ -54,7 +54,7 @@ class Recipe:
 
 
 class SideFiles(NamedTuple):
-    """One encoder: the folders of its configuration and tokenizer, and its weights where they come from a tar."""
+    """One encoder: the folders of its configuration and tokenizer, and its weights if they come from a tar."""
 
     config: Path
     tokenizer: Path
@@ -62,23 +62,23 @@ class SideFiles(NamedTuple):
 
 
 class Run(NamedTuple):
-    """What a run holds; `query` is None where one encoder serves both sides."""
+    """The encoders of a run; `query` is None if one encoder is used for both sides."""
 
     document: SideFiles
     query: SideFiles | None
-    recipe: Recipe
+    recipe: SpladeRecipe
 
 
 def read_run(checkpoint: Checkpoint, backbone_config: str | None, tokenizer: str | None) -> Run | None:
-    """The run that a checkpoint is; None if it is a plain folder.
+    """The run of a checkpoint; None if it is a plain folder.
 
     Args:
-        checkpoint: what the user named.
+        checkpoint: of the user.
         backbone_config: a folder or hub id to take the document encoder's configuration from.
         tokenizer: a folder or hub id to take both tokenizers from.
 
     Raises:
-        CheckpointError: model.tar is unreadable or has other weights, or no configuration or tokenizer can be had.
+        CheckpointError: model.tar is unreadable or has other weights, or there is no configuration or tokenizer.
     """
     root = checkpoint.folder
     inside = root / "model"
@@ -94,9 +94,9 @@ def read_run(checkpoint: Checkpoint, backbone_config: str | None, tokenizer: str
 
 
 def folders_of_run(main: Path, root: Path, tokenizer: str | None) -> Run | None:
-    """A run of Hugging Face folders; None if it is no more than one folder.
+    """A run of Hugging Face folders; None if it is only one folder.
 
-    The folder model_q/ counts if the run was named, not if its model/ was: only what was named is in a digest.
+    model_q/ counts if the user names the run, but not if he names its model/: a digest covers only the named folder.
     """
     beside = [main / "query", *([root / "model_q"] if main != root else [])]
     other = next((folder for folder in beside if (folder / "config.json").is_file()), None)
@@ -110,7 +110,7 @@ def folders_of_run(main: Path, root: Path, tokenizer: str | None) -> Run | None:
 
 
 def named_or(tokenizer: str | None, folder: Path) -> Path:
-    """The tokenizer's folder that was named, else `folder`."""
+    """The folder of the tokenizer that the user names, else `folder`."""
     return folder if tokenizer is None else find_checkpoint(tokenizer, weights=False).folder
 
 
@@ -147,10 +147,10 @@ def is_configured(folders: list[Path]) -> bool:
 
 
 def config_folder(tar: Path, named: str | None, near: list[Path], trained_from: str | None) -> Path:
-    """The folder of a backbone's configuration: the one named, one near, else that of the model it was trained from.
+    """The folder of a backbone's configuration: the one named, else one of `near`, else that of the initial model.
 
     Raises:
-        CheckpointError: none of these can be had.
+        CheckpointError: there is none of these.
     """
     if named is not None:
         return find_checkpoint(named, weights=False).folder
@@ -159,13 +159,13 @@ def config_folder(tar: Path, named: str | None, near: list[Path], trained_from: 
             return folder
     if trained_from is None:
         raise CheckpointError(
-            f"{tar}: holds no configuration, and none lies beside it; name that of its backbone with --backbone-config"
+            f"{tar}: no configuration in it or beside it; name that of its backbone with --backbone-config"
         )
     return companion(trained_from, tar, "--backbone-config")
 
 
 def tokenizer_folder(tar: Path, named: str | None, near: list[Path], trained_with: str | None) -> Path:
-    """The folder of the tokenizer, found in the same order."""
+    """The folder of the tokenizer, in the same order."""
     if named is not None:
         return find_checkpoint(named, weights=False).folder
     found = next((folder for folder in near if has_tokenizer(folder)), None)
@@ -178,7 +178,7 @@ def companion(name: str, tar: Path, option: str) -> Path:
     """The folder of a model that a run's config.yaml names.
 
     Raises:
-        CheckpointError: it cannot be had; the message says which option names another.
+        CheckpointError: it is not found; the message says which option names another.
     """
     try:
         return find_checkpoint(name, weights=False).folder
@@ -186,25 +186,25 @@ def companion(name: str, tar: Path, option: str) -> Path:
         raise CheckpointError(f"{tar}: config.yaml trained from {name}: {error}; or name it with {option}") from error
 
 
-def read_recipe(run: Path | None) -> Recipe:
-    """The recipe in a run's config.yaml; an empty one without that file.
+def read_recipe(run: Path | None) -> SpladeRecipe:
+    """The settings in a run's config.yaml; the defaults without that file.
 
     Raises:
-        CheckpointError: a kind of model or a pooling that is no SPLADE of the paper's.
+        CheckpointError: a kind of model or a pooling that SPLADE's papers do not have.
     """
     path = run / "config.yaml" if run else None
     if path is None or not path.is_file():
-        return Recipe()
+        return SpladeRecipe()
     about = read_yaml(path)
     model, training = about.get("init_dict") or {}, about.get("config") or {}
     kind = training.get("matching_type") or "splade"
     if kind not in DEFAULTS:
-        raise CheckpointError(f"{path}: matching_type {kind!r} is no SPLADE; expected {', '.join(DEFAULTS)}")
+        raise CheckpointError(f"{path}: matching_type {kind!r} is not SPLADE; expected {', '.join(DEFAULTS)}")
     pooling, topk, query_topk, lexical = DEFAULTS[kind]
     pooling = model.get("agg") or pooling
     if pooling not in ("max", "sum"):
         raise CheckpointError(f"{path}: agg {pooling!r} is not known; expected max or sum")
-    return Recipe(
+    return SpladeRecipe(
         pooling,
         doc_only=kind == "splade_doc",
         lexical=model.get("lexical_type") or lexical,
@@ -215,7 +215,7 @@ def read_recipe(run: Path | None) -> Recipe:
 
 
 def limit(k: int | None) -> int | None:
-    """A number of dimensions to keep; the trainer's -1 keeps all."""
+    """A number of dimensions to keep; None for the trainer's -1, which keeps all."""
     return k if k is not None and k > 0 else None
 
 
@@ -228,10 +228,10 @@ def masked_lm_of(
         config: the folder of its configuration.
         weights: by transformers' names.
         where: names the weights in errors.
-        device: to put it on.
+        device: that the model computes on.
 
     Raises:
-        CheckpointError: the configuration is no masked LM's, or the weights do not fit it.
+        CheckpointError: the configuration is not of a masked LM, or the weights do not fit it.
     """
     import transformers
 
@@ -239,6 +239,6 @@ def masked_lm_of(
     try:
         model: Any = transformers.AutoModelForMaskedLM.from_config(about)
     except ValueError as error:
-        raise CheckpointError(f"{config}/config.json: {about.model_type} is no masked LM") from error
+        raise CheckpointError(f"{config}/config.json: {about.model_type} is not a masked LM") from error
     load_strictly(model, weights, where, ignored=[r"(.*\.)?pooler\..*"])
     return *split_masked_lm(model.eval().to(device)), about.vocab_size

@@ -1,4 +1,4 @@
-"""The layout of VDR cross-modal folders, sparse or dense: one entry of config.json and one prefix of keys per side."""
+"""The layout of VDR cross-modal folders, lexical or dense: one entry in config.json and one prefix of keys per side."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint
 from lexvl_anserini.errors import CheckpointError
 
-# What the published configurations leave out.
+# Values of fields that the published configurations omit.
 VISION_DEFAULTS = {"resolution": 224, "patch_size": 32, "width": 768, "layers": 12, "heads": 12}
 
 
@@ -16,7 +16,7 @@ def about(checkpoint: Checkpoint, config: Mapping[str, Any], prefix: str, types:
     """The entry of config.json for one side.
 
     Raises:
-        CheckpointError: it is not there, or of another type.
+        CheckpointError: it is missing, or of another type.
     """
     entry = config.get(prefix) or {}
     if entry.get("type") not in types:

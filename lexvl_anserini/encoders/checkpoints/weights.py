@@ -1,13 +1,12 @@
-"""Weights on disk: every format models are published in, read without running their code, and loaded strictly.
+"""Weights on disk: reads all formats in which models are published, without running their code; strict loading.
 
     *.safetensors                      one file, or shards with an index
     pytorch_model*.bin                 one file, or shards
     *.bin *.pt *.pth *.ckpt *.cp *.tar  one file, written by `torch.save`
 
-What `torch.save` wrote may be the tensors themselves, or hold them under a name (`WRAPPERS`) beside epochs, optimiser
-states and options. A pickle is read with `weights_only`: it builds tensors and plain values, nothing else. Classes of
-frameworks that are known to leave their names in checkpoints are replaced by an inert stand-in; every other class is
-refused.
+A file of `torch.save` has the tensors themselves, or has them under a name (`WRAPPERS`) beside epochs, optimiser states
+and options. A pickle is read with `weights_only`, which builds only tensors and plain values. Harmless classes of known
+frameworks are replaced by a stand-in without behaviour; any other class is an error.
 """
 
 from __future__ import annotations
@@ -25,16 +24,16 @@ from lexvl_anserini.encoders.checkpoints.filenames import WEIGHT_SUFFIXES, may_b
 from lexvl_anserini.errors import CheckpointError
 from lexvl_anserini.files import read_json
 
-# Under which name a training framework keeps the tensors: Lightning, open_clip; naver; DPR; LAVIS, BLIP, FDT.
+# The names of the tensors in files of training frameworks: Lightning, open_clip; naver; DPR; LAVIS, BLIP, FDT.
 WRAPPERS = ("state_dict", "model_state_dict", "model_dict", "model")
 
-# What DistributedDataParallel and torch.compile put before every name.
+# Prefixes that DistributedDataParallel and torch.compile add to every name.
 PREFIXES = ("module.", "_orig_mod.")
 
-# Buffers that old checkpoints carry and that are computed anew.
+# Buffers in old checkpoints, which the model computes itself.
 IGNORED_KEYS = (r".*\.position_ids",)
 
-# Classes that training frameworks leave in checkpoints. They become `StandIn`s; none of their code is imported.
+# Classes of training frameworks in checkpoints. They become `StandIn`s; none of their code is imported.
 HARMLESS = re.compile(
     r"(pytorch_lightning|lightning|lightning_fabric|omegaconf|yacs|easydict|splade|transformers\.tokenization_utils.*)\..+"
     r"|argparse\.Namespace|collections\.defaultdict|typing\.Any|pathlib\.(Posix|Windows|PurePosix)?Path"
@@ -42,9 +41,9 @@ HARMLESS = re.compile(
     r"|_codecs\.encode|datetime\.(datetime|date|timedelta)"
     r"|(builtins\.|__builtin__\.)?(int|float|bool|str|list|dict|tuple|set|bytes|complex)"
 )
-# Of these, the ones that are filled like a dictionary.
+# Those of them that are filled like a dictionary.
 MAPPINGS = re.compile(r"collections\.defaultdict|.*\.AttributeDict")
-# The usual ones, for files in the format before torch 1.6, whose names cannot be listed without reading them.
+# The usual classes, for files in the format before torch 1.6, whose classes cannot be listed without reading them.
 USUAL = (
     "argparse.Namespace",
     "collections.defaultdict",
@@ -57,7 +56,7 @@ USUAL = (
 
 
 class StandIn:
-    """Stands for an object of a class that is not wanted; keeps nothing."""
+    """Replaces an object of a harmless class; stores nothing."""
 
     def __init__(self, *_: Any, **__: Any):
         pass
@@ -67,7 +66,7 @@ class StandIn:
 
 
 class MappingStandIn:
-    """Stands for a mapping of a class that is not wanted: what is made is a plain dictionary."""
+    """Replaces a mapping of a harmless class by a plain dictionary."""
 
     def __new__(cls, *_: Any) -> Any:
         """An empty dictionary, for the unpickler to fill."""
@@ -75,10 +74,10 @@ class MappingStandIn:
 
 
 class Contents(NamedTuple):
-    """What a weight file holds.
+    """The contents of a weight file.
 
     weights  its tensors by name, without the prefixes of wrappers
-    extra    the plain values beside them (epoch, hyper-parameters, `last_iter`); optimiser states are dropped
+    extra    the plain values beside them (epoch, hyper-parameters, `last_iter`), without optimiser states
     """
 
     weights: dict[str, Tensor]
@@ -89,13 +88,13 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     """All tensors of a weight file or of a folder of them (see the module), by name, on the CPU.
 
     Raises:
-        CheckpointError: no weights, several files that are not one model's, unreadable ones, or a pickle with code.
+        CheckpointError: no weights, files of several models, an unreadable file, or a pickle with code.
     """
     return read_contents(path).weights
 
 
 def read_contents(path: Path) -> Contents:
-    """As `read_weights`, with the plain values that stand beside the tensors of a torch file."""
+    """As `read_weights`, with the plain values beside the tensors of a torch file."""
     if path.is_file():
         return read_weight_file(path)
     names = weight_files(file.name for file in path.iterdir() if file.is_file()) if path.is_dir() else []
@@ -113,10 +112,10 @@ def read_contents(path: Path) -> Contents:
 
 
 def sharded_names(folder: Path, names: list[str]) -> list[str]:
-    """The weight files of one model: those its index lists, else all that `names` has.
+    """The weight files of one model: those in its index, else all of `names`.
 
     Raises:
-        CheckpointError: a listed shard is missing, or several torch files without an index that says they are shards.
+        CheckpointError: a shard in the index is missing, or there are several torch files without an index.
     """
     index = folder / (
         "model.safetensors.index.json" if names[0].endswith(".safetensors") else "pytorch_model.bin.index.json"
@@ -135,7 +134,7 @@ def read_weight_file(path: Path) -> Contents:
     """Tensors and plain values of one file.
 
     Raises:
-        CheckpointError: unreadable, without tensors, or a pickle that carries code.
+        CheckpointError: unreadable, without tensors, or a pickle with code.
     """
     if path.suffix == ".safetensors":
         from safetensors import SafetensorError
@@ -158,10 +157,10 @@ def read_weight_file(path: Path) -> Contents:
 
 
 def read_pickle(path: Path) -> Any:
-    """What `torch.save` wrote, tensors on the CPU; nothing in the file is called.
+    """The object of a file that `torch.save` wrote, tensors on the CPU; calls no code of the file.
 
     Raises:
-        CheckpointError: damaged, or it asks for a class or function that is neither a tensor's nor known as harmless.
+        CheckpointError: damaged, or with a class or function that is neither of tensors nor harmless.
     """
     try:
         harmless = [name for name in foreign_names(path) if HARMLESS.fullmatch(name)]
@@ -171,17 +170,17 @@ def read_pickle(path: Path) -> Any:
         with torch.serialization.safe_globals(stand_ins):
             return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        asked = re.search(r"(?:GLOBAL|global:?|reduce for unrecognized function) +(?:GLOBAL +)?(\S+)", str(error))
-        what = f" (it asks for {asked[1]})" if asked else ""
+        found = re.search(r"(?:GLOBAL|global:?|reduce for unrecognized function) +(?:GLOBAL +)?(\S+)", str(error))
+        what = f" (it has {found[1]})" if found else ""
         raise CheckpointError(
-            f"{path}: refused, the file holds more than tensors and could run code{what}; ask for safetensors"
+            f"{path}: refused, the file has more than tensors and could run code{what}; convert it to safetensors"
         ) from error
-    except Exception as error:  # a damaged file raises whatever its bytes happen to say
+    except Exception as error:  # a damaged file may raise any error
         raise CheckpointError(unreadable(path, error)) from error
 
 
 def foreign_names(path: Path) -> list[str]:
-    """Classes and functions that a file asks for besides tensors; empty for the format before torch 1.6."""
+    """Classes and functions in a file besides those of tensors; empty for the format before torch 1.6."""
     try:
         return torch.serialization.get_unsafe_globals_in_checkpoint(str(path))
     except ValueError:
@@ -189,13 +188,13 @@ def foreign_names(path: Path) -> list[str]:
 
 
 def unreadable(path: Path, error: Exception) -> str:
-    """One line about a file that cannot be read."""
-    first = str(error).strip().splitlines()[0] if str(error).strip() else "no more is known"
+    """The message for a file that cannot be read."""
+    first = str(error).strip().splitlines()[0] if str(error).strip() else "no details"
     return f"{path}: cannot be read as weights ({type(error).__name__}: {first.partition('. ')[0]})"
 
 
 def unwrapped(data: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors by name, and the plain values beside them; of both wrapped and bare files."""
+    """Tensors by name, and the plain values beside them, whether the tensors are under a name or not."""
     inner: Mapping[str, Any] = data
     for name in WRAPPERS:
         candidate = data.get(name)
@@ -208,7 +207,7 @@ def unwrapped(data: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any
 
 
 def plain(value: Any) -> bool:
-    """True for numbers, strings, None, and lists and mappings of nothing else."""
+    """True for numbers, strings, None, and lists and mappings of them."""
     if isinstance(value, Mapping):
         return all(plain(entry) for entry in value.values())
     if isinstance(value, (list, tuple)):
@@ -217,7 +216,7 @@ def plain(value: Any) -> bool:
 
 
 def without_prefixes(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The same tensors, without what wrappers put before every name."""
+    """The same tensors, without `PREFIXES` in their names."""
     while prefix := next((p for p in PREFIXES if weights and all(key.startswith(p) for key in weights)), None):
         weights = {key.removeprefix(prefix): value for key, value in weights.items()}
     return weights
@@ -235,14 +234,14 @@ def load_strictly(
     ignored: Iterable[str] = (),
     name_in_file: Callable[[str], str] = str,
 ) -> None:
-    """Loads `weights` into `module`; every key must fit.
+    """Loads `weights` into `module`; all keys must fit.
 
     Args:
-        ignored: patterns of keys (full match) that the model does not use and that may be there.
-        name_in_file: what a key of the model is called in the file, where `weights` were renamed.
+        ignored: patterns of keys (full match) that may be present and that the model does not use.
+        name_in_file: the name in the file of a key of the model, if `weights` were renamed.
 
     Raises:
-        CheckpointError: names every missing, unexpected and mis-shaped key (see `complain`).
+        CheckpointError: lists all missing, unexpected and mis-shaped keys (see `complain`).
     """
     pattern = re.compile("|".join((*IGNORED_KEYS, *ignored)))
     wanted = module.state_dict()
@@ -261,7 +260,7 @@ def load_strictly(
 
 
 def complain(where: str, missing: Iterable[str], unexpected: Iterable[str], misshaped: Iterable[str]) -> None:
-    """Raises CheckpointError if any of the lists has an entry: ten of each in its line, all of them in its notes."""
+    """Raises CheckpointError if a list is not empty: its line has ten keys of each list, its notes have all."""
     problems, notes = [], []
     for what, keys in (("missing", missing), ("unexpected", unexpected), ("mis-shaped", misshaped)):
         keys = sorted(keys)

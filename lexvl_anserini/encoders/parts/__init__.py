@@ -1,1 +1,1 @@
-"""Parts that encoders are composed of: towers, backbones, poolings, activations, sparsifiers."""
+"""Parts that encoders are composed of: towers, backbones, networks, poolings, activations, sparsifiers."""

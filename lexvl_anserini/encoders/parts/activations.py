@@ -1,4 +1,4 @@
-"""Activations: logit -> activation >= 0, all monotone, so that they commute with a maximum."""
+"""Activations: logit -> activation >= 0, all monotone, so a maximum may be taken before them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ def log1p_relu(logit: Tensor) -> Tensor:
 
 
 def log1p_log1p_relu(logit: Tensor) -> Tensor:
-    """log(1 + log(1 + max(0, x))): sentence-transformers' `log1p_relu` pooling option, flatter than SPLADE's."""
+    """log(1 + log(1 + max(0, x))): the `log1p_relu` pooling option of sentence-transformers, flatter than SPLADE's."""
     return torch.log1p(log1p_relu(logit))
 
 
 def elu1p(logit: Tensor) -> Tensor:
-    """X + 1 for x > 0, exp(x) otherwise (VDR, section 3). Positive nearly everywhere: sparsity comes from the mask.
+    """X + 1 for x > 0, exp(x) otherwise (VDR, section 3).
 
-    Computed as ELU(x) + 1, like the reference, so that very negative logits give the same exact zeros.
+    Positive nearly everywhere; the sparsifier makes vectors sparse. Computed as ELU(x) + 1, as in the
+    reference, so that very negative logits give the same exact zeros.
     """
     return torch.nn.functional.elu(logit) + 1.0

@@ -16,21 +16,21 @@ from lexvl_anserini.encoders.checkpoints.weights import complain, load_strictly
 from lexvl_anserini.encoders.parts.towers import Backbone, Head
 from lexvl_anserini.errors import CheckpointError
 
-# Heads that a plain backbone does not use and that a checkpoint may carry.
+# Heads that a checkpoint may have and a plain backbone does not use.
 UNUSED_HEADS = re.compile(
     r"(.*\.)?(pooler|cls|lm_head|head|decoder|vocab_transform|vocab_layer_norm|vocab_projector|mlm_head|predictions"
     r"|generator_predictions|generator_lm_head|discriminator_predictions)\..*"
 )
 POSITION_IDS = re.compile(r".*position_ids")
 
-# Architectures whose positions are counted from the padding id on, as fairseq's were: that many fewer tokens fit.
+# Architectures that number positions from the padding id on, as fairseq does: so many fewer tokens fit.
 OFFSET_POSITIONS = frozenset(
     {"camembert", "data2vec-text", "longformer", "mpnet", "roberta", "roberta-prelayernorm", "xlm-roberta"}
 )
 
 
 class PassThrough(nn.Identity):
-    """Stands where a masked-LM's decoder was, so that its `logits` are the decoder's inputs."""
+    """Replaces the decoder of a masked LM, so that the `logits` of the model are the inputs of the decoder."""
 
     bias = None
 
@@ -39,7 +39,7 @@ def read_config(folder: Path) -> Any:
     """The transformers configuration of a folder.
 
     Raises:
-        CheckpointError: absent, unreadable, or of a model type transformers does not know.
+        CheckpointError: absent, unreadable, or of a model type that transformers does not know.
     """
     import transformers
 
@@ -52,7 +52,7 @@ def read_config(folder: Path) -> Any:
 
 
 def position_limit(config: Any) -> int | None:
-    """The most tokens a text may have, special ones included; None if the configuration does not say."""
+    """The largest number of tokens of a text, with special tokens; None if the configuration has no limit."""
     positions = getattr(config, "max_position_embeddings", None)
     if not positions or positions < 0:
         return None
@@ -61,7 +61,7 @@ def position_limit(config: Any) -> int | None:
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Keeps transformers' bars and load reports out of the user's way; what they would say is raised as an error."""
+    """Hides the progress bars and load reports of transformers; `complain` raises an error for what they report."""
     from transformers.utils import logging
 
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
@@ -76,7 +76,7 @@ def quietly() -> Iterator[None]:
 
 
 def from_pretrained(auto: Any, folder: Path) -> tuple[nn.Module, Mapping[str, Any]]:
-    """Loads through transformers in float32 and eval mode; returns the model and what did not fit.
+    """Loads a model by transformers in float32 and eval mode; returns it and the report of keys that do not fit.
 
     Raises:
         CheckpointError: the files cannot be read.
@@ -89,7 +89,7 @@ def from_pretrained(auto: Any, folder: Path) -> tuple[nn.Module, Mapping[str, An
                 trust_remote_code=False,
                 output_loading_info=True,
                 dtype=torch.float32,
-                ignore_mismatched_sizes=True,  # reported in the loading info, and refused by `complain`
+                ignore_mismatched_sizes=True,  # in the loading info, for which `complain` raises an error
             )
     except Exception as error:
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
@@ -98,7 +98,7 @@ def from_pretrained(auto: Any, folder: Path) -> tuple[nn.Module, Mapping[str, An
 
 
 def misshapen(info: Mapping[str, Any]) -> list[str]:
-    """The weights of another shape than the configuration's, as `complain` names them."""
+    """The weights whose shape is not the configuration's, as `complain` lists them."""
     return [f"{key} {list(found)}, expected {list(wanted)}" for key, found, wanted in info["mismatched_keys"]]
 
 
@@ -108,10 +108,10 @@ def hidden_states(model: nn.Module) -> Backbone:
 
 
 def load_backbone(checkpoint: Checkpoint, device: torch.device) -> tuple[Any, int]:
-    """A text encoder without its heads, from any folder that holds one; returns it and its number of tokens.
+    """A text encoder without its heads, from any folder that has one; returns it and its number of tokens.
 
     Raises:
-        CheckpointError: weights of the encoder itself are missing, or keys are left over that are no head.
+        CheckpointError: weights of the encoder are missing, or there are other keys than those of known heads.
     """
     import transformers
 
@@ -129,7 +129,7 @@ def load_backbone(checkpoint: Checkpoint, device: torch.device) -> tuple[Any, in
 
 
 def bert_from_weights(config: Any, weights: Mapping[str, Tensor], where: str, device: torch.device) -> Any:
-    """A BertModel without pooler holding exactly `weights` (keys as in BertModel)."""
+    """A BertModel without pooler and with exactly `weights` (keys as in BertModel)."""
     import transformers
 
     model = transformers.BertModel(config, add_pooling_layer=False)
@@ -140,12 +140,15 @@ def bert_from_weights(config: Any, weights: Mapping[str, Tensor], where: str, de
 def load_masked_lm(folder: Path, device: torch.device) -> tuple[Backbone, Head, int]:
     """A masked language model, split before its decoder.
 
-    Returns the backbone together with the head's transform (dense, GELU, LayerNorm), the head that is left
-    (decoder matrix and bias), and the number of tokens. Works for every architecture transformers knows as a
-    masked LM: its decoder is replaced by a pass-through, so [B, L, V] is never computed by the model itself.
+    Works for all architectures that transformers knows as a masked LM: a pass-through replaces the decoder, so that the
+    model never computes [B, L, V].
+
+    Returns:
+        The backbone with the head's transform (dense, GELU, LayerNorm), the rest of the head (decoder matrix and bias),
+        and the number of tokens.
 
     Raises:
-        CheckpointError: the folder is no masked LM (a dense model has no MLM head), or weights are missing.
+        CheckpointError: the folder is not a masked LM (a dense model has no MLM head), or weights are missing.
     """
     import transformers
 
@@ -173,7 +176,7 @@ def load_masked_lm(folder: Path, device: torch.device) -> tuple[Backbone, Head, 
 
 
 def split_masked_lm(model: Any) -> tuple[Backbone, Head]:
-    """A loaded masked LM before its decoder, and the decoder as a head; the model's own decoder is taken out of it."""
+    """A loaded masked LM up to its decoder, and the decoder as a head; removes the decoder from the model."""
     decoder = model.get_output_embeddings()
     head = Head(nn.Identity(), decoder.weight.detach(), None if decoder.bias is None else decoder.bias.detach())
     model.set_output_embeddings(PassThrough())

@@ -1,4 +1,4 @@
-"""BEiT: a vision transformer that knows positions only by a learned bias per pair of patches (Bao et al., ICLR 2022).
+"""BEiT: a vision transformer whose positions are a learned bias per pair of patches (Bao et al., ICLR 2022).
 
 As LexLIP uses it: class token, no absolute positions, no LayerNorm after the last layer.
 """
@@ -16,12 +16,12 @@ from lexvl_anserini.errors import CheckpointError, UsageError
 
 EPS = 1e-12
 
-# Class token to patches, patches to class token, class token to itself: the entries after those of patch pairs.
+# Class token to patches, patches to class token, class token to itself: the entries after those of pairs of patches.
 CLASS_ENTRIES = 3
 
 
 def pair_index(grid: int, first_class_entry: int) -> Tensor:
-    """Which entry of the bias table a pair of positions has, int64 [1 + grid^2, 1 + grid^2]; position 0 is the class.
+    """The entry of the bias table for each pair of positions, int64 [1 + grid^2, 1 + grid^2]; position 0 is the class.
 
     Patches at distance (dy, dx) share the entry (dy + grid - 1) * (2 grid - 1) + (dx + grid - 1).
     """
@@ -37,22 +37,22 @@ def pair_index(grid: int, first_class_entry: int) -> Tensor:
 
 
 def window_of(table: Tensor, where: str) -> int:
-    """The grid that a bias table [(2 grid - 1)^2 + 3, heads] was made for; `where` names it in errors.
+    """The grid of a bias table [(2 grid - 1)^2 + 3, heads]; `where` names the table in errors.
 
     Raises:
         CheckpointError: no square grid has that many entries.
     """
     side = isqrt(max(0, len(table) - CLASS_ENTRIES))
     if side * side + CLASS_ENTRIES != len(table) or side % 2 == 0:
-        raise CheckpointError(f"{where}: a table of {len(table)} entries is no position bias of a square grid")
+        raise CheckpointError(f"{where}: a table of {len(table)} entries is not a position bias of a square grid")
     return (side + 1) // 2
 
 
 def stretched(table: Tensor, grid: int) -> Tensor:
     """The table of a larger grid, [(2 grid - 1)^2 + 3, heads].
 
-    As the reference stretches it: each head's entries as one signal along the table, rows, columns and class entries
-    alike, linearly, with a tenth of an entry added to the length (2,212.1 / 732 from 14 x 14 to 24 x 24).
+    Interpolated as in the reference: linearly, over all entries of a head as one signal (rows, columns and class
+    entries alike), with a tenth of an entry added to the length (2,212.1 / 732 from 14 x 14 to 24 x 24).
     """
     size = (2 * grid - 1) ** 2 + CLASS_ENTRIES
     return interpolate(table.T[None], scale_factor=(size + 0.1) / len(table), mode="linear")[0, :, :size].T
@@ -64,11 +64,11 @@ def position_bias(table: Tensor, index: Tensor) -> Tensor:
 
 
 class PositionBias(nn.Module):
-    """The learned table of one layer, read for any grid.
+    """The learned table of one layer, applied to any grid.
 
-    At the table's own grid by pairs; on a smaller one the top-left block of its own grid's bias (as the reference feeds
-    half-resolution pictures); on a larger one from the stretched table, the class token still reading the entries that
-    were the last three before stretching.
+    On a smaller grid than the table's, it uses the top-left block of the table's own bias (as the reference does for
+    images of half the resolution). On a larger one it uses the stretched table, in which the class token keeps the
+    places of its entries before stretching.
     """
 
     def __init__(self, window: int, heads: int):
@@ -78,7 +78,7 @@ class PositionBias(nn.Module):
         self.relative_position_bias_table = nn.Parameter(torch.zeros(entries, heads))
 
     def forward(self, index: Tensor, grid: int) -> Tensor:
-        """[heads, N, N] with N = 1 + grid^2; `index` is that of the table's own grid or of the larger one."""
+        """[heads, N, N] with N = 1 + grid^2; `index` is of the table's own grid or of the larger one."""
         table = self.relative_position_bias_table
         if grid > self.window:
             return position_bias(stretched(table, grid), index)
@@ -87,7 +87,7 @@ class PositionBias(nn.Module):
 
 
 class BeitLayer(nn.Module):
-    """Pre-LayerNorm attention and MLP, each scaled per channel; the names of its parts are those of checkpoints."""
+    """Pre-LayerNorm attention and MLP, each scaled per channel; its parts have the names in checkpoints."""
 
     def __init__(self, width: int, heads: int, inner: int, window: int):
         super().__init__()
@@ -128,7 +128,7 @@ class BeitLayer(nn.Module):
 
 
 class Beit(nn.Module):
-    """Pictures to the states of the class token and all patches."""
+    """Images to the states of the class token and of all patches."""
 
     def __init__(self, width: int, layers: int, heads: int, inner: int, patch_size: int, window: int, resolution: int):
         super().__init__()
@@ -143,7 +143,7 @@ class Beit(nn.Module):
         self.encoder: Any = nn.ModuleDict(
             {"layer": nn.ModuleList(BeitLayer(width, heads, inner, window) for _ in range(layers))}
         )
-        # The class entries keep their places in a stretched table, which is where the reference reads them.
+        # As in the reference, the class entries keep their places in a stretched table.
         first_class_entry = (2 * window - 1) ** 2
         self.register_buffer("index", pair_index(max(self.grid, window), first_class_entry), persistent=False)
 

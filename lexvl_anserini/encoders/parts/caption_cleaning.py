@@ -1,4 +1,4 @@
-"""Captions as BLIP and ALBEF read them: cleaned of punctuation, at most fifty words and 35 tokens."""
+"""Captions as BLIP and ALBEF read them: without punctuation, at most fifty words and 35 tokens."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lexvl_anserini.data.images import FAIL, OnError
 from lexvl_anserini.encoders.parts.dense import Texts
 from lexvl_anserini.encoders.parts.towers import Batch
 
-# LAVIS tokenises with 35 when it evaluates either family, whatever the training configuration says.
+# LAVIS reads 35 tokens in the evaluation of both families, whatever the training configuration has.
 MAX_LENGTH = 35
 MAX_WORDS = 50
 
@@ -30,7 +30,7 @@ def clean_caption(caption: str, words: int = MAX_WORDS) -> str:
 
 @dataclass(frozen=True)
 class Captions(Texts):
-    """Texts, cleaned first if `clean`."""
+    """Texts, cleaned before they are tokenised if `clean`."""
 
     clean: bool = True
 

@@ -1,7 +1,7 @@
 """CLIP's byte-level BPE from its merges file, as OpenAI's, DeCLIP's and FDT's code number it.
 
-Token ids: 256 bytes, the same 256 at the end of a word, one per merge, then the special symbols. DeCLIP and FDT have
-<|mask|> before <|startoftext|> and <|endoftext|>, so their ids are not OpenAI's.
+Token ids: 256 bytes, the same 256 at the end of a word, one id per merge, then the special symbols. DeCLIP and FDT have
+<|mask|> before <|startoftext|> and <|endoftext|>, so their ids differ from OpenAI's.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from lexvl_anserini.errors import CheckpointError
 
 START, END, MASK = "<|startoftext|>", "<|endoftext|>", "<|mask|>"
 
-# Of the file's lines the first is a header, and those after this many are not used.
+# The first line of the file is a header; lines after this number are not used.
 LAST_LINE = 49152 - 256 - 2 + 1
 
-# Pieces of a text: contractions, words, single digits, everything else that is no white space. Special symbols that
-# stand in a text are found before.
+# Pieces of a text: contractions, words, single digits, and everything else that is not white space. Special symbols in
+# a text are found before.
 PIECES = r"'s|'t|'re|'ve|'m|'ll|'d|\p{L}+|\p{N}|[^\s\p{L}\p{N}]+"
 
 
@@ -48,23 +48,23 @@ def read_merges(path: Path) -> list[str]:
 
 
 def clean(text: str) -> str:
-    """Broken encodings mended, HTML entities read (twice, as the references do), white space collapsed, lower case."""
+    """Repairs encodings, decodes HTML entities (twice, as in the references), joins blanks, lower-cases."""
     import ftfy
 
     return re.sub(r"\s+", " ", html.unescape(html.unescape(ftfy.fix_text(text)))).strip().lower()
 
 
 class ClipBpe:
-    """Texts to token ids, with the interface that `TextReader` asks of a tokenizer.
+    """Texts to token ids, with the interface of a tokenizer that `TextReader` uses.
 
     Args:
         path: the merges file.
         specials: the symbols after the merges, in order; START and END among them.
-        size: rows of the model's embedding matrix. The references count the empty line behind a final newline as one
-            more merge; it is kept if, and only if, the model was made so.
+        size: rows of the model's embedding matrix. The references count the empty line after a final newline as one
+            more merge; this class does so if and only if the model has that many rows.
 
     Raises:
-        CheckpointError: the file cannot be read, a line is no merge, or the vocabulary has another size.
+        CheckpointError: the file cannot be read, a line is not a merge, or the vocabulary has another size.
     """
 
     pad_token_id = 0
@@ -96,7 +96,7 @@ class ClipBpe:
 
     @cached_property
     def model(self) -> Any:
-        """The merging itself, by the library `tokenizers`."""
+        """The BPE model of the library `tokenizers`."""
         from tokenizers import AddedToken, Regex, Tokenizer
         from tokenizers.models import BPE
         from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split

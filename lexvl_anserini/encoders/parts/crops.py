@@ -1,4 +1,4 @@
-"""Pictures as other families crop them: resized to one side, cropped to another, rounded as their libraries do."""
+"""Images as each family of models crops them: resized to one side, cropped to another, rounded as its library does."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ SHORTER = 256 / 224
 
 @dataclass(frozen=True)
 class Crop(Pixels):
-    """`Pixels` with every choice open.
+    """`Pixels` with all choices as fields.
 
-    shorter   the shorter side after resizing; None resizes to the crop's own side
+    shorter   the shorter side after resizing; None resizes it to the side of the crop
     resample  Pillow's number of the filter
     floor     the crop's offset is rounded down, as transformers does; else half to even, as torchvision does
     """
@@ -35,8 +35,23 @@ class Crop(Pixels):
     floor: bool = False
 
     def crop(self, image: Any) -> np.ndarray:
-        """uint8 [R, R, 3] of an RGB PIL image; where the resized picture is smaller than the crop, black around it."""
+        """uint8 [R, R, 3] of an RGB PIL image; a resized image that is smaller than the crop gets a black border."""
         return centre_crop(image, self.resolution, self.shorter or self.resolution, self.resample, self.floor)
+
+
+@dataclass(frozen=True)
+class Squares(Pixels):
+    """Images resized to a square without cropping, whatever their shape (BLIP, ALBEF).
+
+    resample  Pillow's number of the filter
+    """
+
+    resample: int = BICUBIC
+
+    def crop(self, image: Any) -> np.ndarray:
+        """uint8 [R, R, 3] of an RGB PIL image."""
+        size = (self.resolution, self.resolution)
+        return np.asarray(image if image.size == size else image.resize(size, self.resample), dtype=np.uint8)
 
 
 def one_crop(side: int) -> Crop:
@@ -45,9 +60,10 @@ def one_crop(side: int) -> Crop:
 
 
 def read_preprocessing(folder: Path) -> tuple[Path, dict[str, Any]]:
-    """What a transformers folder says of pictures, and in which file; empty where it says nothing.
+    """The file in which a transformers folder describes its image preprocessing, and that description.
 
-    Its own file up to 4.x; from 5.0 on it may be a part of the description of texts and pictures together.
+    The description is empty where there is none. Up to transformers 4.x it has a file of its own; from 5.0 on it may be
+    a part of the description of texts and images together.
     """
     own, common = folder / "preprocessor_config.json", folder / "processor_config.json"
     if own.is_file():
@@ -60,11 +76,11 @@ def read_preprocessing(folder: Path) -> tuple[Path, dict[str, Any]]:
 def read_preprocessor(folder: Path, resolution: int) -> Crop:
     """The crop that a transformers folder describes; without a description, CLIP's at `resolution`.
 
-    Old files give sizes as numbers, newer ones as mappings.
+    Old files give sizes as numbers, newer files as mappings.
 
     Raises:
-        CheckpointError: it asks for something else than shorter side, centre crop and normalising, or for another
-            resolution than the model's.
+        CheckpointError: the description has other steps than resizing the shorter side, a centre crop and normalising,
+            or another resolution than the model's.
     """
     path, about = read_preprocessing(folder)
     if not about:

@@ -1,6 +1,6 @@
 """Dense towers: items to one vector each, for FAISS; and vectors cut to their first dimensions (Matryoshka).
 
-A dense tower is composed of its items (how documents and topics are read and become a forward pass) and of what
+A dense tower is composed of its items (which read documents and topics and build forward passes) and of a function that
 embeds one forward pass.
 """
 
@@ -24,14 +24,14 @@ from lexvl_anserini.records import Document, Topic
 
 
 class Items(Protocol):
-    """How one side's documents and topics are read, and how what was read becomes forward passes."""
+    """Reads the documents and topics of one side, and builds forward passes from its inputs."""
 
-    def read(self, document: Document) -> Any:
-        """What a document gives to encode."""
+    def read(self, document: Document) -> str:
+        """The input that a document gives."""
         ...
 
-    def read_topic(self, topic: Topic) -> Any:
-        """What a topic gives to encode."""
+    def read_topic(self, topic: Topic) -> str:
+        """The input that a topic gives."""
         ...
 
     def batches(self, inputs: Sequence[Any], batch_size: int, on_error: OnError = FAIL) -> Iterator[Batch]:
@@ -63,7 +63,7 @@ class Texts(Items):
 def cut(vectors: np.ndarray, dimensions: int | None, normalise: bool) -> np.ndarray:
     """The first `dimensions` of each vector (None: all), then of unit length if `normalise`; float32 [n, D].
 
-    Models trained with Matryoshka representations keep most of their quality so. A vector of zeros stays one.
+    Models trained with Matryoshka representations keep most of their quality. A vector of zeros stays zeros.
     """
     vectors = vectors[:, :dimensions].astype(np.float32, copy=False)
     if not normalise:
@@ -73,7 +73,7 @@ def cut(vectors: np.ndarray, dimensions: int | None, normalise: bool) -> np.ndar
 
 
 def checked_dimensions(dimensions: int | None, width: int) -> int | None:
-    """`dimensions`, if the model's vectors have that many.
+    """`dimensions`, after checking that the model's vectors have as many.
 
     Raises:
         UsageError: they have fewer, or it is below 1.
@@ -87,15 +87,15 @@ def checked_dimensions(dimensions: int | None, width: int) -> int | None:
 class DenseTower:
     """One side of a dense encoder.
 
-    items       reads documents and topics, makes forward passes
+    items       reads documents and topics, builds forward passes
     embed       one forward pass -> features [B, width]
-    normalise   vectors are of unit length: their inner product is the cosine
-    dimensions  keep the first ones only, before normalising; None keeps all
+    normalise   vectors have unit length: their inner product is the cosine
+    dimensions  keep only the first ones, before normalising; None keeps all
 
-    A vector is computed from its own item only.
+    A vector depends on its own item only.
 
     Raises:
-        UsageError: more dimensions than the features have.
+        UsageError: `dimensions` is above the width of the features.
     """
 
     items: Items
@@ -109,19 +109,19 @@ class DenseTower:
     def __post_init__(self) -> None:
         checked_dimensions(self.dimensions, self.width)
 
-    def read(self, document: Document) -> Any:
-        """What a document gives this tower to encode."""
+    def read(self, document: Document) -> str:
+        """The input that a document gives this tower."""
         return self.items.read(document)
 
-    def read_topic(self, topic: Topic) -> Any:
-        """What a topic gives this tower to encode."""
+    def read_topic(self, topic: Topic) -> str:
+        """The input that a topic gives this tower."""
         return self.items.read_topic(topic)
 
     @torch.inference_mode()
     def features(
         self, inputs: Sequence[Any], batch_size: int = 32, progress: Progress = silent, on_error: OnError = FAIL
     ) -> np.ndarray:
-        """float32 [n, width] as the model gives them, neither cut nor normalised.
+        """float32 [n, width] as the model computes them, neither cut nor normalised.
 
         Raises:
             LexvlError: the model gave a number that is not finite.

@@ -1,6 +1,6 @@
-"""Lexical heads over one dense vector per item (D2S, Joint): live from BLIP or ALBEF, or computed before.
+"""Lexical heads over one dense vector per item (D2S, Joint): from a live BLIP or ALBEF, or stored in tables.
 
-A head maps a vector to the vocabulary without knowing what it came from, so that texts and images share it.
+A head maps a vector to the vocabulary; texts and images share the head.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lexvl_anserini.data.embeddings import read_embeddings
 from lexvl_anserini.data.images import FAIL, OnError
 from lexvl_anserini.encoders.checkpoints.filenames import has_tokenizer
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
-from lexvl_anserini.encoders.checkpoints.itc_layout import Loaded, load_itc
+from lexvl_anserini.encoders.checkpoints.itc_layout import LoadedItc, load_itc
 from lexvl_anserini.encoders.encoder import read_document, read_topic
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.activations import log1p_relu
@@ -26,7 +26,7 @@ from lexvl_anserini.encoders.parts.caption_cleaning import MAX_LENGTH, Captions
 from lexvl_anserini.encoders.parts.dense import Items
 from lexvl_anserini.encoders.parts.pooling import masked_max
 from lexvl_anserini.encoders.parts.sparsify import Sparsifier, own_tokens, positive_or_top
-from lexvl_anserini.encoders.parts.tokens import Columns, TextReader, load_tokenizer, token_strings
+from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, load_tokenizer, token_strings
 from lexvl_anserini.encoders.parts.towers import Batch, Composition, Head, LexicalTower
 from lexvl_anserini.encoders.parts.vision import Images
 from lexvl_anserini.errors import CheckpointError, DataError, UsageError
@@ -38,15 +38,15 @@ from lexvl_anserini.vocabulary import Vocabulary
 # words     the caption's own WordPieces only, as the authors search without expansion
 Expansion = Literal["expanded", "masked", "words"]
 
-# What a tokenizer of BERT reads at most; masks are never cut at the backbone's limit.
+# The limit of BERT's tokenizers; the limit of the backbone does not cut a mask.
 MASK_LENGTH = 512
 
-# Rows that BLIP's text encoder has above BERT's vocabulary, and that tokenizers do not know.
+# Rows of BLIP's text encoder after BERT's vocabulary, which tokenizers lack.
 BLIP_TOKENS = ("[DEC]", "[ENC]")
 
 
 class Embedded(str):
-    """A text (maybe empty) that carries its vector: a reference `table.parquet::id`, or the vector [D] itself."""
+    """A text (may be empty) with its vector: a reference `table.parquet::id`, or the vector [D] itself."""
 
     vector: str | np.ndarray
 
@@ -59,26 +59,26 @@ class Embedded(str):
 
 @dataclass(frozen=True)
 class Stored(Items):
-    """Vectors that were computed before, float32 [B, width].
+    """Vectors from tables, float32 [B, width].
 
     width       of the vectors that the head reads
-    device      where they go
-    needs_text  a vector alone is not enough: the text's own tokens mask what the head gives
-    wanted      the tables that hold such vectors, in words, for errors
+    device      of the vectors
+    needs_text  items need a text beside the vector, because its own tokens mask the output of the head
+    tables      the tables that hold such vectors, in words, for errors
     """
 
     width: int
     device: torch.device
     needs_text: bool = False
-    wanted: str = "img_embs.parquet, text_embs.parquet"
+    tables: str = "img_embs.parquet, text_embs.parquet"
 
     def read(self, document: Document) -> Embedded:
-        """A document's text, if it has one, and its vector's place."""
+        """The text of a document, if it has one, with the reference of its vector."""
         text = read_document(document) if self.needs_text else document.contents
         return Embedded(text, _place("document", document.doc_id, document.image))
 
     def read_topic(self, topic: Topic) -> Embedded:
-        """A topic's text, if it has one, and its vector's place."""
+        """The text of a topic, if it has one, with the reference of its vector."""
         text = read_topic(topic) if self.needs_text else topic.text or ""
         return Embedded(text, _place("topic", topic.query_id, topic.image))
 
@@ -86,14 +86,14 @@ class Stored(Items):
         """In the order of the inputs: `Embedded`, references, or vectors [D].
 
         Raises:
-            DataError: a vector cannot be found, or has another width than the head.
+            DataError: a vector is missing, or has another width than the head.
         """
         for start in range(0, len(inputs), batch_size):
             vectors = stored_vectors(inputs[start : start + batch_size])
             if vectors.shape[1:] != (self.width,):
                 raise DataError(
                     f"{_vector(inputs[start])!s:.80}: vectors of {vectors.shape[1:]} numbers, this head reads "
-                    f"{self.width} ({self.wanted})"
+                    f"{self.width} ({self.tables})"
                 )
             positions = np.arange(start, start + len(vectors), dtype=np.int64)
             yield Batch(positions, (torch.from_numpy(vectors).to(self.device),))
@@ -117,27 +117,27 @@ def _vector(item: Any) -> Any:
 def _place(what: str, name: str, image: str | None) -> str:
     if image is None:
         raise UsageError(
-            f"{what} {name!r} has no embedding; those of embeddings:<folder> have one, and texts and pictures "
-            "themselves are read with --set backbone_checkpoint=..."
+            f"{what} {name!r} has no embedding; those of embeddings:<folder> have one, and texts and images "
+            "are encoded with --set backbone_checkpoint=..."
         )
     return image
 
 
 class Features(NamedTuple):
-    """Where one side's vectors come from: how items are read, and what embeds one forward pass as [B, D]."""
+    """The vectors of one side: its items, and the function that embeds one forward pass as [B, D]."""
 
     items: Items
     embed: Callable[[Batch], Tensor]
 
 
-def stored(width: int, device: torch.device, needs_text: bool = False, wanted: str | None = None) -> Features:
-    """Vectors that were computed before."""
-    items = Stored(width, device, needs_text) if wanted is None else Stored(width, device, needs_text, wanted)
+def stored(width: int, device: torch.device, needs_text: bool = False, tables: str | None = None) -> Features:
+    """Vectors from tables; see `Stored`."""
+    items = Stored(width, device, needs_text) if tables is None else Stored(width, device, needs_text, tables)
     return Features(items, lambda batch: batch.inputs[0])
 
 
-class Pair(NamedTuple):
-    """Both sides of a live backbone."""
+class TextAndImage(NamedTuple):
+    """The vectors of texts and of images."""
 
     text: Features
     image: Features
@@ -146,18 +146,18 @@ class Pair(NamedTuple):
 def caption_items(
     source: Source,
     checkpoint: Checkpoint,
-    loaded: Loaded,
+    loaded: LoadedItc,
     clean: bool | None = None,
     max_length: int = MAX_LENGTH,
     fallback: Any = None,
 ) -> Captions:
-    """How texts are read for a BLIP or ALBEF.
+    """The items of a BLIP's or ALBEF's text side.
 
     Args:
-        source: names the tokenizer, unless it lies beside the weights.
+        source: names the tokenizer, if it is not beside the weights.
         checkpoint: of the model.
         loaded: the model.
-        clean: clean captions first; None as the layout's own code does (LAVIS yes, transformers no).
+        clean: clean captions first; None does as the layout's own code (LAVIS yes, transformers no).
         max_length: tokens per text.
         fallback: a tokenizer for a checkpoint that has none.
     """
@@ -170,8 +170,8 @@ def caption_items(
     return Captions(reader, source.device, loaded.published == "lavis" if clean is None else clean)
 
 
-def image_items(loaded: Loaded, device: torch.device) -> Images:
-    """How pictures are read for a BLIP or ALBEF."""
+def image_items(loaded: LoadedItc, device: torch.device) -> Images:
+    """The items of a BLIP's or ALBEF's image side."""
     return Images(loaded.pixels, device)
 
 
@@ -184,11 +184,11 @@ def live_features(
     resolution: int | None = None,
     head_width: int | None = None,
     projected: bool = True,
-) -> Pair:
+) -> TextAndImage:
     """Texts and images of a live BLIP or ALBEF as a head reads them.
 
     Args:
-        source: names the tokenizer, unless it lies beside the backbone's weights.
+        source: names the tokenizer, if it is not beside the weights of the backbone.
         backbone: folder, weight file or hub id.
         width: of the vectors that the head reads.
         tokenizer: the head's own, for a backbone that has none.
@@ -198,7 +198,7 @@ def live_features(
         projected: the unit-length ITC vectors; else the [CLS] states before their projection.
 
     Raises:
-        CheckpointError: it is neither, or its vectors have another width.
+        CheckpointError: another model, or vectors of another width.
     """
     checkpoint = find_checkpoint(backbone)
     loaded = load_itc(checkpoint, source.device, resolution, head_width, description=source.backbone_config)
@@ -213,24 +213,24 @@ def live_features(
         return Features(items, lambda batch: states(*batch.inputs))
 
     captions = caption_items(source, checkpoint, loaded, clean, fallback=tokenizer)
-    return Pair(
+    return TextAndImage(
         features(captions, model.text_states, model.text_features),
         features(image_items(loaded, source.device), model.image_states, model.image_features),
     )
 
 
 def tokenizer_of(source: Source, checkpoint: Checkpoint, size: int, default: str = "bert-base-uncased") -> Any:
-    """The tokenizer of a checkpoint: the one named, else the one beside it, else `default` from the hub.
+    """The tokenizer of a checkpoint: the one that the user names, else the one beside it, else `default` from the hub.
 
     Raises:
-        CheckpointError: none can be had, or it has another number of tokens than the model.
+        CheckpointError: there is none, or it has another number of tokens than the model.
     """
     folder = source.tokenizer_folder(checkpoint.folder, default=default)
     return fitting(load_tokenizer(folder), size, str(folder))
 
 
 def fitting(tokenizer: Any, size: int, where: str) -> Any:
-    """The tokenizer, if it is that of a model of `size` tokens; the model may have BLIP's two besides.
+    """The tokenizer, after checking that it has `size` tokens, or all but BLIP's two.
 
     Raises:
         CheckpointError: it has another number of tokens.
@@ -243,8 +243,8 @@ def fitting(tokenizer: Any, size: int, where: str) -> Any:
     return tokenizer
 
 
-def columns_of_head(tokenizer: Any, size: int, specials: bool) -> Columns:
-    """One dimension per token, and [DEC] and [ENC] where the head has them.
+def columns_of_head(tokenizer: Any, size: int, specials: bool) -> TokenColumns:
+    """One dimension per token, and for [DEC] and [ENC] if the head has them.
 
     Args:
         tokenizer: of the vocabulary.
@@ -256,11 +256,11 @@ def columns_of_head(tokenizer: Any, size: int, specials: bool) -> Columns:
     of_token = np.arange(len(strings), dtype=np.int64)
     left_out = [tokenizer.pad_token_id, *([] if specials else [tokenizer.cls_token_id, tokenizer.sep_token_id])]
     of_token[[token for token in left_out if token is not None]] = -1
-    return Columns(Vocabulary(strings, "the tokenizer's vocabulary"), of_token)
+    return TokenColumns(Vocabulary(strings, "the tokenizer's vocabulary"), of_token)
 
 
 def head_sparsifier(expansion: Expansion, topk: int | None) -> Sparsifier:
-    """What a vector keeps: its own tokens if it is masked, else every positive weight or the k largest.
+    """Keeps the own tokens of a masked vector; of others every positive weight or the k largest.
 
     Raises:
         UsageError: k is below 1.
@@ -271,33 +271,33 @@ def head_sparsifier(expansion: Expansion, topk: int | None) -> Sparsifier:
 class HeadTower(LexicalTower):
     """Items to lexical vectors through one dense vector each; the composition's backbone is that vector, [B, 1, D].
 
-    words  reads the texts whose tokens mask the vector, where the sparsifier asks for them
+    words  reads the texts whose tokens mask the vector, if the sparsifier needs them
     """
 
     def __init__(
         self,
         features: Features,
         composition: Composition,
-        columns: Columns,
+        columns: TokenColumns,
         words: TextReader,
         device: torch.device | str = "cpu",
     ):
         super().__init__(composition, columns, device)
         self.features, self.words = features, words
 
-    def read(self, document: Document) -> Any:
-        """What a document gives to encode."""
+    def read(self, document: Document) -> str:
+        """The input that a document gives."""
         return self.features.items.read(document)
 
-    def read_topic(self, topic: Topic) -> Any:
-        """What a topic gives to encode."""
+    def read_topic(self, topic: Topic) -> str:
+        """The input that a topic gives."""
         return self.features.items.read_topic(topic)
 
     def batches(self, inputs: Sequence[Any], batch_size: int, on_error: OnError = FAIL) -> Iterator[Batch]:
-        """The features' batches, embedded.
+        """The batches of the features, embedded.
 
         Raises:
-            UsageError: the own tokens are wanted of something that is no text.
+            UsageError: the sparsifier needs own tokens, and an input is not a text.
         """
         masks = self.composition.sparsifier.needs_own
         for batch in self.features.items.batches(inputs, batch_size, on_error):
@@ -321,7 +321,7 @@ def one_position(vectors: Tensor) -> Tensor:
 def head_tower(
     features: Features, expansion: Expansion, topk: int | None, head: Head, tokenizer: Any, device: torch.device
 ) -> HeadTower:
-    """One side: its vectors through a head that has one dimension per token (and may have BLIP's two besides)."""
+    """One side: its vectors through a head that has one dimension per token (and may have BLIP's two)."""
     composition = Composition(one_position, head, log1p_relu, masked_max, head_sparsifier(expansion, topk))
     columns = columns_of_head(tokenizer, head.matrix.shape[0], specials=expansion == "masked")
     return HeadTower(features, composition, columns, TextReader(tokenizer, MASK_LENGTH), device)

@@ -1,4 +1,4 @@
-"""Which part of a picture a term of a lexical model stands for (STAIR, section 5.1 and appendix E.1).
+"""Which part of an image gives a term of a lexical model its weight (STAIR, section 5.1 and appendix E.1).
 
 Works with every model whose image side pools over patches: STAIR, LexLIP, VDR cross-modal.
 """
@@ -24,7 +24,7 @@ def image_side(model: Encoder) -> ImageTower:
     """The tower of an encoder that reads images.
 
     Raises:
-        UsageError: it has none that pools over patches.
+        UsageError: no tower pools over patches.
     """
     for tower in (model.document, model.query):
         if isinstance(tower, ImageTower):
@@ -36,7 +36,7 @@ def terms_of(model: Encoder, query: str) -> list[int]:
     """The dimensions of a query's own tokens, ascending, without prompt and special tokens.
 
     Raises:
-        UsageError: none of its tokens is a dimension, or the encoder reads no texts.
+        UsageError: none of its tokens is a dimension, or no tower reads texts.
     """
     towers = [tower for tower in (model.query, model.document) if isinstance(tower, (TextTower, BagTower))]
     if not towers:
@@ -53,7 +53,7 @@ def terms_of(model: Encoder, query: str) -> list[int]:
 def patch_logits(tower: ImageTower, images: Sequence[Any], dims: Sequence[int]) -> np.ndarray:
     """Logits of some dimensions at each grid cell, float32 [n, grid, grid, len(dims)], row 0 the top of the crop.
 
-    A class token before the patches has no cell and is left out.
+    A class token before the patches has no cell and is omitted.
 
     Args:
         tower: the image side of an encoder.
@@ -72,7 +72,7 @@ def patch_logits(tower: ImageTower, images: Sequence[Any], dims: Sequence[int]) 
 
 
 def on_grid(states: Tensor) -> Tensor:
-    """[B, grid^2 or 1 + grid^2, C] -> [B, grid, grid, C], without what stands before the patches."""
+    """[B, grid^2 or 1 + grid^2, C] -> [B, grid, grid, C], without the class token before the patches."""
     count = states.shape[1]
     grid = isqrt(count)
     assert count - grid * grid in (0, 1), f"{count} positions are no square grid, with or without a class token"
@@ -82,15 +82,15 @@ def on_grid(states: Tensor) -> Tensor:
 def localise(
     model: Encoder, images: Sequence[Any], query: str, values: Literal["logit", "activation"] = "logit"
 ) -> np.ndarray:
-    """How strongly each grid cell of a picture speaks for a query, float32 [n, grid, grid].
+    """The value of a query in each grid cell of an image, float32 [n, grid, grid].
 
-    The mean over the query's own tokens (distinct ones) of their values in that cell.
+    The mean over the distinct own tokens of the query of their values in that cell.
 
     Args:
         model: an encoder with an image side.
-        images: paths, `archive.tar::member` or PIL images; what is seen is their centre crop.
-        query: a text; several tokens average.
-        values: logits, or activations (>= 0 as in the vectors). The paper leaves it open.
+        images: paths, `archive.tar::member` or PIL images; the map covers their centre crop.
+        query: a text; the values of several tokens are averaged.
+        values: logits, or activations (>= 0, as in the vectors). The paper does not say which.
 
     Raises:
         UsageError: no image side, or no token of the query is a term.
@@ -102,9 +102,9 @@ def localise(
 
 
 def label_ranks(weights: np.ndarray, tokens: Sequence[Sequence[int]]) -> np.ndarray:
-    """The rank, from 1, of each picture's label among the whole vocabulary, int64 [n] (section 5.1).
+    """The rank, from 1, of each image's label among the whole vocabulary, int64 [n] (section 5.1).
 
-    A label of several tokens has the largest of their weights; terms of equal weight do not come before it.
+    A label of several tokens has the largest of their weights. Terms of equal weight do not come before it.
 
     Args:
         weights: [n, V].

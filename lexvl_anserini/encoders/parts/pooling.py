@@ -13,15 +13,15 @@ from torch import Tensor
 
 from lexvl_anserini.encoders.parts.activations import Activation
 
-# (logits [B, L, C] which may be overwritten, flat indices of masked positions [P], activation) -> [B, C]
+# (logits [B, L, C], which it may overwrite; flat indices of masked positions [P]; activation) -> [B, C]
 Pooling = Callable[[Tensor, Tensor, Activation], Tensor]
 
-# Floats of the one buffer that holds a slice of the logits: 32 MiB, about what stays near the cores.
+# Floats of the buffer for a slice of the logits: 32 MiB, about the size of a processor's cache.
 BUFFER_FLOATS = 8 << 20
 
 
 def masked_max(logits: Tensor, masked: Tensor, activation: Activation) -> Tensor:
-    """max_i activation(logit_i) over unmasked positions; the activation is monotone, so it acts once, after."""
+    """max_i activation(logit_i) over unmasked positions; a monotone activation is applied once, after the maximum."""
     logits.view(-1, logits.shape[-1]).index_fill_(0, masked, -torch.inf)
     return activation(logits.amax(dim=1))
 
@@ -36,7 +36,7 @@ def masked_sum(logits: Tensor, masked: Tensor, activation: Activation) -> Tensor
 def top_mean(logits: Tensor, masked: Tensor, activation: Activation, n: int) -> Tensor:
     """Mean of the n largest activations over positions (VDR's `pooling: mean` with `pooling_topk: n`).
 
-    Texts with fewer than n unmasked positions average over those they have.
+    A text with fewer than n unmasked positions averages over all of them.
     """
     logits.view(-1, logits.shape[-1]).index_fill_(0, masked, -torch.inf)
     top = logits.topk(min(n, logits.shape[1]), dim=1).values  # [B, n, C]
@@ -55,7 +55,7 @@ def mean_of_top(n: int) -> Pooling:
 class Projector:
     """Projects hidden states on the vocabulary and pools, slice by slice through one reused buffer.
 
-    Allocating a fresh [L, V] per text would fragment the heap and hold the peak; one buffer does not.
+    A new [L, V] per text would fragment the heap and keep memory at its peak; one buffer does not.
     """
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class Projector:
     def __call__(
         self,
         features: Tensor,  # [B, L, D]
-        masked: Tensor | None,  # bool [B, L], True where a position takes no part
+        masked: Tensor | None,  # bool [B, L], True at positions that are left out
         matrix: Tensor,  # [V, D]
         bias: Tensor | None,  # [V]
         pooling: Pooling,
@@ -72,7 +72,7 @@ class Projector:
     ) -> Tensor:  # [B, V]
         """activation(pooling over positions of <features, matrix_v> + bias_v)."""
         batch, length, width = features.shape
-        # Under autocast a head may end in another type than its matrix; the matrix decides.
+        # Under autocast the features may have another type than the matrix; the type of the matrix is used.
         rows = features.reshape(batch * length, width).to(matrix.dtype)
         nowhere = torch.empty(0, dtype=torch.long, device=rows.device)
         masked_rows = nowhere if masked is None else masked.reshape(-1).nonzero().squeeze(1)  # [P]

@@ -1,7 +1,7 @@
 """Sparsifiers: which of the positive weights a vector keeps.
 
-A sparsifier maps weights [B, V] and the own-token mask [B, V] (None unless it asks for it) to a bool mask [B, V];
-weights that are not positive are dropped afterwards in every case.
+A sparsifier maps weights [B, V] and the mask [B, V] of own tokens (None unless it needs one) to a bool mask [B, V].
+Weights that are not positive are always dropped afterwards.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lexvl_anserini.errors import UsageError
 
 @dataclass(frozen=True)
 class Sparsifier:
-    """A named rule; `needs_own` asks for the mask of the text's own tokens."""
+    """A named rule; `needs_own` is True if it needs the mask of a text's own tokens."""
 
     name: str
     keep: Callable[[Tensor, Tensor | None], Tensor]
@@ -25,9 +25,9 @@ class Sparsifier:
 
 
 def top_mask(weights: Tensor, k: int) -> Tensor:
-    """True at the k largest weights of each row; among equals at the boundary the lowest dimensions win.
+    """True at the k largest weights of each row; among equals at the boundary the lowest dimensions.
 
-    k above V is clamped. torch.topk alone would pick arbitrary ones among equals.
+    A k above V counts as V. torch.topk alone would choose arbitrarily among equals.
     """
     k = min(k, weights.shape[1])
     if k <= 0:
@@ -79,5 +79,5 @@ def own_tokens() -> Sparsifier:
 
 
 def kept(weights: Tensor, own: Tensor | None, sparsifier: Sparsifier) -> Tensor:
-    """Mask [B, V] of the weights that stay: those the sparsifier keeps and that are positive and finite."""
+    """Mask [B, V] of the weights that the sparsifier keeps and that are positive and finite."""
     return sparsifier.keep(weights, own) & (weights > 0) & torch.isfinite(weights)

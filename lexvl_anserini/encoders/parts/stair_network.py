@@ -1,6 +1,6 @@
 """The network of STAIR: two transformers and a token projection head on each, over one tied vocabulary.
 
-There is no public code or checkpoint. What the paper leaves open is a field of the configuration, with its default.
+There is no public code or checkpoint. Each choice that the paper does not state is a field of the configuration.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ STRICT = {"extra": "forbid"}
 class TextShape:
     """The text transformer, by default the paper's (section 4.2).
 
-    max_length  tokens per caption, special ones included
-    causal      a token sees only those before it, as in CLIP; open in the paper, and off because every state is pooled
+    max_length  tokens per caption, with special tokens
+    causal      a token attends only to those before it, as in CLIP; not stated in the paper, and off because all states
+                are pooled
     """
 
     __pydantic_config__ = STRICT
@@ -42,8 +43,8 @@ class TextShape:
 class ImageShape:
     """The vision transformer, by default the paper's (section 4.2).
 
-    resolution   open in the paper; 224 is CLIP-B/16's
-    class_token  open in the paper; CLIP has one. It takes part in the maximum, but has no place in a localisation map
+    resolution   not stated in the paper; 224 is CLIP-B/16's
+    class_token  not stated in the paper; CLIP has one. It counts in the maximum, but has no cell in a localisation map
     stem         a convolutional stem instead of the patch embedding, as `vision.PatchTransformer` takes it
     """
 
@@ -59,18 +60,18 @@ class ImageShape:
 
 @dataclass(frozen=True)
 class StairConfig:
-    """A STAIR model as its config.json says it.
+    """A STAIR model as in its config.json.
 
     vocab_size      tokens of the tokenizer, which are the dimensions
     text, image     shapes of the two transformers
-    bridge          how TRANSFORM meets an embedding of another width: True keeps the states' width and maps linearly
+    bridge          how TRANSFORM fits an embedding of another width: True keeps the states' width and maps linearly
                     afterwards (the paper's 86.8 M parameters of the image encoder), False lets its first layer change
                     the width (86.2 M)
-    layer_norm_eps  of the heads; open in the paper, 1e-12 is that of BERT's head
-    stage           which stage of training the weights come from: 1, 2, 3, or single. After stage 1 texts stay masked
-    mask_specials   [CLS] and [SEP] count among a text's own tokens; open in the paper
-    padding         none: padding takes no part in the maximum; max_length: it does. Open in the paper
-    prompt          stands before every text, but not in a bag of tokens
+    layer_norm_eps  of the heads; not stated in the paper, 1e-12 is that of BERT's head
+    stage           the stage of training that wrote the weights: 1, 2, 3, or single. After stage 1 texts stay masked
+    mask_specials   [CLS] and [SEP] count among a text's own tokens; not stated in the paper
+    padding         none: the maximum ignores padding; max_length: it does not. Not stated in the paper
+    prompt          is put before each text, but not in a bag of tokens
     """
 
     __pydantic_config__ = STRICT
@@ -86,10 +87,10 @@ class StairConfig:
 
     @classmethod
     def read(cls, about: Mapping[str, Any], where: str) -> StairConfig:
-        """From the contents of a config.json.
+        """Reads the contents of a config.json.
 
         Raises:
-            CheckpointError: another model's, an unknown key, or a value that does not fit.
+            CheckpointError: another model, an unknown key, or a value that does not fit.
         """
         from pydantic import TypeAdapter, ValidationError
 
@@ -109,12 +110,12 @@ class StairConfig:
         return config
 
     def to_json(self) -> dict[str, Any]:
-        """What `read` reads."""
+        """The contents of a config.json, for `read`."""
         return {"model_type": MODEL_TYPE, **asdict(self)}
 
 
 class MaskedBlock(ResidualBlock):
-    """The residual block of CLIP for texts: padding is never attended to."""
+    """The residual block of CLIP for texts: no token attends to padding."""
 
     def forward(self, x: Tensor, padded: Tensor | None = None, causal: Tensor | None = None) -> Tensor:  # [B, L, D]
         """States of the next layer.
@@ -122,7 +123,7 @@ class MaskedBlock(ResidualBlock):
         Args:
             x: states [B, L, D].
             padded: bool [B, L], True at padding.
-            causal: bool [L, L], True where a row's token may not see a column's.
+            causal: bool [L, L], True where the token of the row does not attend to that of the column.
         """
         normed = self.ln_1(x)
         x = (
@@ -135,7 +136,7 @@ class MaskedBlock(ResidualBlock):
 
 
 class TextTransformer(nn.Module):
-    """Captions to a state per token; the names of its parts are those of CLIP checkpoints."""
+    """Captions to a state per token; its parts have the names in CLIP checkpoints."""
 
     def __init__(self, vocab_size: int, shape: TextShape):
         super().__init__()
@@ -176,9 +177,9 @@ class ClassPatchTransformer(PatchTransformer):
 
 
 class TokenHead(nn.Module):
-    """TRANSFORM of equation 4 (fully connected layer, GELU, LayerNorm) and the bias b; e is tied and lives elsewhere.
+    """TRANSFORM of equation 4 (fully connected layer, GELU, LayerNorm) and the bias b; e are the text embeddings.
 
-    A bridge follows where the states are wider or narrower than the embeddings (see `StairConfig.bridge`).
+    A bridge follows if states and embeddings have different widths (see `StairConfig.bridge`).
     """
 
     def __init__(self, width: int, embedding: int, vocab_size: int, bridge: bool, eps: float):
@@ -190,12 +191,12 @@ class TokenHead(nn.Module):
         self.bias = nn.Parameter(torch.zeros(vocab_size))
 
     def forward(self, hidden: Tensor) -> Tensor:  # [B, L, D]
-        """States as the embeddings see them, [B, L, D']; the logits are their products with e, plus b."""
+        """Transformed states [B, L, D']; the logits are their products with e, plus b."""
         return self.bridge(self.norm(gelu(self.dense(hidden))))
 
 
 class Stair(nn.Module):
-    """Both encoders up to the vocabulary: what is trained, saved and loaded."""
+    """Both encoders up to the vocabulary: the weights that training saves and `load_stair` loads."""
 
     def __init__(self, config: StairConfig):
         super().__init__()

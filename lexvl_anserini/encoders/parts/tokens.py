@@ -1,4 +1,4 @@
-"""Texts to token ids, and the vocabulary columns these ids stand for."""
+"""Texts to token ids, and the dimension of the vocabulary that each token id has."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ FIRST_WORD_ID = 999
 
 
 def load_tokenizer(folder: Path, size: int | None = None) -> Any:
-    """Loads a fast tokenizer from a folder and checks that it is the one its model was made with.
+    """Loads a fast tokenizer from a folder and checks that it fits its model.
 
     Args:
-        folder: holds tokenizer.json or the vocabulary file of a Hugging Face tokenizer.
+        folder: has tokenizer.json or the vocabulary file of a Hugging Face tokenizer.
         size: number of rows of the model's embedding matrix.
 
     Raises:
-        CheckpointError: no tokenizer files (transformers would invent a 5-token one), or another size than the model's.
+        CheckpointError: no tokenizer files (transformers would make a tokenizer of 5 tokens), or another size than the
+            model's.
     """
     import transformers
 
@@ -46,7 +47,7 @@ def load_tokenizer(folder: Path, size: int | None = None) -> Any:
 
 
 def lower_casing(tokenizer: Any) -> Any:
-    """The tokenizer, made to lower-case texts first unless it does so already (`do_lower_case` of older folders)."""
+    """The tokenizer, changed to lower-case texts first unless it does so already (`do_lower_case` of older folders)."""
     from tokenizers.normalizers import Lowercase, Sequence
 
     own = tokenizer.backend_tokenizer.normalizer
@@ -61,16 +62,16 @@ def token_strings(tokenizer: Any) -> list[str]:
 
 
 def first_word_id(tokenizer: Any) -> int:
-    """999 in a vocabulary laid out like BERT's uncased one, else 0."""
+    """999 in a vocabulary with the layout of BERT's uncased one, else 0."""
     return FIRST_WORD_ID if tokenizer.convert_tokens_to_ids("[unused993]") == FIRST_WORD_ID - 1 else 0
 
 
 @dataclass(frozen=True)
-class Columns:
-    """Which vocabulary dimension a token id stands for.
+class TokenColumns:
+    """The dimension of the vocabulary that each token id has.
 
     vocabulary  the terms, one per dimension
-    of_token    int64 [|T|]: the dimension of a token id, -1 where it has none
+    of_token    int64 [|T|]: the dimension of a token id, -1 if it has none
     """
 
     vocabulary: Vocabulary
@@ -89,36 +90,36 @@ class Columns:
         ]
 
 
-def columns_from(tokenizer: Any, shift: int) -> Columns:
+def columns_from(tokenizer: Any, shift: int) -> TokenColumns:
     """Dimension j is token id j + shift (VDR).
 
     Raises:
-        UsageError: the shift leaves no dimension, or is negative.
+        UsageError: the shift is negative, or leaves no dimension.
     """
     if not 0 <= shift < len(tokenizer):
         raise UsageError(f"shift {shift}: expected 0 to {len(tokenizer) - 1} for {len(tokenizer)} tokens")
     of_token = np.arange(len(tokenizer), dtype=np.int64) - shift
     of_token[:shift] = -1
-    return Columns(Vocabulary(token_strings(tokenizer)[shift:], "the tokenizer's vocabulary"), of_token)
+    return TokenColumns(Vocabulary(token_strings(tokenizer)[shift:], "the tokenizer's vocabulary"), of_token)
 
 
-def columns_ascii(tokenizer: Any, shift: int = FIRST_WORD_ID) -> Columns:
+def columns_ascii(tokenizer: Any, shift: int = FIRST_WORD_ID) -> TokenColumns:
     """Dimensions are the tokens from `shift` on that are pure ASCII, in order (VDR cross-modal)."""
     strings = token_strings(tokenizer)
     tokens = [token for token in range(shift, len(strings)) if strings[token].isascii()]
     of_token = np.full(len(strings), -1, dtype=np.int64)
     of_token[tokens] = np.arange(len(tokens))
-    return Columns(Vocabulary([strings[token] for token in tokens], "the tokenizer's vocabulary"), of_token)
+    return TokenColumns(Vocabulary([strings[token] for token in tokens], "the tokenizer's vocabulary"), of_token)
 
 
-def columns_without(tokenizer: Any, specials: Sequence[int | None]) -> Columns:
+def columns_without(tokenizer: Any, specials: Sequence[int | None]) -> TokenColumns:
     """Every token id is its own dimension; `specials` never count as a text's own tokens (SPLADE-doc, -lexical)."""
     of_token = np.arange(len(tokenizer), dtype=np.int64)
     of_token[[token for token in specials if token is not None]] = -1
-    return Columns(Vocabulary(token_strings(tokenizer), "the tokenizer's vocabulary"), of_token)
+    return TokenColumns(Vocabulary(token_strings(tokenizer), "the tokenizer's vocabulary"), of_token)
 
 
-def columns_of_all(tokenizer: Any) -> Columns:
+def columns_of_all(tokenizer: Any) -> TokenColumns:
     """All tokens are dimensions; [PAD], [CLS] and [SEP] never count as a text's own."""
     return columns_without(tokenizer, [tokenizer.pad_token_id, tokenizer.cls_token_id, tokenizer.sep_token_id])
 
@@ -127,16 +128,16 @@ def columns_of_all(tokenizer: Any) -> Columns:
 class TextReader:
     """Tokenises texts.
 
-    max_length  tokens kept, special tokens included
-    padding     "none": padding takes no part anywhere. "max_length": texts are padded to max_length and the padding
-                positions take part in pooling, as when the published VDR checkpoints were trained and evaluated.
-                Padding to the longest text of a batch is not offered: a vector must not depend on its neighbours.
+    max_length  tokens kept, with special tokens
+    padding     "none": padding is ignored everywhere. "max_length": texts are padded to max_length, and padding
+                positions count in pooling, as in training and evaluation of the published VDR checkpoints. There is no
+                padding to the longest text of a batch: a vector must not depend on its neighbours
     specials    add [CLS] and [SEP]
-    limit       the most tokens the model has positions for; None where nothing limits
-    prompt      stands before every text
+    limit       the number of positions of the model; None for no limit
+    prompt      is put before each text
 
     Raises:
-        UsageError: a max_length that leaves no room for a token, or that the model has no positions for.
+        UsageError: max_length leaves no room for a token, or the model has fewer positions.
     """
 
     tokenizer: Any

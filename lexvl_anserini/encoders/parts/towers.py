@@ -16,23 +16,23 @@ from lexvl_anserini.encoders.encoder import Kind, read_document, read_topic
 from lexvl_anserini.encoders.parts.activations import Activation
 from lexvl_anserini.encoders.parts.pooling import Pooling, Projector
 from lexvl_anserini.encoders.parts.sparsify import Sparsifier, kept
-from lexvl_anserini.encoders.parts.tokens import Columns, TextReader
+from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns
 from lexvl_anserini.errors import CheckpointError, LexvlError
 from lexvl_anserini.progress import Progress, silent
 from lexvl_anserini.records import Document, Topic
 from lexvl_anserini.vocabulary import Vocabulary
 
-# Rows of a matrix product from which a CPU is as fast as it gets, and the share of a text's batch row that may be
-# padding from there on.
+# Rows of a matrix product from which a CPU is not faster per row, and the largest share of padding in a batch row from
+# there on.
 ENOUGH_TOKENS, MOST_PADDING = 512, 1 / 8
 
-# Maps its inputs (token ids and attention mask, both [B, L]; or pixels [B, 3, R, R]) to hidden states [B, L, D].
+# Maps token ids and attention mask, both [B, L], or pixels [B, 3, R, R] to hidden states [B, L, D].
 Backbone = Callable[..., Tensor]
 
 
 @dataclass(frozen=True)
 class Head:
-    """hidden [B, L, D] -> logit [B, L, V]: a transform, then a projection on the vocabulary.
+    """hidden [B, L, D] -> logit [B, L, V]: a transform, then a projection to the vocabulary.
 
     transform  [B, L, D] -> [B, L, D']
     matrix     [V, D'], often the (tied) input embeddings
@@ -48,7 +48,7 @@ class Head:
 class Composition:
     """backbone x head x activation x pooling x sparsifier: the equation of a lexical tower, as data.
 
-    normalise  L2 norm over the dimensions before the sparsifier (a masked vector is then not of unit length)
+    normalise  divide by the L2 norm before the sparsifier (a masked vector then has not unit length)
     """
 
     backbone: Backbone
@@ -62,10 +62,10 @@ class Composition:
 class Batch(NamedTuple):
     """One forward pass.
 
-    positions  of its items among the inputs, int64 [B]
-    inputs     what the backbone is called with
-    masked     bool [B, L], True at positions that take no part in pooling; None if all take part
-    own        per item its own tokens' dimensions, ascending; None unless the sparsifier asks for them
+    positions  of its items among the inputs of the tower, int64 [B]
+    inputs     arguments of the backbone
+    masked     bool [B, L], True at positions that pooling ignores; None if it ignores none
+    own        per item the ascending dimensions of its own tokens; None unless the sparsifier needs them
     """
 
     positions: np.ndarray
@@ -75,16 +75,15 @@ class Batch(NamedTuple):
 
 
 class LexicalTower:
-    """Items to lexical vectors through a composition; `batches` says how items become the backbone's inputs.
+    """Inputs to lexical vectors through a composition; subclasses define `read`, `read_topic` and `batches`.
 
-    A vector is computed from its own item only, so that order, batch size and neighbours do not matter beyond float
-    rounding.
+    A vector depends on its own input only: order, batch size and neighbours change it by float rounding at most.
     """
 
     kind: ClassVar[Kind] = "impact"
     binary: ClassVar[bool] = False
 
-    def __init__(self, composition: Composition, columns: Columns, device: torch.device | str = "cpu"):
+    def __init__(self, composition: Composition, columns: TokenColumns, device: torch.device | str = "cpu"):
         self.composition, self.columns, self.device = composition, columns, torch.device(device)
         self.project = Projector()
         rows = composition.head.matrix.shape[0]
@@ -121,7 +120,7 @@ class LexicalTower:
             composition.pooling,
             composition.activation,
         )  # [B, V]
-        # The reference divides by the norm clamped at 1e-12, as torch.nn.functional.normalize does.
+        # As the reference, torch.nn.functional.normalize divides by the norm clamped at 1e-12.
         return torch.nn.functional.normalize(weights, dim=1) if composition.normalise else weights
 
     @torch.inference_mode()
@@ -131,7 +130,7 @@ class LexicalTower:
         """CSR [n, V] float32 after the sparsifier: weights > 0, dimensions ascending.
 
         Raises:
-            LexvlError: the model gave a weight that is not a finite number.
+            LexvlError: a weight of the model is not a finite number.
         """
         dims: list[np.ndarray] = [np.empty(0, np.int32)] * len(inputs)
         values: list[np.ndarray] = [np.empty(0, np.float32)] * len(inputs)
@@ -149,7 +148,7 @@ class LexicalTower:
             for position, row_dims, row_values in zip(
                 positions, np.split(columns, bounds), np.split(picked, bounds), strict=True
             ):
-                # Copies, or each short row would keep its whole batch alive.
+                # Copies, because a view of a short row would keep its whole batch in memory.
                 dims[position], values[position] = row_dims.copy(), row_values.copy()
             progress(len(positions))
         indptr = np.concatenate([[0], np.cumsum([len(row) for row in dims])])
@@ -177,13 +176,13 @@ class LexicalTower:
 
 
 class TextTower(LexicalTower):
-    """Texts to lexical vectors. Texts are batched by length."""
+    """Texts to lexical vectors, in batches by length."""
 
     def __init__(
         self,
         composition: Composition,
         reader: TextReader,
-        columns: Columns,
+        columns: TokenColumns,
         device: torch.device | str = "cpu",
         joiner: str = " ",
     ):
@@ -191,7 +190,7 @@ class TextTower(LexicalTower):
         self.reader, self.joiner = reader, joiner
 
     def read(self, document: Document) -> str:
-        """The text of a document, as this tower reads it."""
+        """Title and text of a document, joined."""
         return read_document(document, self.joiner)
 
     def read_topic(self, topic: Topic) -> str:
@@ -209,7 +208,7 @@ class TextTower(LexicalTower):
 def token_batches(
     reader: TextReader, texts: Sequence[str], batch_size: int, device: torch.device
 ) -> Iterator[tuple[np.ndarray, list[list[int]], tuple[Tensor, Tensor]]]:
-    """Tokenised texts, the longest first: positions [B], token ids as read, and padded with their attention [B, L]."""
+    """Batches of tokenised texts, the longest first: positions [B], token ids, and ids padded with attention [B, L]."""
     ids = reader(texts)
     whole = reader.padding == "max_length"
     lengths = [reader.max_length if whole else len(row) for row in ids]
@@ -219,9 +218,9 @@ def token_batches(
 
 
 def by_length(lengths: Sequence[int], batch_size: int, device: torch.device) -> Iterator[np.ndarray]:
-    """Positions of the texts of each batch, int64 [B], the longest first: memory peaks (or runs out) at the start.
+    """Positions of the texts of each batch, int64 [B], the longest first: memory has its peak at the start.
 
-    On a CPU, where time goes with the number of tokens and padding is tokens too, a batch that has `ENOUGH_TOKENS`
+    On a CPU the time is proportional to the number of tokens with padding. There, a batch of `ENOUGH_TOKENS` or more
     also ends before a text that would be padded by more than `MOST_PADDING`.
     """
     order = np.argsort([-length for length in lengths], kind="stable")
@@ -259,9 +258,9 @@ def csr_rows(rows: Sequence[np.ndarray], width: int) -> sparse.csr_matrix:
 class BagTower:
     """Binary bag of a text's own tokens: no network (SVDR's non-parametric side, SPLADE-doc queries).
 
-    weight     [V], when given, replaces the ones (inference-free queries with IDF weights)
+    weight     [V] instead of ones (inference-free queries with IDF weights); None for ones
     normalise  divide by the L2 norm (VDR checkpoints with `norm: true`)
-    topk       keep the largest weights only; None keeps all
+    topk       keep only the largest weights; None keeps all
     """
 
     kind: ClassVar[Kind] = "impact"
@@ -269,7 +268,7 @@ class BagTower:
     def __init__(
         self,
         reader: TextReader,
-        columns: Columns,
+        columns: TokenColumns,
         weight: np.ndarray | None = None,
         joiner: str = " ",
         normalise: bool = False,
@@ -289,7 +288,7 @@ class BagTower:
         return self.columns.vocabulary
 
     def read(self, document: Document) -> str:
-        """The text of a document, as this tower reads it."""
+        """Title and text of a document, joined."""
         return read_document(document, self.joiner)
 
     def read_topic(self, topic: Topic) -> str:
@@ -314,7 +313,7 @@ class BagTower:
         return matrix
 
     def dense_weights(self, inputs: Sequence[str], batch_size: int = 32) -> np.ndarray:
-        """float32 [n, V]; a bag has no other weights than its own tokens'."""
+        """float32 [n, V]; the same weights as `weights`."""
         return self.weights(inputs, batch_size).toarray()
 
 

@@ -1,4 +1,4 @@
-"""Image backbones: pictures to patch states [B, P, D], and the pixels they read."""
+"""Image backbones: images to patch states [B, P, D], the pixels that they read, and the tower of images."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from lexvl_anserini.data.images import FAIL, OnError, read_images
 from lexvl_anserini.encoders.encoder import read_image_of
-from lexvl_anserini.encoders.parts.tokens import Columns
+from lexvl_anserini.encoders.parts.tokens import TokenColumns
 from lexvl_anserini.encoders.parts.towers import Batch, Composition, LexicalTower
 from lexvl_anserini.errors import CheckpointError
 from lexvl_anserini.records import Document, Topic
@@ -25,13 +25,13 @@ CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
 # Pillow's numbers, as preprocessor_config.json writes them.
 BILINEAR, BICUBIC = 2, 3
 
-# Pixels that a resized picture may have: 96 MiB.
+# The largest number of pixels of a resized image: 96 MiB.
 MOST_PIXELS = 1 << 25
 
 
 @dataclass(frozen=True)
 class Pixels:
-    """How a picture becomes a square of numbers: shorter side resized bicubically, centre cropped, normalised.
+    """How an image becomes a square of numbers: shorter side resized bicubically, centre cropped, normalised.
 
     resolution  side of the square in pixels
     mean, std   per channel, of values in 0..1
@@ -58,15 +58,15 @@ class Pixels:
 def centre_crop(image: Any, side: int, shorter: int, resample: int = BICUBIC, floor: bool = False) -> np.ndarray:
     """uint8 [side, side, 3] from the middle of an RGB PIL image whose shorter side was resized to `shorter`.
 
-    The long side is rounded down, as libraries do. Where the resized picture is smaller than the crop, black is around
-    it. Of a strip so long that resizing it would fill the memory only the crop is computed, as Pillow rounds it.
+    The long side is rounded down, as libraries do. A resized image that is smaller than the crop gets a black border.
+    Of an image so long that resizing it would fill the memory, only the crop is computed, as Pillow rounds it.
 
     Args:
         image: of any size.
         side: of the crop.
         shorter: side after resizing.
         resample: Pillow's number of the filter.
-        floor: the crop's offset is rounded down, as transformers does; else half to even, as torchvision does.
+        floor: round the offset of the crop down, as transformers does; else half to even, as torchvision does.
     """
     width, height = image.size
     if width <= height:
@@ -83,7 +83,7 @@ def centre_crop(image: Any, side: int, shorter: int, resample: int = BICUBIC, fl
 
 
 def offset(length: int, side: int, floor: bool) -> int:
-    """Where a centre crop of `side` begins in `length`."""
+    """The first pixel of a centre crop of `side` in `length`."""
     return (length - side) // 2 if floor else round((length - side) / 2)
 
 
@@ -91,12 +91,12 @@ class QuickGELU(nn.Module):
     """x * sigmoid(1.702 x), CLIP's approximation of GELU."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Element by element; as SiLU, which is one pass over memory."""
+        """Element by element; computed by SiLU, which reads the memory once."""
         return torch.nn.functional.silu(1.702 * x) / 1.702
 
 
 class ResidualBlock(nn.Module):
-    """Pre-LayerNorm attention and MLP; the names of its parts are those of CLIP checkpoints."""
+    """Pre-LayerNorm attention and MLP; its parts have the names in CLIP checkpoints."""
 
     def __init__(self, width: int, heads: int):
         super().__init__()
@@ -132,13 +132,13 @@ class ConvResidual(nn.Module):
 
 
 class ConvStem(nn.Sequential):
-    """Convolutions in place of the patch embedding, so that small transformers learn from few pictures.
+    """Convolutions instead of the patch embedding, so that small transformers learn from few images.
 
-    Each stage halves the grid and has its own width, then as many residual blocks as asked (Xiao et al., NeurIPS 2021).
+    Each stage halves the grid, has its own width, and ends in residual blocks (Xiao et al., NeurIPS 2021).
 
     widths  channels per stage
     blocks  residual blocks per stage
-    width   of the states that leave it
+    width   of the output states
     """
 
     def __init__(self, widths: Sequence[int], blocks: Sequence[int], width: int):
@@ -159,15 +159,15 @@ class ConvStem(nn.Sequential):
         super().__init__(*layers)
 
     def forward(self, pixels: Tensor) -> Tensor:  # [B, 3, R, R]
-        """Maps [B, D, R / 2^stages, R / 2^stages]; convolutions are fastest with channels last."""
+        """Maps [B, D, R / 2^stages, R / 2^stages], with channels last, for which convolutions are fastest."""
         return super().forward(pixels.contiguous(memory_format=torch.channels_last))
 
 
 class PatchTransformer(nn.Module):
-    """CLIP's vision transformer without class token: every patch state leaves it (VDR).
+    """CLIP's vision transformer without class token; its output is the state of every patch (VDR).
 
     With `stem` (`{"widths": [32, 64, 128], "blocks": [0, 1, 1]}`) a convolutional stem of total stride `patch_size`
-    stands where the patch embedding was.
+    replaces the patch embedding.
     """
 
     def __init__(
@@ -207,7 +207,7 @@ class PatchTransformer(nn.Module):
 
 @dataclass(frozen=True)
 class Images:
-    """Images, decoded and cropped in threads beside the forward pass; the input is pixels [B, 3, R, R]."""
+    """Images; threads decode and crop them beside the forward pass. The input of the model is pixels [B, 3, R, R]."""
 
     pixels: Pixels
     device: torch.device
@@ -230,18 +230,20 @@ class Images:
 
 
 class ImageTower(LexicalTower):
-    """Images to lexical vectors. Pictures are decoded and cropped in threads beside the forward pass.
+    """Images to lexical vectors. Threads decode and crop them beside the forward pass.
 
     Inputs are paths, `archive.tar::member` or PIL images.
     """
 
-    def __init__(self, composition: Composition, pixels: Pixels, columns: Columns, device: torch.device | str = "cpu"):
+    def __init__(
+        self, composition: Composition, pixels: Pixels, columns: TokenColumns, device: torch.device | str = "cpu"
+    ):
         super().__init__(composition, columns, device)
         self.items = Images(pixels, self.device)
 
     @property
     def pixels(self) -> Pixels:
-        """How a picture becomes a square of numbers."""
+        """How an image becomes a square of numbers."""
         return self.items.pixels
 
     def read(self, document: Document) -> str:

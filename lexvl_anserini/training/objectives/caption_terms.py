@@ -10,7 +10,7 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
-from lexvl_anserini.encoders.parts.tokens import Columns
+from lexvl_anserini.encoders.parts.tokens import TokenColumns
 from lexvl_anserini.training.data import Tokens
 from lexvl_anserini.training.objectives.contrastive import Encoded, Temperature
 
@@ -30,7 +30,7 @@ class CaptionTerms:
     frequency: Tensor
 
     @classmethod
-    def of(cls, tokens: Tokens, columns: Columns, device: torch.device) -> CaptionTerms:
+    def of(cls, tokens: Tokens, columns: TokenColumns, device: torch.device) -> CaptionTerms:
         """The terms of all captions of a training split."""
         shares = term_shares(tokens, columns)
         mean = np.asarray(shares.mean(axis=0), dtype=np.float32)[0]
@@ -42,7 +42,7 @@ class CaptionTerms:
         return [encoded._replace(named=named, frequency=self.frequency) for encoded in rounds]
 
 
-def term_shares(tokens: Tokens, columns: Columns) -> sparse.csr_matrix:
+def term_shares(tokens: Tokens, columns: TokenColumns) -> sparse.csr_matrix:
     """CSR [n images, V] float32: the share of an image's captions that contain a term."""
     counts = np.diff(tokens.first)
     owner = np.repeat(np.arange(len(counts)), counts)
