@@ -245,7 +245,7 @@ def test_code_in_any_format_is_refused(tmp_path, name, old):
             data["x"] = evil
         torch.save(data, tmp_path / name, _use_new_zipfile_serialization=not old)
         with pytest.raises(
-            CheckpointError, match=f"{name}: refused, .* could run code .*ask for safetensors"
+            CheckpointError, match=f"{name}: refused, .* could run code .*use a safetensors file"
         ) as caught:
             read_weights(tmp_path / name)
         assert "\n" not in str(caught.value)

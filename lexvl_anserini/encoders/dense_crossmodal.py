@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from lexvl_anserini.encoders.checkpoints.vdr_layout import about, vision_shape_of
-from lexvl_anserini.encoders.checkpoints.weights import below, complain, load_strictly, read_weights
+from lexvl_anserini.encoders.checkpoints.weights import complain, load_strictly, read_weights
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.backbones import bert_from_weights, hidden_states, position_limit
@@ -88,7 +88,8 @@ def text_tower(texts: Texts, config: Any, weights: Mapping[str, Tensor], matrix:
         CheckpointError: the weights do not fit the configuration.
     """
     check_width(matrix, config.hidden_size, where)
-    bert = hidden_states(bert_from_weights(config, below(weights, "bert_model."), where, texts.device))
+    own = {key.removeprefix("bert_model."): value for key, value in weights.items()}
+    bert = hidden_states(bert_from_weights(config, own, where, texts.device))
     matrix = matrix.to(texts.device)
 
     def embed(batch: Batch) -> Tensor:
@@ -124,8 +125,8 @@ def check_width(matrix: Tensor, width: int, where: str) -> None:
     Raises:
         CheckpointError: it has not.
     """
-    if matrix.shape[1] != width:
-        complain(where, (), (), [f"proj {list(matrix.shape)}, expected [dimensions, {width}]"])
+    expected = f"{where}.proj {list(matrix.shape)}, expected [dimensions, {width}]"
+    complain(where, (), (), [expected] if matrix.shape[1] != width else ())
 
 
 def side(weights: Mapping[str, Tensor], prefix: str, where: str) -> tuple[dict[str, Tensor], Tensor]:

@@ -173,7 +173,7 @@ def read_pickle(path: Path) -> Any:
         found = re.search(r"(?:GLOBAL|global:?|reduce for unrecognized function) +(?:GLOBAL +)?(\S+)", str(error))
         what = f" (it has {found[1]})" if found else ""
         raise CheckpointError(
-            f"{path}: refused, the file has more than tensors and could run code{what}; convert it to safetensors"
+            f"{path}: refused, the file has more than tensors and could run code{what}; use a safetensors file"
         ) from error
     except Exception as error:  # a damaged file may raise any error
         raise CheckpointError(unreadable(path, error)) from error
