@@ -326,7 +326,8 @@ def test_tokenizers(small, tmp_path):
     """A weight file has none of its own, and the hub is away."""
     path = Path(shutil.copyfile(small[1] / "blip.pth", tmp_path / "blip.pth"))
     with pytest.raises(
-        CheckpointError, match="bert-base-uncased.*name a folder that has its tokenizer with --tokenizer"
+        CheckpointError,
+        match="bert-base-uncased.*name a folder that has the tokenizer of bert-base-uncased with --tokenizer",
     ):
         load_encoder("blip", str(path), **TINY)
     shutil.copyfile(small[0] / "tokenizer.json", tmp_path / "tokenizer.json")

@@ -6,6 +6,7 @@ loads folders that `save_stair` writes: config.json, model.safetensors and the f
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,9 +19,9 @@ from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.activations import log1p_relu
 from lexvl_anserini.encoders.parts.pooling import masked_max
-from lexvl_anserini.encoders.parts.sides import Direction, in_direction, with_topk
+from lexvl_anserini.encoders.parts.sides import Direction, TowerOf, in_direction, with_topk
 from lexvl_anserini.encoders.parts.sparsify import positive_or_top
-from lexvl_anserini.encoders.parts.stair_network import Stair, StairConfig
+from lexvl_anserini.encoders.parts.stair_network import Stair, StairConfig, TokenHead
 from lexvl_anserini.encoders.parts.tokens import (
     TextReader,
     TokenColumns,
@@ -28,7 +29,7 @@ from lexvl_anserini.encoders.parts.tokens import (
     columns_without,
     load_tokenizer,
 )
-from lexvl_anserini.encoders.parts.towers import BagTower, Composition, Head, TextTower
+from lexvl_anserini.encoders.parts.towers import Backbone, BagTower, Composition, Head, TextTower
 from lexvl_anserini.encoders.parts.vision import ImageTower, Pixels
 from lexvl_anserini.files import atomic_write, write_json
 
@@ -90,10 +91,7 @@ def load_stair(
     config = StairConfig.read(checkpoint.config(), f"{checkpoint.folder}/config.json")
     model = Stair(config)
     load_strictly(model, read_weights(checkpoint.folder), str(checkpoint.folder))
-    model.eval().to(source.device)
     tokenizer = load_tokenizer(source.tokenizer_folder(), config.vocab_size)
-    columns = own_columns(tokenizer, config.mask_specials if mask_specials is None else mask_specials)
-    embeddings = model.embeddings.detach()
     reader = TextReader(
         tokenizer,
         config.text.max_length if text_max_length is None else text_max_length,
@@ -101,26 +99,47 @@ def load_stair(
         limit=config.text.max_length,
         prompt=config.prompt if prompt is None else prompt,
     )
-    only_own = config.stage == "1" if text_mask is None else text_mask == "own"
-
-    def composition(states: Any, head: Any, k: int | None, normalised: bool) -> Composition:
-        projection = Head(head, embeddings, head.bias.detach())
-        return Composition(states, projection, log1p_relu, masked_max, positive_or_top(k), normalised)
-
-    def texts(k: int | None) -> TextTower | BagTower:
-        if text_encoder_free:
-            return BagTower(TextReader(tokenizer, reader.max_length), columns, topk=k)
-        if only_own:
-            parts = composition(model.text, model.text_head, k, False)
-            return OwnTokenTower(parts, reader, columns, source.device, normalise=normalise)
-        return TextTower(composition(model.text, model.text_head, k, normalise), reader, columns, source.device)
-
-    def images(k: int | None) -> ImageTower:
-        parts = composition(model.image, model.image_head, k, normalise)
-        return ImageTower(parts, Pixels(config.image.resolution), columns, source.device)
-
-    query, document = with_topk(in_direction(direction, texts, images), topk, query_topk)
+    columns = own_columns(tokenizer, config.mask_specials if mask_specials is None else mask_specials)
+    sides = StairSides(model.eval().to(source.device), reader, columns, source.device, normalise)
+    own = text_mask == "own" or (text_mask is None and config.stage == "1")
+    texts: TowerOf = sides.bag if text_encoder_free else sides.own_texts if own else sides.texts
+    query, document = with_topk(in_direction(direction, texts, sides.images), topk, query_topk)
     return Encoder("stair", "impact", query=query, document=document)
+
+
+@dataclass(frozen=True)
+class StairSides:
+    """A loaded model and its settings; each method gives the tower that keeps `k` dimensions, None for all positive."""
+
+    model: Stair
+    reader: TextReader
+    columns: TokenColumns
+    device: torch.device
+    normalise: bool
+
+    def composition(self, states: Backbone, head: TokenHead, k: int | None, normalise: bool) -> Composition:
+        """Equations 4 and 5 over the states of one encoder."""
+        projection = Head(head, self.model.embeddings.detach(), head.bias.detach())
+        return Composition(states, projection, log1p_relu, masked_max, positive_or_top(k), normalise)
+
+    def texts(self, k: int | None) -> TextTower:
+        """Texts with expansion."""
+        parts = self.composition(self.model.text, self.model.text_head, k, self.normalise)
+        return TextTower(parts, self.reader, self.columns, self.device)
+
+    def own_texts(self, k: int | None) -> OwnTokenTower:
+        """Texts masked to their own tokens."""
+        parts = self.composition(self.model.text, self.model.text_head, k, False)
+        return OwnTokenTower(parts, self.reader, self.columns, self.device, normalise=self.normalise)
+
+    def bag(self, k: int | None) -> BagTower:
+        """Texts as binary bags of tokens."""
+        return BagTower(TextReader(self.reader.tokenizer, self.reader.max_length), self.columns, topk=k)
+
+    def images(self, k: int | None) -> ImageTower:
+        """Images."""
+        parts = self.composition(self.model.image, self.model.image_head, k, self.normalise)
+        return ImageTower(parts, Pixels(self.model.config.image.resolution), self.columns, self.device)
 
 
 def own_columns(tokenizer: Any, specials: bool) -> TokenColumns:
