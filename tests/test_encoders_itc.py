@@ -327,7 +327,7 @@ def test_tokenizers(small, tmp_path):
     path = Path(shutil.copyfile(small[1] / "blip.pth", tmp_path / "blip.pth"))
     with pytest.raises(
         CheckpointError,
-        match="bert-base-uncased.*name a folder that has the tokenizer of bert-base-uncased with --tokenizer",
+        match="bert-base-uncased.*name a folder that has the tokenizer of .* with --tokenizer",
     ):
         load_encoder("blip", str(path), **TINY)
     shutil.copyfile(small[0] / "tokenizer.json", tmp_path / "tokenizer.json")

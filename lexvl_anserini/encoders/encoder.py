@@ -22,7 +22,7 @@ from lexvl_anserini.records import Document, Topic
 if TYPE_CHECKING:
     from scipy import sparse
 
-    from lexvl_anserini.encoders.stock import StockQueryEncoder
+    from lexvl_anserini.encoders.pyserini_adapter import StockQueryEncoder
     from lexvl_anserini.vocabulary import Vocabulary
 
 Kind = Literal["impact", "dense", "text"]
@@ -234,7 +234,7 @@ class Encoder:
         Raises:
             UsageError: the model is not lexical.
         """
-        from lexvl_anserini.encoders.stock import StockQueryEncoder
+        from lexvl_anserini.encoders.pyserini_adapter import StockQueryEncoder
         from lexvl_anserini.quantise import Quantiser
 
         if self.kind != "impact":

@@ -111,13 +111,10 @@ def load_joint(
     tokenizer = tokenizer_of(source, checkpoint, vocabulary, TOKENIZER)
     masks = vectors == "sparse" and text != "expanded"
     if backbone_checkpoint is None:
-        states = TextAndImage(
-            stored(hidden, source.device, masks, STORED), stored(hidden, source.device, tables=STORED)
-        )
+        states = TextAndImage(*(stored(hidden, source.device, needs_text, STORED) for needs_text in (masks, False)))
     else:
-        states = live_features(
-            source, backbone_checkpoint, hidden, tokenizer, clean, resolution, head_width, projected=False
-        )
+        live = (clean, resolution, head_width)
+        states = live_features(source, backbone_checkpoint, hidden, tokenizer, *live, projected=False)
     dense = TextAndImage(
         Features(states.text.items, lambda batch: head.dense_text(states.text.embed(batch))),
         Features(states.image.items, lambda batch: head.dense_image(states.image.embed(batch))),

@@ -1,4 +1,7 @@
-"""Our encoders inside stock Pyserini: the methods that its `LuceneImpactSearcher` calls on a query encoder."""
+"""The adapter for stock Pyserini: a query encoder with the interface that its `LuceneImpactSearcher` calls.
+
+`Encoder.as_pyserini` returns it. Our own search does not use it.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from lexvl_anserini.quantise import Quantiser
-
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import LexicalSide
+    from lexvl_anserini.quantise import Quantiser
 
 
 @dataclass(frozen=True)
 class StockQueryEncoder:
     """Queries to `{term: integer weight}`, quantised as in our own search.
 
-    Stock Pyserini drops terms that every document has, unless its searcher is created with `min_idf=-1`.
+    Stock drops terms that all documents have, unless its searcher has `min_idf=-1`.
+
+    tower       of queries
+    quantiser   of the index
+    max_impact  the largest impact of a document in the index, for the bound on scores; None if unknown
+    batch_size  queries per forward pass
     """
 
     tower: LexicalSide
@@ -25,10 +32,10 @@ class StockQueryEncoder:
     batch_size: int = 32
 
     def encode(self, query: Any, **_: Any) -> dict[str, int]:
-        """One query (a text, or an image where the query side reads images): its terms and weights >= 1."""
+        """One query (a text, or an image if the query side reads images): its terms and weights >= 1."""
         return self.encode_all([query])[0]
 
     def encode_all(self, queries: Sequence[Any]) -> list[dict[str, int]]:
-        """Several queries at once."""
+        """The terms and weights of several queries."""
         impacts = self.quantiser.queries(self.tower.weights(queries, self.batch_size), self.max_impact)
         return impacts.by_term(self.tower.vocabulary.terms)
