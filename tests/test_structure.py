@@ -9,6 +9,7 @@ import pkgutil
 import re
 import subprocess
 import sys
+from collections import defaultdict
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -205,6 +206,23 @@ def test_only_commands_import_the_command_line():
         assert not found, f"{name} imports {', '.join(sorted(found))}"
 
 
+def test_no_class_name_is_given_twice():
+    homes = defaultdict(list)
+    for name, node in definitions(ast.ClassDef):
+        homes[node.name].append(name)
+    assert {name: places for name, places in homes.items() if len(places) > 1} == {}
+
+
+def test_functions_are_short():
+    """At most 60 lines, docstring included."""
+    long = [
+        f"{name}.{node.name}: {node.end_lineno - node.lineno + 1} lines"
+        for name, node in definitions(ast.FunctionDef, ast.AsyncFunctionDef)
+        if node.end_lineno - node.lineno >= 60
+    ]
+    assert long == []
+
+
 # Functions that may have more than ten parameters, and why.
 WIDE = {
     "lexvl_anserini.queries.retrieval.search_index": "public: its parameters are those of the released API",
@@ -233,3 +251,14 @@ def test_rooms_have_few_loose_modules(folder, most):
     if folder == "eval":
         modules -= {name.removeprefix("eval.") for name in COMMANDS.values()}
     assert len(modules) <= most, sorted(modules)
+
+
+def test_text_is_plain_english():
+    """No passives that hide who acts, and no old words: raises, returns, stores, skips, reads."""
+    words = re.compile(r"\b(?:(?:is|are) (?:told|asked)|nobody's|heeds?)\b")
+    for path in repository_files():
+        if path.name == "test_structure.py" or "fixtures" in path.parts:
+            continue
+        text = re.sub(r"\s+", " ", path.read_text(encoding="utf-8"))
+        found = words.search(text)
+        assert not found, f"{path.relative_to(ROOT)}: {text[max(0, found.start() - 40) : found.end() + 40]}"

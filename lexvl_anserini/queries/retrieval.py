@@ -82,14 +82,7 @@ class SearchCost:
 
 @dataclass(frozen=True)
 class SearchSettings:
-    """Settings of `search_index` that few callers need.
-
-    manifest         of the shards, for an index that stock Pyserini built
-    device           of the default model
-    batch_size       topics per forward pass
-    tally            counts what the search costs
-    feedback_shards  the index's shards, for feedback where the index holds no term vectors
-    """
+    """Arguments of `search_index` that few callers need."""
 
     manifest: Path | str | None = None
     device: str = "auto"
@@ -105,9 +98,12 @@ def search_index(
     remove_query: bool = False,
     threads: int = 1,
     model: Encoder | None = None,
-    *,
+    manifest: Path | str | None = None,
+    device: str = "auto",
+    batch_size: int = 32,
+    tally: SearchCost | None = None,
     refinement: Refinement | None = None,
-    **settings: Any,
+    feedback_shards: Path | str | None = None,
 ) -> Iterator[list[ScoredDoc]]:
     """Searches an index; yields one ranked list per topic, in their order, empty where nothing matches.
 
@@ -118,14 +114,32 @@ def search_index(
         remove_query: leave out a document whose id is the topic's (BEIR's rule), before the cut.
         threads: of the engine, where it can use more than one.
         model: encodes the topics; default the encoder in the index's manifest.
+        manifest: of the shards, for an index that stock Pyserini built.
+        device: of the default model.
+        batch_size: topics per forward pass.
+        tally: counts what the search costs.
         refinement: lists of terms, cuts, filters, texts and feedback, for an impact index.
-        settings: `manifest`, `device`, `batch_size`, `tally`, `feedback_shards`: see `SearchSettings`.
+        feedback_shards: the index's shards, for feedback where the index holds no term vectors.
 
     Raises:
         ArtefactError: not an index, or its vocabulary is not the model's.
         UsageError: a topic that the encoder cannot read, or a query of another kind than the index.
     """
-    rare = SearchSettings(**settings)
+    settings = SearchSettings(manifest, device, batch_size, tally, feedback_shards)
+    yield from ranked_lists(index, topics, hits, remove_query, threads, model, refinement, settings)
+
+
+def ranked_lists(
+    index: Index | Path | str,
+    topics: Iterable[Query],
+    hits: int,
+    remove_query: bool,
+    threads: int,
+    model: Encoder | None,
+    refinement: Refinement | None,
+    rare: SearchSettings,
+) -> Iterator[list[ScoredDoc]]:
+    """As `search_index`, which documents the arguments."""
     path, about = located(index, rare.manifest)
     stream = iter(topics)
     first = next(stream, None)
