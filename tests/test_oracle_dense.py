@@ -1,4 +1,4 @@
-"""CLIP, BLIP and ALBEF against transformers' classes or formulas written afresh: drawn sizes, awkward pictures."""
+"""CLIP, BLIP and ALBEF against transformers' classes or formulas written afresh: drawn sizes, awkward images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""VDR cross-modal against the reference's outputs (shared golden data), and the whole line with pictures."""
+"""VDR cross-modal against the reference's outputs (shared golden data), and the whole line with images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""VDR cross-modal, LexLIP, STAIR and FDT against their equations written afresh, on drawn sizes, texts and pictures."""
+"""VDR cross-modal, LexLIP, STAIR and FDT against their equations written afresh, on drawn sizes, texts and images."""
 
 from __future__ import annotations
 
