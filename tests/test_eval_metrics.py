@@ -7,12 +7,14 @@ import math
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import pytrec_eval
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eval.measures.metrics import Measure, evaluate, mean, means, parse_measure, parse_measures, per_topic
+from eval.measures import metrics
+from eval.measures.metrics import Definition, Measure, evaluate, mean, means, parse_measure, parse_measures, per_topic
 from eval.measures.ties import strict_order
 from lexvl_anserini.errors import DataError, UnknownName, UsageError
 from lexvl_anserini.records import Measurement, Qrel, ScoredDoc
@@ -302,6 +304,24 @@ def test_more_topics_than_a_block():
     qrels = [Qrel(q, "abc"[int(q) % 3], 1) for q in topics]
     values = per_topic(evaluate(run, qrels, ["RR"]), "RR")
     assert all(values[q] == 1 / (int(q) % 3 + 1) for q in topics)
+
+
+def test_a_measure_may_be_a_function_of_ours(monkeypatch):
+    """Of all relevant documents of a topic, the share of relevance that the first k have."""
+
+    def gain(relevant, ranked, k, level):
+        values = []
+        for judged, ranking in zip(relevant, ranked, strict=True):
+            value = {number: r for number, r in judged.tolist() if number >= 0 and r >= level}
+            found = sum(value.get(number, 0) for number in ranking[: k or None, 0].tolist())
+            values.append(found / sum(value.values()) if value else 0.0)
+        return np.array(values)
+
+    monkeypatch.setitem(metrics.MEASURES, "Gain", Definition(gain, True, True, "share of the relevance found"))
+    monkeypatch.setitem(metrics.ALIASES, "gain", "Gain")
+    assert per_topic(evaluate(RUN, QRELS, ["Gain@3"]), "Gain@3") == {"1": 2 / 4, "2": 0, "3": 0, "4": 0}
+    assert per_topic(evaluate(RUN, QRELS, ["Gain@4"]), "Gain@4")["1"] == 3 / 4
+    assert per_topic(evaluate(RUN, QRELS, ["Gain@4"], relevance_level=2), "Gain@4")["1"] == 1
 
 
 def test_importing_the_measures_loads_nothing_heavy():

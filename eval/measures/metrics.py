@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Timer
 from typing import NamedTuple
@@ -48,10 +48,20 @@ class Measure(NamedTuple):
         return self.name if self.k is None else f"{self.name}@{self.k}"
 
 
-class Definition(NamedTuple):
-    """How a measure is computed: ranx's function, if it needs a cut, and if `relevance_level` applies."""
+# (judgements [T, J, 2], rankings [T, depth, 2], cut or 0, relevance level) -> values [T]; `as_arrays` has the layout.
+MeasureFunction = Callable[[np.ndarray, np.ndarray, int, int], np.ndarray]
 
-    ranx: str
+
+class Definition(NamedTuple):
+    """How a measure is computed.
+
+    function   the name of a function of `ranx.metrics`, or a function with the same parameters
+    needs_cut  the measure needs a cut
+    binary     `relevance_level` applies
+    about      the measure in words
+    """
+
+    function: str | MeasureFunction
     needs_cut: bool
     binary: bool
     about: str
@@ -207,7 +217,8 @@ def compute(
             relevant, ranked = as_arrays(rankings[block], judged[block], depth)
             for measure in measures:
                 definition = MEASURES[measure.name]
-                function = getattr(ranx_metrics, definition.ranx)
+                named = definition.function
+                function = getattr(ranx_metrics, named) if isinstance(named, str) else named
                 level = relevance_level if definition.binary else 1
                 values[measure].append(function(relevant, ranked, measure.k or 0, level))
     return {measure: np.concatenate(parts) for measure, parts in values.items()}
