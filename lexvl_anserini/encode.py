@@ -51,7 +51,6 @@ from lexvl_anserini.queries.query_source import TopicSource, load_topics
 from lexvl_anserini.queries.query_vectors import encode_topics
 
 if TYPE_CHECKING:
-    from lexvl_anserini.data.checks import CheckedCorpus
     from lexvl_anserini.data.dataset import Dataset
     from lexvl_anserini.encoders.encoder import Encoder
     from lexvl_anserini.quantise import Quantiser
@@ -121,13 +120,14 @@ def report(manifest: Manifest, output: Path, seconds: float) -> dict[str, Any]:
 
 
 def estimate(
-    corpus: CheckedCorpus, model: Encoder, batch_size: int, on_error: OnError = FAIL, part: Part | None = None
+    dataset: Dataset, model: Encoder, batch_size: int, on_error: OnError = FAIL, part: Part | None = None
 ) -> dict[str, Any]:
     """The number of documents of a corpus or a part, and the time that encoding will take, from a sample of them."""
+    from lexvl_anserini.data.checks import check_corpus
     from lexvl_anserini.quantise import Quantiser, SideQuantiser
     from lexvl_anserini.shards.writing import calibration_sample, encode_shard
 
-    dataset, summary = corpus
+    summary = check_corpus(dataset.documents, dataset.name)
     sample = calibration_sample(dataset.documents(), summary.documents)[:DRY_RUN_SAMPLE]
     plain = Quantiser(document=SideQuantiser("peak", 8))
     started = time.perf_counter()
@@ -334,7 +334,7 @@ def command(
 
     Example: python -m lexvl_anserini.encode --corpus demo --encoder bag-of-tokens --output impacts/demo
     """
-    from lexvl_anserini.data.checks import CheckedCorpus, checked
+    from lexvl_anserini.data.dataset import begun
     from lexvl_anserini.shards.writing import write_impacts
 
     check_style(style)
@@ -345,23 +345,23 @@ def command(
     part = parts.part(given.topics)
     topics, dataset = given.load_topics(), given.load_corpus()
     quantiser, layout = quantised.load(), shards.layout()
-    # The corpus is checked before the encoder is loaded: a corpus that cannot be read fails at once.
-    inputs = topics or checked(dataset)
+    if topics is None:
+        dataset = begun(dataset)  # a corpus that cannot be read fails before the encoder is loaded
     model = encoder.load(given, dataset.direction)
     target, batch_size = given.target(model.name, part), encoder.batch_size
     if dry_run:
         rows = plan(given, target, model)
-        if isinstance(inputs, CheckedCorpus):
-            rows |= estimate(inputs, model, batch_size, OnError(parts.on_error), part)
+        if topics is None:
+            rows |= estimate(dataset, model, batch_size, OnError(parts.on_error), part)
         else:
-            rows["topics"] = inputs.count()
-    elif not isinstance(inputs, CheckedCorpus):
-        rows = encode_topics(model, inputs, quantiser, target, batch_size, overwrite)
+            rows["topics"] = topics.count()
+    elif topics is not None:
+        rows = encode_topics(model, topics, quantiser, target, batch_size, overwrite)
     else:
         started = time.perf_counter()
         with progress_bar(f"encode {given.corpus} with {model.name}", None) as progress:
             manifest = write_impacts(
-                inputs, model, target, quantiser, layout, batch_size, overwrite, progress, parts.on_error, part
+                dataset, model, target, quantiser, layout, batch_size, overwrite, progress, parts.on_error, part
             )
         rows = report(manifest, target, time.perf_counter() - started)
     print_rows(rows, style)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from hashlib import sha256
 from typing import NamedTuple
 
-from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.data.ids import SeenIds
 from lexvl_anserini.errors import DataError
 from lexvl_anserini.records import Document
@@ -22,22 +21,6 @@ class CorpusSummary(NamedTuple):
 
     documents: int
     digest: str
-
-
-class CheckedCorpus(NamedTuple):
-    """A dataset whose documents were read and checked, and what was found."""
-
-    dataset: Dataset
-    summary: CorpusSummary
-
-
-def checked(dataset: Dataset) -> CheckedCorpus:
-    """Reads and checks all documents of a dataset.
-
-    Raises:
-        DataError: as `check_corpus`.
-    """
-    return CheckedCorpus(dataset, check_corpus(dataset.documents, dataset.name))
 
 
 def check_corpus(documents: Documents, where: str) -> CorpusSummary:

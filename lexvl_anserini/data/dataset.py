@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain, islice
 from pathlib import Path
 
 from lexvl_anserini.errors import UnknownName, UsageError
@@ -55,6 +56,23 @@ class Dataset:
     def ref(self) -> CorpusRef:
         """The reference that loads this dataset again."""
         return CorpusRef(self.name, self.split or None, self.data_dir, self.escape_ids, self.direction)
+
+
+def begun(dataset: Dataset) -> Dataset:
+    """The dataset with its first read begun, so that documents that cannot be read fail here.
+
+    The first call of `documents` continues that read; each other call starts a new stream.
+
+    Raises:
+        DataError: the first document cannot be read.
+    """
+    stream = dataset.documents()
+    started = [chain(list(islice(stream, 1)), stream)]
+
+    def documents() -> Iterator[Document]:
+        return started.pop() if started else dataset.documents()
+
+    return replace(dataset, documents=documents)
 
 
 def data_root(data_dir: str | None) -> Path:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import orjson
 
-from lexvl_anserini.data.checks import CheckedCorpus, CorpusSummary, checked, document_bytes
+from lexvl_anserini.data.checks import CorpusSummary, check_corpus, document_bytes
 from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.data.images import FAIL, OnError
 from lexvl_anserini.encoders.encoder import as_lexical, encode_inputs
@@ -205,7 +205,7 @@ def circumstances(model: Encoder, batch_size: int) -> dict[str, str]:
 
 
 def write_impacts(
-    dataset: Dataset | CheckedCorpus,
+    dataset: Dataset,
     model: Encoder,
     output: Path,
     quantiser: Quantiser | None = None,
@@ -219,7 +219,7 @@ def write_impacts(
     """Encodes a corpus, or a part of it, into shards of the model's kind (impact, dense or text).
 
     Args:
-        dataset: its documents are read three times: to check them (unless it is checked), to calibrate, to encode.
+        dataset: its documents are read three times: to check them, to calibrate, to encode.
         output: a new folder, an unfinished one of the same making (resumed), or a finished one (left as it is, unless
             a shard is missing or cut: then that one is encoded again).
         quantiser: of lexical models; default documents calibrated to 8 bits, queries up to 8 bits.
@@ -240,7 +240,7 @@ def write_impacts(
     """
     policy = OnError(on_error)
     layout = (layout or Layout()).of_kind(model.kind)
-    dataset, summary = checked(dataset) if isinstance(dataset, Dataset) else dataset
+    summary = check_corpus(dataset.documents, dataset.name)
     plan = planned(dataset, summary, model, quantiser or Quantiser(), layout, batch_size, part)
     with told_about_disk(output):
         output.mkdir(parents=True, exist_ok=True)
