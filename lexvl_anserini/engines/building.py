@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any
 
 from lexvl_anserini.engines.engine import ChangingEngine
 from lexvl_anserini.engines.index_folder import clear_remains, is_index, read_report
@@ -18,18 +18,6 @@ from lexvl_anserini.records import Index
 log = logging.getLogger(__name__)
 
 
-class Switches(TypedDict, total=False):
-    """The options of Lucene that `build_index` accepts by keyword; see there."""
-
-    text: bool
-    store_text: bool
-    term_vectors: bool
-    metadata: bool
-
-
-UNSWITCHED: Switches = {"text": False, "store_text": False, "term_vectors": False, "metadata": True}
-
-
 def build_index(
     shards: Folders,
     index: Path | str | None = None,
@@ -37,8 +25,12 @@ def build_index(
     overwrite: bool = False,
     progress: Progress = silent,
     options: Mapping[str, Any] | None = None,
+    text: bool = False,
+    store_text: bool = False,
+    term_vectors: bool = False,
+    metadata: bool = True,
+    *,
     engine: str | None = None,
-    **switches: Unpack[Switches],
 ) -> Index:
     """Builds the index of an encoded corpus.
 
@@ -49,12 +41,12 @@ def build_index(
         overwrite: replace a finished index of other shards or options.
         progress: called with the number of documents just read.
         options: of the engine, by name. FAISS: `faiss`, its layout (flat, hnsw, ivfpq, sq8, binary), and that layout's
-            parameters. Lucene: the switches below.
-        engine: a row of `registry.ENGINES`; default lucene for impacts, faiss for dense vectors, bm25 for texts.
+            parameters. Lucene: the four parameters below.
         text: Lucene indexes the documents' texts too, for BM25 beside impacts.
         store_text: Lucene stores the documents' texts, to show them.
         term_vectors: Lucene stores each document's impacts, to read them back.
         metadata: Lucene makes one field for each key of the documents' metadata; default True.
+        engine: a row of `registry.ENGINES`; default lucene for impacts, faiss for dense vectors, bm25 for texts.
 
     Returns:
         The index; one that is there already and was built from the same shards is left as it is.
@@ -65,10 +57,9 @@ def build_index(
         UsageError: an unknown engine, one for shards of another kind, or an option that is not one of its own.
         JavaError: no usable Java.
     """
-    if unknown := switches.keys() - UNSWITCHED.keys():
-        raise TypeError(f"build_index() got an unexpected keyword argument {min(unknown)!r}")
-    switched = {name: value for name, value in switches.items() if value != UNSWITCHED.get(name)}
-    plan = plan_index(shards, index, engine, {**(options or {}), **switched}, overwrite)
+    switches = {"text": text, "store_text": store_text, "term_vectors": term_vectors}
+    named = {name: True for name, on in switches.items() if on} | ({} if metadata else {"metadata": False})
+    plan = plan_index(shards, index, engine, {**(options or {}), **named}, overwrite)
     return carry_out(plan, threads, progress)
 
 
