@@ -18,6 +18,7 @@ from lexvl_anserini.cli import COMMANDS, make_app
 ROOT = Path(__file__).parents[1]
 DOCS = sorted((ROOT / "docs").glob("*.md"))
 PAGES = [*sorted(ROOT.glob("*.md")), *DOCS]
+PACKAGES = (("lexvl_anserini",), ("eval",))
 MODULES = {module.removesuffix(".command"): module for module in COMMANDS.values()}
 
 
@@ -48,6 +49,34 @@ def test_commands_and_options_exist(page: Path) -> None:
 def test_links_resolve(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
         assert "://" in target or (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_paths_in_the_guide_exist() -> None:
+    """Files and folders in CONTRIBUTING.md: from the root, below one of the two packages, or a bare name anywhere.
+
+    `mymodel.py`, `test_<room>_<module>.py` and `test_oracle_*.py` are placeholders.
+    """
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.split()
+    files = [Path(name) for name in listed] or [path.relative_to(ROOT) for path in ROOT.rglob("*")]
+    known = {one for path in files for one in (path, *path.parents)}
+    known |= {Path(one.name) for one in known} | {Path(*one.parts[1:]) for one in known if one.parts[:1] in PACKAGES}
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    spans = re.findall(r"`([^`\n]+)`", text) + re.findall(r"python -m pytest ([^\n`#]+)", text)
+    words = [
+        word for span in spans for word in span.split() if re.search(r"\w(?:/|\.(?:py|yaml|json|jar|md|sh))$", word)
+    ]
+    named = [word for word in words if not re.search(r"my[a-z]|[*<]|\.\./", word)]
+    assert len(named) > 60
+    assert [name for name in named if Path(name) not in known] == []
+
+
+def test_the_guide_names_every_room() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    for (package,) in PACKAGES:
+        for file in (ROOT / package).rglob("*/__init__.py"):
+            room = file.parent.relative_to(ROOT / package)
+            names = (f"{room}/", f"eval/{room}/", f"{room.name}/")
+            assert any(re.search(rf"`{name}", text) for name in names), f"CONTRIBUTING.md does not name {file.parent}"
 
 
 @pytest.mark.heavy
