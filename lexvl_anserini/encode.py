@@ -36,8 +36,8 @@ from lexvl_anserini.cli import (
 )
 from lexvl_anserini.data.images import FAIL, ON_ERROR, OnError
 from lexvl_anserini.encoders.cards import (
+    DEMO_CHECKPOINT_FAMILIES,
     ENCODERS,
-    TRIED_ON,
     default_encoder,
     direction_option,
     length_options,
@@ -210,7 +210,7 @@ class EncoderOptions:
             LexvlError: the encoder cannot be loaded, or has no such option.
         """
         name, default_checkpoint = default_encoder(given.corpus, direction, given.encoder)
-        if default_checkpoint and not given.checkpoint and given.corpus.split("/")[0] in TRIED_ON:
+        if default_checkpoint and not given.checkpoint and given.corpus.split("/")[0] in DEMO_CHECKPOINT_FAMILIES:
             log.warning(
                 "%s was trained on drawings, not on photos; --checkpoint names another model", default_checkpoint
             )

@@ -1,11 +1,11 @@
-"""Errors a user can cause, each told in one line: where, what was found, what was expected, what to do.
+"""Errors that a user can cause; each message is one line: where, what was found, what was expected, what to do.
 
 LexvlError                     exit code 1
 ├── UsageError                 exit code 2: an unknown name or an option that does not fit
 │   ├── UnknownName            not in a registry; suggests the nearest name
 │   └── MissingExtra           an optional dependency is not installed; names the remedy
-├── DataError                  a data set's file is missing or malformed; names file and line
-├── CheckpointError            a checkpoint is unreadable, incomplete or of another kind than asked for
+├── DataError                  a dataset's file is missing or malformed; names file and line
+├── CheckpointError            a checkpoint is unreadable, incomplete or of another kind than expected
 ├── ArtefactError              an output exists, is unfinished, or does not belong to its input
 └── JavaError                  no usable Java runtime, or the JVM refused to start
 """
@@ -23,7 +23,7 @@ class LexvlError(Exception):
 
 
 class UsageError(LexvlError):
-    """A command or a call was given a name or an option that does not fit."""
+    """A command or a call gets a name or an option that does not fit."""
 
     exit_code = 2
 
@@ -54,11 +54,11 @@ class MissingExtra(UsageError):
 
 
 class DataError(LexvlError):
-    """A data set's file is missing, malformed or inconsistent."""
+    """A dataset's file is missing, malformed or inconsistent."""
 
 
 class CheckpointError(LexvlError):
-    """A checkpoint cannot be read, lacks weights, or is of another kind than asked for."""
+    """A checkpoint cannot be read, lacks weights, or is of another kind than expected."""
 
 
 class ArtefactError(LexvlError):

@@ -1,4 +1,4 @@
-"""Files appear whole or not at all, and say what is wrong with them."""
+"""Files and folders on disk: written whole or not at all, locked, replaced, and read with readable errors."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ import orjson
 
 from lexvl_anserini.errors import ArtefactError, LexvlError
 
-# What stands in the way of an output besides space: rights, or something else of that name.
+# Errors of an output that is not writable for other reasons than space: permissions, or another file of that name.
 UNWRITABLE = frozenset(
     {errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG}
 )
 
 
 @contextmanager
-def told_about_disk(path: Path) -> Iterator[None]:
-    """Turns a full disk or an unwritable path into one readable line.
+def disk_errors(path: Path) -> Iterator[None]:
+    """Turns the system's error about a full disk or an unwritable path into an error of one line.
 
     Raises:
-        ArtefactError: the write failed for want of space, quota, permission, or because of what lies there.
+        ArtefactError: the disk or the quota is full, permission is missing, or something else has that name.
     """
     try:
         yield
@@ -35,7 +35,7 @@ def told_about_disk(path: Path) -> Iterator[None]:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise ArtefactError(f"{path}: the disk is full; free some space and run the same command again") from error
         if error.errno == errno.EFBIG:
-            raise ArtefactError(f"{path}: larger than this disk or `ulimit -f` lets a file be") from error
+            raise ArtefactError(f"{path}: larger than this disk or `ulimit -f` allows a file to be") from error
         if error.errno in UNWRITABLE:
             raise ArtefactError(f"{path}: cannot be written ({error.strerror}); choose another output") from error
         raise
@@ -62,7 +62,7 @@ def exclusive(folder: Path, wait: bool = False) -> Iterator[None]:
 
     Args:
         folder: exists.
-        wait: for another process that holds it, instead of raising an error.
+        wait: waits for another process that holds it, instead of raising an error.
 
     Raises:
         ArtefactError: another process holds it.
@@ -94,7 +94,7 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
         ArtefactError: the disk is full or the folder cannot be written.
     """
     part = path.with_name(path.name + ".part")
-    with told_about_disk(path):
+    with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with open(part, "wb") as out:
@@ -108,7 +108,7 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def packed(out: BinaryIO, compress: bool) -> Iterator[BinaryIO]:
-    """`out` itself, or a gzip stream into it that bears no time and no name: equal contents are equal bytes."""
+    """`out` itself, or a gzip stream into it without time stamp and name: equal contents give equal bytes."""
     if compress:
         with gzip.GzipFile(filename="", mode="wb", fileobj=out, mtime=0) as stream:
             yield cast(BinaryIO, stream)

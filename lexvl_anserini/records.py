@@ -1,9 +1,11 @@
-"""The records that cross every hop of the line.
+"""The typed records that pass from each step to the next.
 
-corpus -> encode -> quantise -> write -> index -> search -> measure
-Document  SparseVector  ImpactVector  ImpactDocument  Index  ScoredDoc  Measurement
+    corpus   --> encoder --> quantiser  --> shards         --> index --> run       --> measures
+    Document     CSR [N, V]  CSR [N, V]     ImpactDocument     Index     ScoredDoc     Measurement
+                 float32     int64 (impacts)
 
-Streaming records are NamedTuples; what stands beside an artefact on disk (the manifest) is a frozen dataclass.
+A topic takes the same way: `Topic`, CSR [N, V] float32, CSR int64, then `ImpactQuery`. Streaming records are
+NamedTuples; the manifest beside an artefact on disk is a frozen dataclass (`manifest.py`).
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ NO_METADATA: Mapping[str, Any] = MappingProxyType({})
 class Document(NamedTuple):
     """One item of a corpus: a text, an image, or both.
 
-    `image` is a path, or `archive.tar::member`; in a corpus of embeddings `table.parquet::id`, a vector in its place.
+    `image` is a path or `archive.tar::member`; in a corpus of embeddings `table.parquet::id`, the place of a vector.
     """
 
     doc_id: str
@@ -39,7 +41,7 @@ class Document(NamedTuple):
 
     @property
     def contents(self) -> str:
-        """Title and text joined by one blank, either may be absent: what BM25 and most encoders read."""
+        """Title and text joined by one blank, either may be absent; BM25 and most encoders read this."""
         return " ".join(part for part in (self.title, self.text) if part)
 
 
@@ -59,22 +61,8 @@ class Qrel(NamedTuple):
     relevance: int
 
 
-class SparseVector(NamedTuple):
-    """A lexical vector before quantising: `dims` int32 ascending, `weights` float32 > 0, equal lengths."""
-
-    dims: np.ndarray
-    weights: np.ndarray
-
-
-class ImpactVector(NamedTuple):
-    """A lexical vector after quantising: `dims` int32 ascending, `impacts` int64 >= 1, equal lengths."""
-
-    dims: np.ndarray
-    impacts: np.ndarray
-
-
 class ImpactDocument(NamedTuple):
-    """What an impact index stores: a document's id and the impact (int >= 1) of each of its terms."""
+    """A document of an impact index: its id and the impact (int >= 1) of each of its terms."""
 
     doc_id: str
     vector: Mapping[str, int]

@@ -342,10 +342,10 @@ def test_malformed_files(tmp_path, text, problem):
 
 def test_ids_that_come_twice(tmp_path):
     root = corpus_of(tmp_path, images=[image(1), image(1, first=50)])
-    with pytest.raises(DataError, match="imgid 1 comes more than once"):
+    with pytest.raises(DataError, match="imgid 1 occurs more than once"):
         load_dataset("coco", data_dir=root)
     root = corpus_of(tmp_path, images=[image(1), image(2, first=14)])
-    with pytest.raises(DataError, match="sentid 14 comes more than once"):
+    with pytest.raises(DataError, match="sentid 14 occurs more than once"):
         load_dataset("coco", data_dir=root)
 
 

@@ -111,7 +111,7 @@ def test_a_table_that_changed_is_read_again(tmp_path):
     "columns,match",
     [
         ({"id": ["a"], "vector": [[1.0]]}, "no column emb; columns there: id, vector"),
-        ({"id": ["a", "a"], "emb": [[1.0], [2.0]]}, "id a comes more than once"),
+        ({"id": ["a", "a"], "emb": [[1.0], [2.0]]}, "id a occurs more than once"),
         ({"id": ["a", "b"], "emb": [[1.0], [2.0, 3.0]]}, r"vectors of \[1, 2\] numbers"),
         ({"id": ["a", None], "emb": [[1.0], [2.0]]}, "a row lacks its id or its emb"),
         ({"id": ["a", "b"], "emb": [[1.0], None]}, "a row lacks its id or its emb"),
@@ -164,5 +164,7 @@ def test_names_that_are_wrong(folder):
     for name in ("embeddings:./nowhere", f"embeddings:{folder}/dataset_meta.json", "embeddings:nowhere"):
         with pytest.raises(DataError, match="no such folder of embeddings"):
             load_dataset(name)
-    with pytest.raises(DataError, match="lsr42/nothing: no such folder here, and the hub's data set cannot be had"):
+    with pytest.raises(
+        DataError, match="lsr42/nothing: no such folder here, and the hub's dataset cannot be downloaded"
+    ):
         load_dataset("embeddings:lsr42/nothing")

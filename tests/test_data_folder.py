@@ -66,7 +66,7 @@ def test_what_is_left_out_is_counted_once(tmp_path, caplog):
     folder_of(tmp_path, a_DOT_jpg=b"-", b_DOT_md=b"-", c__d_DOT_md=b"-", c__e_DOT_pdf=b"-", _DOT_hidden_DOT_md=b"-")
     caplog.set_level("INFO")
     assert len(documents(tmp_path)) == len(documents(tmp_path)) == 1
-    assert caplog.messages == [f"{tmp_path}: left out, neither picture nor text: 3 (2 .md, 1 .pdf)"]
+    assert caplog.messages == [f"{tmp_path}: skipped, neither image nor text: 3 (2 .md, 1 .pdf)"]
 
 
 def test_a_text_among_pictures_is_told_with_its_path(tmp_path, caplog):
@@ -77,7 +77,7 @@ def test_a_text_among_pictures_is_told_with_its_path(tmp_path, caplog):
     documents(tmp_path)
     documents(tmp_path)
     assert caplog.messages == [
-        f"{tmp_path}/notes.txt: a text without a picture of its name; it is a document of its own"
+        f"{tmp_path}/notes.txt: a text without an image of its name; it is a document of its own"
     ]
 
 

@@ -22,7 +22,7 @@ from lexvl_anserini.data.world.sketches import materials, plan
 from lexvl_anserini.errors import UnknownName, UsageError
 
 # Over the pixels of the 1,000 images at 64 px, in order. If it changes, VERSION must change as well.
-DIGEST_OF_TEST_PICTURES = "15decfac7219053054b719e11725a7e0edb949c9db7321c191b9d69512f8793e"
+DIGEST_OF_TEST_IMAGES = "15decfac7219053054b719e11725a7e0edb949c9db7321c191b9d69512f8793e"
 
 WORLD = world()
 KINDS, PLACES, HUES = WORLD.kinds, WORLD.places, WORLD.colours.hues
@@ -215,7 +215,7 @@ def test_pixels_are_the_same_on_every_machine(drawn):
     whole = sha256()
     for image in drawn:
         whole.update(image.tobytes())
-    assert (VERSION, whole.hexdigest()) == (3, DIGEST_OF_TEST_PICTURES)
+    assert (VERSION, whole.hexdigest()) == (3, DIGEST_OF_TEST_IMAGES)
 
 
 def test_an_image_does_not_depend_on_what_was_drawn_before(drawn):

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from lexvl_anserini.errors import ArtefactError, DataError
-from lexvl_anserini.files import atomic_write, exclusive, file_sha256, publish, read_json, told_about_disk, write_json
+from lexvl_anserini.files import atomic_write, disk_errors, exclusive, file_sha256, publish, read_json, write_json
 
 
 def test_atomic_write(tmp_path):
@@ -44,12 +44,12 @@ def test_a_failed_write_leaves_what_was_there(tmp_path, error):
     ],
 )
 def test_what_the_disk_says(tmp_path, number, told):
-    with pytest.raises(ArtefactError, match=f"a.txt: {told}"), told_about_disk(tmp_path / "a.txt"):
+    with pytest.raises(ArtefactError, match=f"a.txt: {told}"), disk_errors(tmp_path / "a.txt"):
         raise OSError(number, os.strerror(number))
 
 
 def test_other_errors_pass(tmp_path):
-    with pytest.raises(OSError, match="Input/output"), told_about_disk(tmp_path):
+    with pytest.raises(OSError, match="Input/output"), disk_errors(tmp_path):
         raise OSError(errno.EIO, "Input/output error")
 
 

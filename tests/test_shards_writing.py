@@ -472,7 +472,7 @@ def test_broken_pictures_fail_unless_skipped(tmp_path, pictured, model):
     rows = lines(tmp_path / "out/skipped.jsonl")
     assert [row["id"] for row in rows] == ["d03", "d04", "d09", "d17", "d25"]
     assert [row["image"] for row in rows] == [pictured[number].image for number in BROKEN]
-    reasons = ("cut off", "not a picture", "it is empty", "more than the limit", "No such file")
+    reasons = ("cut off", "not an image", "it is empty", "more than the limit", "No such file")
     for row, told in zip(rows, reasons, strict=True):
         assert row["reason"].startswith(row["image"]) and told in row["reason"]
     assert [row["shard"].partition(".")[0] for row in rows] == [f"docs/shard-0000{n}" for n in (0, 0, 1, 2, 3)]
@@ -578,9 +578,9 @@ def test_a_list_that_a_killed_run_left_is_mended(tmp_path, pictured):
 
 def test_no_picture_at_all(tmp_path, pictured):
     broken = [document for number, document in enumerate(pictured) if number in BROKEN]
-    with pytest.raises(DataError, match="toy: none of 5 pictures can be read; the first: .*3.png"):
+    with pytest.raises(DataError, match="toy: none of 5 images can be read; the first: .*3.png"):
         encode(tmp_path / "out", broken, PICTURES, on_error="skip")
-    with pytest.raises(DataError, match=r"toy: no picture can be read; .*skipped\.jsonl lists them"):
+    with pytest.raises(DataError, match=r"toy: no image can be read; .*skipped\.jsonl lists them"):
         encode(tmp_path / "fixed", broken, PICTURES, quantiser=Quantiser.named("fixed", scale=1), on_error="skip")
     assert len(lines(tmp_path / "fixed/skipped.jsonl")) == 5 and not (tmp_path / "fixed/manifest.json").exists()
 

@@ -1,1 +1,1 @@
-"""Data sets: where documents, topics and judgements come from."""
+"""Datasets: where documents, topics and judgements come from."""

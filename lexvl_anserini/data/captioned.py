@@ -30,7 +30,7 @@ from lexvl_anserini.manifest import CorpusRef
 DEFAULT_SPLIT = "test"
 DEFAULT_DIRECTION = "text-to-image"
 
-# Split asked for -> splits of the file.
+# Requested split -> splits of the file.
 MERGED: Mapping[str, frozenset[str]] = {
     "train": frozenset({"train", "restval"}),
     "train-only": frozenset({"train"}),
@@ -169,7 +169,7 @@ def _refuse_repeated(path: Path, key: str, ids: list[str]) -> None:
         return
     seen: set[str] = set()
     repeated = next(one for one in ids if one in seen or seen.add(one))  # type: ignore[func-returns-value]
-    raise DataError(f"{path}: {key} {repeated} comes more than once; ids must be distinct")
+    raise DataError(f"{path}: {key} {repeated} occurs more than once; ids must be distinct")
 
 
 # --- what is missing ------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from lexvl_anserini.data.images import usable_cores
 from lexvl_anserini.data.world.drawing import VERSION, draw
 from lexvl_anserini.data.world.scenes import SPLITS, make_scene
 from lexvl_anserini.errors import UnknownName, UsageError
-from lexvl_anserini.files import atomic_write, exclusive, told_about_disk
+from lexvl_anserini.files import atomic_write, disk_errors, exclusive
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ def demo_images(split: str = "test", data_dir: str | None = None, size: int = SI
     path = data_root(data_dir) / "demo" / f"images-v{VERSION}-{size}px-{split}.tar"
     if path.is_file():
         return path
-    with told_about_disk(path):
+    with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     with exclusive(path.parent, wait=True):
         if not path.is_file():

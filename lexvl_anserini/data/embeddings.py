@@ -1,10 +1,10 @@
-"""Precomputed dense vectors of captioned images as a corpus, in the layout D2S' authors publish on the hub.
+"""Precomputed dense vectors of captioned images as a corpus, in the layout that D2S' authors publish on the hub.
 
     img_embs.parquet, text_embs.parquet   columns `id` (imgid, sentid) and `emb` (list of floats)
     dataset_meta.json                     Karpathy's JSON: which caption belongs to which image, and the splits
 
-Heads over frozen features (D2S, Joint) read them where other encoders read pictures. A vector is referred to as
-`table.parquet::id`, in the place of a picture's path; a caption keeps its text beside it.
+Heads over frozen features (D2S, Joint) read these vectors where other encoders read images. The reference of a vector
+is `table.parquet::id` and takes the place of an image's path; a caption also keeps its text.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ NAMED = 5
 
 @dataclass(frozen=True)
 class Tables:
-    """Where a corpus of embeddings lies.
+    """The files of a corpus of embeddings.
 
     folder    holds the tables and, for captions and judgements, dataset_meta.json
     features  what the tables' names end in: "" or, for instance, `before_proj_blip`
@@ -57,7 +57,7 @@ class Tables:
         """The table of images or texts.
 
         Raises:
-            DataError: it is not there; names those that are.
+            DataError: the file does not exist; names the tables that do.
         """
         path = self.folder / f"{kind}{'_' if self.features else ''}{self.features}.parquet"
         if not path.is_file():
@@ -66,7 +66,7 @@ class Tables:
         return path
 
     def refer(self, kind: str, item_id: str) -> str:
-        """How a vector is referred to."""
+        """The reference of a vector: `table.parquet::id`."""
         return f"{self.table(kind)}::{unescape_id(item_id) if self.escaped else item_id}"
 
 
@@ -79,7 +79,7 @@ def load_embeddings(ref: CorpusRef) -> Dataset:
     direction is text-to-image (default) or image-to-text.
 
     Raises:
-        UsageError: no folder named, or another direction.
+        UsageError: the name has no folder, or the direction is another one.
         DataError: no such folder or table, or dataset_meta.json is malformed or lacks the split.
     """
     where, _, features = ref.name.partition(":")[2].partition(",")
@@ -109,7 +109,7 @@ def load_embeddings(ref: CorpusRef) -> Dataset:
 
 def _documents(tables: Tables, images: Sequence[CaptionedImage], direction: str) -> Iterator[Document]:
     for document in VIEWS[direction].documents(lambda: _by_id(images), _opened(tables)):
-        # A caption has its text already; its vector's place is added.
+        # A caption has its text already; add the reference of its vector.
         yield document._replace(image=document.image or tables.refer(TEXTS, document.doc_id))
 
 
@@ -123,7 +123,7 @@ def _qrels(images: Sequence[CaptionedImage], direction: str) -> Iterator[Qrel]:
 
 
 def _by_id(images: Sequence[CaptionedImage]) -> Iterator[CaptionedImage]:
-    """The images, to be looked for by id instead of by file."""
+    """The images with their ids in the place of their files."""
     return (image._replace(file=image.image_id) for image in images)
 
 
@@ -143,16 +143,16 @@ def _without_captions(folder: Path, what: str) -> NoReturn:
 
 
 def _folder(where: str) -> Path:
-    """The folder of that name, else the data set of that hub id.
+    """The folder of that name, else the dataset of that hub id.
 
     Raises:
-        DataError: neither, or the hub cannot give it.
+        DataError: neither exists, or the download fails.
     """
     folder = Path(where).expanduser()
     if folder.is_dir():
         return folder
     if folder.exists() or where.startswith((".", "/", "~")) or not _HUB_ID.fullmatch(where):
-        raise DataError(f"{where}: no such folder of embeddings, and not the hub id of a data set (owner/name) either")
+        raise DataError(f"{where}: no such folder of embeddings, and not the hub id of a dataset (owner/name) either")
     from huggingface_hub import snapshot_download
 
     try:
@@ -160,8 +160,8 @@ def _folder(where: str) -> Path:
     except Exception as error:  # whatever the HTTP stack raises when the hub is away or a download breaks
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise DataError(
-            f"{where}: no such folder here, and the hub's data set cannot be had ({reason}); download it where the hub "
-            "can be reached and name its folder: embeddings:<folder>"
+            f"{where}: no such folder here, and the hub's dataset cannot be downloaded ({reason}); download it where "
+            "the hub can be reached and name its folder: embeddings:<folder>"
         ) from error
 
 
@@ -178,10 +178,10 @@ class EmbeddingTable:
 
 
 def read_embeddings(references: Sequence[str]) -> np.ndarray:
-    """The vectors, float32 [n, D], that `table.parquet::id` references stand for.
+    """The vectors, float32 [n, D], of `table.parquet::id` references.
 
     Raises:
-        DataError: not such a reference, a table that cannot be read, ids that are not in it (names the first five), or
+        DataError: another kind of reference, an unreadable table, ids that the table lacks (names the first five), or
             tables of different widths.
     """
     import numpy as np
@@ -192,7 +192,7 @@ def read_embeddings(references: Sequence[str]) -> np.ndarray:
         if match is None:
             raise DataError(
                 f"{reference[:80]!r}: not an embedding (table.parquet::id); encode a corpus of embeddings "
-                "(embeddings:<folder>), or name the model that reads texts and pictures: --set backbone_checkpoint=..."
+                "(embeddings:<folder>), or name the model that reads texts and images: --set backbone_checkpoint=..."
             )
         wanted.setdefault(Path(match["table"]), []).append((position, match["id"]))
     found = np.empty((0, 0), dtype=np.float32)
@@ -219,7 +219,7 @@ def _table(path: Path) -> EmbeddingTable:
 
 @lru_cache(maxsize=TABLES_HELD)
 def _read_table(path: Path, mtime_ns: int, size: int) -> EmbeddingTable:
-    """A table is decoded once, however many batches ask for its rows.
+    """Decodes a table, once for all batches that read its rows.
 
     Raises:
         DataError: not parquet, without the two columns, ids that repeat, vectors of unequal length or not finite.
@@ -244,7 +244,7 @@ def _read_table(path: Path, mtime_ns: int, size: int) -> EmbeddingTable:
     rows = {row_id: row for row, row_id in enumerate(ids)}
     if len(rows) != len(ids):
         twice = next(row_id for row, row_id in enumerate(ids) if rows[row_id] != row)
-        raise DataError(f"{path}: id {twice} comes more than once; ids must be distinct")
+        raise DataError(f"{path}: id {twice} occurs more than once; ids must be distinct")
     return EmbeddingTable(path, rows, np.concatenate([vectors for _, vectors in parts]))
 
 

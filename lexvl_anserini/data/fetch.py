@@ -14,7 +14,7 @@ from hashlib import md5
 from pathlib import Path
 
 from lexvl_anserini.errors import DataError
-from lexvl_anserini.files import publish, told_about_disk
+from lexvl_anserini.files import disk_errors, publish
 
 log = logging.getLogger(__name__)
 
@@ -55,12 +55,12 @@ TIMEOUT_S = 10
 
 
 def fetch_beir(name: str, root: Path) -> Path:
-    """Fetches a BEIR data set into `root/beir` and returns its folder `root/beir/<name>`.
+    """Fetches a BEIR dataset into `root/beir` and returns its folder `root/beir/<name>`.
 
-    The folder gets its name only when the archive's checksum was right and every file is unpacked.
+    The folder gets its name only after the archive's checksum is verified and every file is unpacked.
 
     Raises:
-        DataError: the network refuses or the archive is damaged; says what to put where by hand.
+        DataError: the download fails or the archive is damaged; says which files to put where by hand.
         ArtefactError: the disk is full or the data folder cannot be written.
     """
     target = root / "beir" / name.split("/")[0]
@@ -68,7 +68,7 @@ def fetch_beir(name: str, root: Path) -> Path:
         raise DataError(f"{target}: no corpus.jsonl in it; complete the folder, or move it away to fetch it again")
     url, checksum = archive_of(name)
     log.info("fetching %s into %s", url, target)
-    with told_about_disk(target):
+    with disk_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         part = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent))
         try:
@@ -84,7 +84,7 @@ def fetch_beir(name: str, root: Path) -> Path:
 
 
 def archive_of(name: str) -> tuple[str, str]:
-    """Address and MD5 of a BEIR data set's archive, as ir_datasets lists them."""
+    """Address and MD5 of a BEIR dataset's archive, as ir_datasets lists them."""
     from ir_datasets.util import DownloadConfig
 
     row = DownloadConfig.context("beir").contents()[BEIR_ARCHIVES[name]]

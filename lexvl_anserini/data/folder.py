@@ -1,4 +1,4 @@
-"""A folder of one's own: text files, images, images with captions, or BEIR's layout; images may be in a tar instead."""
+"""A user's own folder or tar as a dataset: text files, images, images with captions, or BEIR's layout."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ log = logging.getLogger(__name__)
 
 TEXT_SUFFIX = ".txt"
 
-# Kinds of files named in the line that tells what is left out.
+# Kinds of skipped files that the log names.
 NAMED = 5
 
 
 class Files(NamedTuple):
-    """What is below a folder or in a tar.
+    """The files below a folder or in a tar.
 
     where  the folder or tar
-    names  its files in the order of their paths, captions of pictures left out
-    refer  from a name to how the file is referred to
-    read   from a name to its bytes
-    has    whether there is a file of a name
+    names  its files in the order of their paths, without captions of images
+    refer  from a name to the reference of the file: its path, or `archive.tar::member`
+    read   from a name to the bytes of the file
+    has    whether a file of a name exists
     """
 
     where: Path
@@ -46,18 +46,18 @@ class Files(NamedTuple):
 
 
 def load_folder(ref: CorpusRef) -> Dataset:
-    """Loads `folder:<path>`, the path being a folder or an uncompressed tar of one.
+    """Loads `folder:<path>`; the path is a folder or an uncompressed tar of a folder.
 
     A folder with a `corpus.jsonl` is read in BEIR's layout. Otherwise every image and every `.txt` file below it is a
-    document, in the order of their paths: an image is named by its path, with the text of `<same name>.txt` as its
-    caption if there is one; a text is named by its path without the suffix. Hidden files are left out; how many files
-    of other kinds there are is logged.
+    document, in the order of their paths. The id of an image is its path, and its caption is the text of
+    `<same name>.txt` if that file exists; the id of a text is its path without the suffix. Hidden files are skipped;
+    the log says how many files of other kinds are skipped.
 
-    The default direction is text-to-image if the first of its files is an image, else (and in BEIR's layout)
+    The default direction is text-to-image if the first file is an image, else (and in BEIR's layout)
     text-to-text.
 
     Raises:
-        UsageError: no path, or a direction it does not have.
+        UsageError: the name has no path, or the direction is another one.
         DataError: no such folder or tar, nothing to read in it, or a split of a folder that has none.
     """
     path = ref.name.partition(":")[2]
@@ -85,7 +85,7 @@ def load_folder(ref: CorpusRef) -> Dataset:
 
 
 def read_files(files: Files, escape_ids: bool = False, images_expected: bool = False) -> Iterator[Document]:
-    """Streams images and texts; where images are expected, the first text that is no image's caption is logged.
+    """Streams images and texts; where images are expected, logs the first text that is not the caption of an image.
 
     Raises:
         DataError: a file name that cannot be an id, or a text that cannot be read or is not UTF-8.
@@ -101,13 +101,13 @@ def read_files(files: Files, escape_ids: bool = False, images_expected: bool = F
         elif _is_read(name):
             if images_expected and not stray:
                 stray = True
-                _log_once(f"{where}: a text without a picture of its name; it is a document of its own")
+                _log_once(f"{where}: a text without an image of its name; it is a document of its own")
             yield Document(_checked_name(name[: -len(TEXT_SUFFIX)], where, escape_ids), text=_read_text(files, name))
         else:
             left_out[_suffix(name) or "no suffix"] += 1
     if left_out:
         kinds = ", ".join(f"{count:,} {suffix}" for suffix, count in left_out.most_common(NAMED))
-        _log_once(f"{files.where}: left out, neither picture nor text: {left_out.total():,} ({kinds})")
+        _log_once(f"{files.where}: skipped, neither image nor text: {left_out.total():,} ({kinds})")
 
 
 # --- where files are ------------------------------------------------------------------------------------------------
@@ -159,12 +159,12 @@ def _names_in(members: Iterable[str]) -> Iterator[str]:
 
 
 def _to_read(entry: os.DirEntry[str]) -> bool:
-    """A file, or a broken link: reading it raises, and nothing is left out silently."""
+    """True for a file, and for a broken link: reading the link raises, so that nothing is skipped silently."""
     return entry.is_file() or (entry.is_symlink() and not entry.is_dir())
 
 
 def _path_order(entry: os.DirEntry[str]) -> str:
-    """A folder's own slash takes part, so that nested sorting equals sorting whole paths."""
+    """The sort key: a folder's name with its slash, so that nested sorting equals sorting whole paths."""
     return entry.name + "/" if entry.is_dir(follow_symlinks=False) else entry.name
 
 
@@ -184,7 +184,7 @@ def _is_read(name: str) -> bool:
 
 
 def _captions(image: str) -> tuple[str, str]:
-    """Where an image's caption may be: `a.txt` or `a.jpg.txt` for `a.jpg`."""
+    """The names that an image's caption may have: `a.txt` or `a.jpg.txt` for `a.jpg`."""
     return str(PurePosixPath(image).with_suffix(TEXT_SUFFIX)), image + TEXT_SUFFIX
 
 
@@ -213,7 +213,7 @@ def _read_text(files: Files, name: str) -> str:
 
 @cache
 def _log_once(message: str) -> None:
-    """A corpus is read several times, which is not worth telling as often."""
+    """Logs a message once, although a corpus is read several times."""
     log.info("%s", message)
 
 

@@ -1,4 +1,4 @@
-"""Where the image files of a corpus are: folders and tar archives, looked through in order."""
+"""Finds the image files of a corpus in folders and tar archives."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NAMED = 5
 
 
 class _Found(NamedTuple):
-    """A file of a source: the folder it is in, from the source's own name on, and how it is referred to."""
+    """A file of a source: its folder, which begins with the source's own name, and its reference."""
 
     folder: str
     reference: str
@@ -33,18 +33,18 @@ def references(
 ) -> dict[str, str]:
     """File name -> path or `archive.tar::member`, for every file.
 
-    Files are looked for in each source: at its top, one folder further down, or anywhere in an archive. A file
-    `val2014/x.jpg` is one in a folder `val2014`; or else one named `x.jpg`, as images are often put into one folder,
-    unless that is in a folder of another part of the corpus, or there are several files `x.jpg` here or there.
+    Each source is searched: a folder and the folders directly in it, or all of an archive. The file `val2014/x.jpg` is
+    a file `x.jpg` in a folder `val2014`. Because users often put all images into one folder, a file `x.jpg` elsewhere
+    matches too, unless its folder is another part of the corpus, or the corpus or the source has several `x.jpg`.
 
     Args:
-        files: as the corpus names them, with or without a folder.
-        sources: folders and archives; the first that has a file counts.
+        files: names in the corpus, with or without a folder.
+        sources: folders and archives; the first source that has a file provides it.
         what: the corpus, for the error.
-        folders: of the corpus, besides those that the files name.
+        folders: further folders of the corpus, besides those in the names of `files`.
 
     Raises:
-        DataError: files that are in none of the sources; names the first five.
+        DataError: no source has some of the files; names the first five.
     """
     parts = {*folders, *(_last(file.rpartition("/")[0]) for file in files)} - {""}
     wanted = Counter(map(_last, files))
@@ -68,7 +68,7 @@ def references(
 
 
 def _in_its_folder(file: str, here: Sequence[_Found]) -> _Found | None:
-    """Of files of its name, the first in a folder that ends as the file's does."""
+    """The first file of that name whose folder ends in the folder that the corpus names."""
     folder = file.rpartition("/")[0]
     return next((one for one in here if not folder or f"/{one.folder}".endswith(f"/{folder}")), None)
 
@@ -76,13 +76,13 @@ def _in_its_folder(file: str, here: Sequence[_Found]) -> _Found | None:
 def _in_any_folder(
     file: str, here: Sequence[_Found], wanted: Mapping[str, int], parts: Collection[str]
 ) -> _Found | None:
-    """The only file of its name, if no other is wanted by that name and its folder is no other part of the corpus."""
+    """The only file of its name, if the corpus has one file of that name and the folder is not another of its parts."""
     alone = wanted[_last(file)] == len(here) == 1
     return here[0] if alone and _last(here[0].folder) not in parts else None
 
 
 def _names(source: Path) -> Mapping[str, list[_Found]]:
-    """Name without its folder -> the files of that name in a source, those nearest to its top first."""
+    """Name without its folder -> the files of that name in a source, the least nested first."""
     if source.is_dir():
         listed = {name: str(source / name) for name in _listing(source)}
     else:

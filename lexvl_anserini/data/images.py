@@ -1,10 +1,10 @@
-"""Pictures from wherever they are: files, members of tar archives, PIL images; decoded beside the consumer.
+"""Images from files, members of tar archives and PIL images, decoded in threads ahead of the consumer.
 
-What comes out is always RGB, 8 bits, upright:
+The result is always RGB, 8 bits, upright:
 
 - EXIF orientation is applied.
 - Alpha is dropped, as `convert("RGB")` does and the reference implementations do; `background` composites instead.
-- Palettes, CMYK and the like are converted by Pillow; of an animation the first frame counts.
+- Pillow converts palettes, CMYK and other modes; an animation gives its first frame.
 - 16-bit greyscale keeps its upper eight bits; 32-bit integers count as 16-bit if one is above 255, floats as 0 to 255.
 """
 
@@ -34,30 +34,30 @@ if TYPE_CHECKING:
 
     Reference = str | Path | Image
 
-# A picture with more pixels is refused before it is decoded: it would take 3 bytes for each.
+# An image with more pixels raises an error before it is decoded: it would take 3 bytes per pixel.
 MAX_PIXELS = 80_000_000
 
-# Decoded pictures waiting for the consumer, per worker.
+# Decoded images that wait for the consumer, per worker.
 AHEAD = 2
 
 # The policies for images that cannot be read, see `OnError`.
 ON_ERROR = ("fail", "skip")
 
-# The EXIF tag that tells how the camera was held.
+# The EXIF tag of the orientation.
 _ORIENTATION = 0x0112
 
 _MEMBER = re.compile(r"(?P<archive>.+?\.tar)::(?P<member>.+)", re.IGNORECASE | re.DOTALL)
 
 _NUMBER = re.compile(r"\d+")
 
-# Pillow's names of the formats that are read, the frequent ones first; TGA is last, for it has no mark to know it by.
-# EPS and the like are not among them: they are programs, which Pillow hands to another program to run.
+# Pillow's names of the formats that are read, the frequent ones first; TGA is last, because it has no signature.
+# EPS and similar formats are missing: such files are programs, which Pillow runs in another program.
 FORMATS = (
     *("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000", "MPO", "DIB", "ICO", "DDS", "BLP"),
     *("PCX", "PSD", "QOI", "SGI", "TGA"),
 )
 
-# What Pillow's decoders raise for files that are not what they seem (`NotImplementedError` is a `RuntimeError`).
+# What Pillow's decoders raise for damaged files (`NotImplementedError` is a `RuntimeError`).
 _BROKEN = (
     *(OSError, SyntaxError, ValueError, EOFError, struct.error, OverflowError, IndexError, KeyError, TypeError),
     RuntimeError,
@@ -65,7 +65,7 @@ _BROKEN = (
 
 
 class ReadImage(NamedTuple):
-    """A picture (or what `prepare` made of it), with its position among the references, from 0."""
+    """An image (or the result of `prepare` for it), with its position among the references, from 0."""
 
     position: int
     value: Any
@@ -83,8 +83,8 @@ class Skipped(NamedTuple):
 class OnError:
     """The policy for images that cannot be read, and the images that it skipped.
 
-    policy   "fail": the first such image raises; "skip": it is left out and listed
-    skipped  the images left out, in the order in which they were found
+    policy   "fail": the first such image raises; "skip": such images are skipped and listed
+    skipped  the skipped images, in the order of their positions
 
     Raises:
         UsageError: another policy.
@@ -119,27 +119,27 @@ FAIL = OnError("fail")
 def open_image(
     reference: Reference, background: tuple[int, int, int] | None = None, max_pixels: int = MAX_PIXELS
 ) -> Image:
-    """Decodes a picture.
+    """Decodes an image.
 
     Args:
         reference: a path, `archive.tar::member`, or a PIL image (which is not changed).
-        background: RGB of what shows through transparent parts; None drops the alpha channel.
-        max_pixels: width times height above which a picture is refused.
+        background: RGB behind transparent pixels; None drops the alpha channel.
+        max_pixels: width times height above which an image raises an error.
 
     Returns:
         An upright PIL image, mode RGB.
 
     Raises:
-        DataError: no such file, not a picture, cut off, or too large; names the file.
+        DataError: no such file, not an image, cut off, or too large; names the file.
     """
     import PIL.Image
 
     if isinstance(reference, PIL.Image.Image):
         where = f"PIL image {getattr(reference, 'filename', '')}".strip()
-        with _told(where):
+        with _decoder_errors(where):
             return _decoded(reference, where, background, max_pixels)
     where = str(reference)
-    with _told(where), open_source(where) as source, _opened(source, where) as image:
+    with _decoder_errors(where), open_source(where) as source, _opened(source, where) as image:
         return _decoded(image, where, background, max_pixels)
 
 
@@ -152,9 +152,9 @@ def image_suffixes() -> frozenset[str]:
 
 
 class ImageReader:
-    """Pictures in the order of their references; iterate once. See `read_images`.
+    """Images in the order of their references; can be iterated once. See `read_images`.
 
-    read     how many came out so far
+    read     number of images so far
     """
 
     def __init__(
@@ -186,7 +186,7 @@ class ImageReader:
         self._stream.close()
 
     def _run(self, references: Iterator[Reference]) -> Generator[ReadImage, None, None]:
-        """Keeps `AHEAD` pictures per worker under way, never more."""
+        """Decodes at most `AHEAD` images per worker ahead of the consumer."""
         waiting: deque[tuple[int, Reference, Future[Any]]] = deque()
         pool = ThreadPoolExecutor(self._workers, thread_name_prefix="images")
         failure: Exception | None = None
@@ -199,7 +199,7 @@ class ImageReader:
                         reference = next(references)
                     except StopIteration:
                         more = False
-                    except Exception as problem:  # told after the pictures that came before it
+                    except Exception as problem:  # raised after the images before it
                         failure, more = problem, False
                     else:
                         waiting.append((position, reference, pool.submit(self._one, reference)))
@@ -220,7 +220,7 @@ class ImageReader:
             yield ReadImage(position, value)
 
     def _one(self, reference: Reference) -> Any:
-        """A picture, prepared, or the error that kept it from being read (an error of `prepare` is raised)."""
+        """An image, prepared, or the error if it cannot be read; an error of `prepare` is raised."""
         try:
             image = open_image(reference)
         except DataError as problem:
@@ -234,10 +234,10 @@ def read_images(
     on_error: OnError = FAIL,
     prepare: Callable[[Image], Any] | None = None,
 ) -> ImageReader:
-    """Decodes pictures in threads beside the consumer, a few ahead of it, in order; memory does not grow.
+    """Decodes images in threads, a few ahead of the consumer, in order; memory does not grow.
 
     Args:
-        references: paths, `archive.tar::member`, PIL images; taken as they are needed.
+        references: paths, `archive.tar::member`, PIL images; read when they are needed.
         workers: threads; default one per usable core.
         on_error: raises at the first unreadable image, or skips and lists it.
         prepare: called in the workers, for instance to resize into an array.
@@ -257,10 +257,10 @@ def usable_cores() -> int:
 
 
 def open_source(where: str) -> BinaryIO:
-    """The bytes of a picture that is a path or `archive.tar::member`.
+    """Opens an image's file, or its member of an archive (`archive.tar::member`), as bytes.
 
     Raises:
-        DataError: it is not there.
+        DataError: it does not exist or cannot be read.
     """
     if match := _MEMBER.fullmatch(where):
         return io.BytesIO(open_archive(Path(match["archive"]).expanduser()).read(match["member"]))
@@ -273,7 +273,7 @@ def open_source(where: str) -> BinaryIO:
 
 @cache
 def _without_warnings_of_bombs() -> None:
-    """Pillow warns of large pictures on its own account, from another size on; a filter of the user's still counts."""
+    """Silences Pillow's own warning about large images, which has another limit; the user's filters take precedence."""
     import PIL.Image
 
     warnings.filterwarnings("ignore", category=PIL.Image.DecompressionBombWarning, append=True)
@@ -298,9 +298,9 @@ def _opened(source: BinaryIO, where: str) -> Image:
         source.seek(0)
         start = source.read(8)
         found = f"it begins with {start!r}" if start else "it is empty"
-        raise DataError(f"{where}: not a picture of a known format ({found})") from problem
+        raise DataError(f"{where}: not an image of a known format ({found})") from problem
     except (PIL.Image.DecompressionBombError, PIL.Image.DecompressionBombWarning) as problem:
-        # Pillow refuses the largest before their size can be asked for, and tells the number of pixels.
+        # Pillow refuses the largest images before their size is known; its message has the number of pixels.
         number = _NUMBER.search(str(problem))
         pixels = f"{int(number[0]):,} pixels" if number else str(problem)
         limit = min(MAX_PIXELS, PIL.Image.MAX_IMAGE_PIXELS or MAX_PIXELS)
@@ -308,20 +308,20 @@ def _opened(source: BinaryIO, where: str) -> Image:
 
 
 def _too_large(where: str, found: str, limit: int) -> str:
-    return f"{where}: {found}, more than the limit of {limit:,}; scale the picture down"
+    return f"{where}: {found}, more than the limit of {limit:,}; scale the image down"
 
 
 @contextmanager
-def _told(where: str) -> Iterator[None]:
-    """Turns what decoders raise into one line that begins with the file's name."""
+def _decoder_errors(where: str) -> Iterator[None]:
+    """Turns errors of decoders into an error of one line that begins with the file's name."""
     try:
         yield
     except _BROKEN as problem:
-        raise DataError(f"{where}: a damaged or cut off picture ({problem})") from problem
+        raise DataError(f"{where}: a damaged or cut off image ({problem})") from problem
 
 
 def _decoded(image: Image, where: str, background: tuple[int, int, int] | None, max_pixels: int) -> Image:
-    """Many pictures are opened but not decoded yet: their size is looked at first."""
+    """Decodes an opened image, after a check of its size: opening alone decodes nothing."""
     width, height = image.size
     if width * height > max_pixels:
         raise DataError(_too_large(where, f"{width}x{height} pixels", max_pixels))
@@ -341,7 +341,7 @@ def _upright_rgb(image: Image, background: tuple[int, int, int] | None) -> Image
 
 
 def _upright(image: Image) -> Image:
-    """EXIF orientation applied; EXIF data that cannot be read says nothing."""
+    """The image with EXIF orientation applied; unreadable EXIF data is ignored."""
     from PIL import ImageOps
 
     try:

@@ -1,6 +1,6 @@
 """Karpathy's `dataset_*.json`: images with their split and captions, read one at a time.
 
-The file of COCO has 144 MB, most of it tokens nobody needs: its list is decoded element by element.
+The file of COCO has 144 MB, most of it tokens that are not used: its list is decoded element by element.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def read_karpathy(
     if not there:
         raise DataError(f"{path}: no image in it")
     if splits is not None and not there & splits:
-        told = " or ".join(map(repr, sorted(splits)))
-        raise DataError(f"{path}: no image of split {told}; splits there: {', '.join(sorted(there))}")
+        wanted = " or ".join(map(repr, sorted(splits)))
+        raise DataError(f"{path}: no image of split {wanted}; splits there: {', '.join(sorted(there))}")
 
 
 def _image(record: dict[str, Any], split: str, where: str, escape_ids: bool) -> CaptionedImage:
@@ -102,7 +102,7 @@ def _string(record: dict[str, Any], key: str, where: str) -> str:
 
 
 def _elements(path: Path) -> Iterator[Any]:
-    """The elements of the list `images`, wherever in the object it stands."""
+    """The elements of the list `images`, at any place in the object."""
     text = _text(path)
     decoder = json.JSONDecoder()
     try:

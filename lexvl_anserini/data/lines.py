@@ -21,7 +21,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Line(NamedTuple):
-    """One line without its end; `where` is what an error about it begins with."""
+    """One line without its end; an error about the line begins with `where`."""
 
     path: Path
     number: int
@@ -34,7 +34,7 @@ class Line(NamedTuple):
 
 
 def plain_suffix(path: Path) -> str:
-    """The suffix that tells the format: `.jsonl` of `queries.jsonl.gz`."""
+    """The suffix of the format: `.jsonl` of `queries.jsonl.gz`."""
     return Path(path.name.removesuffix(".gz")).suffix.lower()
 
 
@@ -45,7 +45,7 @@ def _open(path: Path) -> BinaryIO:
 def read_lines(path: Path) -> Iterator[Line]:
     """Lines that are not blank, numbered from 1; a byte order mark and carriage returns are dropped.
 
-    Only a line feed ends a line: U+2028 and its like are part of texts.
+    Only a line feed ends a line: U+2028 and similar characters are part of texts.
 
     Raises:
         DataError: the file cannot be opened, or is a damaged gzip file.
@@ -86,8 +86,8 @@ def parse_object(line: Line) -> dict[str, Any]:
     r"""The line as one JSON object.
 
     A lone surrogate (`"\ud83d"`, half of a character outside the basic plane, left by tools that cut texts by
-    UTF-16 units) becomes U+FFFD: no tokenizer, index or UTF-8 file could hold it, and refusing a whole corpus for one
-    broken emoji would help nobody.
+    UTF-16 units) becomes U+FFFD: no tokenizer, index or UTF-8 file can hold it, and one broken emoji is no reason to
+    refuse a whole corpus.
 
     Raises:
         DataError: not UTF-8, not JSON, or not an object.
@@ -95,7 +95,7 @@ def parse_object(line: Line) -> dict[str, Any]:
     try:
         record = orjson.loads(line.data)
     except orjson.JSONDecodeError:
-        # orjson refuses lone surrogates; the standard library keeps them and tells better what is malformed.
+        # orjson refuses lone surrogates; the standard library keeps them and has better messages about malformed JSON.
         try:
             record = whole_characters(json.loads(decode(line)))
         except (ValueError, RecursionError) as problem:

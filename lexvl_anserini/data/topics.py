@@ -1,4 +1,4 @@
-"""Topics and judgements from files, whatever data set they belong to."""
+"""Reads topics and judgements from files in BEIR's and TREC's formats, for any dataset."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lexvl_anserini.records import Qrel, Topic
 
 TOPIC_FORMATS = ".tsv or .txt (query_id, tab, text) or .jsonl (BEIR queries), each also as .gz"
 
-# How files are called that somebody may take for one of topics; no data set's name ends so.
+# Suffixes of files that a user may name as topics; no dataset's name ends in one.
 _FILE_SUFFIXES = frozenset({".csv", ".gz", ".json", ".jsonl", ".tsv", ".txt"})
 
 _INTEGER = re.compile(r"[+-]?[0-9]+")
@@ -21,10 +21,10 @@ _QRELS_HEADER = ("query-id", "corpus-id", "score")
 
 
 def is_file_of_topics(name: str) -> bool:
-    """Whether a name of topics is that of a file rather than of a dataset.
+    """Whether the name of topics is a file instead of a dataset.
 
     Raises:
-        DataError: a file's name, and no such file.
+        DataError: the name has the suffix of a file, and the file does not exist.
     """
     if Path(name).is_file():
         return True
@@ -60,7 +60,7 @@ def read_topics(path: Path, escape_ids: bool = False) -> Iterator[Topic]:
 def read_qrels(path: Path, escape_ids: bool = False) -> Iterator[Qrel]:
     """Streams the judgements of a file: BEIR's TSV with or without header, or TREC's four columns.
 
-    Ids with white space can only be told apart where tabs separate the columns.
+    Ids may contain white space only where tabs separate the columns.
 
     Raises:
         DataError: a malformed line, a relevance that is no integer, or no judgement at all.

@@ -265,9 +265,9 @@ PACKAGED: Mapping[str, Packaged] = {name: place for card in CARDS.values() for n
 # The encoder where none is named: of corpora with images, and of texts.
 DEFAULT_IMAGE_ENCODER = "vdr-crossmodal"
 DEFAULT_ENCODER = "vdr"
-# Corpora of photos that use the demo checkpoints where none is named. Those were trained on drawings only, which
-# `encode` warns about.
-TRIED_ON = frozenset({"flickr8k"})
+# Families of photo corpora whose default is a demo checkpoint. Demo checkpoints are trained on drawings only; `encode`
+# warns about that.
+DEMO_CHECKPOINT_FAMILIES = frozenset({"flickr8k"})
 
 
 def card_of(name: str) -> Card:
@@ -288,7 +288,7 @@ def default_encoder(corpus: str, direction: str, encoder: str | None = None) -> 
     """
     named = encoder or (DEFAULT_ENCODER if direction == "text-to-text" else DEFAULT_IMAGE_ENCODER)
     family = corpus.split("/")[0]
-    demo = family == "demo" or (family in TRIED_ON and direction != "text-to-text")
+    demo = family == "demo" or (family in DEMO_CHECKPOINT_FAMILIES and direction != "text-to-text")
     return named, CARDS[named].demo_checkpoint if demo and named in CARDS else None
 
 

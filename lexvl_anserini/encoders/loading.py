@@ -158,7 +158,7 @@ def load_encoder_of(
     model = load_encoder(ref.name, checkpoint or ref.checkpoint, tokenizer, backbone_config, device, **options)
     found = model.checkpoint_digest
     if "backbone_checkpoint" in options and "backbone_checkpoint" not in ref.options:
-        # Vectors were read from the corpus; now texts and pictures are to be encoded, by a part the index knows not.
+        # The corpus provided vectors; now a backbone that the index does not name encodes texts and images.
         named = {"tokenizer": tokenizer, "backbone_config": backbone_config, **options, "backbone_checkpoint": None}
         found = digest_of(find_checkpoint(model.checkpoint) if model.checkpoint else None, other_parts(named))
     if found != ref.checkpoint_digest:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from lexvl_anserini.errors import ArtefactError
-from lexvl_anserini.files import exclusive, publish, read_json, sync_folder, told_about_disk, write_json
+from lexvl_anserini.files import disk_errors, exclusive, publish, read_json, sync_folder, write_json
 from lexvl_anserini.manifest import MANIFEST, Manifest
 from lexvl_anserini.vocabulary import VOCABULARY
 
@@ -73,7 +73,7 @@ def replaced(index: Path) -> Iterator[Path]:
         ArtefactError: the disk is full, the folder cannot be written, or another process is writing it.
     """
     part = index.with_name(index.name + ".part")
-    with told_about_disk(index), _held(part):
+    with disk_errors(index), _held(part):
         try:
             _clear(part)
             yield part

@@ -17,7 +17,7 @@ from lexvl_anserini.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.manifest import Manifest
 from lexvl_anserini.records import SCORE_LIMIT
 
-# The largest weight of an expanded query: 8 bits, as in other queries.
+# The largest weight of an expanded query: 8 bits, whatever the query bits of the index are; 8 is their default.
 LARGEST = 255
 
 VectorOf = Callable[[str], Mapping[str, int]]

@@ -1,4 +1,4 @@
-"""Index x topics -> ranked lists: topics are encoded as the index's manifest says, refined, and searched."""
+"""`search_index` and what it is made of: opens the index and its encoder, then encodes, refines and searches topics."""
 
 from __future__ import annotations
 

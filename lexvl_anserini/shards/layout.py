@@ -1,4 +1,4 @@
-"""Shards: encoded documents as bytes on disk, deterministic, one file each."""
+"""The formats of shard files: their names, their fields, and a writer per kind and format."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from lexvl_anserini.errors import UsageError
 from lexvl_anserini.files import packed, sync_to
 from lexvl_anserini.vocabulary import Vocabulary
 
-# Documents per shard: what is encoded again, at most, after a kill, and what is held in memory at once.
+# Documents per shard: the most that a killed command encodes again, and the most in memory at once.
 SHARD_SIZE = 4096
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How shards lie on disk.
+    """How shards are stored on disk.
 
     shard_format  jsonl (Anserini's JsonVectorCollection) or parquet (4 to 5 times smaller); dense shards are parquet
     compress      gzip the jsonl
@@ -42,11 +42,11 @@ class Layout:
             raise UsageError(f"shard size {self.shard_size}: expected at least 1")
 
     def to_json(self) -> dict[str, Any]:
-        """For the manifest; metadata only if stored, so that folders from before that option are the same making."""
+        """For the manifest; metadata only if stored, so that the request of older folders stays the same."""
         return {key: value for key, value in asdict(self).items() if key != "metadata" or value}
 
     def of_kind(self, kind: str) -> Layout:
-        """The layout as far as shards of that kind can have it: dense ones are parquet, text ones jsonl."""
+        """The layout for shards of that kind: dense shards are always parquet, text shards always jsonl."""
         shard_format = {"dense": "parquet", "text": "jsonl"}.get(kind, self.shard_format)
         return replace(self, shard_format=shard_format, compress=self.compress and shard_format == "jsonl")
 
@@ -56,16 +56,17 @@ class Layout:
 
 
 class Part(NamedTuple):
-    """One of several equal parts of a corpus, encoded apart from the others and merged when indexed.
+    """One of several equal parts of a corpus, encoded separately and merged when indexed.
 
-    number  from 0; of: how many parts there are
+    number  counts from 0
+    of      number of parts
     """
 
     number: int = 0
     of: int = 1
 
     def span(self, documents: int) -> tuple[int, int]:
-        """Position of its first document among all, and how many there are.
+        """The position of its first document in the corpus, and its number of documents.
 
         Raises:
             UsageError: no such part, or more parts than documents.
@@ -79,7 +80,7 @@ class Part(NamedTuple):
 
 
 class SkippedDocument(NamedTuple):
-    """A document that was left out because its picture could not be read."""
+    """A document that is skipped because its image cannot be read."""
 
     doc_id: str
     image: str
@@ -90,8 +91,9 @@ class Shard(NamedTuple):
     """Encoded documents on their way to disk.
 
     vectors   CSR [n, V] int64 (impact), float32 [n, D] (dense), None (text)
-    clipped   postings that quantising cut; dropped: those it rounded to 0
-    skipped   documents that are not in it
+    clipped   number of postings that quantising cut to the largest impact
+    dropped   number of weights that quantising rounded to 0
+    skipped   documents that the shard lacks
     metadata  of each document
     """
 
@@ -104,7 +106,7 @@ class Shard(NamedTuple):
     metadata: Sequence[Mapping[str, Any]] = ()
 
     def counts(self) -> dict[str, int]:
-        """Documents, skipped ones (if any), empty ones, postings and what quantising did."""
+        """Counts for the manifest: documents, skipped (if any), empty, postings, clipped, dropped, max_impact."""
         postings = np.diff(self.vectors.indptr) if hasattr(self.vectors, "indptr") else None
         documents = {"documents": len(self.ids), **({"skipped": len(self.skipped)} if self.skipped else {})}
         if postings is None:
@@ -120,7 +122,7 @@ class Shard(NamedTuple):
 
 
 def write_impact_jsonl(out: IO[bytes], shard: Shard, vocabulary: Vocabulary, layout: Layout) -> None:
-    """`{"id","contents","vector":{term:impact}}` per line, terms in the order of dimensions; `metadata` if wanted."""
+    """`{"id","contents","vector":{term:impact}}` a line, in the order of dimensions; `metadata` as the layout says."""
     terms = np.array(vocabulary.terms, dtype=object)
     vectors = shard.vectors
     for row, doc_id in enumerate(shard.ids):
@@ -137,7 +139,7 @@ def write_impact_jsonl(out: IO[bytes], shard: Shard, vocabulary: Vocabulary, lay
 
 
 def write_impact_parquet(out: IO[bytes], shard: Shard, vocabulary: Vocabulary, layout: Layout) -> None:
-    """Columns id, term list<uint32> (dimensions of vocab.txt), impact list<uint32>, and what else is wanted; zstd."""
+    """Columns id, term list<uint32> (dimensions of vocab.txt), impact list<uint32>, and optional ones; zstd."""
     import pyarrow as pa
 
     offsets = pa.array(shard.vectors.indptr, pa.int32())
@@ -150,7 +152,7 @@ def write_impact_parquet(out: IO[bytes], shard: Shard, vocabulary: Vocabulary, l
 
 
 def write_dense_parquet(out: IO[bytes], shard: Shard, vocabulary: Vocabulary | None, layout: Layout) -> None:
-    """Columns id, emb list<float32>, and what else is wanted; zstd."""
+    """Columns id, emb list<float32>, and optional ones; zstd."""
     import pyarrow as pa
 
     rows, width = shard.vectors.shape
@@ -160,19 +162,19 @@ def write_dense_parquet(out: IO[bytes], shard: Shard, vocabulary: Vocabulary | N
 
 
 def write_parquet(out: IO[bytes], columns: dict[str, Any], shard: Shard, layout: Layout) -> None:
-    """One row group of `columns`, with contents and metadata (JSON objects as strings) if wanted; zstd."""
+    """One row group of `columns`, with contents and metadata (JSON objects as strings) if the layout has them; zstd."""
     import pyarrow as pa
     from pyarrow import parquet
 
     if layout.contents:
         columns["contents"] = pa.array(shard.contents, pa.string())
     if layout.metadata:
-        columns["metadata"] = pa.array([orjson.dumps(dict(told)).decode() for told in shard.metadata], pa.string())
+        columns["metadata"] = pa.array([orjson.dumps(dict(entry)).decode() for entry in shard.metadata], pa.string())
     parquet.write_table(pa.table(columns), out, compression="zstd", row_group_size=len(shard.ids) or 1)
 
 
 def write_text_jsonl(out: IO[bytes], shard: Shard, vocabulary: Vocabulary | None, layout: Layout) -> None:
-    """`{"id","contents"}` per line: Anserini's JsonCollection; `metadata` if wanted."""
+    """`{"id","contents"}` per line: Anserini's JsonCollection; `metadata` as the layout says."""
     for row, (doc_id, text) in enumerate(zip(shard.ids, shard.contents, strict=True)):
         line: dict[str, Any] = {"id": doc_id, "contents": text}
         if layout.metadata:

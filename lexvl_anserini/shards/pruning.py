@@ -20,7 +20,7 @@ import orjson
 
 from lexvl_anserini.data.lines import parse_object, read_lines
 from lexvl_anserini.errors import UsageError
-from lexvl_anserini.files import exclusive, file_sha256, publish, told_about_disk, write_json
+from lexvl_anserini.files import disk_errors, exclusive, file_sha256, publish, write_json
 from lexvl_anserini.manifest import MANIFEST, Counts, Manifest, finished, read_manifest
 from lexvl_anserini.progress import Progress, silent
 from lexvl_anserini.queries.refine import heaviest
@@ -175,7 +175,7 @@ def new_folder(output: Path) -> Iterator[Path]:
         ArtefactError: the disk is full, the folder cannot be written, or another process is writing it.
     """
     part = output.with_name(output.name + ".part")
-    with told_about_disk(output):
+    with disk_errors(output):
         part.mkdir(parents=True, exist_ok=True)
         with exclusive(part):
             try:

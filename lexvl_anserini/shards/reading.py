@@ -1,6 +1,6 @@
-"""What engines read: the shards of an encoded corpus, checked against their manifest on the way in.
+"""Reads the shards of an encoded corpus for engines, and checks them against their manifest.
 
-Stock Anserini drops what it cannot read and returns 0; here every document, posting and byte is accounted for.
+Stock Anserini drops what it cannot read and returns 0; here every document, posting and byte is counted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lexvl_anserini.vocabulary import VOCABULARY, Vocabulary
 if TYPE_CHECKING:
     import numpy as np
 
-# Lucene keeps a term frequency, which is what holds an impact, in a signed 32-bit integer.
+# Lucene stores an impact as a term frequency, which is a signed 32-bit integer.
 MAX_IMPACT = 2**31 - 1
 
 PARQUET_BATCH = 4096
@@ -30,12 +30,12 @@ PARQUET_BATCH = 4096
 # Columns that shards may have besides ids and impacts.
 OPTIONAL = ("contents", "metadata")
 
-# Of JSON lines that travel together.
+# Bytes of JSON lines that one call passes to Java.
 PIECE_BYTES = 4 << 20
 
 
 class TextDocument(NamedTuple):
-    """What BM25 indexes."""
+    """A document for BM25."""
 
     doc_id: str
     contents: str
@@ -49,9 +49,9 @@ class DenseBatch(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """Documents as columns of little-endian bytes, ready to leave Python in one call.
+    """Documents as columns of little-endian bytes, which one call passes to Java.
 
-    Where a column of texts is followed by its ends (int32), text i lies before ends[i].
+    A column of texts is followed by its ends (int32): text i is the bytes ends[i - 1] (or 0) to ends[i].
 
     ids, id_ends            UTF-8
     ends                    int32 [n]: where each document's postings end
@@ -159,10 +159,10 @@ def read_shard(path: Path, vocabulary: Vocabulary) -> Iterator[ImpactDocument]:
 
 
 def shard_pieces(path: Path) -> Iterator[bytes | Columns]:
-    """The documents of one impact shard as they travel: whole lines of JSON, or columns. Nothing is looked at here.
+    """The documents of one impact shard in pieces for Java: whole lines of JSON, or columns; checks no values.
 
     Raises:
-        ArtefactError: it is no parquet.
+        ArtefactError: a parquet shard is not readable.
     """
     if path.suffix == ".parquet":
         yield from _columns(path)
@@ -176,7 +176,7 @@ def read_metadata(path: Path) -> Iterator[Mapping[str, Any]]:
     """The metadata of each document of a shard; empty for one without.
 
     Raises:
-        ArtefactError: it is no object.
+        ArtefactError: it is not an object.
     """
     if path.suffix == ".parquet":
         yield from _metadata_from_parquet(path)
@@ -229,7 +229,7 @@ def read_vectors(shards: Path, manifest: Manifest) -> Iterator[DenseBatch]:
 
 
 def read_ids(shards: Path, manifest: Manifest) -> Iterator[str]:
-    """Streams the ids only, whatever the shards hold."""
+    """Streams the document ids of shards of any kind."""
     for entry in manifest.shards:
         path = shards / entry["name"]
         if path.suffix == ".parquet":
@@ -248,7 +248,7 @@ def _checked_id(doc_id: Any, where: str) -> str:
     """The id of a document.
 
     Raises:
-        ArtefactError: it is no text, empty, or holds white space, which a run cannot hold.
+        ArtefactError: it is not a text, is empty, or contains white space, which a run cannot store.
     """
     if not isinstance(doc_id, str) or not doc_id or doc_id.split() != [doc_id]:
         raise ArtefactError(f"{where}: document id {doc_id!r}, expected a text without white space")
@@ -256,7 +256,7 @@ def _checked_id(doc_id: Any, where: str) -> str:
 
 
 def _json_rows(path: Path) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yields each JSON object of a shard and where it stands."""
+    """Yields each JSON object of a shard and its place, for errors."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as lines:
             for number, line in enumerate(lines, start=1):
@@ -270,7 +270,7 @@ def _json_rows(path: Path) -> Iterator[tuple[dict[str, Any], str]]:
 
 
 def _parquet_batches(path: Path, columns: list[str], optional: Sequence[str] = ()) -> Iterator[Any]:
-    """Record batches of the named columns, and of the optional ones that are there."""
+    """Record batches of the named columns, and of the optional columns that exist."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -332,7 +332,7 @@ def _object(metadata: Any, where: str) -> Mapping[str, Any]:
     """A document's metadata.
 
     Raises:
-        ArtefactError: it is no object.
+        ArtefactError: it is not an object.
     """
     if isinstance(metadata, str):
         metadata = orjson.loads(metadata)
@@ -363,12 +363,12 @@ def _columns(path: Path) -> Iterator[Columns]:
             if not (lengths.dtype.kind == values.dtype.kind == "i" or values.dtype.kind == "u"):
                 raise ArtefactError(f"{where}: {name} is missing or no list of integers; encode again")
             ends.append(np.cumsum(lengths, dtype="<i4").tobytes())
-            # Above 2^31 they turn negative, which is refused on the other side.
+            # Numbers above 2^31 become negative, which Java refuses.
             numbers.append(values.astype("<i4", copy=False).tobytes())
         if ends[0] != ends[1]:
             raise ArtefactError(f"{where}: term and impact lists differ in length, or are missing; encode again")
         ids = [_checked_id(doc_id, where) for doc_id in batch.column("id").to_pylist()]
-        # Texts one after the other, and their ends.
+        # Concatenated texts, and their ends.
         texts = [_utf8(batch.column(name).to_pylist()) if name in batch.schema.names else () for name in OPTIONAL]
         contents, metadata = (pair or (None, None) for pair in texts)
         yield Columns(*_utf8(ids), ends[0], numbers[0], numbers[1], *contents, *metadata)
@@ -376,7 +376,7 @@ def _columns(path: Path) -> Iterator[Columns]:
 
 
 def _utf8(values: list[Any]) -> tuple[bytes, bytes]:
-    """Texts one after the other and where each ends; what is no text goes over as JSON."""
+    """Concatenated texts and the end of each; a value that is not a text becomes JSON."""
     import numpy as np
 
     encoded = [value.encode() if isinstance(value, str) else _json(value) for value in values]
@@ -384,6 +384,6 @@ def _utf8(values: list[Any]) -> tuple[bytes, bytes]:
 
 
 def _json(value: Any) -> bytes:
-    """Metadata as an object without what is null; a map arrives as pairs."""
+    """Metadata as a JSON object without null values; a parquet map arrives as pairs."""
     pairs = dict(value or {})
     return orjson.dumps({key: item for key, item in pairs.items() if item is not None})

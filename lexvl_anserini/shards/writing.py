@@ -1,13 +1,13 @@
-"""Vectors on disk: deterministic shards, resumed where they stopped, with a manifest beside them.
+"""Encodes a corpus into a folder of shards with a manifest: deterministic, and resumable after a kill.
 
-    OUT/docs/shard-00000.jsonl   what stock Anserini indexes (it reads every file of its folder, hence `docs/`)
+    OUT/docs/shard-00000.jsonl   what stock Anserini indexes (it reads all files of a folder, hence `docs/`)
     OUT/vocab.txt                one term a line, in the order of dimensions (impact shards only)
-    OUT/skipped.jsonl            documents left out because their picture could not be read, if there are any
-    OUT/manifest.json            appears when everything is there; until then OUT/unfinished.json keeps the plan
+    OUT/skipped.jsonl            documents that are skipped because their image cannot be read, if there are any
+    OUT/manifest.json            written at the end; until then OUT/unfinished.json keeps the plan
 
-The plan is written first and removed last: a folder with neither plan nor manifest is not ours. A shard is written
-under a temporary name, recorded in the plan, then renamed: killed at any byte and started again, the same command
-leaves the same bytes and encodes no finished shard twice.
+The plan is written first and removed last: a folder with neither plan nor manifest belongs to something else. A shard
+is written under a temporary name, recorded in the plan, then renamed. A command that is killed at any byte and started
+again writes the same bytes and encodes no finished shard twice.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from lexvl_anserini.encoders.encoder import as_lexical, encode_inputs
 from lexvl_anserini.errors import ArtefactError, DataError
 from lexvl_anserini.files import (
     atomic_write,
+    disk_errors,
     exclusive,
     file_sha256,
     packed,
     publish,
     read_json,
-    told_about_disk,
     write_json,
 )
 from lexvl_anserini.manifest import MANIFEST, UNFINISHED, Counts, EncodedCorpus, Manifest, finished
@@ -56,14 +56,14 @@ log = logging.getLogger(__name__)
 
 SKIPPED = "skipped.jsonl"
 
-# What a shard's record counts and the manifest sums.
+# Counts of each shard that the manifest sums.
 COUNTED = ("documents", "skipped", "empty", "postings", "clipped", "dropped")
 
-# Documents that calibrate the quantiser: encoded once more than the rest, hence few.
+# Number of documents that calibrate the quantiser: few, because they are encoded twice.
 CALIBRATION_SAMPLE = 256
 CALIBRATION_SEED = 20240307
 
-# What decides the bytes of a shard besides our own code.
+# Packages whose versions decide the bytes of a shard.
 VERSIONED = ("lexvl-anserini", "numpy", "sentence-transformers", "tokenizers", "torch", "transformers")
 
 
@@ -127,7 +127,7 @@ def calibrated(
     """The quantiser with its document scale set from a sample of the whole corpus, if its scheme needs one.
 
     Raises:
-        DataError: no picture of the sample can be read.
+        DataError: no image of the sample can be read.
     """
     if model.kind != "impact":
         return quantiser
@@ -137,7 +137,7 @@ def calibrated(
     sample = calibration_sample(dataset.documents(), count)
     read, weights, skipped = encode_readable(sample, model, batch_size, on_error=on_error)
     if not read:
-        raise DataError(f"{dataset.name}: none of {len(sample)} pictures can be read; the first: {skipped[0].reason}")
+        raise DataError(f"{dataset.name}: none of {len(sample)} images can be read; the first: {skipped[0].reason}")
     return quantiser.calibrate(weights)
 
 
@@ -147,7 +147,7 @@ def for_model(quantiser: Quantiser, model: Encoder) -> Quantiser:
 
 
 def versions() -> dict[str, str]:
-    """Installed versions of what decides the bytes."""
+    """Installed versions of the packages that decide the bytes."""
     found = {}
     for package in VERSIONED:
         try:
@@ -166,7 +166,7 @@ def planned(
     batch_size: int,
     part: Part | None,
 ) -> Manifest:
-    """The manifest as far as it is known before anything is encoded."""
+    """The part of the manifest that is known before anything is encoded."""
     lexical = model.kind == "impact"
     vocabulary = as_lexical(model.document).vocabulary if lexical else None
     if vocabulary is not None and as_lexical(model.query).vocabulary.digest != vocabulary.digest:
@@ -193,13 +193,13 @@ def planned(
 
 
 def part_of_corpus(part: Part, documents: int) -> dict[str, Any]:
-    """The manifest's entry about a part; `documents` and `digest` beside it are of the whole corpus."""
+    """The manifest's entry of a part; `documents` and `digest` beside it describe the whole corpus."""
     first, count = part.span(documents)
     return {"part": {"id": part.number, "num": part.of, "first": first, "documents": count}}
 
 
 def circumstances(model: Encoder, batch_size: int) -> dict[str, str]:
-    """What decides the last bits of a model's weights besides versions: where and in what batches they are computed."""
+    """Device and batch size: besides versions, they decide the last bits of a model's weights."""
     device = getattr(model, "device", None)
     return {"device": device, "batch_size": str(batch_size)} if device and model.kind != "text" else {}
 
@@ -220,29 +220,29 @@ def write_impacts(
 
     Args:
         dataset: its documents are read three times: to check them, to calibrate, to encode.
-        output: a new folder, an unfinished one of the same making (resumed), or a finished one (left as it is, unless
-            a shard is missing or cut: then that one is encoded again).
-        quantiser: of lexical models; default documents calibrated to 8 bits, queries up to 8 bits.
+        output: a new folder, an unfinished one of the same request (resumed), or a finished one (unchanged, except that
+            missing or incomplete shards are encoded again).
+        quantiser: for lexical models; the default calibrates documents to 8 bits and gives queries up to 8 bits.
         batch_size: texts per forward pass; never crosses a shard.
-        overwrite: replace shards of another making.
+        overwrite: replace shards of another request.
         progress: called with the number of documents just done.
-        on_error: of pictures that cannot be read: "fail", or "skip" (left out, counted, listed in skipped.jsonl).
-        part: encode only this part of the corpus. Parts share the scale that the whole corpus' sample gives, so that
+        on_error: for images that cannot be read: "fail", or "skip" (skipped, counted, listed in skipped.jsonl).
+        part: encode only this part of the corpus. All parts use the scale from the sample of the whole corpus, so that
             they can be merged.
 
     Returns:
-        The manifest; its counts are of documents in = documents out + skipped.
+        The manifest; its counts of documents and of skipped ones sum to the documents of the corpus or part.
 
     Raises:
         UsageError: another `on_error`, or no such part.
-        DataError: the corpus is malformed, empty, or an id comes twice.
+        DataError: the corpus is malformed or empty, or an id occurs twice.
         ArtefactError: the output holds something else, the disk is full, or the corpus changed meanwhile.
     """
     policy = OnError(on_error)
     layout = (layout or Layout()).of_kind(model.kind)
     summary = check_corpus(dataset.documents, dataset.name)
     plan = planned(dataset, summary, model, quantiser or Quantiser(), layout, batch_size, part)
-    with told_about_disk(output):
+    with disk_errors(output):
         output.mkdir(parents=True, exist_ok=True)
     with exclusive(output):
         found = previous(output, plan, overwrite, on_error)
@@ -258,7 +258,7 @@ def write_impacts(
             ready = calibrated(quantiser or Quantiser(), dataset, summary.documents, model, batch_size, policy)
             plan = replace(plan, quantiser=ready.to_json() if model.kind == "impact" else {})
             write_json(output / UNFINISHED, plan.to_json())
-        with told_about_disk(output):
+        with disk_errors(output):
             (output / "docs").mkdir(exist_ok=True)
         if model.kind == "impact":
             as_lexical(model.document).vocabulary.write(output / VOCABULARY)
@@ -267,10 +267,10 @@ def write_impacts(
 
 
 def previous(output: Path, plan: Manifest, overwrite: bool, on_error: str = "fail") -> Manifest | None:
-    """What an earlier call left in `output`: None if nothing (or it was cleared), else its manifest or plan.
+    """The manifest or plan of an earlier call in `output`; None for an empty folder, or one that this call clears.
 
     Raises:
-        ArtefactError: encoded documents of another making, and not told to overwrite; or a folder that is not ours.
+        ArtefactError: the folder holds shards of another request and `overwrite` is False, or something else.
     """
     names = {path.name for path in output.iterdir()}
     state = next((name for name in (MANIFEST, UNFINISHED) if name in names), None)
@@ -298,7 +298,7 @@ def previous(output: Path, plan: Manifest, overwrite: bool, on_error: str = "fai
 
 
 def clear(output: Path) -> None:
-    """Removes what encode writes; what is left of half a clearing looks unfinished, neither finished nor foreign."""
+    """Removes what encode writes; if it is interrupted, the folder counts as unfinished, not as finished or foreign."""
     if (output / MANIFEST).is_file():
         publish(output / MANIFEST, output / UNFINISHED)
     if (output / "docs").is_dir():
@@ -322,16 +322,16 @@ def fill(
     """Encodes the shards that the plan does not record as done.
 
     Raises:
-        ArtefactError: the documents are not those that were checked; nothing of them is kept.
+        ArtefactError: the documents differ from those that were checked; all shards are removed.
     """
     quantiser = Quantiser.from_json(plan.quantiser) if plan.quantiser else Quantiser()
     vocabulary = as_lexical(model.document).vocabulary if model.kind == "impact" else None
-    done = {shard["name"]: shard for shard in plan.shards if stands(output, shard)}
+    done = {shard["name"]: shard for shard in plan.shards if as_recorded(output, shard)}
     plan = replace(plan, shards=tuple(done.values()))
     write = SHARD_WRITERS[model.kind, layout.shard_format]
     read = sha256()
     documents = digested(dataset.documents(), read)
-    # The digest is of the whole corpus, also where only a part of it is encoded.
+    # The digest covers the whole corpus, even if only a part of it is encoded.
     exhaust(islice(documents, plan.corpus.part.first if plan.corpus.part else 0))
     mine = islice(documents, plan.documents)
     number = 0
@@ -343,7 +343,7 @@ def fill(
             continue
         shard = encode_shard(batch, model, quantiser, batch_size, progress, on_error)
         part = output / (Path(name).name + ".part")
-        with told_about_disk(part):
+        with disk_errors(part):
             try:
                 with shard_stream(part, layout.compress) as out:
                     write(out, shard, vocabulary, layout)
@@ -358,25 +358,25 @@ def fill(
     exhaust(documents)
     if read.hexdigest() != plan.corpus.digest:
         clear(output)
-        raise ArtefactError(f"{output}: the corpus changed while it was read; nothing was kept, encode it again")
+        raise ArtefactError(f"{output}: the corpus changed while it was read; all shards are removed, encode it again")
     return plan
 
 
 def digested(documents: Iterable[Document], digest: Digest) -> Iterator[Document]:
-    """Passes documents on and adds them to a digest as `check_corpus` does."""
+    """Yields the documents and adds each to the digest, as `check_corpus` does."""
     for document in documents:
         digest.update(document_bytes(document))
         yield document
 
 
 def exhaust(documents: Iterable[Document]) -> None:
-    """Reads documents for what reading them does."""
+    """Reads documents to the end, for example to complete their digest."""
     for _ in documents:
         pass
 
 
 def list_skipped(path: Path, shard: str, skipped: Iterable[SkippedDocument]) -> None:
-    """Puts a shard's skipped documents into the list, in the place of what an earlier try listed for that shard."""
+    """Writes a shard's skipped documents to the list, in place of the entries from an earlier try of that shard."""
     rows = [{"id": d.doc_id, "image": d.image, "reason": d.reason, "shard": shard} for d in skipped]
     before = [orjson.loads(line) for line in path.read_bytes().splitlines()] if path.is_file() else []
     others = [row for row in before if row["shard"] != shard]
@@ -396,8 +396,8 @@ def sized(output: Path, shard: Mapping[str, Any]) -> bool:
     return path.is_file() and path.stat().st_size == shard["bytes"]
 
 
-def stands(output: Path, shard: Mapping[str, Any]) -> bool:
-    """True if a recorded shard is on disk as recorded; one that was only lacking its rename gets it."""
+def as_recorded(output: Path, shard: Mapping[str, Any]) -> bool:
+    """True if a recorded shard is on disk as recorded; a complete `.part` file of the shard gets its name first."""
     path = output / shard["name"]
     part = output / (path.name + ".part")
     if not path.is_file() and part.is_file() and file_sha256(part) == shard["sha256"]:
@@ -409,10 +409,10 @@ def stands(output: Path, shard: Mapping[str, Any]) -> bool:
 
 
 def finish(output: Path, plan: Manifest) -> Manifest:
-    """Sums the counts and gives the folder its manifest.
+    """Sums the counts and writes the manifest.
 
     Raises:
-        DataError: not one document could be read.
+        DataError: no document can be read.
     """
     keys = [key for key in COUNTED if any(key in shard for shard in plan.shards)]
     counts = Counts({key: sum(shard.get(key, 0) for shard in plan.shards) for key in keys})
@@ -420,17 +420,17 @@ def finish(output: Path, plan: Manifest) -> Manifest:
         counts["max_impact"] = max(shard["max_impact"] for shard in plan.shards)
     assert counts.documents + counts.skipped == plan.documents, "documents out are not documents in"
     if not counts.documents:
-        raise DataError(f"{plan.corpus.name}: no picture can be read; {output / SKIPPED} lists them")
+        raise DataError(f"{plan.corpus.name}: no image can be read; {output / SKIPPED} lists them")
     manifest = replace(plan, counts=counts)
     write_json(output / MANIFEST, manifest.to_json())
     (output / UNFINISHED).unlink()
     if without := counts.skipped:
-        log.warning("left out, their pictures cannot be read: %d (listed in %s)", without, output / SKIPPED)
+        log.warning("skipped, their images cannot be read: %d (listed in %s)", without, output / SKIPPED)
     return manifest
 
 
 def write_queries(queries: Iterable[ImpactQuery], output: Path) -> int:
-    """Encoded queries as JSON lines `{"id","contents","vector"}`, gzipped if the name ends in .gz; their number."""
+    """Writes queries as JSON lines `{"id","contents","vector"}`, gzip if the name ends in .gz; returns their number."""
     count = 0
     with atomic_write(output) as whole, packed(whole, output.suffix == ".gz") as out:
         for query in queries:

@@ -24,7 +24,7 @@ from lexvl_anserini.encoders.loading import choose_device
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, columns_ascii
 from lexvl_anserini.encoders.parts.vision import Pixels
 from lexvl_anserini.errors import DataError, UsageError
-from lexvl_anserini.files import exclusive, publish, sync_to, told_about_disk, write_json
+from lexvl_anserini.files import disk_errors, exclusive, publish, sync_to, write_json
 from lexvl_anserini.training.batches import Batches, TrainingBatch
 from lexvl_anserini.training.data import CaptionedImages, digest, read_captioned, read_pixels, tokenise
 from lexvl_anserini.training.loss import objective, penalty
@@ -70,7 +70,7 @@ def train(
         UsageError: the recipe and its data do not fit, or the device does not exist.
     """
     chosen = choose_device(device)
-    with told_about_disk(output):
+    with disk_errors(output):
         output.mkdir(parents=True, exist_ok=True)
     with exclusive(output):
         entries(output)  # a wrong folder raises here, before the data are read, which may take a minute

@@ -24,7 +24,7 @@ import orjson
 import yaml
 
 from lexvl_anserini.errors import ArtefactError, LexvlError
-from lexvl_anserini.files import atomic_write, publish, read_json, told_about_disk, write_json
+from lexvl_anserini.files import atomic_write, disk_errors, publish, read_json, write_json
 from lexvl_anserini.manifest import finished
 from lexvl_anserini.training.recipe import Recipe, read_recipe
 
@@ -129,7 +129,7 @@ def clear(output: Path) -> None:
 def keep(accelerator: Any, output: Path, progress: TrainingState) -> None:
     """Writes a state whole; the state before it stays."""
     part, state, old = output / f"{STATE}.part", output / STATE, output / OLD_STATE
-    with told_about_disk(state):
+    with disk_errors(state):
         shutil.rmtree(part, ignore_errors=True)
         accelerator.save_state(str(part), safe_serialization=True)
         write_json(part / STATE_FILE, asdict(progress))
