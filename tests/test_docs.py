@@ -70,6 +70,19 @@ def test_paths_in_the_guide_exist() -> None:
     assert [name for name in named if Path(name) not in known] == []
 
 
+def test_tables_and_constants_in_the_guide_exist() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    sources = [path for folder in ("lexvl_anserini", "eval", "tests") for path in (ROOT / folder).rglob("*.py")]
+    defined = {
+        name
+        for path in sources
+        for name in re.findall(r"^([A-Z][A-Z_]+)\b[^\n]* = ", path.read_text(encoding="utf-8"), re.MULTILINE)
+    }
+    named = set(re.findall(r"`([A-Z][A-Z_]{3,})`", text))
+    assert len(named) > 10
+    assert named <= defined, sorted(named - defined)
+
+
 def test_the_guide_names_every_room() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     for (package,) in PACKAGES:
