@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import gzip
 import os
+import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -20,6 +22,10 @@ from lexvl_anserini.errors import ArtefactError, LexvlError
 UNWRITABLE = frozenset(
     {errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG}
 )
+
+# Arguments of Linux's renameat2: paths are relative to the working directory; swap the two names.
+AT_FDCWD = -100
+RENAME_EXCHANGE = 2
 
 
 @contextmanager
@@ -104,6 +110,93 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
         except BaseException:
             part.unlink(missing_ok=True)
             raise
+
+
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """Yields the empty folder `FOLDER.part`, which replaces `folder` at the end; an exception removes it.
+
+    An older folder of that name stays until the new one is complete.
+
+    Raises:
+        ArtefactError: the disk is full, the folder cannot be written, or another process is writing it.
+    """
+    part = folder.with_name(folder.name + ".part")
+    with disk_errors(folder), _held(part):
+        try:
+            _clear(part)
+            yield part
+            _replace(part, folder)
+        except BaseException:
+            shutil.rmtree(part, ignore_errors=True)
+            raise
+
+
+@contextmanager
+def _held(part: Path) -> Iterator[None]:
+    """Creates the folder and locks it for this process.
+
+    Raises:
+        ArtefactError: another process locked it, or finished it between creation and lock.
+    """
+    part.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        try:
+            made = part.stat().st_ino
+            stack.enter_context(exclusive(part))
+            ours = part.stat().st_ino == made
+        except FileNotFoundError:
+            ours = False
+        if not ours:
+            raise ArtefactError(f"{part}: another process has just finished it; run the same command again")
+        yield
+
+
+def clear_remains(folder: Path) -> None:
+    """Removes what a killed `new_folder` left beside a finished folder, unless another process is writing it."""
+    part, old = (folder.with_name(folder.name + suffix) for suffix in (".part", ".old"))
+    if not part.is_dir():
+        shutil.rmtree(old, ignore_errors=True)
+        return
+    try:
+        with exclusive(part):
+            shutil.rmtree(part, ignore_errors=True)
+            shutil.rmtree(old, ignore_errors=True)
+    except (ArtefactError, FileNotFoundError):
+        return
+
+
+def _clear(part: Path) -> None:
+    """Removes what a killed process left: an unfinished folder of this kind is not resumed."""
+    for left in part.iterdir():
+        if left.is_dir():
+            shutil.rmtree(left)
+        else:
+            left.unlink()
+
+
+def _replace(part: Path, folder: Path) -> None:
+    """Renames `part` to `folder`; where the system supports it, a complete folder has the name at every moment."""
+    old = folder.with_name(folder.name + ".old")
+    shutil.rmtree(old, ignore_errors=True)
+    if folder.exists():
+        if _exchange(part, folder):
+            part.rename(old)
+            sync_folder(folder.parent)
+            shutil.rmtree(old, ignore_errors=True)
+            return
+        folder.rename(old)
+    publish(part, folder)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Swaps the names of two folders in one step; False where the system does not support it."""
+    try:
+        swap = ctypes.CDLL(None, use_errno=True).renameat2
+    except (AttributeError, OSError):
+        return False
+    return bool(swap(AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE) == 0)
 
 
 @contextmanager

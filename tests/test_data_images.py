@@ -205,7 +205,7 @@ def test_the_limit_holds_for_opened_pictures_that_are_not_decoded_yet(tmp_path):
 
 def test_postscript_is_not_run_whatever_its_name(tmp_path):
     (tmp_path / "fake.jpg").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n")
-    with pytest.raises(DataError, match=r"fake\.jpg: not an image of a known format \(it begins with b'%!PS-Ado'"):
+    with pytest.raises(DataError, match=r"fake\.jpg: not a picture of a known format \(it begins with b'%!PS-Ado'"):
         open_image(tmp_path / "fake.jpg")
     assert {".jpg", ".jfif", ".jpe", ".jp2", ".ppm", ".tga", ".dds"} <= image_suffixes()
     assert not {".eps", ".ps", ".pdf", ".wmf", ".emf", ".mpg", ".h5"} & image_suffixes()
@@ -224,9 +224,9 @@ def test_cut_off_files(tmp_path, kind):
 def test_files_that_are_no_pictures(tmp_path):
     (tmp_path / "fake.jpg").write_bytes(b"<html>404</html>")
     (tmp_path / "empty.jpg").write_bytes(b"")
-    with pytest.raises(DataError, match=r"fake\.jpg: not an image of a known format \(it begins with b'<html>40'\)"):
+    with pytest.raises(DataError, match=r"fake\.jpg: not a picture of a known format \(it begins with b'<html>40'\)"):
         open_image(tmp_path / "fake.jpg")
-    with pytest.raises(DataError, match=r"empty\.jpg: not an image of a known format \(it is empty\)"):
+    with pytest.raises(DataError, match=r"empty\.jpg: not a picture of a known format \(it is empty\)"):
         open_image(tmp_path / "empty.jpg")
     with pytest.raises(DataError, match=r"absent\.jpg: cannot be read \(No such file"):
         open_image(tmp_path / "absent.jpg")
@@ -266,7 +266,7 @@ def awkward(kind):
 @pytest.mark.parametrize("kind", ["DDS", "BLP"])
 def test_what_pillow_does_not_implement_is_told_or_skipped(tmp_path, kind):
     (tmp_path / "odd").write_bytes(awkward(kind))
-    with pytest.raises(DataError, match=r"odd: a damaged or cut off image \(.*"):
+    with pytest.raises(DataError, match=r"odd: a damaged or cut off picture \(.*"):
         open_image(tmp_path / "odd")
     reader = read_images([tmp_path / "odd"], on_error=OnError("skip"))
     assert len(list(reader)) == 0 and len(reader.skipped) == 1
@@ -381,7 +381,7 @@ def test_failing_and_skipping(tmp_path):
     references = [good, tmp_path / "bad.png", good, tmp_path / "absent.png", good]
     failing = iter(read_images(references))
     assert next(failing).position == 0
-    with pytest.raises(DataError, match=r"bad\.png: not an image"):
+    with pytest.raises(DataError, match=r"bad\.png: not a picture"):
         next(failing)
     reader = read_images(references, on_error=OnError("skip"))
     assert [one.position for one in reader] == [0, 2, 4]
@@ -390,7 +390,7 @@ def test_failing_and_skipping(tmp_path):
         (1, "bad.png"),
         (3, "absent.png"),
     ]
-    assert "not an image of a known format" in reader.skipped[0].reason
+    assert "not a picture of a known format" in reader.skipped[0].reason
     with pytest.raises(UsageError, match="on_error 'ignore': expected fail or skip"):
         OnError("ignore")
 

@@ -13,9 +13,9 @@ from test_engines_updating import TERMS, expect, held, shards
 from test_shards_reading import Documents, write_shards
 
 from lexvl_anserini.engines.building import append_index, build_index, check_index, delete_documents
-from lexvl_anserini.engines.index_folder import replaced
 from lexvl_anserini.engines.lucene import LuceneEngine
 from lexvl_anserini.errors import ArtefactError
+from lexvl_anserini.files import new_folder
 from lexvl_anserini.manifest import read_manifest
 from lexvl_anserini.queries.clauses import Impacts
 from lexvl_anserini.queries.shared_terms import explained
@@ -28,7 +28,7 @@ from lexvl_anserini.vocabulary import Vocabulary
 KILLED = """
 import os, shutil, signal, sys
 from pathlib import Path
-from lexvl_anserini.engines import index_folder as places
+from lexvl_anserini import files as places
 from lexvl_anserini.engines.building import append_index, build_index, delete_documents
 what, root, kill_at = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
 count = 0
@@ -207,7 +207,7 @@ def test_the_second_writer_is_refused(tmp_path: Path) -> None:
         lambda: append_index(index, root / "new", replace=True),
         lambda: delete_documents(index, ["d1"]),
     )
-    with replaced(root / "index") as part:
+    with new_folder(root / "index") as part:
         for writer in writers:
             with pytest.raises(ArtefactError, match="index.part: another process is writing it; wait for it"):
                 writer()

@@ -472,7 +472,7 @@ def test_broken_pictures_fail_unless_skipped(tmp_path, pictured, model):
     rows = lines(tmp_path / "out/skipped.jsonl")
     assert [row["id"] for row in rows] == ["d03", "d04", "d09", "d17", "d25"]
     assert [row["image"] for row in rows] == [pictured[number].image for number in BROKEN]
-    reasons = ("cut off", "not an image", "it is empty", "more than the limit", "No such file")
+    reasons = ("cut off", "not a picture", "it is empty", "more than the limit", "No such file")
     for row, told in zip(rows, reasons, strict=True):
         assert row["reason"].startswith(row["image"]) and told in row["reason"]
     assert [row["shard"].partition(".")[0] for row in rows] == [f"docs/shard-0000{n}" for n in (0, 0, 1, 2, 3)]

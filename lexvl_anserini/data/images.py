@@ -71,6 +71,7 @@ class ReadImage(NamedTuple):
     value: Any
 
 
+# The reasons are data too: skipped.jsonl stores the texts of the errors below, so that their wording stays.
 class Skipped(NamedTuple):
     """An image that could not be read: its position from 0, its reference, and what is wrong with it."""
 
@@ -298,7 +299,7 @@ def _opened(source: BinaryIO, where: str) -> Image:
         source.seek(0)
         start = source.read(8)
         found = f"it begins with {start!r}" if start else "it is empty"
-        raise DataError(f"{where}: not an image of a known format ({found})") from problem
+        raise DataError(f"{where}: not a picture of a known format ({found})") from problem
     except (PIL.Image.DecompressionBombError, PIL.Image.DecompressionBombWarning) as problem:
         # Pillow refuses the largest images before their size is known; its message has the number of pixels.
         number = _NUMBER.search(str(problem))
@@ -308,7 +309,7 @@ def _opened(source: BinaryIO, where: str) -> Image:
 
 
 def _too_large(where: str, found: str, limit: int) -> str:
-    return f"{where}: {found}, more than the limit of {limit:,}; scale the image down"
+    return f"{where}: {found}, more than the limit of {limit:,}; scale the picture down"
 
 
 @contextmanager
@@ -317,7 +318,7 @@ def _decoder_errors(where: str) -> Iterator[None]:
     try:
         yield
     except _BROKEN as problem:
-        raise DataError(f"{where}: a damaged or cut off image ({problem})") from problem
+        raise DataError(f"{where}: a damaged or cut off picture ({problem})") from problem
 
 
 def _decoded(image: Image, where: str, background: tuple[int, int, int] | None, max_pixels: int) -> Image:

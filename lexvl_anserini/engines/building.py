@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from lexvl_anserini.engines.engine import ChangingEngine
-from lexvl_anserini.engines.index_folder import clear_remains, is_index, read_report
+from lexvl_anserini.engines.index_folder import is_index, read_report
 from lexvl_anserini.engines.opening import changing_engine, engine_class
 from lexvl_anserini.engines.planning import BuildPlan, Folders, folders_of, plan_index
 from lexvl_anserini.errors import ArtefactError, UsageError
+from lexvl_anserini.files import clear_remains
 from lexvl_anserini.progress import Progress, silent
 from lexvl_anserini.records import Index
 

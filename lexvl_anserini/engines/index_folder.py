@@ -9,24 +9,19 @@ INDEX/
 
 from __future__ import annotations
 
-import ctypes
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from lexvl_anserini.errors import ArtefactError
-from lexvl_anserini.files import disk_errors, exclusive, publish, read_json, sync_folder, write_json
+from lexvl_anserini.files import new_folder, read_json, write_json
 from lexvl_anserini.manifest import MANIFEST, Manifest
 from lexvl_anserini.vocabulary import VOCABULARY
 
 REPORT = "index.json"
-
-# Of Linux's renameat2.
-AT_FDCWD = -100
-RENAME_EXCHANGE = 2
 
 
 @contextmanager
@@ -38,7 +33,7 @@ def new_index(index: Path, shards: Path, manifest: Manifest) -> Iterator[Path]:
     Raises:
         ArtefactError: the disk is full, the folder cannot be written, or another process is writing it.
     """
-    with replaced(index) as part:
+    with new_folder(index) as part:
         yield part
         if (shards / VOCABULARY).is_file():
             shutil.copyfile(shards / VOCABULARY, part / VOCABULARY)
@@ -55,7 +50,7 @@ def changed_index(index: Path) -> Iterator[Path]:
     Raises:
         ArtefactError: as `new_index`.
     """
-    with replaced(index) as part:
+    with new_folder(index) as part:
         for file in index.iterdir():
             if file.is_file() and not file.name.endswith((".lock", ".part")):
                 try:
@@ -63,91 +58,6 @@ def changed_index(index: Path) -> Iterator[Path]:
                 except OSError:  # a file system without links
                     shutil.copyfile(file, part / file.name)
         yield part
-
-
-@contextmanager
-def replaced(index: Path) -> Iterator[Path]:
-    """Yields the empty folder `INDEX.part`, which is renamed at the end; an exception removes it.
-
-    Raises:
-        ArtefactError: the disk is full, the folder cannot be written, or another process is writing it.
-    """
-    part = index.with_name(index.name + ".part")
-    with disk_errors(index), _held(part):
-        try:
-            _clear(part)
-            yield part
-            _replace(part, index)
-        except BaseException:
-            shutil.rmtree(part, ignore_errors=True)
-            raise
-
-
-@contextmanager
-def _held(part: Path) -> Iterator[None]:
-    """Creates the folder and locks it for this process.
-
-    Raises:
-        ArtefactError: another process locked it, or finished it between creation and lock.
-    """
-    part.mkdir(parents=True, exist_ok=True)
-    with ExitStack() as stack:
-        try:
-            made = part.stat().st_ino
-            stack.enter_context(exclusive(part))
-            ours = part.stat().st_ino == made
-        except FileNotFoundError:
-            ours = False
-        if not ours:
-            raise ArtefactError(f"{part}: another process has just finished it; run the same command again")
-        yield
-
-
-def clear_remains(index: Path) -> None:
-    """Removes what a killed process left beside a finished index, unless another process is writing it."""
-    part, old = (index.with_name(index.name + suffix) for suffix in (".part", ".old"))
-    if not part.is_dir():
-        shutil.rmtree(old, ignore_errors=True)
-        return
-    try:
-        with exclusive(part):
-            shutil.rmtree(part, ignore_errors=True)
-            shutil.rmtree(old, ignore_errors=True)
-    except (ArtefactError, FileNotFoundError):
-        return
-
-
-def _clear(part: Path) -> None:
-    """Removes what a killed build left; an unfinished index is not resumed: building is fast next to encoding."""
-    for left in part.iterdir():
-        if left.is_dir():
-            shutil.rmtree(left)
-        else:
-            left.unlink()
-
-
-def _replace(part: Path, index: Path) -> None:
-    """Renames `part` to `index`; where the system supports it, the name always has an index."""
-    old = index.with_name(index.name + ".old")
-    shutil.rmtree(old, ignore_errors=True)
-    if index.exists():
-        if _exchange(part, index):
-            part.rename(old)
-            sync_folder(index.parent)
-            shutil.rmtree(old, ignore_errors=True)
-            return
-        index.rename(old)
-    publish(part, index)
-    shutil.rmtree(old, ignore_errors=True)
-
-
-def _exchange(one: Path, other: Path) -> bool:
-    """Swaps the names of two folders in one step; False where the system does not support it."""
-    try:
-        swap = ctypes.CDLL(None, use_errno=True).renameat2
-    except (AttributeError, OSError):
-        return False
-    return bool(swap(AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE) == 0)
 
 
 def write_report(index: Path, report: Mapping[str, Any]) -> None:

@@ -1,1 +1,1 @@
-"""Shards of encoded documents on disk: how they lie, how they are written, read, combined and pruned."""
+"""Shards of encoded documents on disk: their formats, how they are written, read, combined and pruned."""

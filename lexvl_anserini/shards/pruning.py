@@ -9,8 +9,7 @@ from __future__ import annotations
 import logging
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
@@ -20,7 +19,7 @@ import orjson
 
 from lexvl_anserini.data.lines import parse_object, read_lines
 from lexvl_anserini.errors import UsageError
-from lexvl_anserini.files import disk_errors, exclusive, file_sha256, publish, write_json
+from lexvl_anserini.files import clear_remains, file_sha256, new_folder, write_json
 from lexvl_anserini.manifest import MANIFEST, Counts, Manifest, finished, read_manifest
 from lexvl_anserini.progress import Progress, silent
 from lexvl_anserini.queries.refine import heaviest
@@ -151,6 +150,7 @@ def prune_shards(
     found = read_manifest(output) if output.exists() else None
     if finished(output, "shards", wanted.request(), found.request() if found else None, overwrite):
         log.info("%s: finished already, nothing to do", output)
+        clear_remains(output)
         assert found is not None
         return found
     vocabulary = read_vocabulary(shards, manifest)
@@ -165,28 +165,6 @@ def prune_shards(
         whole = replace(wanted, counts=summed(manifest.counts, entries), shards=tuple(entries))
         write_json(part / MANIFEST, whole.to_json())
     return whole
-
-
-@contextmanager
-def new_folder(output: Path) -> Iterator[Path]:
-    """Yields the empty folder `OUTPUT.part`, which takes the place of `output` at the end; an exception removes it.
-
-    Raises:
-        ArtefactError: the disk is full, the folder cannot be written, or another process is writing it.
-    """
-    part = output.with_name(output.name + ".part")
-    with disk_errors(output):
-        part.mkdir(parents=True, exist_ok=True)
-        with exclusive(part):
-            try:
-                for left in part.iterdir():
-                    shutil.rmtree(left) if left.is_dir() else left.unlink()
-                yield part
-                shutil.rmtree(output, ignore_errors=True)
-                publish(part, output)
-            except BaseException:
-                shutil.rmtree(part, ignore_errors=True)
-                raise
 
 
 def prune_shard(

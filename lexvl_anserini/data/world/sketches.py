@@ -13,7 +13,7 @@ A number can be calculated from names: `x+36`, `200+(x-200)*7//10`. Names get th
 choose the lines indented below them:
 
     for x in 10..399 step 66         x = 10, 76, ... up to 399
-    for x,tint in 14,red 38,yellow   each pair in turn; a name can also stand for a material
+    for x,tint in 14,red 38,yellow   each pair in turn; a name can also be a material
     for x,y,n in scatter 46 stars    46 random places in the drawing with n from 0 to 3, seeded by `stars`
     if (x*7+y*3)%5                   where this is not 0; `not`, `and`, `or` are known
 
@@ -40,7 +40,7 @@ from lexvl_anserini.data.world.strict_yaml import suggestion
 from lexvl_anserini.errors import DataError
 
 Point = Range
-# What a name in a drawing stands for: a number, a joint, or a material.
+# The value of a name in a drawing: a number, a joint, or a material.
 Value = int | Point | str
 
 # Materials whose colour belongs to the thing that is drawn; `nothing` erases. The others are in colours.yaml.
