@@ -14,7 +14,7 @@ import typer
 from eval import options
 from eval.report.answers import answered_corpus, sample_queries, strips_of_queries, strips_of_run
 from eval.report.strips import draw_sheet
-from lexvl_anserini.cli import DataDir, Verbose, check_style, print_rows, run
+from lexvl_anserini.cli import DataDir, Style, Verbose, check_style, print_rows, run
 from lexvl_anserini.encoders.loading import load_encoder_of
 from lexvl_anserini.engines.index_folder import index_manifest
 from lexvl_anserini.errors import UsageError
@@ -42,7 +42,7 @@ def command(
     data_dir: DataDir = None,
     checkpoint: Annotated[str | None, typer.Option(help="Where the encoder's checkpoint is now.")] = None,
     device: options.Device = "auto",
-    style: Annotated[str, typer.Option("--format", help="Of the printed figures: text or json.")] = "text",
+    style: Style = "text",
     verbose: Verbose = False,
 ) -> None:
     """Draw queries with their first hits and the terms of their scores.

@@ -14,6 +14,7 @@ import typer
 
 from lexvl_anserini.cli import (
     Overwrite,
+    Style,
     Verbose,
     check_style,
     expanded,
@@ -119,7 +120,7 @@ def command(
     build: BuildOptions,
     overwrite: Overwrite = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done.")] = False,
-    style: Annotated[str, typer.Option("--format", help="Of printed numbers: text or json.")] = "text",
+    style: Style = "text",
     verbose: Verbose = False,
 ) -> None:
     """Build the index of an encoded corpus; or append to it, delete from it, check it.

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from lexvl_anserini.cli import Overwrite, Verbose, check_style, print_rows, progress_bar, run
+from lexvl_anserini.cli import Overwrite, Style, Verbose, check_style, print_rows, progress_bar, run
 from lexvl_anserini.manifest import read_manifest
 from lexvl_anserini.queries.refine import read_terms
 from lexvl_anserini.shards.pruning import Pruning, prune_shards
@@ -25,7 +25,7 @@ def command(
     only_terms: Annotated[str | None, typer.Option(help="File of terms; documents keep no others.")] = None,
     without_terms: Annotated[str | None, typer.Option(help="File of terms that documents lose.")] = None,
     overwrite: Overwrite = False,
-    style: Annotated[str, typer.Option("--format", help="Of printed numbers: text or json.")] = "text",
+    style: Style = "text",
     verbose: Verbose = False,
 ) -> None:
     """Prune encoded documents before they are indexed; `python -m eval.pruning` measures what that costs.

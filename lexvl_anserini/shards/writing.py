@@ -219,7 +219,7 @@ def write_impacts(
     """Encodes a corpus, or a part of it, into shards of the model's kind (impact, dense or text).
 
     Args:
-        dataset: its documents are read three times: to check them, to calibrate, to encode.
+        dataset: its documents are read to check them (the command begins this read, `begun`), to calibrate, to encode.
         output: a new folder, an unfinished one of the same request (resumed), or a finished one (unchanged, except that
             missing or incomplete shards are encoded again).
         quantiser: for lexical models; the default calibrates documents to 8 bits and gives queries up to 8 bits.
