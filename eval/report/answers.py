@@ -1,4 +1,4 @@
-"""What a contact sheet shows: queries, the first hits of each in a run or an index, and the terms of their scores."""
+"""Reads what a contact sheet shows from a run or an index; `strips` draws it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must hold of a whole corpus, in one pass and with flat memory."""
+"""Checks that a corpus has documents with distinct ids, and digests them in one pass."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def append_index(
     """Adds the documents of shards (or of other indexes) to an impact index; it skips those that it holds already.
 
     Args:
-        index: it changes whole or not at all; a process that has it open continues to read the older one.
+        index: it changes completely or not at all; a process that has it open continues to read the older one.
         shards: one folder or several, of the index's encoder, vocabulary and quantiser.
         replace: a new document replaces the one of its id; without, a common id raises.
 
@@ -125,7 +125,7 @@ def check_index(index: Path | str, shards: Folders, progress: Progress = silent)
 
 
 def built_engine(index: Path, purpose: str) -> type[ChangingEngine]:
-    """The engine of an index that is there, to change it.
+    """The engine of an existing index, to change it.
 
     Raises:
         ArtefactError: no index.

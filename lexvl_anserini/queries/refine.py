@@ -27,14 +27,14 @@ Vector = Mapping[str, int]
 
 
 class TwoPhase(NamedTuple):
-    """The `terms` heaviest terms find `candidates` documents, then the whole query ranks these."""
+    """The `terms` heaviest terms retrieve `candidates` documents, then the whole query ranks them."""
 
     terms: int
     candidates: int = 1000
 
 
 class RefinedQuery(NamedTuple):
-    """A query with its lists and cuts applied, and the topic's text where it is needed."""
+    """A query after lists of terms and cuts, with the topic's text if the search needs it."""
 
     query: ImpactQuery | TreeQuery
     text: str | None = None
@@ -42,7 +42,7 @@ class RefinedQuery(NamedTuple):
 
 @dataclass(frozen=True)
 class Refinement:
-    """How queries are refined; the default leaves them as they are.
+    """How queries are refined; the default changes nothing.
 
     only_terms     terms that a query keeps; None keeps all
     without_terms  terms that a query loses
@@ -77,7 +77,7 @@ class Refinement:
 
     @property
     def needs_trees(self) -> bool:
-        """Whether the search needs more than the vector."""
+        """True if the search needs a query tree, not only a vector."""
         return self.where is not None or self.text_weight > 0
 
     def listed(self, vector: Vector) -> dict[str, int]:
@@ -86,7 +86,7 @@ class Refinement:
         return {t: w for t, w in vector.items() if t not in without and (only is None or t in only)}
 
     def cut(self, vector: Vector) -> dict[str, int]:
-        """The vector with the terms that lists, threshold and number allow."""
+        """The vector after the lists of terms, the threshold and the number of terms."""
         vector = self.listed(vector)
         least = self.threshold * max(vector.values(), default=0)
         return heaviest({t: w for t, w in vector.items() if w >= least}, self.query_terms)
@@ -128,7 +128,7 @@ def search_refined(
     vector_of: VectorOf | None = None,
     remove_query: bool = False,
 ) -> Iterator[list[ScoredDoc]]:
-    """One ranked list per query; lists and cuts are applied already.
+    """Yields one ranked list per query, whose lists of terms and cuts are already applied.
 
     Args:
         engine: an open impact index.

@@ -1,4 +1,4 @@
-"""Why a document has its score: the terms that it shares with the query, whose products sum exactly to the score."""
+"""Computes the terms that a query and a document share; the products of their weights sum exactly to the score."""
 
 from __future__ import annotations
 

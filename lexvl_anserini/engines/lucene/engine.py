@@ -1,4 +1,4 @@
-"""The engine for impacts: Lucene behind the protocol of all engines."""
+"""`LuceneEngine`: the protocol of all engines, implemented with the modules of this folder."""
 
 from __future__ import annotations
 
