@@ -80,17 +80,6 @@ class SearchCost:
         return figures
 
 
-@dataclass(frozen=True)
-class SearchSettings:
-    """Arguments of `search_index` that few callers need."""
-
-    manifest: Path | str | None = None
-    device: str = "auto"
-    batch_size: int = 32
-    tally: SearchCost | None = None
-    feedback_shards: Path | str | None = None
-
-
 def search_index(
     index: Index | Path | str,
     topics: Iterable[Query],
@@ -125,22 +114,7 @@ def search_index(
         ArtefactError: not an index, or its vocabulary is not the model's.
         UsageError: a topic that the encoder cannot read, or a query of another kind than the index.
     """
-    settings = SearchSettings(manifest, device, batch_size, tally, feedback_shards)
-    yield from ranked_lists(index, topics, hits, remove_query, threads, model, refinement, settings)
-
-
-def ranked_lists(
-    index: Index | Path | str,
-    topics: Iterable[Query],
-    hits: int,
-    remove_query: bool,
-    threads: int,
-    model: Encoder | None,
-    refinement: Refinement | None,
-    rare: SearchSettings,
-) -> Iterator[list[ScoredDoc]]:
-    """As `search_index`, which documents the arguments."""
-    path, about = located(index, rare.manifest)
+    path, about = located(index, manifest)
     stream = iter(topics)
     first = next(stream, None)
     if first is None:
@@ -151,14 +125,33 @@ def ranked_lists(
     if refinement is not None:
         refuse_other_kinds(about, path)
     if isinstance(first, Topic):
-        model = EncoderChanges(device=rare.device).load(about) if model is None else model
+        model = EncoderChanges(device=device).load(about) if model is None else model
         _refuse_other_vocabulary(model, about, path)
         if refinement is not None and refinement.text_weight:
             queries, texts = tee(queries)
-        queries = encode_queries(model, queries, about, rare.batch_size)
-    tally = rare.tally or SearchCost()
-    queries, fetch = _of_kind(queries, about.kind), hits + remove_query
-    engine = open_index(path, about)
+        queries = encode_queries(model, queries, about, batch_size)
+    queries, opened, tally = (
+        _of_kind(queries, about.kind),
+        Index(path, about, about.counts.documents),
+        tally or SearchCost(),
+    )
+    yield from ranked_lists(opened, queries, texts, hits, remove_query, threads, tally, refinement, feedback_shards)
+
+
+def ranked_lists(
+    index: Index,
+    queries: Iterator[Any],
+    texts: Iterator[Any] | None,
+    hits: int,
+    remove_query: bool,
+    threads: int,
+    tally: SearchCost,
+    refinement: Refinement | None,
+    feedback_shards: Path | str | None,
+) -> Iterator[list[ScoredDoc]]:
+    """As `search_index`, for encoded queries; `texts` yields their topics where the refinement needs the texts."""
+    fetch = hits + remove_query
+    engine = open_index(index.path, index.manifest)
     try:
         if refinement is None:
             lists = engine.search(tally.encoded(queries), fetch, threads)
@@ -166,7 +159,7 @@ def ranked_lists(
             counted = tally.encoded(refined_queries(queries, refinement))
             with_texts = (RefinedQuery(query, next(texts).text if texts else None) for query in counted)
             impacts = cast("ImpactEngine", engine)  # `refuse_other_kinds` refuses others
-            vector_of = _vectors(impacts, about, refinement, rare.feedback_shards)
+            vector_of = _vectors(impacts, index.manifest, refinement, feedback_shards)
             lists = search_refined(impacts, with_texts, refinement, fetch, threads, vector_of, remove_query)
         for documents in tally.found(lists):
             yield without_query(documents, hits) if remove_query else documents
