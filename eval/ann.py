@@ -9,14 +9,15 @@ from typing import Annotated
 
 import typer
 
-from eval import options
-from eval.measures.ann_loss import as_json, compare_layouts, parameter_lists, read_dense_corpus
-from eval.report.render import check_format, render
-from eval.report.tables import layout_table
 from lexvl_anserini.cli import DataDir, Verbose, run
 
+from . import options
+from .measures.ann_loss import as_json, compare_layouts, parameter_lists, read_dense_corpus
+from .report.render import check_format, render
+from .report.tables import layout_table
+
 # Not __name__, which is "__main__" when the module runs as the command.
-log = logging.getLogger("eval.ann")
+log = logging.getLogger(__name__)
 
 DEFAULT_HITS = [10, 100]
 DEFAULT_LAYOUTS = ["flat", "hnsw", "ivfpq", "sq8", "binary"]

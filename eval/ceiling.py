@@ -7,11 +7,12 @@ from typing import Annotated
 
 import typer
 
-from eval import options
-from eval.measures.caption_ceiling import ceiling
-from eval.report.render import check_format, render
-from eval.report.tables import ceiling_table
 from lexvl_anserini.cli import Verbose, run
+
+from . import options
+from .measures.caption_ceiling import ceiling
+from .report.render import check_format, render
+from .report.tables import ceiling_table
 
 
 def command(

@@ -8,14 +8,15 @@ from typing import Annotated
 
 import typer
 
-from eval import options
-from eval.measures.inputs import describe_run
-from eval.measures.measure_runs import measure_runs
-from eval.measures.significance import TESTS, compare_runs
-from eval.report.render import check_format, render
-from eval.report.tables import comparison_table
 from lexvl_anserini.cli import Verbose, expanded, run
 from lexvl_anserini.errors import UnknownName, UsageError
+
+from . import options
+from .measures.inputs import describe_run
+from .measures.measure_runs import measure_runs
+from .measures.significance import TESTS, compare_runs
+from .report.render import check_format, render
+from .report.tables import comparison_table
 
 DEFAULT_MEASURES = ["nDCG@10", "Recall@100"]
 

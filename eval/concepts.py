@@ -7,13 +7,14 @@ from typing import Annotated
 
 import typer
 
-from eval import options
-from eval.measures.image_concepts import PLACES, concept_report, image_terms, sample
-from eval.report.render import check_format, render
-from eval.report.tables import concept_table
 from lexvl_anserini.cli import DataDir, Verbose, parse_settings, run
 from lexvl_anserini.data.demo import scenes
 from lexvl_anserini.encoders.cards import default_encoder
+
+from . import options
+from .measures.image_concepts import PLACES, concept_report, image_terms, sample
+from .report.render import check_format, render
+from .report.tables import concept_table
 
 
 def command(

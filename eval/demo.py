@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from eval.image_text import caption_command
 from lexvl_anserini.cli import run
+
+from .image_text import caption_command
 
 command = caption_command("demo", "eval.demo")
 

@@ -9,14 +9,15 @@ from typing import Annotated
 
 import typer
 
-from eval import options
-from eval.measures.hit_rates import HEADINGS, caption_rows, with_judgements
-from eval.measures.inputs import JudgementSource, describe_run
-from eval.measures.measure_runs import labelled, measure_runs
-from eval.report.render import check_format, render
-from eval.report.tables import caption_table
 from lexvl_anserini.cli import Command, DataDir, Verbose
 from lexvl_anserini.manifest import CorpusRef
+
+from . import options
+from .measures.hit_rates import HEADINGS, caption_rows, with_judgements
+from .measures.inputs import JudgementSource, describe_run
+from .measures.measure_runs import labelled, measure_runs
+from .report.render import check_format, render
+from .report.tables import caption_table
 
 Direction = Annotated[
     str | None, typer.Option(help="text-to-image, image-to-text or text-to-text; default: the run's.")

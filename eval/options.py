@@ -8,9 +8,10 @@ from typing import Annotated
 
 import typer
 
-from eval.measures.inputs import JudgementSource
 from lexvl_anserini.cli import DataDir
 from lexvl_anserini.manifest import CorpusRef
+
+from .measures.inputs import JudgementSource
 
 Runs = Annotated[list[Path], typer.Option("--run", help="A run in TREC format, plain or .gz; repeat for several.")]
 Measures = Annotated[

@@ -8,13 +8,14 @@ from typing import Annotated
 
 import typer
 
-from eval import options
-from eval.measures.metrics import parse_measure
-from eval.measures.pruning_loss import measure_settings, read_pruning_inputs, rows_of, settings_of
-from eval.report.render import check_format, render
-from eval.report.tables import setting_table
 from lexvl_anserini.cli import DataDir, Verbose, run
 from lexvl_anserini.errors import UsageError
+
+from . import options
+from .measures.metrics import parse_measure
+from .measures.pruning_loss import measure_settings, read_pruning_inputs, rows_of, settings_of
+from .report.render import check_format, render
+from .report.tables import setting_table
 
 MEASURE = "nDCG@10"
 

@@ -7,13 +7,14 @@ from typing import Annotated
 
 import typer
 
-from eval import options
-from eval.measures.metrics import parse_measure
-from eval.measures.quantisation_loss import figures, quantisation_losses
-from eval.report.render import check_format, render
-from eval.report.tables import loss_table
 from lexvl_anserini.cli import DataDir, Verbose, parse_settings, run
 from lexvl_anserini.encoders.cards import default_encoder, direction_option, natural_direction
+
+from . import options
+from .measures.metrics import parse_measure
+from .measures.quantisation_loss import figures, quantisation_losses
+from .report.render import check_format, render
+from .report.tables import loss_table
 
 DEFAULT_BITS = [4, 8]
 

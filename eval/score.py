@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 from dataclasses import asdict
 
-from eval import options
-from eval.measures.inputs import describe_run
-from eval.measures.measure_runs import measure_runs
-from eval.report.render import check_format
-from eval.report.tables import SCORE_FORMATS, render_scores
 from lexvl_anserini.cli import Verbose, expanded, run
+
+from . import options
+from .measures.inputs import describe_run
+from .measures.measure_runs import measure_runs
+from .report.render import check_format
+from .report.tables import SCORE_FORMATS, render_scores
 
 DEFAULT_MEASURES = ["nDCG@10", "RR@10", "Recall@100"]
 

@@ -11,9 +11,6 @@ from typing import Annotated
 
 import typer
 
-from eval import options
-from eval.report.answers import answered_corpus, sample_queries, strips_of_queries, strips_of_run
-from eval.report.strips import draw_sheet
 from lexvl_anserini.cli import DataDir, Style, Verbose, check_style, print_rows, run
 from lexvl_anserini.encoders.loading import load_encoder_of
 from lexvl_anserini.engines.index_folder import index_manifest
@@ -21,6 +18,10 @@ from lexvl_anserini.errors import UsageError
 from lexvl_anserini.manifest import read_run_manifest
 from lexvl_anserini.queries.shared_terms import encoder_options
 from lexvl_anserini.records import Index
+
+from . import options
+from .report.answers import answered_corpus, sample_queries, strips_of_queries, strips_of_run
+from .report.strips import draw_sheet
 
 DEFAULT_QUERIES = 3
 DEFAULT_HITS = 5

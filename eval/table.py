@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 from dataclasses import asdict, replace
 
-from eval import options
-from eval.measures.inputs import describe_run
-from eval.measures.measure_runs import labelled, measure_runs
-from eval.report.render import check_format, render
-from eval.report.tables import system_row, system_table
 from lexvl_anserini.cli import Verbose, expanded, run
+
+from . import options
+from .measures.inputs import describe_run
+from .measures.measure_runs import labelled, measure_runs
+from .report.render import check_format, render
+from .report.tables import system_row, system_table
 
 DEFAULT_MEASURES = ["nDCG@10", "Recall@100"]
 

@@ -69,22 +69,22 @@ COMMANDS = {
     "rerank": "lexvl_anserini.rerank",
     "hybrid": "lexvl_anserini.hybrid",
     "localise": "lexvl_anserini.localise",
-    "score": "eval.score",
-    "table": "eval.table",
-    "compare": "eval.compare",
-    "beir": "eval.beir",
-    "msmarco": "eval.msmarco",
-    "coco": "eval.coco",
-    "flickr30k": "eval.flickr30k",
-    "flickr8k": "eval.flickr8k",
-    "demo": "eval.demo",
-    "sheet": "eval.sheet",
-    "ceiling": "eval.ceiling",
-    "concepts": "eval.concepts",
-    "quantisation": "eval.quantisation",
-    "pruning": "eval.pruning",
-    "ann": "eval.ann",
-    "efficiency": "eval.efficiency.command",
+    "score": "lexvl_eval.score",
+    "table": "lexvl_eval.table",
+    "compare": "lexvl_eval.compare",
+    "beir": "lexvl_eval.beir",
+    "msmarco": "lexvl_eval.msmarco",
+    "coco": "lexvl_eval.coco",
+    "flickr30k": "lexvl_eval.flickr30k",
+    "flickr8k": "lexvl_eval.flickr8k",
+    "demo": "lexvl_eval.demo",
+    "sheet": "lexvl_eval.sheet",
+    "ceiling": "lexvl_eval.ceiling",
+    "concepts": "lexvl_eval.concepts",
+    "quantisation": "lexvl_eval.quantisation",
+    "pruning": "lexvl_eval.pruning",
+    "ann": "lexvl_eval.ann",
+    "efficiency": "lexvl_eval.efficiency.command",
 }
 
 
@@ -105,7 +105,7 @@ class QueryEncoderOptions:
 def set_up_logging(verbose: bool = False) -> None:
     """Plain log lines on stderr for our two packages; other libraries only from warnings on."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
-    for package in ("lexvl_anserini", "eval"):
+    for package in ("lexvl_anserini", "lexvl_eval", "eval"):
         logging.getLogger(package).setLevel(logging.DEBUG if verbose else logging.INFO)
 
 

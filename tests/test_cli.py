@@ -12,9 +12,10 @@ from typing import Annotated, Any, get_args
 
 import pytest
 import typer
+from checkout import COMMANDS
 from typer.testing import CliRunner
 
-from lexvl_anserini.cli import COMMANDS, Command, expanded, make_app
+from lexvl_anserini.cli import Command, expanded, make_app
 
 ROOT = Path(__file__).parents[1]
 # Every option of every command: names, type, limits and default, in the order of the help. A change of the command

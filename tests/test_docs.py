@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 import typer
+from checkout import COMMANDS
 
-from lexvl_anserini.cli import COMMANDS, make_app
+from lexvl_anserini.cli import make_app
 
 ROOT = Path(__file__).parents[1]
 DOCS = sorted((ROOT / "docs").glob("*.md"))

@@ -14,9 +14,9 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
+from checkout import COMMANDS
 
 import lexvl_anserini
-from lexvl_anserini.cli import COMMANDS
 from lexvl_anserini.encoders.cards import ENCODERS
 from lexvl_anserini.registry import DATASETS, ENGINES, resolve
 
@@ -113,8 +113,6 @@ def test_packaging():
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
     assert setup["metadata"]["version"] == lexvl_anserini.__version__
-    included = setup["options.packages.find"]["include"].split()
-    assert included == ["lexvl_anserini", "lexvl_anserini.*", "eval", "eval.*"]
     for package in ("lexvl_anserini", "eval"):
         folders = {path.parent for path in (ROOT / package).rglob("*.py")}
         assert all((folder / "__init__.py").is_file() for folder in folders), "a folder of modules is no package"
@@ -152,12 +150,16 @@ def test_golden_files_stay_small():
 
 
 def sources():
-    """Dotted name -> syntax tree, of every module of both packages."""
+    """Dotted name -> syntax tree, of every module of both packages; relative imports are made absolute."""
     trees = {}
     for package in ("lexvl_anserini", "eval"):
         for path in sorted((ROOT / package).rglob("*.py")):
             name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-            trees[name] = ast.parse(path.read_text(encoding="utf-8"))
+            tree = trees[name] = ast.parse(path.read_text(encoding="utf-8"))
+            for node in ast.walk(tree):
+                if isinstance(node, ast.ImportFrom) and node.level:
+                    package = path.relative_to(ROOT).parts[: -node.level]
+                    node.module = ".".join((*package, *filter(None, [node.module])))
     return trees
 
 
@@ -190,6 +192,12 @@ def test_modules_do_not_import_each_other_in_a_circle():
         TopologicalSorter(GRAPH).prepare()
     except CycleError as error:
         pytest.fail(f"import circle: {' <- '.join(error.args[1])}")
+
+
+def test_the_evaluation_imports_itself_relatively():
+    """It has two names: the folder eval/ is installed as lexvl_eval."""
+    for path in [*(ROOT / "eval").rglob("*.py"), *(ROOT / "lexvl_anserini").rglob("*.py")]:
+        assert not re.search(r"^\s*(from|import) eval\b", path.read_text(encoding="utf-8"), re.MULTILINE), path
 
 
 # What commands share: their options, and the one command of all captioned image datasets.

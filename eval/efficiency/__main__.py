@@ -1,7 +1,8 @@
 """python -m eval.efficiency."""
 
-from eval.efficiency.command import command
 from lexvl_anserini.cli import run
+
+from .command import command
 
 if __name__ == "__main__":
     run(command)

@@ -11,10 +11,11 @@ from typing import NamedTuple
 
 import orjson
 
-from eval.efficiency.processes import run_once
-from eval.efficiency.suite import Options
 from lexvl_anserini.errors import UsageError
 from lexvl_anserini.records import ImpactQuery
+
+from .processes import run_once
+from .suite import Options
 
 QUERY_COUNT = 200
 QUERY_TERMS = 30
@@ -50,7 +51,7 @@ def prepare(
     if options.shards is not None and (options.documents or options.shape or options.terms):
         raise UsageError("--shards has its own documents; leave out --documents, --shape and --terms")
     made = run_once(
-        "eval.efficiency.collection:write",
+        ".collection:write",
         folder=str(folder),
         shards=options.shards and str(options.shards),
         queries=options.queries and str(options.queries),
@@ -78,9 +79,10 @@ def write(
     seed: int | None,
 ) -> dict[str, object]:
     """What the child of `prepare` runs; returns the paths and the number of documents."""
-    from eval.efficiency import vectors
     from lexvl_anserini.manifest import read_manifest
     from lexvl_anserini.shards.writing import write_queries
+
+    from . import vectors
 
     seed = vectors.SEED if seed is None else seed
     given = vectors.read_given(Path(queries), query_count) if queries else None
@@ -108,9 +110,10 @@ def pooled_queries(shards: Path, count: int, terms: int, seed: int) -> list[Impa
     Raises:
         UsageError: the shards hold no impacts.
     """
-    from eval.efficiency.vectors import queries_from_pool
     from lexvl_anserini.manifest import read_manifest
     from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
+
+    from .vectors import queries_from_pool
 
     manifest = read_manifest(shards)
     if manifest.kind != "impact":

@@ -10,12 +10,13 @@ from typing import Annotated, NamedTuple
 import orjson
 import typer
 
-from eval.efficiency.suite import Options, Report
-from eval.report.render import check_format
 from lexvl_anserini.cli import Verbose, expanded
 from lexvl_anserini.errors import UnknownName, UsageError
 from lexvl_anserini.files import write_json
 from lexvl_anserini.registry import resolve
+
+from ..report.render import check_format
+from .suite import Options, Report
 
 
 class Suite(NamedTuple):
@@ -29,20 +30,20 @@ SYNTHETIC = frozenset({"documents", "shape", "terms", "workdir", "seed"})
 QUERIES = frozenset({"query_count", "query_terms", "hits"})
 
 SUITES: Mapping[str, Suite] = {
-    "cost": Suite("eval.efficiency.cost:measure", SYNTHETIC | QUERIES | {"system"}),
+    "cost": Suite(f"{__package__}.cost:measure", SYNTHETIC | QUERIES | {"system"}),
     "encode": Suite(
-        "eval.efficiency.encode:measure",
+        f"{__package__}.encode:measure",
         SYNTHETIC - {"terms"} | {"system", "repeats", "threads", "batch_size", "corpus", "data_dir"},
     ),
-    "index": Suite("eval.efficiency.index:measure", SYNTHETIC | {"shards", "system", "repeats", "threads"}),
-    "memory": Suite("eval.efficiency.process:measure_memory", frozenset({"documents", "encoder", "checkpoint"})),
-    "overhead": Suite("eval.efficiency.process:measure_overhead", frozenset({"documents", "encoder", "checkpoint"})),
-    "overview": Suite("eval.efficiency.overview:measure", frozenset({"queries", "workdir", "seed"})),
+    "index": Suite(f"{__package__}.index:measure", SYNTHETIC | {"shards", "system", "repeats", "threads"}),
+    "memory": Suite(f"{__package__}.process:measure_memory", frozenset({"documents", "encoder", "checkpoint"})),
+    "overhead": Suite(f"{__package__}.process:measure_overhead", frozenset({"documents", "encoder", "checkpoint"})),
+    "overview": Suite(f"{__package__}.overview:measure", frozenset({"queries", "workdir", "seed"})),
     "search": Suite(
-        "eval.efficiency.search:measure",
+        f"{__package__}.search:measure",
         SYNTHETIC | QUERIES | {"shards", "queries", "system", "repeats", "threads"},
     ),
-    "startup": Suite("eval.efficiency.process:measure_startup", frozenset({"repeats"})),
+    "startup": Suite(f"{__package__}.process:measure_startup", frozenset({"repeats"})),
 }
 
 
@@ -101,7 +102,7 @@ def command(
     if output is not None:
         write_json(output, report.to_json(suite))
         if curve := {"cost": report}.get(suite) or report.parts.get("cost"):
-            from eval.efficiency.cost import draw_cost
+            from .cost import draw_cost
 
             draw_cost(curve, output.with_suffix(".png"))
     sys.stdout.write(FORMATS[style](report, suite))

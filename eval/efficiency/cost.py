@@ -10,14 +10,15 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from eval.efficiency.collection import prepare, working_folder
-from eval.efficiency.index import index_bytes
-from eval.efficiency.processes import Worker, run_once
-from eval.efficiency.search import HITS, Rounds, chosen, start
-from eval.efficiency.suite import Options, Ratio, Report, mib, ratio, spread
-from eval.efficiency.systems import INDEXERS
 from lexvl_anserini.errors import UsageError
 from lexvl_anserini.files import atomic_write
+
+from .collection import prepare, working_folder
+from .index import index_bytes
+from .processes import Worker, run_once
+from .search import HITS, Rounds, chosen, start
+from .suite import Options, Ratio, Report, mib, ratio, spread
+from .systems import INDEXERS
 
 SIZES = (10_000, 100_000, 1_000_000)
 TERMS = 64

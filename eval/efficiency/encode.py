@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from eval.efficiency.collection import working_folder
-from eval.efficiency.processes import Stopwatch, reset_peak, resident_bytes, run_once
-from eval.efficiency.suite import Options, Ratio, Report, mib, ratio, spread
 from lexvl_anserini.errors import LexvlError, UnknownName
+
+from .collection import working_folder
+from .processes import Stopwatch, reset_peak, resident_bytes, run_once
+from .suite import Options, Ratio, Report, mib, ratio, spread
 
 DOCUMENTS = 64
 REPEATS = 3
@@ -26,9 +27,9 @@ IMAGE_BATCH_SIZE = 64
 
 # By shape: the module of its models, and the systems.
 SHAPES: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "splade": ("eval.efficiency.text_models", ("ours", "sentence-transformers", "naive")),
-    "vdr": ("eval.efficiency.text_models", ("ours", "naive")),
-    "image": ("eval.efficiency.image_models", ("ours", "naive")),
+    "splade": (".text_models", ("ours", "sentence-transformers", "naive")),
+    "vdr": (".text_models", ("ours", "naive")),
+    "image": (".image_models", ("ours", "naive")),
 }
 
 # Systems must return the same vectors, up to this difference.

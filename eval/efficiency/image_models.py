@@ -11,9 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from eval.efficiency.encode import Encoding, alternate, copy_tokenizer, memory, model_folder
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.files import write_json
+
+from .encode import Encoding, alternate, copy_tokenizer, memory, model_folder
 
 # The text side of a checkpoint in the published layout; it is not used here, so it has the smallest sizes.
 TEXT_SIZES: Mapping[str, Any] = {

@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from eval.efficiency.collection import prepare, working_folder
-from eval.efficiency.processes import Outcome, run_once
-from eval.efficiency.suite import Options, Ratio, Report, mib, ratio, spread
-from eval.efficiency.systems import INDEXERS
 from lexvl_anserini.errors import LexvlError, UnknownName
 from lexvl_anserini.manifest import read_manifest
+
+from .collection import prepare, working_folder
+from .processes import Outcome, run_once
+from .suite import Options, Ratio, Report, mib, ratio, spread
+from .systems import INDEXERS
 
 DOCUMENTS = 20_000
 REPEATS = 3
@@ -41,7 +42,7 @@ def measure(options: Options) -> Report:
                 runs[name].append(run_once(system.function, system.environ, **arguments))
                 sizes[name] = index_bytes(index)
                 if name not in found:
-                    found[name] = run_once("eval.efficiency.systems:index_counts", index=str(index)).result
+                    found[name] = run_once(".systems:index_counts", index=str(index)).result
                 shutil.rmtree(index)
         settings = {**describe(options, next(iter(shards.values()))), "threads": threads, "repeats": repeats}
     expect_equal(found)

@@ -10,8 +10,8 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from eval.efficiency import cost, index, search
-from eval.efficiency.suite import Options, Ratio, Report
+from . import cost, index, search
+from .suite import Options, Ratio, Report
 
 # The clocks in the names of ratios.
 CLOCKS = ("CPU", "wall")

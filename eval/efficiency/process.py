@@ -12,10 +12,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from eval.efficiency.collection import write_corpus
-from eval.efficiency.processes import run_once
-from eval.efficiency.suite import Options, Report
 from lexvl_anserini.cli import make_app
+
+from .collection import write_corpus
+from .processes import run_once
+from .suite import Options, Report
 
 STARTUP_REPEATS = 5
 MEMORY_SIZES = (10_000, 100_000)
@@ -59,9 +60,7 @@ def measure_memory(options: Options) -> Report:
             if options.checkpoint:
                 encode += ["--checkpoint", options.checkpoint]
             for hop, arguments in (("encode", encode), ("index", [str(shards), "--index", str(index)])):
-                outcome = run_once(
-                    "eval.efficiency.process:run_command", module=f"lexvl_anserini.{hop}", arguments=arguments
-                )
+                outcome = run_once(".process:run_command", module=f"lexvl_anserini.{hop}", arguments=arguments)
                 figures[f"{hop}_{size}_peak_mib"] = round(outcome.peak_bytes / (1 << 20))
                 figures[f"{hop}_{size}_s"] = round(outcome.wall_s, 1)
     small, large = min(sizes), max(sizes)

@@ -31,7 +31,7 @@ STATUS = Path("/proc/self/status")
 CLEAR = Path("/proc/self/clear_refs")
 
 # What a child's interpreter runs. Not `-m`, which would load this module a second time as `__main__`.
-CHILD = "from eval.efficiency.processes import run_child; run_child()"
+CHILD = f"from {__name__} import run_child; run_child()"
 
 
 class Outcome(NamedTuple):
@@ -144,7 +144,7 @@ def run_child() -> None:
 
     module, _, function = name.partition(":")
     lines = sys.stdin.buffer
-    value = respond(getattr(import_module(module), function), orjson.loads(lines.readline()))
+    value = respond(getattr(import_module(module, __package__), function), orjson.loads(lines.readline()))
     if isinstance(value, Ready):
         for line in lines:
             respond(value.answer, orjson.loads(line))

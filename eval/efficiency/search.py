@@ -7,12 +7,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from eval.efficiency.collection import QUERY_COUNT, Collection, prepare, read_queries, working_folder
-from eval.efficiency.index import describe
-from eval.efficiency.processes import Worker, run_once
-from eval.efficiency.suite import Options, Ratio, Report, latency, mib, ratio, spread
-from eval.efficiency.systems import INDEXERS, SEARCHERS, SEISMIC_REMEDY, seismic_installed
 from lexvl_anserini.errors import LexvlError, UnknownName, UsageError
+
+from .collection import QUERY_COUNT, Collection, prepare, read_queries, working_folder
+from .index import describe
+from .processes import Worker, run_once
+from .suite import Options, Ratio, Report, latency, mib, ratio, spread
+from .systems import INDEXERS, SEARCHERS, SEISMIC_REMEDY, seismic_installed
 
 DOCUMENTS = 100_000
 REPEATS = 3

@@ -13,10 +13,11 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 import typer
 
-from eval.report.render import MISSING, Column, Table, to_markdown, to_text
 from lexvl_anserini.cli import DataDir
 from lexvl_anserini.data.images import usable_cores
 from lexvl_anserini.errors import UsageError
+
+from ..report.render import MISSING, Column, Table, to_markdown, to_text
 
 
 @dataclass(frozen=True)

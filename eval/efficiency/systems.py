@@ -21,11 +21,12 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import orjson
 
-from eval.efficiency.collection import read_queries
-from eval.efficiency.processes import Ready, Stopwatch, resident_bytes
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.jvm import INDEXING_OPTIONS, java_cast, java_class
 from lexvl_anserini.errors import LexvlError
+
+from .collection import read_queries
+from .processes import Ready, Stopwatch, resident_bytes
 
 QueryType = TypeVar("QueryType")
 
@@ -65,18 +66,18 @@ class Searcher(NamedTuple):
 
 
 INDEXERS: Mapping[str, Indexer] = {
-    "ours": Indexer("eval.efficiency.systems:index_ours", "jsonl", INDEXING),
-    "ours-parquet": Indexer("eval.efficiency.systems:index_ours", "parquet", INDEXING),
-    "stock": Indexer("eval.efficiency.systems:index_stock", "jsonl", STOCK),
+    "ours": Indexer(".systems:index_ours", "jsonl", INDEXING),
+    "ours-parquet": Indexer(".systems:index_ours", "parquet", INDEXING),
+    "stock": Indexer(".systems:index_stock", "jsonl", STOCK),
 }
 
 SEARCHERS: Mapping[str, Searcher] = {
-    "ours": Searcher("eval.efficiency.systems:search_ours", ("latency", "batch")),
-    "stock": Searcher("eval.efficiency.systems:search_stock", ("latency", "batch"), environ=STOCK),
-    "lucene": Searcher("eval.efficiency.systems:search_lucene", ("latency", "sorted")),
-    "faiss-flat": Searcher("eval.efficiency.systems:search_faiss", ("latency",), "nothing", arguments={"kind": "flat"}),
-    "faiss-hnsw": Searcher("eval.efficiency.systems:search_faiss", ("latency",), "nothing", arguments={"kind": "hnsw"}),
-    "seismic": Searcher("eval.efficiency.systems:search_seismic", ("latency",), "shards"),
+    "ours": Searcher(".systems:search_ours", ("latency", "batch")),
+    "stock": Searcher(".systems:search_stock", ("latency", "batch"), environ=STOCK),
+    "lucene": Searcher(".systems:search_lucene", ("latency", "sorted")),
+    "faiss-flat": Searcher(".systems:search_faiss", ("latency",), "nothing", arguments={"kind": "flat"}),
+    "faiss-hnsw": Searcher(".systems:search_faiss", ("latency",), "nothing", arguments={"kind": "hnsw"}),
+    "seismic": Searcher(".systems:search_seismic", ("latency",), "shards"),
 }
 
 

@@ -12,12 +12,13 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
-from eval.efficiency.encode import Encoding, alternate, copy_tokenizer, memory, model_folder
-from eval.efficiency.processes import Stopwatch
 from lexvl_anserini.encoders.encoder import as_lexical
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.tokens import FIRST_WORD_ID, load_tokenizer
 from lexvl_anserini.files import read_json
+
+from .encode import Encoding, alternate, copy_tokenizer, memory, model_folder
+from .processes import Stopwatch
 
 # Tokens of MS MARCO's passages, approximately: lognormal, median 70.
 MEDIAN_TOKENS, SIGMA, MOST_TOKENS = 70, 0.45, 256

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from eval.measures.exact import overlap
 from lexvl_anserini.errors import UsageError
 from lexvl_anserini.records import DenseQuery
+
+from .exact import overlap
 
 if TYPE_CHECKING:
     from lexvl_anserini.engines.faiss_layouts import Store

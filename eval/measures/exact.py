@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from eval.measures.metrics import mean
 from lexvl_anserini.ranking.order import top_positions
 from lexvl_anserini.records import ScoredDoc
+
+from .metrics import mean
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix

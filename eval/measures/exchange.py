@@ -10,10 +10,11 @@ from collections.abc import Iterable, Iterator
 from math import inf, nextafter
 from typing import TYPE_CHECKING
 
-from eval.measures.metrics import judgements
-from eval.measures.ties import by_topic, rank_order
 from lexvl_anserini.ranking.order import ranked
 from lexvl_anserini.records import Qrel, ScoredDoc
+
+from .metrics import judgements
+from .ties import by_topic, rank_order
 
 if TYPE_CHECKING:
     import ranx

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from eval.measures.inputs import RunCard
-from eval.measures.metrics import means
 from lexvl_anserini.manifest import CorpusRef
 from lexvl_anserini.records import Measurement
+
+from .inputs import RunCard
+from .metrics import means
 
 # Measure -> the papers' heading.
 HEADINGS: Mapping[str, str] = {

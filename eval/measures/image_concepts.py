@@ -1,7 +1,7 @@
 """What an image model names in the demo's images: how many of its first concepts are things that are there.
 
 The terms of an image's vector are read by descending weight; the first ten different concepts are compared with the
-scene (`eval.measures.word_meanings` defines concepts, and when one is correct). Four other rankings are compared too:
+scene (`measures.word_meanings` defines concepts, and when one is correct). Four other rankings are compared too:
 
 most frequent       concepts by their frequency in all training captions, the same for every image
 colours and place   concepts by their frequency in the training captions of scenes in the same place, averaged over the
@@ -22,11 +22,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
-from eval.measures.word_meanings import Meaning, concepts_in, distinct, meanings, named, words_of
 from lexvl_anserini.data.demo import captions, scenes
 from lexvl_anserini.data.world.scenes import Scene
 from lexvl_anserini.encoders.encoder import as_lexical
 from lexvl_anserini.errors import UsageError
+
+from .word_meanings import Meaning, concepts_in, distinct, meanings, named, words_of
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder

@@ -6,12 +6,13 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from eval.measures.inputs import Judgements, JudgementSource, RunCard, choose_source, read_judgements
-from eval.measures.metrics import evaluate, parse_measures
-from eval.measures.ties import TIES
 from lexvl_anserini.errors import UnknownName, UsageError
 from lexvl_anserini.ranking.runs import read_run
 from lexvl_anserini.records import Measurement
+
+from .inputs import Judgements, JudgementSource, RunCard, choose_source, read_judgements
+from .metrics import evaluate, parse_measures
+from .ties import TIES
 
 log = logging.getLogger(__name__)
 

@@ -25,9 +25,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from eval.measures.ties import some, strict_order
 from lexvl_anserini.errors import DataError, UnknownName, UsageError
 from lexvl_anserini.records import Measurement, Qrel, ScoredDoc
+
+from .ties import some, strict_order
 
 log = logging.getLogger(__name__)
 

@@ -14,14 +14,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from eval.measures.exact import overlap
-from eval.measures.metrics import evaluate, means
-from eval.measures.ties import strict_order
 from lexvl_anserini.errors import DataError, UsageError
 from lexvl_anserini.queries.feedback import Feedback
 from lexvl_anserini.queries.refine import RefinedQuery, Refinement, TwoPhase, refined_queries, search_refined
 from lexvl_anserini.records import ImpactQuery, Qrel, ScoredDoc
 from lexvl_anserini.shards.pruning import Pruning
+
+from .exact import overlap
+from .metrics import evaluate, means
+from .ties import strict_order
 
 if TYPE_CHECKING:
     from lexvl_anserini.queries.feedback import VectorOf

@@ -7,12 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from eval.measures.exact import exact_search, overlap
-from eval.measures.metrics import evaluate, means, parse_measure
-from eval.measures.ties import strict_order
 from lexvl_anserini.encoders.encoder import as_lexical
 from lexvl_anserini.errors import UsageError
 from lexvl_anserini.records import Qrel
+
+from .exact import exact_search, overlap
+from .metrics import evaluate, means, parse_measure
+from .ties import strict_order
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix

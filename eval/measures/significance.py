@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from eval.measures.metrics import mean, per_topic
 from lexvl_anserini.errors import DataError, UnknownName, UsageError
 from lexvl_anserini.records import Measurement
+
+from .metrics import mean, per_topic
 
 # Sign flips drawn by the randomisation test: its smallest p is about 1e-5.
 RESAMPLES = 99_999

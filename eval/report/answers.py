@@ -7,8 +7,6 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from eval.measures.inputs import describe_run
-from eval.report.strips import Cell, Item, Strip
 from lexvl_anserini.encoders.encoder import as_lexical
 from lexvl_anserini.errors import DataError, UsageError
 from lexvl_anserini.manifest import CorpusRef, Manifest, read_run_manifest
@@ -16,6 +14,9 @@ from lexvl_anserini.queries.query_source import typed_topic
 from lexvl_anserini.queries.shared_terms import Explanation, encoded, explain, warn_of_other_scores, with_cuts
 from lexvl_anserini.ranking.runs import in_rank_order, read_run
 from lexvl_anserini.records import Document, Index, ScoredDoc, Topic
+
+from ..measures.inputs import describe_run
+from .strips import Cell, Item, Strip
 
 if TYPE_CHECKING:
     from lexvl_anserini.data.dataset import Dataset

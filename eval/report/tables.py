@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from eval.measures.hit_rates import HEADINGS, RSUM, rsum
-from eval.measures.inputs import RunCard
-from eval.measures.metrics import means
-from eval.report.render import MISSING, Column, Table, csv_rows, to_json, to_text
 from lexvl_anserini.records import Measurement
 
+from ..measures.hit_rates import HEADINGS, RSUM, rsum
+from ..measures.inputs import RunCard
+from ..measures.metrics import means
+from .render import MISSING, Column, Table, csv_rows, to_json, to_text
+
 if TYPE_CHECKING:
-    from eval.measures.ann_loss import LayoutCost
-    from eval.measures.caption_ceiling import Ceiling
-    from eval.measures.image_concepts import ConceptMeans
-    from eval.measures.significance import SystemComparison
+    from ..measures.ann_loss import LayoutCost
+    from ..measures.caption_ceiling import Ceiling
+    from ..measures.image_concepts import ConceptMeans
+    from ..measures.significance import SystemComparison
 
 # `comparison_table` marks a corrected p below this.
 LEVEL = 0.05
