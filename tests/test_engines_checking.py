@@ -17,6 +17,7 @@ from lexvl_anserini.engines.building import build_index, check_index
 from lexvl_anserini.engines.jvm import our_class
 from lexvl_anserini.engines.lucene import LuceneEngine
 from lexvl_anserini.engines.lucene.fields import field_similarity
+from lexvl_anserini.engines.lucene.versions import creator
 from lexvl_anserini.errors import ArtefactError, LexvlError
 from lexvl_anserini.index import command
 from lexvl_anserini.manifest import read_manifest
@@ -123,7 +124,7 @@ def test_files_cut_gone_or_emptied(copied: Path, damage: str) -> None:
 
 def without(index: Path, doc_id: str) -> None:
     """Takes a document out behind the back of manifest and report."""
-    updater = our_class("IndexUpdater")(str(index), field_similarity())
+    updater = our_class("IndexUpdater")(str(index), field_similarity(), creator([index]))
     updater.delete(f"{doc_id}\n".encode())
     updater.finish(True)
 

@@ -9,9 +9,10 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from class_files import read_class, unresolved
 
-from lexvl_anserini.engines.jvm import OUR_JAR
-from lexvl_anserini.engines.lucene.jar import RELEASE, build_jar
+from lexvl_anserini.engines.jvm import OUR_JAR, find_jar
+from lexvl_anserini.engines.lucene.jar import DIGEST, RELEASE, build_jar, source_digest
 from lexvl_anserini.errors import JavaError
 
 # What a class file of Java 17 says of itself.
@@ -29,7 +30,7 @@ def compiler_version() -> int:
 
 def classes(jar: Path) -> dict[str, bytes]:
     with zipfile.ZipFile(jar) as archive:
-        return {name: archive.read(name) for name in archive.namelist()}
+        return {name: archive.read(name) for name in archive.namelist() if name.endswith(".class")}
 
 
 def test_every_source_is_in_the_jar_for_its_release() -> None:
@@ -60,6 +61,33 @@ def test_the_jar_is_what_its_sources_give(tmp_path: Path) -> None:
         differing = [name for name in ours if made[name] != ours[name]]
         assert not differing, "run python -m lexvl_anserini.engines.lucene.jar"
         assert (tmp_path / "made.jar").read_bytes() == OUR_JAR.read_bytes()
+
+
+def test_the_jar_was_built_from_these_sources() -> None:
+    """Also where no compiler is."""
+    with zipfile.ZipFile(OUR_JAR) as archive:
+        assert archive.read(DIGEST).decode().strip() == source_digest(), (
+            "run python -m lexvl_anserini.engines.lucene.jar"
+        )
+
+
+def test_all_classes_methods_and_fields_are_in_the_lucene_that_is_installed() -> None:
+    """The one jar serves every line of Lucene: whatever it refers to has the same name and type there."""
+    with zipfile.ZipFile(find_jar()) as pyserini:
+        for name, code in classes(OUR_JAR).items():
+            missing = unresolved(read_class(code), lambda of: read_class(pyserini.read(f"{of}.class")))
+            assert not missing, f"{name}: {', '.join(missing)}"
+
+
+def test_a_method_of_another_type_is_found_missing() -> None:
+    """The method whose return type Lucene 10 changed."""
+    code = read_class(classes(OUR_JAR)["lexvl/IndexUpdater.class"])
+    wrong = ("org/apache/lucene/index/IndexWriter", "forceMergeDeletes", "()I")
+    with zipfile.ZipFile(find_jar()) as pyserini:
+        missing = unresolved(
+            code._replace(references={*code.references, wrong}), lambda of: read_class(pyserini.read(f"{of}.class"))
+        )
+    assert missing == ["org/apache/lucene/index/IndexWriter.forceMergeDeletes()I"]
 
 
 def test_no_compiler(tmp_path: Path) -> None:

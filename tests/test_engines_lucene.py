@@ -19,7 +19,9 @@ from test_shards_reading import Documents, jsonl, publish_shards, write_shards
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.building import append_index, build_index, delete_documents
 from lexvl_anserini.engines.index_folder import read_report
+from lexvl_anserini.engines.jvm import lucene_version
 from lexvl_anserini.engines.lucene import LuceneEngine
+from lexvl_anserini.engines.lucene.versions import dotted
 from lexvl_anserini.errors import ArtefactError, UsageError
 from lexvl_anserini.manifest import Manifest, read_manifest
 from lexvl_anserini.records import ImpactQuery, ScoredDoc
@@ -107,6 +109,7 @@ def test_the_index_knows_what_it_holds(tmp_path: Path) -> None:
     lists = [[4, "the"], [3, "a"], [1, "b"], [1, "日本"], [1, "😀"]]
     found = {"documents": 5, "empty": 1, "postings": 10, "impacts": 25, "max_impact": 7}
     fixed = {"engine": "lucene", "fields": {}, "options": options, "changed": False, "longest_lists": lists}
+    assert report.pop("lucene") == dotted(lucene_version())
     assert report == {**fixed, **found}
     names = {path.name for path in (tmp_path / "index").iterdir()}
     assert {"manifest.json", "vocab.txt", "index.json"} <= names

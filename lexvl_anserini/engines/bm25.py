@@ -17,8 +17,9 @@ from lexvl_anserini.data.ids import SeenIds
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.engine import Engine, NoOptions
 from lexvl_anserini.engines.index_folder import folder_bytes, new_index, read_report, write_report
-from lexvl_anserini.engines.jvm import captured_stdout, java_class, java_errors
+from lexvl_anserini.engines.jvm import captured_stdout, java_class, java_errors, lucene_version
 from lexvl_anserini.engines.lucene import count_index
+from lexvl_anserini.engines.lucene.versions import dotted, newer_refused
 from lexvl_anserini.errors import ArtefactError, UsageError
 from lexvl_anserini.manifest import Manifest
 from lexvl_anserini.progress import Progress, silent
@@ -45,7 +46,7 @@ class BM25Engine(Engine):
 
     def __init__(self, index: Path, manifest: Manifest):
         jvm.start()
-        with java_errors(f"{index}: cannot be opened as a Lucene index"):
+        with java_errors(f"{index}: cannot be opened as a Lucene index"), newer_refused(index):
             self.searcher = java_class("io.anserini.search.SimpleSearcher")(str(index.absolute()))
             self.searcher.set_bm25(K1, B)
             documents = int(self.searcher.get_total_num_docs())
@@ -88,8 +89,8 @@ class BM25Engine(Engine):
                     f"{index}: Anserini indexed {held['documents']} of {found['documents']} documents, of which "
                     f"{found['empty']} are empty ({complaint})"
                 )
-            report = {"engine": "bm25", **found, "postings": held["postings"], "bytes": folder_bytes(part)}
-            write_report(part, report)
+            report = {"engine": "bm25", "lucene": dotted(lucene_version()), **found, "postings": held["postings"]}
+            write_report(part, {**report, "bytes": folder_bytes(part)})
         return Index(index, manifest, found["documents"])
 
     def search(self, queries: Iterable[Topic], hits: int, threads: int = 1) -> Iterator[list[ScoredDoc]]:

@@ -17,6 +17,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,7 +27,10 @@ from lexvl_anserini.errors import ArtefactError, JavaError, LexvlError
 # Our own classes, compiled from the sources beside it (engines/lucene/jar.py).
 OUR_JAR = Path(__file__).parent / "java" / "lexvl.jar"
 
-# Anserini 1.7's classes are compiled for 21; older machines refuse them.
+# Pyserini's jar, which holds Anserini, Lucene and all else.
+ANSERINI_JAR = "anserini-*-fatjar.jar"
+
+# Anserini's classes are compiled for 21; older machines refuse them.
 MINIMUM_VERSION = 21
 
 DEFAULT_HEAP_BYTES = 2 << 30
@@ -48,7 +52,13 @@ HINTS = {
     "NoSuchFileException": "; the index lacks a file, build it again",
 }
 
+# Major versions of Lucene that our classes work with; Pyserini 1.6 has 9.9, Pyserini 2 has 10.
+LUCENE_LINES = (9, 10)
+
 START_FIRST = "start ours first (lexvl_anserini.engines.jvm.start() before importing pyserini or jnius)"
+
+# Lucene 10 calls native functions of the operating system; without this option Java 21 and later warn about them.
+NATIVE_ACCESS = "--enable-native-access=ALL-UNNAMED"
 
 # A module that Pyserini puts into the options and that small runtimes do not have.
 VECTOR_MODULE = "--add-modules=jdk.incubator.vector"
@@ -91,21 +101,22 @@ def find_jar() -> Path:
     """Pyserini's jar, found without importing Pyserini; $ANSERINI_CLASSPATH names another folder, as for Pyserini.
 
     Raises:
-        JavaError: Pyserini is not installed, or its installation holds no jar.
+        JavaError: Pyserini is not installed, or its installation holds no jar or more than one.
     """
     if folder := os.environ.get("ANSERINI_CLASSPATH"):
         where = Path(folder)
     else:
         spec = find_spec("pyserini")
         if spec is None or not spec.submodule_search_locations:
-            raise JavaError("pyserini is not installed, and its jar holds Lucene; pip install 'pyserini>=1.6,<2'")
+            raise JavaError("pyserini is not installed, and its jar holds Lucene; pip install 'pyserini>=1.6,<3'")
         where = Path(next(iter(spec.submodule_search_locations))) / "resources" / "jars"
-    jars = sorted(where.glob("anserini-*-fatjar.jar"))
+    jars = sorted(where.glob(ANSERINI_JAR))
     if not jars:
-        raise JavaError(
-            f"{where}: no anserini-*-fatjar.jar; reinstall pyserini (pip install --force-reinstall pyserini)"
-        )
-    return jars[-1]
+        raise JavaError(f"{where}: no {ANSERINI_JAR}; reinstall pyserini (pip install --force-reinstall pyserini)")
+    if len(jars) > 1:
+        names = ", ".join(jar.name for jar in jars)
+        raise JavaError(f"{where}: {len(jars)} jars of Anserini ({names}), expected one; remove the others")
+    return jars[0]
 
 
 def heap_option(environ: Mapping[str, str] = os.environ) -> str:
@@ -164,19 +175,25 @@ def start() -> None:
         wanted = [option for option in jnius_config.get_options() if option != VECTOR_MODULE]
         # -Xrs leaves Ctrl-C to Python; without it the JVM exits the process and skips our cleaning up.
         extra = os.environ.get("LEXVL_JAVA_OPTIONS", "").split()
-        options = [*wanted, heap_option(), "-Xrs", "-Djava.awt.headless=true", *extra]
+        options = [*wanted, heap_option(), "-Xrs", "-Djava.awt.headless=true", NATIVE_ACCESS, *extra]
         jar = find_jar()
         check_options(runtime, options)
         jnius_config.set_options(*options)
-        for path in (str(jar), str(OUR_JAR)):
-            if path not in (jnius_config.classpath or ()):
-                jnius_config.add_classpath(path)
+        for path, name in ((jar, ANSERINI_JAR), (OUR_JAR, OUR_JAR.name)):
+            _add_to_class_path(path, name)
         with _environment(JAVA_HOME=str(runtime.home), JVM_PATH=None):
             import jnius  # noqa: F401  (importing it is what starts the machine)
         _check_running()
     _quieten()
     _Started.pid = os.getpid()
     java_class("org.apache.lucene.search.IndexSearcher").setMaxClauseCount(MAX_CLAUSES)
+
+
+@cache
+def lucene_version() -> tuple[int, int, int]:
+    """(major, minor, bug fix) of the Lucene in Pyserini's jar; the machine must have been started."""
+    latest = java_class("org.apache.lucene.util.Version").LATEST
+    return int(latest.major), int(latest.minor), int(latest.bugfix)
 
 
 def java_class(name: str) -> Any:
@@ -313,8 +330,25 @@ def _environment(**values: str | None) -> Iterator[None]:
         put(before)
 
 
+def _add_to_class_path(jar: Path, name: str) -> None:
+    """Adds a jar to the class path of the machine that will start.
+
+    Raises:
+        JavaError: another jar of that name (a pattern) is there, and its classes would come first.
+    """
+    import jnius_config
+
+    there = [Path(path) for path in jnius_config.classpath or ()]
+    if others := [path for path in there if path.match(name) and path != jar]:
+        raise JavaError(
+            f"two jars on the class path: {others[0]} and {jar}; expected only the second, remove the first"
+        )
+    if jar not in there:
+        jnius_config.add_classpath(str(jar))
+
+
 def _check_running() -> None:
-    """Checks that the machine in this process is new enough and holds Anserini.
+    """Checks that the machine in this process is new enough and holds an Anserini that we work with.
 
     Raises:
         JavaError: it is not; then another library started it.
@@ -335,6 +369,12 @@ def _check_running() -> None:
         raise JavaError(
             f"a Java machine runs in this process already, without Pyserini's jar ({error}); {remedy}"
         ) from error
+    if lucene_version()[0] not in LUCENE_LINES:
+        found, lines = ".".join(map(str, lucene_version())), " and ".join(map(str, LUCENE_LINES))
+        raise JavaError(
+            f"Pyserini's jar has Lucene {found}, {OUR_JAR.name} is built for Lucene {lines}; "
+            "pip install 'pyserini>=1.6,<3'"
+        )
 
 
 def _quieten() -> None:

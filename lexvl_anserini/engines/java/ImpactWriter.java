@@ -33,8 +33,6 @@ public final class ImpactWriter {
     private final Directory directory;
     private final IndexWriter writer;
     private final TermTable terms;
-    private final Similarity similarity;
-    private final Analyzer analyzer;
     private final boolean text;
     private final boolean storeText;
     private final boolean vectors;
@@ -72,6 +70,7 @@ public final class ImpactWriter {
     /**
      * @param terms the vocabulary's terms, UTF-8, one after the other; {@code ends} where each ends (int32)
      * @param metadata type (keyword, long, double, date) of each metadata key to index
+     * @param created major version of Lucene that counts as the creator of the index
      */
     public ImpactWriter(
             String folder,
@@ -84,11 +83,10 @@ public final class ImpactWriter {
             boolean storeText,
             boolean vectors,
             Map<String, String> metadata,
+            int created,
             int threads)
             throws IOException {
         this.terms = new TermTable(terms, Bytes.ints(ends));
-        this.similarity = similarity;
-        this.analyzer = analyzer;
         this.text = text;
         this.storeText = storeText;
         this.vectors = vectors;
@@ -99,6 +97,7 @@ public final class ImpactWriter {
         config.setSimilarity(similarity);
         config.setUseCompoundFile(false);
         config.setMergePolicy(lateMerges());
+        config.setIndexCreatedVersionMajor(created);
         config.setOpenMode(IndexWriterConfig.OpenMode.CREATE);
         writer = new IndexWriter(directory, config);
         this.threads = new Thread[threads];
@@ -249,7 +248,7 @@ public final class ImpactWriter {
 
     private void work() {
         ImpactRow row = new ImpactRow(terms);
-        Segment segment = new Segment(terms, similarity, analyzer, text, storeText, vectors, metadata);
+        Segment segment = new Segment(writer, terms, text, storeText, vectors, metadata);
         int shard = -1;
         try {
             while (failure.get() == null) {
@@ -260,7 +259,7 @@ public final class ImpactWriter {
                 if (piece == END) {
                     waiting.put(END);
                     if (!segment.isEmpty()) {
-                        segment.flush(writer);
+                        segment.flush();
                     }
                     return;
                 }
@@ -271,7 +270,7 @@ public final class ImpactWriter {
                     tally.count(row);
                     documents.incrementAndGet();
                     if (segment.isFull()) {
-                        segment.flush(writer);
+                        segment.flush();
                     }
                 });
                 add(shard, tally);

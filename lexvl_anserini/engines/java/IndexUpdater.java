@@ -1,6 +1,7 @@
 package lexvl;
 
 import java.io.IOException;
+import java.lang.reflect.InvocationTargetException;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
@@ -23,12 +24,16 @@ public final class IndexUpdater {
     private final Directory directory;
     private final IndexWriter writer;
 
-    /** @param folder an index, or an empty folder */
-    public IndexUpdater(String folder, Similarity similarity) throws IOException {
+    /**
+     * @param folder an index, or an empty folder
+     * @param created major version of Lucene that counts as the creator of an index in an empty folder
+     */
+    public IndexUpdater(String folder, Similarity similarity, int created) throws IOException {
         directory = FSDirectory.open(Path.of(folder));
         IndexWriterConfig config = new IndexWriterConfig();
         config.setSimilarity(similarity);
         config.setUseCompoundFile(false);
+        config.setIndexCreatedVersionMajor(created);
         config.setOpenMode(IndexWriterConfig.OpenMode.CREATE_OR_APPEND);
         TieredMergePolicy merging = new TieredMergePolicy();
         // Statistics count documents until their segment is written anew: with none left they are exact.
@@ -74,14 +79,23 @@ public final class IndexUpdater {
     }
 
     /** @param merge leave one segment */
-    public void finish(boolean merge) throws IOException {
-        writer.forceMergeDeletes();
+    public void finish(boolean merge) throws Throwable {
+        forceMergeDeletes();
         if (merge) {
             writer.forceMerge(1);
         }
         writer.commit();
         writer.close();
         directory.close();
+    }
+
+    /** Lucene 9 and 10 declare different return types for this method; a compiled call would fit only one of them. */
+    private void forceMergeDeletes() throws Throwable {
+        try {
+            IndexWriter.class.getMethod("forceMergeDeletes").invoke(writer);
+        } catch (InvocationTargetException error) {
+            throw error.getCause();
+        }
     }
 
     /** Discards the changes, and releases the folder. */

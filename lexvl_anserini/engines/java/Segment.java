@@ -2,12 +2,11 @@ package lexvl;
 
 import java.io.IOException;
 import java.util.Map;
-import org.apache.lucene.analysis.Analyzer;
 import org.apache.lucene.index.DirectoryReader;
 import org.apache.lucene.index.IndexWriter;
 import org.apache.lucene.index.IndexWriterConfig;
+import org.apache.lucene.index.LiveIndexWriterConfig;
 import org.apache.lucene.index.NoMergePolicy;
-import org.apache.lucene.search.similarities.Similarity;
 import org.apache.lucene.store.ByteBuffersDirectory;
 
 /**
@@ -27,25 +26,25 @@ final class Segment {
     /** More than those texts can come to: the side fields must be one segment, in the order of documents. */
     private static final double NEVER_FLUSH_MB = 1900;
 
-    private final Similarity similarity;
-    private final Analyzer analyzer;
+    private final IndexWriter target;
     private final RowFields fields;
     private final ImpactBuffer impacts;
     private ByteBuffersDirectory directory;
     private IndexWriter side;
     private long text;
 
-    /** @param metadata the type (keyword, long, double, date) of each key */
+    /**
+     * @param target the writer that receives the segments
+     * @param metadata the type (keyword, long, double, date) of each key
+     */
     Segment(
+            IndexWriter target,
             TermTable terms,
-            Similarity similarity,
-            Analyzer analyzer,
             boolean text,
             boolean storeText,
             boolean vectors,
             Map<String, String> metadata) {
-        this.similarity = similarity;
-        this.analyzer = analyzer;
+        this.target = target;
         fields = new RowFields(text, storeText, vectors, metadata);
         impacts = new ImpactBuffer(terms);
     }
@@ -61,8 +60,10 @@ final class Segment {
     void add(ImpactRow row) throws IOException {
         if (side == null) {
             directory = new ByteBuffersDirectory();
-            IndexWriterConfig config = new IndexWriterConfig(analyzer);
-            config.setSimilarity(similarity);
+            LiveIndexWriterConfig wanted = target.getConfig();
+            IndexWriterConfig config = new IndexWriterConfig(wanted.getAnalyzer());
+            config.setSimilarity(wanted.getSimilarity());
+            config.setIndexCreatedVersionMajor(wanted.getIndexCreatedVersionMajor());
             config.setMergePolicy(NoMergePolicy.INSTANCE);
             config.setRAMBufferSizeMB(NEVER_FLUSH_MB);
             config.setRAMPerThreadHardLimitMB((int) NEVER_FLUSH_MB);
@@ -74,13 +75,13 @@ final class Segment {
     }
 
     /** Writes the segment and begins the next. */
-    void flush(IndexWriter writer) throws IOException {
+    void flush() throws IOException {
         side.close();
         try (DirectoryReader reader = DirectoryReader.open(directory)) {
             if (reader.leaves().size() != 1) {
                 throw new IllegalStateException(reader.leaves().size() + " segments of side fields, expected 1");
             }
-            writer.addIndexes(ImpactLeaf.of(reader.leaves().get(0).reader(), "contents", impacts));
+            target.addIndexes(ImpactLeaf.of(reader.leaves().get(0).reader(), "contents", impacts));
         }
         discard();
     }

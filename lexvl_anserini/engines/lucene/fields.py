@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lexvl_anserini.engines.jvm import java_cast, java_class, our_class
+from lexvl_anserini.engines.lucene.versions import newer_refused
 
 ID = "id"
 CONTENTS = "contents"
@@ -60,8 +61,13 @@ def open_directory(index: Path) -> Any:
 
 
 def open_reader(index: Path) -> Any:
-    """A reader of the index's last commit."""
-    return java_class("org.apache.lucene.index.DirectoryReader").open(open_directory(index))
+    """A reader of the index's last commit.
+
+    Raises:
+        ArtefactError: a newer Lucene wrote it.
+    """
+    with newer_refused(index):
+        return java_class("org.apache.lucene.index.DirectoryReader").open(open_directory(index))
 
 
 def as_reader(reader: Any) -> Any:

@@ -2,7 +2,8 @@
 
 `python -m lexvl_anserini.engines.lucene.jar` compiles engines/java/*.java with `javac --release 17` against the Lucene
 classes in Pyserini's jar (nothing else of it: Anserini's own classes are of a later release) and writes
-engines/java/lexvl.jar, byte for byte the same from the same sources.
+engines/java/lexvl.jar, byte for byte the same from the same sources. The classes refer only to what Lucene 9 and 10
+both have, so one jar serves both lines; a file in it holds the digest of its sources.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import zipfile
+from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -20,6 +22,18 @@ RELEASE = "17"
 
 # The time stamp of every file in the zip archive: always the same, so that bytes repeat.
 EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+# The file of the jar that holds the digest of its sources.
+DIGEST = "lexvl/sources.sha256"
+
+
+def source_digest() -> str:
+    """SHA-256 (hex) of all sources and their names."""
+    whole = sha256()
+    for source in sorted(OUR_JAR.parent.glob("*.java")):
+        whole.update(f"{source.name}\n".encode() + source.read_bytes())
+    return whole.hexdigest()
 
 
 def build_jar(jar: Path = OUR_JAR, javac: str = "javac") -> None:
@@ -41,10 +55,9 @@ def build_jar(jar: Path = OUR_JAR, javac: str = "javac") -> None:
         # Written beside the old file and renamed: a running JVM continues to read the old one, which it has open.
         made = jar.with_name(jar.name + ".part")
         with zipfile.ZipFile(made, "w", zipfile.ZIP_STORED) as archive:
-            for path in sorted(Path(folder).rglob("*.class")):
-                member = zipfile.ZipInfo(path.relative_to(folder).as_posix(), EPOCH)
-                member.compress_type = zipfile.ZIP_STORED
-                archive.writestr(member, path.read_bytes())
+            members = {path.relative_to(folder).as_posix(): path.read_bytes() for path in Path(folder).rglob("*.class")}
+            for name, content in sorted({**members, DIGEST: f"{source_digest()}\n".encode()}.items()):
+                archive.writestr(zipfile.ZipInfo(name, EPOCH), content)
         made.replace(jar)
 
 

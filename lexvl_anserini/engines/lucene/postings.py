@@ -46,7 +46,10 @@ def vector_of(reader: Any, doc_id: str) -> dict[str, int]:
     vectors = leaf.termVectors().get(number)
     held = None if vectors is None else vectors.terms(CONTENTS)
     if held is None:
-        if leaf.getFieldInfos().fieldInfo(CONTENTS) is None or not leaf.getFieldInfos().hasVectors():
+        fields = leaf.getFieldInfos()
+        # Lucene 10 renamed this method.
+        has_vectors = getattr(fields, "hasTermVectors", None) or fields.hasVectors
+        if fields.fieldInfo(CONTENTS) is None or not has_vectors():
             raise UsageError(
                 "this index has no term vectors; build it with --term-vectors, or name the shards (--feedback-shards)"
             )

@@ -10,7 +10,9 @@ from typing import Any
 import orjson
 
 from lexvl_anserini.engines.index_folder import folder_bytes, is_index, read_report, write_report
+from lexvl_anserini.engines.jvm import lucene_version
 from lexvl_anserini.engines.lucene.census import longest_lists
+from lexvl_anserini.engines.lucene.versions import dotted
 from lexvl_anserini.engines.lucene.writing import IndexOptions
 from lexvl_anserini.errors import ArtefactError, UsageError
 from lexvl_anserini.manifest import Manifest, read_manifest
@@ -49,7 +51,15 @@ def write_record(
     changed: bool = False,
 ) -> None:
     """Writes index.json; `changed` is True if documents of the sources were deleted or replaced."""
-    about = {"engine": "lucene", **found, "options": options.to_json(), "sources": sources, "changed": changed}
+    version = dotted(lucene_version())
+    about = {
+        "engine": "lucene",
+        "lucene": version,
+        **found,
+        "options": options.to_json(),
+        "sources": sources,
+        "changed": changed,
+    }
     about |= {"longest_lists": longest_lists(part), "bytes": folder_bytes(part)}
     write_report(part, {**about, "digest": report_digest(about, manifest)})
 

@@ -21,6 +21,7 @@ from lexvl_anserini.engines.jvm import java_errors, our_class
 from lexvl_anserini.engines.lucene.census import census, refuse_duplicates
 from lexvl_anserini.engines.lucene.fields import CONTENTS, count_index, field_similarity, open_reader
 from lexvl_anserini.engines.lucene.record import read_impact_manifest, sources_of, write_record
+from lexvl_anserini.engines.lucene.versions import creator, newer_refused
 from lexvl_anserini.engines.lucene.writing import IndexOptions, write_lucene
 from lexvl_anserini.errors import ArtefactError
 from lexvl_anserini.files import write_json
@@ -54,11 +55,13 @@ def merge(
     manifest = combined(manifests, sources)
     with new_index(index, sources[0], manifest) as part, java_errors(f"{index}: cannot be written"):
         fields: dict[str, str] = {}
-        with _updater(part) as updater:
+        created = creator(filter(is_index, sources))
+        with _updater(index, part, created) as updater:
             for source, of_source in zip(sources, manifests, strict=True):
-                with _as_index(source, of_source, part, options, threads, progress) as (folder, has):
+                with _as_index(source, of_source, part, created, options, threads, progress) as (folder, has):
                     fields = _joined(fields, has, source)
-                    updater.add(str(folder.absolute()))
+                    with newer_refused(source):
+                        updater.add(str(folder.absolute()))
             updater.finish(True)
         refuse_duplicates(part)
         held = count_index(part)
@@ -96,10 +99,11 @@ def append(
         unknown = [n for n, source in enumerate(new) if not _digests([source]) <= {e["shards"] for e in noted}]
         after = combined([before, *(manifests[n] for n in unknown)], [index, *(new[n] for n in unknown)])
         fields = report["fields"]
+        created = creator([index, *filter(is_index, new)])
         with java_errors(f"{index}: cannot be written"):
-            with _updater(part) as updater:
+            with _updater(index, part, created) as updater:
                 for source, of_source in zip(new, manifests, strict=True):
-                    with _as_index(source, of_source, part, options, threads, progress) as (folder, has):
+                    with _as_index(source, of_source, part, created, options, threads, progress) as (folder, has):
                         fields = _joined(fields, has, source)
                         if replacing:
                             updater.deleteThoseOf(str(folder.absolute()))
@@ -133,8 +137,8 @@ def delete(index: Path, doc_ids: Iterable[str]) -> Index:
     lines = b"".join(f"{doc_id}\n".encode() for doc_id in dict.fromkeys(doc_ids))
     with changed_index(index) as part, java_errors(f"{index}: cannot be written"):
         before, report = read_impact_manifest(part), read_report(part)
-        _refuse_missing(index, part, lines)
-        with _updater(part) as updater:
+        _refuse_missing(index, lines)
+        with _updater(index, part, creator([index])) as updater:
             updater.delete(lines)
             updater.finish(False)
         held = count_index(part)
@@ -150,9 +154,13 @@ def delete(index: Path, doc_ids: Iterable[str]) -> Index:
 
 
 @contextmanager
-def _updater(folder: Path) -> Iterator[Any]:
-    """Yields the Java updater; an exception discards its changes and releases the folder."""
-    updater = our_class("IndexUpdater")(str(folder.absolute()), field_similarity())
+def _updater(index: Path, part: Path, created: int) -> Iterator[Any]:
+    """Yields the Java updater of `part`, the new folder of an index; an exception discards its changes.
+
+    `created` is the major version of Lucene that counts as the creator of the index.
+    """
+    with newer_refused(index):
+        updater = our_class("IndexUpdater")(str(part.absolute()), field_similarity(), created)
     try:
         yield updater
     except BaseException:
@@ -162,7 +170,13 @@ def _updater(folder: Path) -> Iterator[Any]:
 
 @contextmanager
 def _as_index(
-    source: Path, manifest: Manifest, part: Path, options: IndexOptions, threads: int, progress: Progress
+    source: Path,
+    manifest: Manifest,
+    part: Path,
+    created: int,
+    options: IndexOptions,
+    threads: int,
+    progress: Progress,
 ) -> Iterator[tuple[Path, Mapping[str, str]]]:
     """Yields an index with a source's documents, and its fields; shards are indexed in a temporary folder.
 
@@ -181,7 +195,7 @@ def _as_index(
     folder = part / INCOMING
     folder.mkdir()
     vocabulary = read_vocabulary(source, manifest)
-    found = write_lucene(source, folder, manifest, vocabulary, options, threads, progress, merge=False)
+    found = write_lucene(source, folder, manifest, vocabulary, options, threads, progress, False, created)
     total = {name: found[name] for name in ("documents", "empty", "postings", "max_impact")}
     expect_counts(str(source), total, manifest.counts)
     yield folder, found["fields"]
@@ -224,8 +238,8 @@ def _refuse_common(index: Path, other: Path, source: Path) -> None:
         raise ArtefactError(f"{source}: document id {str(common)!r} is in {index} already; --replace takes the new one")
 
 
-def _refuse_missing(index: Path, part: Path, lines: bytes) -> None:
-    with census(part) as whole:
+def _refuse_missing(index: Path, lines: bytes) -> None:
+    with census(index) as whole:
         missing = whole.missing(lines).tostring().decode().splitlines()
     if missing:
         raise ArtefactError(f"{index}: no document {missing[0]!r} in it ({len(missing)} such ids); nothing was deleted")

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from lexvl_anserini.engines.jvm import our_class
+from lexvl_anserini.engines.jvm import lucene_version, our_class
 from lexvl_anserini.engines.lucene.fields import META, TEXT, field_similarity, java_map, text_analyzer
 from lexvl_anserini.engines.lucene.metadata import metadata_types
 from lexvl_anserini.manifest import Manifest
@@ -51,17 +51,20 @@ def write_lucene(
     threads: int,
     progress: Progress,
     merge: bool = True,
+    created: int | None = None,
 ) -> dict[str, Any]:
     """Writes the shards' documents into `folder`; returns their counts and their fields.
 
-    `merge` leaves one segment, which is smaller and faster to search.
+    `merge` leaves one segment, which is smaller and faster to search. `created` is the major version of Lucene that
+    counts as the index's creator, for one that joins older indexes; default: that of this process.
 
     Raises:
         ArtefactError: a shard is damaged or malformed, or its counts differ from the manifest's.
     """
     types = metadata_types(shards, manifest) if options.metadata else {}
     entries, numbered = [], enumerate(checked_shards(shards, manifest))
-    with _writer(folder, len(manifest.shards), vocabulary, options, types, threads) as writer:
+    settings = (java_map(types), created or lucene_version()[0], threads)
+    with _writer(folder, len(manifest.shards), vocabulary, options, settings) as writer:
         done = 0
         for number, (path, entry) in numbered:
             entries.append((path, entry))
@@ -86,14 +89,17 @@ def write_lucene(
 
 @contextmanager
 def _writer(
-    folder: Path, shards: int, vocabulary: Vocabulary, options: IndexOptions, types: dict[str, str], threads: int
+    folder: Path, shards: int, vocabulary: Vocabulary, options: IndexOptions, settings: tuple[Any, int, int]
 ) -> Iterator[Any]:
-    """Yields the Java writer; an exception releases the folder, so that no lock remains in this process."""
+    """Yields the Java writer; an exception releases the folder, so that no lock remains in this process.
+
+    `settings` are the types of the metadata as a Java map, the creating version of Lucene, and the number of threads.
+    """
     terms = [term.encode() for term in vocabulary.terms]
     ends = np.cumsum([len(term) for term in terms], dtype="<i4").tobytes()
     arguments = (str(folder.absolute()), field_similarity(), text_analyzer(), b"".join(terms), ends, shards)
-    flags = (options.text, options.store_text, options.term_vectors, java_map(types))
-    writer = our_class("ImpactWriter")(*arguments, *flags, threads)
+    flags = (options.text, options.store_text, options.term_vectors)
+    writer = our_class("ImpactWriter")(*arguments, *flags, *settings)
     try:
         yield writer
     except BaseException:

@@ -1,0 +1,108 @@
+"""Which Lucene wrote an index, read from its files without Java, and what follows from that.
+
+Lucene opens indexes of its own major version and of the one before; it changes them too, but never joins two that
+different major versions created.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+from lexvl_anserini.engines.jvm import lucene_version
+from lexvl_anserini.errors import ArtefactError
+
+# The start of `segments_N`, the file of a commit, as Lucene's SegmentInfos and CodecUtil document it: magic number,
+# codec name; then int32 version and 16 bytes of an id, which are skipped; a suffix; and numbers of 7 bits a byte.
+MAGIC = bytes.fromhex("3fd76c17")
+CODEC = b"segments"
+SKIPPED = 4 + 16
+
+
+class IndexVersion(NamedTuple):
+    """Versions of Lucene.
+
+    written  (major, minor, bug fix) of the last change of the index
+    created  major version that created the index
+    """
+
+    written: tuple[int, int, int]
+    created: int
+
+
+def read_version(index: Path) -> IndexVersion | None:
+    """The versions that an index's last commit names; None if the folder holds no commit that has them."""
+    commits = [path for path in index.glob("segments_*") if path.suffix == ""]
+    if not commits:
+        return None
+    last = max(commits, key=lambda path: int(path.name.removeprefix("segments_"), 36))
+    data = last.read_bytes()
+    start = MAGIC + struct.pack("B", len(CODEC)) + CODEC
+    at = len(start) + SKIPPED
+    if not data.startswith(start) or len(data) <= at:
+        return None
+    numbers = list(islice(_numbers(data[at + 1 + data[at] :]), 4))
+    return IndexVersion((numbers[0], numbers[1], numbers[2]), numbers[3]) if len(numbers) == 4 else None
+
+
+def dotted(version: Iterable[int]) -> str:
+    """`(9, 9, 1)` as `9.9.1`."""
+    return ".".join(map(str, version))
+
+
+@contextmanager
+def newer_refused(index: Path) -> Iterator[None]:
+    """Explains why an index cannot be opened if a newer Lucene wrote it.
+
+    Raises:
+        ArtefactError: Java threw, and the index is of a later version than this process runs.
+    """
+    from jnius import JavaException
+
+    try:
+        yield
+    except JavaException as problem:
+        version = read_version(index)
+        if version is None or version.written <= lucene_version():
+            raise
+        raise _too_new(index, version) from problem
+
+
+def creator(indexes: Iterable[Path]) -> int:
+    """The major version that created all these indexes; that of this process if there is none.
+
+    Raises:
+        ArtefactError: different versions created them, or one that is newer than that of this process.
+    """
+    first: dict[int, Path] = {}
+    for index in indexes:
+        if version := read_version(index):
+            if version.created > lucene_version()[0]:
+                raise _too_new(index, version)
+            first.setdefault(version.created, index)
+    if len(first) > 1:
+        places = " and ".join(f"{path} by Lucene {major}" for major, path in sorted(first.items()))
+        raise ArtefactError(f"{places}: created by different versions, which Lucene does not join; use their shards")
+    return next(iter(first), lucene_version()[0])
+
+
+def _too_new(index: Path, version: IndexVersion) -> ArtefactError:
+    return ArtefactError(
+        f"{index}: written by Lucene {dotted(version.written)}, which Lucene {dotted(lucene_version())} of this "
+        "Pyserini cannot read; use a Pyserini as new as the one that wrote it, or build the index again here"
+    )
+
+
+def _numbers(data: bytes) -> Iterator[int]:
+    """Lucene's variable-length integers: 7 bits a byte, the lowest first; a set top bit: more follow."""
+    value = shift = 0
+    for byte in data:
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            yield value
+            value = shift = 0
