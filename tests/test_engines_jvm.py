@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -76,6 +77,31 @@ def test_one_sentence_instead_of_a_dead_process(environ: dict[str, str], message
     refused, alive = child.stdout.splitlines()
     assert refused.startswith("refused ") and message in refused
     assert alive == "alive"
+
+
+def test_a_jar_of_pyserini_too_many_or_none(tmp_path: Path) -> None:
+    (tmp_path / "anserini-1.7.1-fatjar.jar").touch()
+    (tmp_path / "anserini-2.3.0-fatjar.jar").touch()
+    names = "anserini-1.7.1-fatjar.jar, anserini-2.3.0-fatjar.jar"
+    expected = f"refused {tmp_path}: 2 jars of Anserini ({names}), expected one; remove the others\nalive\n"
+    assert python(START, ANSERINI_CLASSPATH=str(tmp_path)).stdout == expected
+
+
+@pytest.mark.parametrize("name", ["anserini-0.1-fatjar.jar", "lexvl.jar"])
+def test_two_jars_on_the_class_path(tmp_path: Path, name: str) -> None:
+    other = tmp_path / name
+    child = python(f"import jnius_config\njnius_config.add_classpath({str(other)!r})\n{START}")
+    assert child.stdout.startswith(f"refused two jars on the class path: {other} and ")
+    assert child.stdout.endswith("; expected only the second, remove the first\nalive\n")
+
+
+def test_a_lucene_that_our_classes_are_not_built_for() -> None:
+    child = python(START.replace("try:", "jvm.LUCENE_LINES = (7, 8)\ntry:", 1))
+    assert re.fullmatch(
+        r"refused Pyserini's jar has Lucene \d+\.\d+\.\d+, lexvl\.jar is built for Lucene 7 and 8; pip install "
+        r"'pyserini>=1\.6,<3'\nalive\n",
+        child.stdout,
+    )
 
 
 def test_named_runtime_that_is_too_old_or_does_not_run(tmp_path: Path) -> None:

@@ -60,6 +60,10 @@ START_FIRST = "start ours first (lexvl_anserini.engines.jvm.start() before impor
 # Lucene 10 calls native functions of the operating system; without this option Java 21 and later warn about them.
 NATIVE_ACCESS = "--enable-native-access=ALL-UNNAMED"
 
+# Lucene 9 unmaps files through a class that Java 23 and later warn about; the option exists from there on.
+UNSAFE_ACCESS = "--sun-misc-unsafe-memory-access=allow"
+UNSAFE_ACCESS_VERSION = 23
+
 # A module that Pyserini puts into the options and that small runtimes do not have.
 VECTOR_MODULE = "--add-modules=jdk.incubator.vector"
 
@@ -175,7 +179,8 @@ def start() -> None:
         wanted = [option for option in jnius_config.get_options() if option != VECTOR_MODULE]
         # -Xrs leaves Ctrl-C to Python; without it the JVM exits the process and skips our cleaning up.
         extra = os.environ.get("LEXVL_JAVA_OPTIONS", "").split()
-        options = [*wanted, heap_option(), "-Xrs", "-Djava.awt.headless=true", NATIVE_ACCESS, *extra]
+        quiet = [NATIVE_ACCESS] + [UNSAFE_ACCESS] * (runtime.version >= UNSAFE_ACCESS_VERSION)
+        options = [*wanted, heap_option(), "-Xrs", "-Djava.awt.headless=true", *quiet, *extra]
         jar = find_jar()
         check_options(runtime, options)
         jnius_config.set_options(*options)
