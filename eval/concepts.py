@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from lexvl_anserini.cli import DataDir, Verbose, parse_settings, run
+from lexvl_anserini.cli import DataDir, Verbose, encoder_names, parse_settings, run
 from lexvl_anserini.data.demo import scenes
 from lexvl_anserini.encoders.cards import default_encoder
 
@@ -18,7 +18,10 @@ from .report.tables import concept_table
 
 
 def command(
-    encoder: Annotated[str | None, typer.Option(help="A lexical one that reads images; default the demo's.")] = None,
+    encoder: Annotated[
+        str | None,
+        typer.Option(help="A lexical one that reads images; default the demo's.", autocompletion=encoder_names),
+    ] = None,
     checkpoint: Annotated[str | None, typer.Option(help="Folder or hub id (owner/name[@revision]).")] = None,
     settings: Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE of the encoder.")] = None,
     split: Annotated[str, typer.Option(help="val or test.")] = "test",

@@ -8,15 +8,30 @@ from typing import Annotated
 
 import typer
 
-from lexvl_anserini.cli import DataDir
+from lexvl_anserini.cli import DataDir, corpus_names
 from lexvl_anserini.manifest import CorpusRef
 
 from .measures.inputs import JudgementSource
+from .measures.metrics import MEASURES
+
+# Cuts that papers report.
+CUTS = (1, 5, 10, 20, 100, 1000)
+
+
+def measure_names() -> list[str]:
+    """What the shell completes after --measure: every measure with the usual cuts, and without one where it may be."""
+    whole = [name for name, measure in MEASURES.items() if not measure.needs_cut]
+    return [*whole, *(f"{name}@{cut}" for name in MEASURES for cut in CUTS)]
+
 
 Runs = Annotated[list[Path], typer.Option("--run", help="A run in TREC format, plain or .gz; repeat for several.")]
 Measures = Annotated[
     list[str],
-    typer.Option("--measure", help="nDCG@k, RR@k, Recall@k, HitRate@k, AP@k, P@k; repeat for several."),
+    typer.Option(
+        "--measure",
+        help="nDCG@k, RR@k, Recall@k, HitRate@k, AP@k, P@k; repeat for several.",
+        autocompletion=measure_names,
+    ),
 ]
 Labels = Annotated[
     list[str] | None,
@@ -32,7 +47,10 @@ TableFormat = Annotated[str, typer.Option("--format", help="text, markdown, late
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1.")]
 QrelsFile = Annotated[Path | None, typer.Option("--qrels", help="Judgements: TREC's four columns or BEIR's .tsv.")]
 DatasetName = Annotated[
-    str | None, typer.Option("--dataset", help="Dataset of the judgements; default: that of the run's manifest.")
+    str | None,
+    typer.Option(
+        "--dataset", help="Dataset of the judgements; default: that of the run's manifest.", autocompletion=corpus_names
+    ),
 ]
 Split = Annotated[str | None, typer.Option("--split", help="Split of the judgements; default: the run's, else test.")]
 

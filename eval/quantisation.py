@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from lexvl_anserini.cli import DataDir, Verbose, parse_settings, run
+from lexvl_anserini.cli import DataDir, Verbose, corpus_names, encoder_names, parse_settings, run
 from lexvl_anserini.encoders.cards import default_encoder, direction_option, natural_direction
 
 from . import options
@@ -20,8 +20,12 @@ DEFAULT_BITS = [4, 8]
 
 
 def command(
-    corpus: Annotated[str, typer.Option(help="demo, beir/<name>, beir:<path>, folder:<path>.")] = "demo",
-    encoder: Annotated[str | None, typer.Option(help="A lexical encoder; default as in encode.")] = None,
+    corpus: Annotated[
+        str, typer.Option(help="demo, beir/<name>, beir:<path>, folder:<path>.", autocompletion=corpus_names)
+    ] = "demo",
+    encoder: Annotated[
+        str | None, typer.Option(help="A lexical encoder; default as in encode.", autocompletion=encoder_names)
+    ] = None,
     checkpoint: Annotated[str | None, typer.Option(help="Folder, hub id (owner/name[@revision]) or packaged.")] = None,
     split: Annotated[str | None, typer.Option(help="Split of topics and judgements; default test.")] = None,
     direction: Annotated[str | None, typer.Option(help="Of captioned images; default as in encode.")] = None,
@@ -34,7 +38,9 @@ def command(
     query_bits: Annotated[int, typer.Option(help="Of query weights, lowered where a score could reach 2^24.")] = 8,
     scale: Annotated[float | None, typer.Option(help="Impacts per unit of weight, for fixed.")] = None,
     percentile: Annotated[float, typer.Option(help="Of the sample's maxima that becomes the largest impact.")] = 100.0,
-    measure: Annotated[str, typer.Option(help="Compared on both rankings.")] = "nDCG@10",
+    measure: Annotated[
+        str, typer.Option(help="Compared on both rankings.", autocompletion=options.measure_names)
+    ] = "nDCG@10",
     output_format: options.TableFormat = "text",
     verbose: Verbose = False,
 ) -> None:

@@ -7,10 +7,18 @@ Names are imported when they are first used: `import lexvl_anserini` loads neith
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.2.0"
+
+# The range of python_requires in setup.cfg, which nothing reads where a checkout runs without installation.
+if not (3, 11) <= sys.version_info[:2] <= (3, 14):
+    raise SystemExit(
+        f"error: LexVL needs Python 3.11 to 3.14, {sys.executable} is {sys.version_info[0]}.{sys.version_info[1]}; "
+        "make an environment with one of these, for example: python3.13 -m venv .venv"
+    )
 
 if TYPE_CHECKING:
     from lexvl_anserini.data.dataset import Dataset, load_dataset
@@ -61,3 +69,8 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    """The exported names too, which completion in IPython shows before they are imported."""
+    return sorted({*globals(), *__all__})

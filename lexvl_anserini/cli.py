@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import logging
 import os
+import platform
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -16,12 +17,14 @@ from contextlib import contextmanager
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, NamedTuple, get_type_hints
 
 import orjson
 import typer
+from typer.core import TyperCommand, TyperGroup
 
-from lexvl_anserini.errors import LexvlError, UsageError
+from lexvl_anserini import __version__
+from lexvl_anserini.errors import JavaError, LexvlError, UsageError
 from lexvl_anserini.progress import Progress
 
 Command = Callable[..., None]
@@ -55,37 +58,80 @@ MovedCheckpoint = Annotated[
 ]
 MovedTokenizer = Annotated[str | None, typer.Option("--tokenizer", help="Where its tokenizer is now, if it was moved.")]
 
+
+# Corpora that are named family:path.
+FAMILIES_OF_PATHS = frozenset({"beir", "embeddings", "folder", "karpathy"})
+
+
+def encoder_names() -> list[str]:
+    """What the shell completes after --encoder."""
+    from lexvl_anserini.encoders.cards import CARDS
+
+    return list(CARDS)
+
+
+def corpus_names() -> list[str]:
+    """What the shell completes after --corpus: datasets of the registry, and those of BEIR that can be downloaded."""
+    from lexvl_anserini.data.fetch import BEIR_ARCHIVES
+    from lexvl_anserini.registry import DATASETS
+
+    families = [f"{family}:" if family in FAMILIES_OF_PATHS else family for family in DATASETS]
+    return [*families, *(f"beir/{name}" for name in BEIR_ARCHIVES)]
+
+
 # Seconds between two progress lines when stderr is not a terminal.
 LOG_EVERY_S = 10.0
 
-COMMANDS = {
-    "train": "lexvl_anserini.train",
-    "encode": "lexvl_anserini.encode",
-    "index": "lexvl_anserini.index",
-    "prune": "lexvl_anserini.prune",
-    "search": "lexvl_anserini.search",
-    "explain": "lexvl_anserini.explain",
-    "fuse": "lexvl_anserini.fuse",
-    "rerank": "lexvl_anserini.rerank",
-    "hybrid": "lexvl_anserini.hybrid",
-    "localise": "lexvl_anserini.localise",
-    "score": "lexvl_eval.score",
-    "table": "lexvl_eval.table",
-    "compare": "lexvl_eval.compare",
-    "beir": "lexvl_eval.beir",
-    "msmarco": "lexvl_eval.msmarco",
-    "coco": "lexvl_eval.coco",
-    "flickr30k": "lexvl_eval.flickr30k",
-    "flickr8k": "lexvl_eval.flickr8k",
-    "demo": "lexvl_eval.demo",
-    "sheet": "lexvl_eval.sheet",
-    "ceiling": "lexvl_eval.ceiling",
-    "concepts": "lexvl_eval.concepts",
-    "quantisation": "lexvl_eval.quantisation",
-    "pruning": "lexvl_eval.pruning",
-    "ann": "lexvl_eval.ann",
-    "efficiency": "lexvl_eval.efficiency.command",
+
+class Row(NamedTuple):
+    """A command of `lexvl`: the module that has it, and its line in `lexvl --help`."""
+
+    module: str
+    summary: str
+
+
+GROUPS: Mapping[str, Mapping[str, Row]] = {
+    "Train and encode": {
+        "train": Row("lexvl_anserini.train", "Train encoders by a recipe"),
+        "encode": Row("lexvl_anserini.encode", "Encode a corpus, or topics, into vectors on disk"),
+        "prune": Row("lexvl_anserini.prune", "Prune encoded documents before they are indexed"),
+    },
+    "Index and search": {
+        "index": Row("lexvl_anserini.index", "Build, change or check an index"),
+        "search": Row("lexvl_anserini.search", "Write a run, or print the hits of one query"),
+        "explain": Row("lexvl_anserini.explain", "Show the terms that query and document share"),
+        "localise": Row("lexvl_anserini.localise", "Show where in images queries are"),
+    },
+    "Combine runs": {
+        "fuse": Row("lexvl_anserini.fuse", "Fuse runs by ranks or scores"),
+        "rerank": Row("lexvl_anserini.rerank", "Score the first documents of a run again, by full vectors"),
+        "hybrid": Row("lexvl_anserini.hybrid", "Add weighted scores of several encoders"),
+    },
+    "Evaluate runs": {
+        "score": Row("lexvl_eval.score", "Measure runs against judgements"),
+        "table": Row("lexvl_eval.table", "Print systems as rows and measures as columns"),
+        "compare": Row("lexvl_eval.compare", "Compare runs with a baseline, with significance"),
+        "sheet": Row("lexvl_eval.sheet", "Draw queries with their first hits and terms"),
+    },
+    "Evaluate runs by the rules of one dataset": {
+        "beir": Row("lexvl_eval.beir", "BEIR: nDCG@10, Recall@100"),
+        "msmarco": Row("lexvl_eval.msmarco", "MS MARCO passages: RR@10"),
+        "coco": Row("lexvl_eval.coco", "COCO captions: R@1, R@5, R@10"),
+        "flickr30k": Row("lexvl_eval.flickr30k", "Flickr30k captions: R@1, R@5, R@10"),
+        "flickr8k": Row("lexvl_eval.flickr8k", "Flickr8k captions: R@1, R@5, R@10"),
+        "demo": Row("lexvl_eval.demo", "The drawn demo images: R@1, R@5, R@10"),
+    },
+    "Benchmarks": {
+        "ceiling": Row("lexvl_eval.ceiling", "The best recall that the captions of the demo permit"),
+        "concepts": Row("lexvl_eval.concepts", "What an image encoder names correctly"),
+        "quantisation": Row("lexvl_eval.quantisation", "What integer impacts lose"),
+        "pruning": Row("lexvl_eval.pruning", "What shorter queries and documents lose"),
+        "ann": Row("lexvl_eval.ann", "What approximate dense search loses"),
+        "efficiency": Row("lexvl_eval.efficiency.command", "Time, memory and size on this machine"),
+    },
 }
+
+COMMANDS = {name: row.module for rows in GROUPS.values() for name, row in rows.items()}
 
 
 @dataclass(frozen=True)
@@ -181,18 +227,45 @@ def _grouped(group: Any, options: dict[str, Any]) -> Any:
     return group(**values)
 
 
-def make_app(command: Command, name: str | None = None) -> typer.Typer:
-    """A Typer application of one command."""
+def make_app(command: Command, name: str | None = None, program: str | None = None) -> typer.Typer:
+    """A Typer application of one command.
+
+    The `Example:` line at the end of the command's docstring ends its help; `program`, how the user called the command,
+    replaces the `python -m MODULE` in it.
+    """
+    text, _, example = (inspect.getdoc(command) or "").partition("\n\nExample: ")
+    if program and example:
+        *_, arguments = example.split(maxsplit=3)
+        example = f"{program} {arguments}"
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-    register(app, command, name)
+    # The \b keeps the example on one line; wrapped at a hyphen it would not run.
+    app.command(name=name, help=text, epilog=f"\b\nExample: {example}" if example else None)(command)
     return app
 
 
-def register(app: typer.Typer, command: Command, name: str | None = None) -> None:
-    """Adds a command to an application; the `Example:` line at the end of its docstring ends its help."""
-    text, _, example = (inspect.getdoc(command) or "").partition("\n\nExample: ")
-    # The \b keeps the example on one line; wrapped at a hyphen it would not run.
-    app.command(name=name, help=text, epilog=f"\b\nExample: {example}" if example else None)(command)
+class CommandGroup(TyperGroup):
+    """The commands of `lexvl`. A command is imported when it is called; help and completion of names import none."""
+
+    def __init__(self, **attributes: Any):
+        super().__init__(**attributes)
+        for rows in GROUPS.values():
+            for name, row in rows.items():
+                self.add_command(TyperCommand(name, short_help=row.summary))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The name, the command itself, and the arguments that remain; the command is None if there is no such one."""
+        name, listed, rest = super().resolve_command(ctx, args)
+        if name is None or listed is None:
+            return None, None, rest
+        command = import_module(COMMANDS[name]).command
+        return name, typer.main.get_command(make_app(command, name, f"{ctx.command_path} {name}")), rest
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """One section of the help for each group."""
+        width = max(map(len, COMMANDS))
+        for title, rows in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(f"{name:{width}}", row.summary) for name, row in rows.items()])
 
 
 def guarded(app: Callable[[], Any]) -> None:
@@ -218,21 +291,51 @@ def guarded(app: Callable[[], Any]) -> None:
 
 
 def run(command: Command) -> None:
-    """Runs a module that is one command."""
-    guarded(make_app(command))
+    """Runs a module that is one command; its help names the module as the user did (`lexvl_eval.score`)."""
+    spec = sys.modules["__main__"].__spec__
+    program = f"python -m {spec.name.removesuffix('.__main__')}" if spec else None
+    guarded(make_app(command, program=program))
+
+
+def print_versions(wanted: bool) -> None:
+    """If wanted, prints the versions of this package and of what it stands on, and exits; imports none of them."""
+    if not wanted:
+        return
+    from lexvl_anserini.engines.jvm import find_jar
+    from lexvl_anserini.installed import lucene_of, version_of
+
+    try:
+        lucene = lucene_of(find_jar())
+    except JavaError:
+        lucene = None
+    libraries = {package: version_of(package) for package in ("pyserini", "torch", "transformers")} | {"Lucene": lucene}
+    rows = {"lexvl-anserini": __version__, "Python": platform.python_version()}
+    print_rows(rows | {name: found or "not found" for name, found in libraries.items()}, "text")
+    raise typer.Exit
+
+
+def lexvl(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", is_eager=True, callback=print_versions, help="Print versions, also of Lucene, and exit."
+        ),
+    ] = False,
+) -> None:
+    """Lexical vision-language retrieval on Lucene: encode, index, search, measure."""
 
 
 def main() -> None:
     """The console script `lexvl`: the same commands under one name."""
     app = typer.Typer(
+        cls=CommandGroup,
         add_completion=True,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
         no_args_is_help=True,
-        help="Lexical vision-language retrieval on Lucene: encode, index, search, measure.",
+        epilog="lexvl COMMAND --help shows the options of a command and an example.",
     )
-    for name, module in COMMANDS.items():
-        register(app, import_module(module).command, name)
+    app.callback()(lexvl)
     guarded(app)
 
 

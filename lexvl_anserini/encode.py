@@ -27,6 +27,8 @@ from lexvl_anserini.cli import (
     Tokenizer,
     Verbose,
     check_style,
+    corpus_names,
+    encoder_names,
     expanded,
     file_name,
     parse_settings,
@@ -145,9 +147,15 @@ class InputOptions:
     """What to encode, with which encoder, and the output."""
 
     corpus: Annotated[
-        str, typer.Option(help="demo, beir/<name>, coco, flickr30k, flickr8k, beir:<path> or folder:<path>.")
+        str,
+        typer.Option(
+            help="demo, beir/<name>, coco, flickr30k, flickr8k, beir:<path> or folder:<path>.",
+            autocompletion=corpus_names,
+        ),
     ] = "demo"
-    encoder: Annotated[str | None, typer.Option(help="A row of --list-encoders; default by corpus.")] = None
+    encoder: Annotated[
+        str | None, typer.Option(help="A row of --list-encoders; default by corpus.", autocompletion=encoder_names)
+    ] = None
     checkpoint: Checkpoint = None
     output: Annotated[str | None, typer.Option(help="Folder of the shards; default impacts/<corpus>.<encoder>.")] = None
     topics: Annotated[
@@ -303,7 +311,9 @@ class CatalogueOptions:
     """What to print about encoders instead of encoding."""
 
     list_all: Annotated[bool, typer.Option("--list-encoders", help="List the encoders and stop.")] = False
-    described: Annotated[str | None, typer.Option("--describe", help="Describe one encoder and stop.")] = None
+    described: Annotated[
+        str | None, typer.Option("--describe", help="Describe one encoder and stop.", autocompletion=encoder_names)
+    ] = None
 
     def text(self, style: str) -> str | None:
         """What to print; None to encode.

@@ -7,6 +7,7 @@ LexvlError                     exit code 1
 ├── DataError                  a dataset's file is missing or malformed; names file and line
 ├── CheckpointError            a checkpoint is unreadable, incomplete or of another kind than expected
 ├── ArtefactError              an output exists, is unfinished, or does not belong to its input
+├── InstallationError          a Python package is missing, or of a version that does not work
 └── JavaError                  no usable Java runtime, or the JVM refused to start
 """
 
@@ -63,6 +64,10 @@ class CheckpointError(LexvlError):
 
 class ArtefactError(LexvlError):
     """An output exists already, is unfinished, damaged, or does not belong to its input."""
+
+
+class InstallationError(LexvlError):
+    """A Python package is not installed, or in a version that this one does not work with."""
 
 
 class JavaError(LexvlError):

@@ -23,6 +23,7 @@ from lexvl_anserini.cli import (
     Tokenizer,
     Verbose,
     check_style,
+    encoder_names,
     parse_settings,
     run,
 )
@@ -100,7 +101,10 @@ def print_map(found: Map, style: str) -> None:
 def command(
     image: Annotated[list[str], typer.Option(help="An image, or archive.tar::member; repeatable.")],
     query: Annotated[list[str], typer.Option(help="A text; the maps of several tokens are averaged. Repeatable.")],
-    encoder: Annotated[str | None, typer.Option(help="One that reads images; default as for image corpora.")] = None,
+    encoder: Annotated[
+        str | None,
+        typer.Option(help="One that reads images; default as for image corpora.", autocompletion=encoder_names),
+    ] = None,
     checkpoint: Checkpoint = None,
     tokenizer: Tokenizer = None,
     backbone_config: BackboneConfig = None,

@@ -28,7 +28,7 @@ def command(
     style: Style = "text",
     verbose: Verbose = False,
 ) -> None:
-    """Prune encoded documents before they are indexed; `python -m eval.pruning` measures what that costs.
+    """Prune encoded documents before they are indexed; `lexvl pruning` measures what that costs.
 
     Example: python -m lexvl_anserini.prune impacts/demo --output impacts/demo-64 --document-terms 64
     """

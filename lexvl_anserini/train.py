@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from lexvl_anserini.cli import DataDir, Device, Overwrite, Style, Verbose, check_style, parse_settings, print_rows, run
+from lexvl_anserini.installed import check_model_libraries
 
 
 def read_changes(settings: list[str] | None) -> dict[str, Any]:
@@ -52,9 +53,10 @@ def command(
 
     Example: python -m lexvl_anserini.train --recipe runs/recipes/demo-vdr.yaml --set optimisation.steps=200
     """
+    check_style(style)
+    check_model_libraries()
     from lexvl_anserini.training.recipe import read_recipe
 
-    check_style(style)
     wanted = read_recipe(Path(recipe), read_changes(settings))
     target = Path(output) if output else Path("training") / wanted.name
     import torch

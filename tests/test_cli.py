@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import re
+import subprocess
+import sys
 from dataclasses import dataclass, field
 from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -15,9 +19,25 @@ import typer
 from checkout import COMMANDS
 from typer.testing import CliRunner
 
-from lexvl_anserini.cli import Command, expanded, make_app
+import lexvl_anserini
+from eval.measures.metrics import parse_measure
+from eval.options import measure_names
+from lexvl_anserini import cli
+from lexvl_anserini.cli import GROUPS, Command, expanded, make_app
+from lexvl_anserini.encoders.cards import ENCODERS
+from lexvl_anserini.registry import DATASETS
 
 ROOT = Path(__file__).parents[1]
+# What the installed script `lexvl` does; the last line shows what it has imported.
+SCRIPT = """
+import sys
+from lexvl_anserini.cli import main
+sys.argv[0] = "lexvl"
+try:
+    main()
+finally:
+    print("imported:", *sys.modules, file=sys.stderr)
+"""
 # Every option of every command: names, type, limits and default, in the order of the help. A change of the command
 # line is a change of this file.
 OPTIONS: dict[str, list[str]] = json.loads((ROOT / "tests/golden/cli/options.json").read_text(encoding="utf-8"))
@@ -103,3 +123,123 @@ def test_an_expanded_command_is_called_with_keywords() -> None:
     assert seen[1] == Seen("b", None, [4, 8])
     with pytest.raises(TypeError, match="unknown"):
         toy(first="a", path="b", unknown=1)
+
+
+# ---- as processes
+
+
+def python(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=ROOT,
+        env={**os.environ, "COLUMNS": "80", **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def lexvl(*arguments: str, **variables: str) -> tuple[str, set[str]]:
+    """What the script prints, and the modules that it has imported."""
+    done = python("-c", SCRIPT, *arguments, **variables)
+    log, _, imported = done.stderr.rpartition("imported:")
+    assert log == "" and done.returncode == 0, done.stderr
+    return done.stdout, set(imported.split())
+
+
+def test_help_lists_the_commands_in_groups_and_imports_none() -> None:
+    shown, imported = lexvl("--help")
+    sections = shown.split("\n\n")
+    for title, rows in GROUPS.items():
+        section = next(text for text in sections if text.startswith(f"{title}:\n"))
+        listed = [line.split(maxsplit=1) for line in section.splitlines()[1:]]
+        assert listed == [[name, row.summary] for name, row in rows.items()]
+    assert max(map(len, shown.splitlines())) <= 80
+    assert not imported & {*cli.COMMANDS.values(), "numpy"}
+
+
+def test_only_the_command_that_is_called_is_imported() -> None:
+    shown, imported = lexvl("fuse", "--help")
+    assert shown.startswith("Usage: lexvl fuse ") and imported & set(cli.COMMANDS.values()) == {cli.COMMANDS["fuse"]}
+
+
+def test_an_unknown_command_is_a_usage_error() -> None:
+    done = python("-m", "lexvl_anserini", "serch")
+    assert done.returncode == 2 and "No such command 'serch'. Did you mean 'search'?" in done.stderr
+
+
+def test_version_starts_neither_java_nor_torch() -> None:
+    shown, imported = lexvl("--version")
+    rows = dict(line.split(maxsplit=1) for line in shown.splitlines())
+    assert list(rows) == ["lexvl-anserini", "Python", "pyserini", "torch", "transformers", "Lucene"]
+    assert rows["lexvl-anserini"] == lexvl_anserini.__version__ and rows["torch"] == version("torch")
+    assert not imported & {"torch", "transformers", "pyserini", "jnius", "numpy"}
+    assert python("-m", "lexvl_anserini", "--version").stdout == shown
+
+
+@pytest.mark.parametrize(
+    "called",
+    [
+        "lexvl_anserini index",
+        "lexvl_anserini.index",
+        "lexvl_eval.score",
+        "eval.score",
+        "eval.efficiency",
+        "lexvl_eval.efficiency",
+    ],
+)
+def test_the_example_names_the_command_as_it_was_called(called: str) -> None:
+    shown = python("-m", *called.split(), "--help").stdout
+    assert shown.startswith(f"Usage: python -m {called} ")
+    assert re.search(rf"^  Example: python -m {called} \S", shown, re.MULTILINE), shown
+
+
+def test_every_example_starts_with_the_name_in_lexvl() -> None:
+    """Those of all commands have the shape that is rewritten."""
+    for name, module in COMMANDS.items():
+        example = (inspect.getdoc(import_module(module).command) or "").partition("\n\nExample: ")[2]
+        assert example.startswith(f"python -m {module.removesuffix('.command')} "), name
+        shown = CliRunner().invoke(make_app(import_module(module).command, name, f"lexvl {name}"), ["--help"]).stdout
+        assert re.search(rf"^  Example: lexvl {name} \S", shown, re.MULTILINE), name
+
+
+def completed(shell: str, line: str) -> tuple[list[str], set[str]]:
+    """What a shell offers for the last word of a line, and what was imported for that."""
+    words = line.split(" ")
+    shown, imported = lexvl(
+        _LEXVL_COMPLETE=f"complete_{shell}",
+        COMP_WORDS=line,
+        COMP_CWORD=str(len(words) - 1),
+        _TYPER_COMPLETE_ARGS=line,
+    )
+    offered = shown.split() if shell == "bash" else re.findall(r'^(?:_arguments .*\(\()?"([^"]+)"', shown, re.MULTILINE)
+    return [value.replace("\\", "") for value in offered], imported
+
+
+@pytest.mark.parametrize(
+    "shell,line,expected",
+    [
+        ("bash", "lexvl s", ["search", "score", "sheet"]),
+        ("zsh", "lexvl s", ["search", "score", "sheet"]),
+        ("bash", "lexvl encode --encoder sp", ["splade"]),
+        ("bash", "lexvl encode --describe vdr", ["vdr", "vdr-crossmodal"]),
+        ("bash", "lexvl encode --corpus f", ["flickr30k", "flickr8k", "folder:"]),
+        ("zsh", "lexvl encode --corpus f", ["flickr30k", "flickr8k", "folder:"]),
+        ("bash", "lexvl encode --corpus beir/sci", ["beir/scidocs", "beir/scifact"]),
+        ("zsh", "lexvl score --measure RR", ["RR", *(f"RR@{cut}" for cut in (1, 5, 10, 20, 100, 1000))]),
+        ("bash", "lexvl score --measure P", [f"P@{cut}" for cut in (1, 5, 10, 20, 100, 1000)]),
+        ("bash", "lexvl beir --dataset beir/nf", ["beir/nfcorpus"]),
+    ],
+)
+def test_values_are_completed(shell: str, line: str, expected: list[str]) -> None:
+    offered, imported = completed(shell, line)
+    assert offered == expected
+    assert not imported & {"torch", "transformers", "pyserini", "jnius", "ranx", "pandas"}
+
+
+def test_completed_names_are_names() -> None:
+    """Every encoder and corpus of the tables is offered; families of paths are rows of the registry."""
+    assert cli.encoder_names() == list(ENCODERS)
+    assert {name.rstrip(":") for name in cli.corpus_names() if "/" not in name} == set(DATASETS)
+    assert set(DATASETS) > cli.FAMILIES_OF_PATHS
+    assert len({str(parse_measure(name)) for name in measure_names()}) == len(measure_names())

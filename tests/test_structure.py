@@ -7,6 +7,7 @@ import configparser
 import importlib
 import pkgutil
 import re
+import rlcompleter
 import subprocess
 import sys
 from collections import defaultdict
@@ -54,6 +55,15 @@ def test_exports_are_what_type_checkers_see():
 def test_no_export_hides_a_submodule():
     submodules = {name.rsplit(".", 1)[-1] for name in modules(lexvl_anserini)}
     assert not submodules & set(lexvl_anserini.__all__)
+
+
+def test_a_shell_completes_exported_names():
+    completer = rlcompleter.Completer({"lexvl_anserini": lexvl_anserini})
+    assert completer.attr_matches("lexvl_anserini.load_") == [
+        "lexvl_anserini.load_dataset(",
+        "lexvl_anserini.load_encoder(",
+    ]
+    assert set(lexvl_anserini.__all__) < set(dir(lexvl_anserini))
 
 
 def test_unknown_names_are_attribute_errors():
@@ -256,7 +266,7 @@ def test_functions_have_few_parameters():
 )
 def test_rooms_have_few_loose_modules(folder, most):
     """Modules that lie in a folder itself; of `eval/` those that are no command. New ideas get rooms of their own."""
-    modules = {path.stem for path in (ROOT / folder).glob("*.py")} - {"__init__"}
+    modules = {path.stem for path in (ROOT / folder).glob("*.py")} - {"__init__", "__main__"}
     if folder == "eval":
         modules -= {name.removeprefix("eval.") for name in COMMANDS.values()}
     assert len(modules) <= most, sorted(modules)

@@ -13,7 +13,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 import typer
 
-from lexvl_anserini.cli import DataDir
+from lexvl_anserini.cli import DataDir, corpus_names, encoder_names
 from lexvl_anserini.data.images import usable_cores
 from lexvl_anserini.errors import UsageError
 
@@ -42,9 +42,15 @@ class Options:
     repeats: Annotated[int | None, typer.Option(min=1, help="Rounds of alternating runs; default 3.")] = None
     threads: Annotated[int | None, typer.Option(min=1, help="Of indexing, batch search, encoding; default 1.")] = None
     batch_size: Annotated[int | None, typer.Option(min=1, help="Of encoding; default 32, images 64.")] = None
-    encoder: Annotated[str | None, typer.Option(help="Default vdr for overhead, bag-of-tokens for memory.")] = None
+    encoder: Annotated[
+        str | None,
+        typer.Option(help="Default vdr for overhead, bag-of-tokens for memory.", autocompletion=encoder_names),
+    ] = None
     checkpoint: Annotated[str | None, typer.Option(help="Default minilm for overhead, none for memory.")] = None
-    corpus: Annotated[str | None, typer.Option(help="Whose texts encode reads, instead of synthetic ones.")] = None
+    corpus: Annotated[
+        str | None,
+        typer.Option(help="Whose texts encode reads, instead of synthetic ones.", autocompletion=corpus_names),
+    ] = None
     data_dir: DataDir = None
     workdir: Annotated[Path | None, typer.Option(help="Keeps synthetic files here, for use in later runs.")] = None
     seed: Annotated[int | None, typer.Option(help="Of all synthetic data.")] = None

@@ -14,6 +14,7 @@ from types import UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from lexvl_anserini.encoders.cards import CARDS, ENCODERS, card_of
+from lexvl_anserini.installed import check_model_libraries
 from lexvl_anserini.registry import resolve
 
 # The fields of a card that are printed.
@@ -103,8 +104,10 @@ def describe(name: str) -> dict[str, Any]:
 
     Raises:
         UnknownName: no such encoder.
+        InstallationError: torch or transformers is missing, or in a version that does not work.
     """
     fields = printed(name)
+    check_model_libraries()
     about = inspect.getdoc(import_module(ENCODERS[name].partition(":")[0])) or ""
     return {
         "name": name,

@@ -17,6 +17,7 @@ from lexvl_anserini.encoders.checkpoints.filenames import has_tokenizer
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
 from lexvl_anserini.encoders.encoder import Encoder, as_lexical
 from lexvl_anserini.errors import ArtefactError, CheckpointError, UnknownName, UsageError
+from lexvl_anserini.installed import check_model_libraries
 from lexvl_anserini.manifest import PLACES, EncoderRef
 from lexvl_anserini.registry import resolve
 
@@ -104,8 +105,11 @@ def load_encoder(
         UnknownName: no such encoder, or it has no such option.
         UsageError: an option's value does not fit, or a checkpoint is needed and missing.
         CheckpointError: the checkpoint is not found, is incomplete, or is of another kind.
+        InstallationError: torch or transformers is missing, or in a version that does not work.
     """
-    card, load = card_of(name), resolve("encoder", name, ENCODERS)
+    card = card_of(name)
+    check_model_libraries()
+    load = resolve("encoder", name, ENCODERS)
     if card.reads_images:  # the default direction is noted too, so that naming it gives the same request
         options = {"direction": DEFAULT_DIRECTION, **options}
     options = checked_options(name, load, options)
