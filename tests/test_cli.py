@@ -64,7 +64,8 @@ def option_lines(command: Command) -> list[str]:
         limits = "".join(f" {end}={getattr(about, end)}" for end in ("min", "max") if getattr(about, end) is not None)
         default = "required" if option.required else f"default {option.default!r}"
         names = " ".join((*option.opts, *option.secondary_opts))
-        lines.append(f"{names}: {inspect.formatannotation(kind)}{limits}, {default}")
+        shown = inspect.formatannotation(kind).replace("pathlib._local.", "pathlib.")  # its home from Python 3.13 on
+        lines.append(f"{names}: {shown}{limits}, {default}")
     return lines
 
 
