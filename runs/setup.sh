@@ -1,36 +1,84 @@
 # runs/*.sh and tests/run.sh source this file: it makes an environment with this project once, and then finds it.
 # Usage: source runs/setup.sh EXTRAS   (for example: source runs/setup.sh minilm)
 #
-# Uses the active virtual environment if there is one, else .venv in the checkout. $PYTHON names another interpreter.
+# Uses the active virtual environment if there is one, else .venv in the checkout. The first call makes .venv with the
+# newest supported Python on PATH, or with the one that $PYTHON names; uv installs if it is on PATH, else pip.
+# shellcheck shell=bash
+
+supported="3.14 3.13 3.12 3.11" # the newest first, as python_requires in setup.cfg
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-cd "$root"
+cd "$root" || exit 1
 
+refuse() { # SENTENCE
+  echo "error: $1" >&2
+  exit 1
+}
+
+python_version() { # INTERPRETER: prints 3.13; nothing if it cannot be run
+  "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null || true
+}
+
+is_supported() { # VERSION
+  case " $supported " in *" ${1:-none} "*) return 0 ;; *) return 1 ;; esac
+}
+
+find_python() { # sets $found, the interpreter to make .venv with
+  local candidate version seen="" wanted="LexVL needs one of Python $supported"
+  if [ -n "${PYTHON:-}" ]; then
+    version=$(python_version "$PYTHON")
+    [ -n "$version" ] || refuse "PYTHON=$PYTHON cannot be run; $wanted"
+    is_supported "$version" || refuse "PYTHON=$PYTHON is Python $version; $wanted"
+    found=$PYTHON
+    return
+  fi
+  # shellcheck disable=SC2086
+  for candidate in $(printf 'python%s ' $supported) python3 python; do
+    version=$(python_version "$candidate")
+    if is_supported "$version"; then
+      found=$candidate
+      return
+    fi
+    [ -z "$version" ] || seen="${seen:+$seen, }$candidate is $version"
+  done
+  refuse "no supported Python on PATH (${seen:-found none}); $wanted: install one, or set PYTHON=/path/to/it"
+}
+
+make_environment() { # makes .venv
+  local found
+  find_python
+  echo "making .venv with $("$found" --version)" >&2
+  rm -rf .venv
+  if [ -n "$uv" ]; then
+    "$uv" venv --quiet --no-python-downloads --python "$(command -v "$found")" .venv || refuse "uv cannot make .venv with $found"
+  else
+    "$found" -m venv .venv || {
+      rm -rf .venv
+      refuse "cannot make .venv with $found; on Debian and Ubuntu: apt-get install python$(python_version "$found")-venv"
+    }
+    # Newer versions of pip find out what they will download without downloading it.
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check --upgrade pip || true
+  fi
+}
+
+uv=$(command -v uv || true)
 if [ -z "${VIRTUAL_ENV:-}" ]; then
   if [ ! -x .venv/bin/python ]; then
-    found=
-    for candidate in ${PYTHON:-} python3.11 python3 python; do
-      if "$candidate" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null; then
-        found=$candidate
-        break
-      fi
-    done
-    if [ -z "$found" ]; then
-      echo "error: no Python 3.11 found (pyserini 1.6 needs exactly that); install it or set PYTHON=/path/to/python3.11" >&2
-      exit 1
-    fi
-    echo "making .venv with $("$found" --version)" >&2
-    "$found" -m venv .venv || { echo "error: cannot make .venv; on Debian: apt-get install python3-venv" >&2; rm -rf .venv; exit 1; }
+    make_environment
+  elif [ -n "${PYTHON:-}" ] && [ "$(python_version "$PYTHON")" != "$(python_version .venv/bin/python)" ]; then
+    refuse ".venv is Python $(python_version .venv/bin/python), but PYTHON=$PYTHON is another: remove .venv, or unset PYTHON"
   fi
   # shellcheck disable=SC1091
   source .venv/bin/activate
 fi
+version=$(python_version python)
+is_supported "$version" || refuse "$VIRTUAL_ENV is Python ${version:-that cannot be run}; LexVL needs one of Python $supported"
 
-# The name of the mark depends on setup.cfg and on the folder of the checkout: an editable installation points there.
-mark="$VIRTUAL_ENV/.lexvl-$1-$(cat setup.cfg <(pwd) | sha256sum | cut -c1-16)"
+# The name of the mark depends on what is installed and on the folder of the checkout: an editable installation points there.
+mark="$VIRTUAL_ENV/.lexvl-$1-$(cat setup.cfg setup.py <(pwd) | cksum | tr ' ' -)"
 if [ ! -e "$mark" ]; then
-  echo "installing lexvl-anserini[$1] and its dependencies (some minutes the first time)" >&2
-  python -m pip install --quiet --disable-pip-version-check --editable ".[$1]"
+  echo "installing lexvl-anserini[$1] and its dependencies${uv:+ with uv} (some minutes the first time)" >&2
+  python runs/install.py "$1" ${uv:+--uv "$uv"} || exit 1
   touch "$mark"
 fi
 
