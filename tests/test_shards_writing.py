@@ -287,6 +287,8 @@ def test_queries_file(tmp_path):
             {"id": "1", "contents": "", "vector": {"ash": 3}},
             {"id": "é", "contents": "", "vector": {}},
         ]
+    assert write_queries(queries, tmp_path / "texts.jsonl", iter(["a tree", ""])) == 2
+    assert [line["contents"] for line in lines(tmp_path / "texts.jsonl")] == ["a tree", ""]
 
 
 # ---- corpora that are refused

@@ -7,7 +7,6 @@ requests are `latency` (single queries), `sorted` (single queries in the total o
 
 from __future__ import annotations
 
-import os
 import runpy
 import sys
 import time
@@ -24,6 +23,7 @@ import orjson
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.jvm import INDEXING_OPTIONS, java_cast, java_class
 from lexvl_anserini.errors import LexvlError
+from lexvl_anserini.stock import prepare
 
 from .collection import read_queries
 from .processes import Ready, Stopwatch, resident_bytes
@@ -35,12 +35,6 @@ Ranking = list[tuple[str, float]]
 
 # Java options of `python -m lexvl_anserini.index`: the suite measures the cost of that command.
 INDEXING: Mapping[str, str] = {"LEXVL_JAVA_OPTIONS": INDEXING_OPTIONS}
-
-# Stock Pyserini runs on the Java that this package found and started: Pyserini's own start requires a module that small
-# runtimes lack, and ends the process without a message. Its heap is Java's default, a quarter of the machine's memory.
-# `import pyserini.search` creates an OpenAI client, which needs a key, and never uses it.
-QUARTER_MIB = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 22
-STOCK: Mapping[str, str] = {"LEXVL_JAVA_HEAP": f"{QUARTER_MIB}m", "OPENAI_API_KEY": "none"}
 
 
 class Indexer(NamedTuple):
@@ -68,12 +62,12 @@ class Searcher(NamedTuple):
 INDEXERS: Mapping[str, Indexer] = {
     "ours": Indexer(".systems:index_ours", "jsonl", INDEXING),
     "ours-parquet": Indexer(".systems:index_ours", "parquet", INDEXING),
-    "stock": Indexer(".systems:index_stock", "jsonl", STOCK),
+    "stock": Indexer(".systems:index_stock", "jsonl", {}),
 }
 
 SEARCHERS: Mapping[str, Searcher] = {
     "ours": Searcher(".systems:search_ours", ("latency", "batch")),
-    "stock": Searcher(".systems:search_stock", ("latency", "batch"), environ=STOCK),
+    "stock": Searcher(".systems:search_stock", ("latency", "batch")),
     "lucene": Searcher(".systems:search_lucene", ("latency", "sorted")),
     "faiss-flat": Searcher(".systems:search_faiss", ("latency",), "nothing", arguments={"kind": "flat"}),
     "faiss-hnsw": Searcher(".systems:search_faiss", ("latency",), "nothing", arguments={"kind": "hnsw"}),
@@ -139,6 +133,7 @@ def search_ours(index: str, queries: str) -> Ready:
 
 
 # --- stock Pyserini -------------------------------------------------------------------------------------------------
+# On the Java that this package found and started, with Java's default heap.
 
 
 def index_stock(shards: str, index: str, threads: int) -> dict[str, float]:
@@ -146,7 +141,7 @@ def index_stock(shards: str, index: str, threads: int) -> dict[str, float]:
 
     Returns its cost after the start of Java and the import of Pyserini.
     """
-    jvm.start()
+    prepare()
     import_module("pyserini.index.lucene")
     arguments = ["--collection", "JsonVectorCollection", "--input", f"{shards}/docs", "--index", index]
     arguments += ["--generator", "DefaultLuceneDocumentGenerator", "--threads", str(threads)]
@@ -171,7 +166,7 @@ class QueryTable:
 
 def search_stock(index: str, queries: str) -> Ready:
     """A worker around `LuceneImpactSearcher`, without its cut of frequent terms (min_idf), which changes rankings."""
-    jvm.start()
+    prepare()
     from pyserini.search.lucene import LuceneImpactSearcher
 
     vectors = {query.query_id: dict(query.vector) for query in read_queries(queries)}

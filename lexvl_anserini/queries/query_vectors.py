@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from itertools import islice, tee
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -66,6 +66,7 @@ def encode_topics(
     output: Path,
     batch_size: int = 32,
     overwrite: bool = False,
+    store_contents: bool = False,
 ) -> dict[str, Any]:
     """Writes encoded topics to one file, and beside it a manifest with their encoder and origin.
 
@@ -73,6 +74,7 @@ def encode_topics(
         quantiser: of both sides; only its query side is used.
         output: JSON lines, gzipped if the name ends in .gz.
         overwrite: replace the file.
+        store_contents: keep each topic's text beside its vector; stock Pyserini finds the vector of a text by it.
 
     Raises:
         UsageError: the model is not lexical.
@@ -86,9 +88,10 @@ def encode_topics(
         raise ArtefactError(f"{output}: exists; --overwrite replaces it")
     query_tower = as_lexical(model.query)
     quantiser = quantiser.for_towers(query_tower.binary, as_lexical(model.document).binary)
-    stream = cast(Iterator[Topic], topics.stream())
+    stream, again = tee(cast(Iterator[Topic], topics.stream()))
     queries = quantised_queries(model, stream, quantiser, None, batch_size)
-    count = write_queries(cast(Iterator[ImpactQuery], queries), output)
+    texts = ((topic.text or "") if store_contents else "" for topic in again)
+    count = write_queries(cast(Iterator[ImpactQuery], queries), output, texts)
     vocabulary = query_tower.vocabulary
     about = {
         "encoder": model.identity(),

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
-from itertools import compress, islice
+from itertools import compress, islice, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -429,11 +429,17 @@ def finish(output: Path, plan: Manifest) -> Manifest:
     return manifest
 
 
-def write_queries(queries: Iterable[ImpactQuery], output: Path) -> int:
-    """Writes queries as JSON lines `{"id","contents","vector"}`, gzip if the name ends in .gz; returns their number."""
+def write_queries(queries: Iterable[ImpactQuery], output: Path, texts: Iterable[str] | None = None) -> int:
+    """Writes queries as JSON lines `{"id","contents","vector"}`, gzip if the name ends in .gz; returns their number.
+
+    Args:
+        queries: in the order of the lines.
+        output: the file.
+        texts: one for each query, its `contents`; without them, `contents` is empty.
+    """
     count = 0
     with atomic_write(output) as whole, packed(whole, output.suffix == ".gz") as out:
-        for query in queries:
-            out.write(orjson.dumps({"id": query.query_id, "contents": "", "vector": query.vector}) + b"\n")
+        for query, text in zip(queries, repeat("") if texts is None else texts, strict=texts is not None):
+            out.write(orjson.dumps({"id": query.query_id, "contents": text, "vector": query.vector}) + b"\n")
             count += 1
     return count
