@@ -13,6 +13,7 @@ table, compare .............. systems side by side; systems against a baseline, 
 quantisation, pruning, ann .. what integer impacts, shorter vectors and approximate search lose
 ceiling, concepts ........... the best possible recall on the demo; what an image model names
 sheet ....................... a contact sheet of queries and their hits
+quickstart .................. the whole line on the demo, `lexvl demo`
 efficiency .................. benchmarks on this machine
 
 Importing the package loads nothing heavy; `metrics` imports ranx when it computes the first measure.

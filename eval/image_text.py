@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -14,7 +15,7 @@ from lexvl_anserini.manifest import CorpusRef
 
 from . import options
 from .measures.hit_rates import HEADINGS, caption_rows, with_judgements
-from .measures.inputs import JudgementSource, describe_run
+from .measures.inputs import JudgementSource, RunCard, describe_run
 from .measures.measure_runs import labelled, measure_runs
 from .report.render import check_format, render
 from .report.tables import caption_table
@@ -22,6 +23,16 @@ from .report.tables import caption_table
 Direction = Annotated[
     str | None, typer.Option(help="text-to-image, image-to-text or text-to-text; default: the run's.")
 ]
+
+
+def caption_report(cards: Sequence[RunCard], source: JudgementSource, output_format: str = "text") -> str:
+    """The table of runs on images with captions, measured against these judgements.
+
+    Raises:
+        LexvlError: a run or its judgements cannot be read.
+    """
+    measured = measure_runs(cards, source, list(HEADINGS))
+    return render(caption_table(cards, measured), caption_rows(measured), output_format)
 
 
 def caption_command(corpus: str, module: str) -> Command:
@@ -46,8 +57,7 @@ def caption_command(corpus: str, module: str) -> Command:
         if dataset is None:
             cards = [with_judgements(card, corpus) for card in cards]
         source = JudgementSource(qrels, CorpusRef(dataset or "", split, data_dir, direction=direction))
-        measured = measure_runs(cards, source, list(HEADINGS))
-        sys.stdout.write(render(caption_table(cards, measured), caption_rows(measured), output_format))
+        sys.stdout.write(caption_report(cards, source, output_format))
 
     command.__doc__ = f"""Measure runs on {corpus}: R@1, R@5, R@10 as hit rates, MRR@10, recall@10, rsum; in percent.
 

@@ -6,6 +6,7 @@ python -m eval.sheet --query "two dogs" --query "a red boat" --index indexes/pho
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -21,11 +22,50 @@ from lexvl_anserini.records import Index
 
 from . import options
 from .report.answers import answered_corpus, sample_queries, strips_of_queries, strips_of_run
-from .report.strips import draw_sheet
+from .report.strips import Strip, draw_sheet
 
 DEFAULT_QUERIES = 3
 DEFAULT_HITS = 5
 DEFAULT_TERMS = 5
+
+
+def shown_of_run(
+    run_file: Path,
+    index: Path,
+    query_ids: Sequence[str] = (),
+    hits: int = DEFAULT_HITS,
+    data_dir: str | None = None,
+    checkpoint: str | None = None,
+    device: str = "auto",
+) -> list[Strip]:
+    """Topics of a run with their first hits.
+
+    Args:
+        run_file: a run in TREC format.
+        index: the folder of the impact index that it searched.
+        query_ids: the topics; default three of the run's, evenly spaced.
+        hits: per topic.
+        data_dir: folder of the datasets; default the run's.
+        checkpoint: where the encoder's checkpoint is now, if it was moved.
+        device: of the encoder.
+
+    Raises:
+        LexvlError: the run, the index or the dataset cannot be read, or they do not go together.
+    """
+    from lexvl_anserini.data.dataset import dataset_of
+
+    about = index_manifest(index)
+    dataset = dataset_of(answered_corpus(run_file, about, data_dir))
+    model = load_encoder_of(
+        about.encoder,
+        checkpoint,
+        None,
+        device,
+        encoder_options(read_run_manifest(run_file)),
+        vocabulary=about.vocabulary_digest,
+    )
+    chosen = list(dict.fromkeys(query_ids or sample_queries(run_file, DEFAULT_QUERIES)))
+    return strips_of_run(dataset, Index(index, about, about.counts.documents), model, run_file, chosen, hits)
 
 
 def command(
@@ -58,22 +98,12 @@ def command(
         raise UsageError("give --run FILE (with --query-id Q for chosen topics), or --query TEXT")
     from lexvl_anserini.data.dataset import dataset_of
 
-    opened = Index(index, about, about.counts["documents"])
     if run_file is None:
+        opened = Index(index, about, about.counts["documents"])
         model = load_encoder_of(about.encoder, checkpoint, None, device, vocabulary=about.vocabulary_digest)
         strips = strips_of_queries(dataset_of(about.corpus.ref.at(data_dir)), opened, model, queries or [], hits)
     else:
-        dataset = dataset_of(answered_corpus(run_file, about, data_dir))
-        model = load_encoder_of(
-            about.encoder,
-            checkpoint,
-            None,
-            device,
-            encoder_options(read_run_manifest(run_file)),
-            vocabulary=about.vocabulary_digest,
-        )
-        chosen = list(dict.fromkeys(query_ids or sample_queries(run_file, DEFAULT_QUERIES)))
-        strips = strips_of_run(dataset, opened, model, run_file, chosen, hits)
+        strips = shown_of_run(run_file, index, query_ids or (), hits, data_dir, checkpoint, device)
     draw_sheet(strips, output, terms)
     print_rows({"sheet": str(output), "queries": len(strips), "bytes": output.stat().st_size}, style)
 

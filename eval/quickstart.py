@@ -1,0 +1,254 @@
+"""The demonstration: the whole line on the drawn images of the demo, in both directions, in one process.
+
+draw -> encode -> index -> check -> search -> measure -> explain -> contact sheet
+
+    DIR/impacts/<name>, DIR/indexes/<name>    of each collection
+    DIR/runs/<name>.trec                      of each system
+    DIR/contact-sheet.png
+
+Each step writes its files whole or finds them finished, so a second call in the same folder only prints.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any, NamedTuple
+
+import typer
+
+from lexvl_anserini.cli import DataDir, Overwrite, Verbose, progress_bar, run
+from lexvl_anserini.encoders.cards import direction_option
+from lexvl_anserini.encoders.loading import load_encoder
+from lexvl_anserini.engines.building import build_index, check_index
+from lexvl_anserini.engines.index_folder import index_manifest
+from lexvl_anserini.explain import to_text
+from lexvl_anserini.files import disk_errors, exclusive
+from lexvl_anserini.progress import Progress
+from lexvl_anserini.queries.query_source import topic_source
+from lexvl_anserini.queries.retrieval import EncoderChanges, IndexSearch
+from lexvl_anserini.queries.shared_terms import explain
+from lexvl_anserini.ranking.runs import finished_run
+from lexvl_anserini.records import Index
+
+from . import options
+from .image_text import caption_report
+from .measures.inputs import JudgementSource, describe_run
+from .measures.measure_runs import labelled
+from .report.strips import draw_sheet
+from .sheet import DEFAULT_TERMS, shown_of_run
+
+# Not __name__, which is "__main__" when the module runs as the command.
+log = logging.getLogger("lexvl_eval.quickstart")
+
+SPLIT = "test"
+HITS = 100
+# Of each explained query: documents, and terms of each document.
+EXPLAINED_HITS = 3
+EXPLAINED_TERMS = 6
+
+
+class Collection(NamedTuple):
+    """The demo in one direction, encoded by one encoder: shards and an index of this name."""
+
+    name: str
+    direction: str
+    encoder: str
+    checkpoint: str | None = None
+    checked: bool = False
+
+
+class System(NamedTuple):
+    """One row of the table: a search of a collection, with options of its encoder."""
+
+    label: str
+    run: str
+    collection: str
+    settings: Mapping[str, Any] = MappingProxyType({})
+
+
+COLLECTIONS = (
+    Collection("text-to-image.vdr-crossmodal", "text-to-image", "vdr-crossmodal", "demo-vdr", checked=True),
+    Collection("text-to-image.dense-crossmodal", "text-to-image", "dense-crossmodal", "demo-dense"),
+    Collection("image-to-text.vdr-crossmodal", "image-to-text", "vdr-crossmodal", "demo-vdr", checked=True),
+    Collection("image-to-text.dense-crossmodal", "image-to-text", "dense-crossmodal", "demo-dense"),
+    Collection("captions.bm25", "text-to-text", "bm25"),
+)
+
+SHOWN = System("VDR, Lucene", "text-to-image.vdr-crossmodal", "text-to-image.vdr-crossmodal")
+SYSTEMS = (
+    SHOWN,
+    System("dense twin, FAISS", "text-to-image.dense-crossmodal", "text-to-image.dense-crossmodal"),
+    System("VDR alpha, Lucene", "text-to-image.alpha", "text-to-image.vdr-crossmodal", {"mode": "alpha"}),
+    System("VDR, Lucene", "image-to-text.vdr-crossmodal", "image-to-text.vdr-crossmodal"),
+    System("dense twin, FAISS", "image-to-text.dense-crossmodal", "image-to-text.dense-crossmodal"),
+    System("BM25 over captions", "captions.bm25", "captions.bm25"),
+)
+
+QUERIES = ("a red boat under the moon", "two dogs on the beach", "a teddy bear in a bedroom")
+
+TITLE = "demo test split: 1,000 drawn scenes, 5,000 captions; VDR and its dense twin were trained on other scenes"
+NOTES = (
+    "queries of alpha are the bare words of a caption: no text encoder at query time (ms/query is the index alone)",
+    "BM25 reads no images: the fifth caption of each image is the query, its other four captions are the document",
+)
+
+
+class Place(NamedTuple):
+    """Where the demonstration writes and reads, on which device, and whether it replaces files of other requests."""
+
+    output: Path
+    data_dir: str | None = None
+    device: str = "auto"
+    overwrite: bool = False
+
+    def shards_of(self, collection: str) -> Path:
+        """The folder of a collection's shards."""
+        return self.output / "impacts" / collection
+
+    def index_of(self, collection: str) -> Path:
+        """The folder of its index."""
+        return self.output / "indexes" / collection
+
+    def run_of(self, system: System) -> Path:
+        """The run of a system."""
+        return self.output / "runs" / f"{system.run}.trec"
+
+
+class Step(NamedTuple):
+    """One step: what it does, the function that does it and returns a text for the end, what its progress counts."""
+
+    what: str
+    work: Callable[[Place, Progress], str]
+    unit: str = "documents"
+
+
+def steps() -> Iterator[Step]:
+    """The steps, in their order."""
+    yield Step("draw the images", draw_images)
+    for collection in COLLECTIONS:
+        yield Step(f"encode {collection.name}", partial(encode, collection))
+        yield Step(f"index {collection.name}", partial(index, collection))
+        if collection.checked:
+            yield Step(f"check {collection.name}", partial(check, collection))
+    for system in SYSTEMS:
+        yield Step(f"search {system.run}", partial(search, system), "topics")
+    yield Step("measure", measure)
+    for query in QUERIES:
+        yield Step(f'explain "{query}"', partial(explain_query, query))
+    yield Step("draw the contact sheet", draw_contact_sheet)
+
+
+def draw_images(place: Place, progress: Progress) -> str:
+    """Draws the images of the scenes into the data folder."""
+    from lexvl_anserini.data.demo_images import demo_images
+
+    demo_images(SPLIT, place.data_dir)
+    return ""
+
+
+def encode(collection: Collection, place: Place, progress: Progress) -> str:
+    """Encodes the demo's documents of a direction into shards."""
+    from lexvl_anserini.data.dataset import load_dataset
+    from lexvl_anserini.shards.writing import write_impacts
+
+    name, direction = collection.encoder, collection.direction
+    dataset = load_dataset("demo", SPLIT, place.data_dir, direction=direction)
+    model = load_encoder(name, collection.checkpoint, device=place.device, **direction_option(name, direction))
+    write_impacts(dataset, model, place.shards_of(collection.name), overwrite=place.overwrite, progress=progress)
+    return ""
+
+
+def index(collection: Collection, place: Place, progress: Progress) -> str:
+    """Builds the index of a collection."""
+    name = collection.name
+    build_index(place.shards_of(name), place.index_of(name), overwrite=place.overwrite, progress=progress)
+    return ""
+
+
+def check(collection: Collection, place: Place, progress: Progress) -> str:
+    """Compares an index with its shards."""
+    check_index(place.index_of(collection.name), place.shards_of(collection.name), progress)
+    return ""
+
+
+def search(system: System, place: Place, progress: Progress) -> str:
+    """Searches all topics and writes the run."""
+    path = place.index_of(system.collection)
+    about = index_manifest(path)
+    opened = Index(path, about, about.counts.documents)
+    searching = IndexSearch(opened, EncoderChanges(options=system.settings, device=place.device))
+    source = topic_source(None, path, about, place.data_dir, None)
+    wanted = searching.run_manifest(source, HITS, source.remove_query, strict_scores=False, output_format="trec")
+    if finished_run(place.run_of(system), wanted, place.overwrite) is None:
+        searching.write(source, wanted, place.run_of(system), progress)
+    return ""
+
+
+def measure(place: Place, progress: Progress) -> str:
+    """Measures all runs; returns the table."""
+    cards = labelled([describe_run(place.run_of(system)) for system in SYSTEMS], [system.label for system in SYSTEMS])
+    return "\n".join((TITLE, caption_report(cards, JudgementSource()).removesuffix("\n"), *NOTES))
+
+
+def explain_query(query: str, place: Place, progress: Progress) -> str:
+    """Explains the scores of a query's first documents; returns the explanations."""
+    found = explain(place.index_of(SHOWN.collection), query, hits=EXPLAINED_HITS, device=place.device)
+    return "\n".join((f'"{query}"', "\n\n".join(to_text(one, EXPLAINED_TERMS) for one in found)))
+
+
+def draw_contact_sheet(place: Place, progress: Progress) -> str:
+    """Draws three topics with their first images; returns where the sheet and the images are."""
+    from lexvl_anserini.data.demo_images import demo_images
+
+    sheet = place.output / "contact-sheet.png"
+    path = place.index_of(SHOWN.collection)
+    shown = shown_of_run(place.run_of(SHOWN), path, data_dir=place.data_dir, device=place.device)
+    draw_sheet(shown, sheet, DEFAULT_TERMS)
+    return (
+        f"document ID is the image ID.png in {demo_images(SPLIT, place.data_dir)}\n"
+        f"queries, their first images and terms: {sheet}"
+    )
+
+
+def done(step: Step, number: int, of: int, place: Place) -> str:
+    """Does one step, with a bar and then a line of what it was and how long it took; returns its text."""
+    started = time.perf_counter()
+    with progress_bar(step.what, None, step.unit) as progress:
+        text = step.work(place, progress)
+    log.info("%2d/%d  %-45s %6.1f s", number, of, step.what, time.perf_counter() - started)
+    return text
+
+
+def command(
+    output: Annotated[Path, typer.Option(help="Folder to write; a second call finds its files and only prints.")] = (
+        Path("lexvl-demo")
+    ),
+    data_dir: DataDir = None,
+    device: options.Device = "auto",
+    overwrite: Overwrite = False,
+    verbose: Verbose = False,
+) -> None:
+    """Show everything on drawn images: encode, index, check, search, measure, explain, and draw a contact sheet.
+
+    It needs no download and some minutes on 2 cores.
+
+    Example: lexvl demo --output lexvl-demo
+    """
+    started = time.perf_counter()
+    with disk_errors(output):
+        output.mkdir(parents=True, exist_ok=True)
+    place, todo = Place(output, data_dir, device, overwrite), list(steps())
+    with exclusive(output):
+        texts = [done(step, number, len(todo), place) for number, step in enumerate(todo, start=1)]
+    for text in filter(None, texts):
+        typer.echo(f"\n{text}")
+    typer.echo(f"done in {time.perf_counter() - started:.0f} s; everything is in {output}/")
+
+
+if __name__ == "__main__":
+    run(command)
