@@ -22,6 +22,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from lexvl_anserini.cli import DataDir, Overwrite, Verbose, progress_bar, run
+from lexvl_anserini.data.world.scenes import SPLITS
 from lexvl_anserini.encoders.cards import direction_option
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.engines.building import build_index, check_index
@@ -47,6 +48,8 @@ log = logging.getLogger("lexvl_eval.quickstart")
 
 SPLIT = "test"
 HITS = 100
+# Documents and topics of a scene, which has one image and five captions.
+PER_SCENE = {"text-to-image": (1, 5), "image-to-text": (5, 1), "text-to-text": (1, 1)}
 # Of each explained query: documents, and terms of each document.
 EXPLAINED_HITS = 3
 EXPLAINED_TERMS = 6
@@ -120,23 +123,26 @@ class Place(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One step: what it does, the function that does it and returns a text for the end, what its progress counts."""
+    """One step: what it does; the function that does it and returns a text for the end; what its progress counts."""
 
     what: str
     work: Callable[[Place, Progress], str]
+    total: int | None = None
     unit: str = "documents"
 
 
 def steps() -> Iterator[Step]:
     """The steps, in their order."""
     yield Step("draw the images", draw_images)
+    topics = {}
     for collection in COLLECTIONS:
-        yield Step(f"encode {collection.name}", partial(encode, collection))
-        yield Step(f"index {collection.name}", partial(index, collection))
+        documents, topics[collection.name] = (SPLITS[SPLIT] * number for number in PER_SCENE[collection.direction])
+        yield Step(f"encode {collection.name}", partial(encode, collection), documents)
+        yield Step(f"index {collection.name}", partial(index, collection), documents)
         if collection.checked:
-            yield Step(f"check {collection.name}", partial(check, collection))
+            yield Step(f"check {collection.name}", partial(check, collection), documents)
     for system in SYSTEMS:
-        yield Step(f"search {system.run}", partial(search, system), "topics")
+        yield Step(f"search {system.run}", partial(search, system), topics[system.collection], "topics")
     yield Step("measure", measure)
     for query in QUERIES:
         yield Step(f'explain "{query}"', partial(explain_query, query))
@@ -218,7 +224,7 @@ def draw_contact_sheet(place: Place, progress: Progress) -> str:
 def done(step: Step, number: int, of: int, place: Place) -> str:
     """Does one step, with a bar and then a line of what it was and how long it took; returns its text."""
     started = time.perf_counter()
-    with progress_bar(step.what, None, step.unit) as progress:
+    with progress_bar(step.what, step.total, step.unit) as progress:
         text = step.work(place, progress)
     log.info("%2d/%d  %-45s %6.1f s", number, of, step.what, time.perf_counter() - started)
     return text

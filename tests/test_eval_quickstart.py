@@ -91,6 +91,16 @@ def test_the_steps() -> None:
     assert len({system.run for system in SYSTEMS}) == len(SYSTEMS)
 
 
+def test_the_totals_are_those_of_the_files(finished: Finished) -> None:
+    totals = {step.what: step.total for step in steps()}
+    for collection in COLLECTIONS:
+        documents = read_manifest(finished.folder / "impacts" / collection.name).counts.documents
+        assert totals[f"encode {collection.name}"] == totals[f"index {collection.name}"] == documents
+    for system in SYSTEMS:
+        run = read_run_manifest(finished.folder / "runs" / f"{system.run}.trec")
+        assert totals[f"search {system.run}"] == run.counts.topics
+
+
 def test_a_call_after_a_break_goes_on(finished: Finished) -> None:
     assert finished.printed_at_break == ""
     assert not [path for path in finished.after_break if path.suffix == ".trec"]
