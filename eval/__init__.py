@@ -8,7 +8,7 @@ benchmarks.
 
 score ....................... any run against any judgements
 beir, msmarco ............... the same with the measures and rules of these datasets
-coco, flickr30k, flickr8k, demo ... images with captions: R@k as the papers define it
+coco, flickr30k, flickr8k, demo ... images with captions: R@k as the papers define it (`lexvl score-demo`)
 table, compare .............. systems side by side; systems against a baseline, with significance
 quantisation, pruning, ann .. what integer impacts, shorter vectors and approximate search lose
 ceiling, concepts ........... the best possible recall on the demo; what an image model names

@@ -2,7 +2,7 @@
 
 draw -> encode -> index -> check -> search -> measure -> explain -> contact sheet
 
-    DIR/impacts/<name>, DIR/indexes/<name>    of each collection
+    DIR/impacts/<name>, DIR/indexes/<name>    of each direction and encoder
     DIR/runs/<name>.trec                      of each system
     DIR/contact-sheet.png
 
@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -21,7 +22,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from lexvl_anserini.cli import DataDir, Overwrite, Verbose, progress_bar, run
+from lexvl_anserini.cli import DataDir, Device, Overwrite, Verbose, expanded, progress_bar, run
 from lexvl_anserini.data.world.scenes import SPLITS
 from lexvl_anserini.encoders.cards import direction_option
 from lexvl_anserini.encoders.loading import load_encoder
@@ -36,7 +37,6 @@ from lexvl_anserini.queries.shared_terms import explain
 from lexvl_anserini.ranking.runs import finished_run
 from lexvl_anserini.records import Index
 
-from . import options
 from .image_text import caption_report
 from .measures.inputs import JudgementSource, describe_run
 from .measures.measure_runs import labelled
@@ -55,7 +55,7 @@ EXPLAINED_HITS = 3
 EXPLAINED_TERMS = 6
 
 
-class Collection(NamedTuple):
+class IndexedDemo(NamedTuple):
     """The demo in one direction, encoded by one encoder: shards and an index of this name."""
 
     name: str
@@ -66,20 +66,20 @@ class Collection(NamedTuple):
 
 
 class System(NamedTuple):
-    """One row of the table: a search of a collection, with options of its encoder."""
+    """One row of the table: what was searched (an index), and with which options of its encoder."""
 
     label: str
     run: str
-    collection: str
+    searched: str
     settings: Mapping[str, Any] = MappingProxyType({})
 
 
-COLLECTIONS = (
-    Collection("text-to-image.vdr-crossmodal", "text-to-image", "vdr-crossmodal", "demo-vdr", checked=True),
-    Collection("text-to-image.dense-crossmodal", "text-to-image", "dense-crossmodal", "demo-dense"),
-    Collection("image-to-text.vdr-crossmodal", "image-to-text", "vdr-crossmodal", "demo-vdr", checked=True),
-    Collection("image-to-text.dense-crossmodal", "image-to-text", "dense-crossmodal", "demo-dense"),
-    Collection("captions.bm25", "text-to-text", "bm25"),
+INDEXES = (
+    IndexedDemo("text-to-image.vdr-crossmodal", "text-to-image", "vdr-crossmodal", "demo-vdr", checked=True),
+    IndexedDemo("text-to-image.dense-crossmodal", "text-to-image", "dense-crossmodal", "demo-dense"),
+    IndexedDemo("image-to-text.vdr-crossmodal", "image-to-text", "vdr-crossmodal", "demo-vdr", checked=True),
+    IndexedDemo("image-to-text.dense-crossmodal", "image-to-text", "dense-crossmodal", "demo-dense"),
+    IndexedDemo("captions.bm25", "text-to-text", "bm25"),
 )
 
 SHOWN = System("VDR, Lucene", "text-to-image.vdr-crossmodal", "text-to-image.vdr-crossmodal")
@@ -101,21 +101,24 @@ NOTES = (
 )
 
 
-class Place(NamedTuple):
+@dataclass(frozen=True)
+class DemoOptions:
     """Where the demonstration writes and reads, on which device, and whether it replaces files of other requests."""
 
-    output: Path
-    data_dir: str | None = None
-    device: str = "auto"
-    overwrite: bool = False
+    output: Annotated[Path, typer.Option(help="Folder to write; a second call finds its files and only prints.")] = (
+        Path("lexvl-demo")
+    )
+    data_dir: DataDir = None
+    device: Device = "auto"
+    overwrite: Overwrite = False
 
-    def shards_of(self, collection: str) -> Path:
-        """The folder of a collection's shards."""
-        return self.output / "impacts" / collection
+    def shards_of(self, name: str) -> Path:
+        """The folder of shards."""
+        return self.output / "impacts" / name
 
-    def index_of(self, collection: str) -> Path:
-        """The folder of its index."""
-        return self.output / "indexes" / collection
+    def index_of(self, name: str) -> Path:
+        """The folder of an index."""
+        return self.output / "indexes" / name
 
     def run_of(self, system: System) -> Path:
         """The run of a system."""
@@ -126,7 +129,7 @@ class Step(NamedTuple):
     """One step: what it does; the function that does it and returns a text for the end; what its progress counts."""
 
     what: str
-    work: Callable[[Place, Progress], str]
+    work: Callable[[DemoOptions, Progress], str]
     total: int | None = None
     unit: str = "documents"
 
@@ -135,125 +138,118 @@ def steps() -> Iterator[Step]:
     """The steps, in their order."""
     yield Step("draw the images", draw_images)
     topics = {}
-    for collection in COLLECTIONS:
-        documents, topics[collection.name] = (SPLITS[SPLIT] * number for number in PER_SCENE[collection.direction])
-        yield Step(f"encode {collection.name}", partial(encode, collection), documents)
-        yield Step(f"index {collection.name}", partial(index, collection), documents)
-        if collection.checked:
-            yield Step(f"check {collection.name}", partial(check, collection), documents)
+    for demo in INDEXES:
+        documents, topics[demo.name] = (SPLITS[SPLIT] * number for number in PER_SCENE[demo.direction])
+        yield Step(f"encode {demo.name}", partial(encode, demo), documents)
+        yield Step(f"index {demo.name}", partial(index, demo), documents)
+        if demo.checked:
+            yield Step(f"check {demo.name}", partial(check, demo), documents)
     for system in SYSTEMS:
-        yield Step(f"search {system.run}", partial(search, system), topics[system.collection], "topics")
+        yield Step(f"search {system.run}", partial(search, system), topics[system.searched], "topics")
     yield Step("measure", measure)
     for query in QUERIES:
         yield Step(f'explain "{query}"', partial(explain_query, query))
     yield Step("draw the contact sheet", draw_contact_sheet)
 
 
-def draw_images(place: Place, progress: Progress) -> str:
+def draw_images(given: DemoOptions, progress: Progress) -> str:
     """Draws the images of the scenes into the data folder."""
     from lexvl_anserini.data.demo_images import demo_images
 
-    demo_images(SPLIT, place.data_dir)
+    demo_images(SPLIT, given.data_dir)
     return ""
 
 
-def encode(collection: Collection, place: Place, progress: Progress) -> str:
+def encode(demo: IndexedDemo, given: DemoOptions, progress: Progress) -> str:
     """Encodes the demo's documents of a direction into shards."""
     from lexvl_anserini.data.dataset import load_dataset
     from lexvl_anserini.shards.writing import write_impacts
 
-    name, direction = collection.encoder, collection.direction
-    dataset = load_dataset("demo", SPLIT, place.data_dir, direction=direction)
-    model = load_encoder(name, collection.checkpoint, device=place.device, **direction_option(name, direction))
-    write_impacts(dataset, model, place.shards_of(collection.name), overwrite=place.overwrite, progress=progress)
+    name, direction = demo.encoder, demo.direction
+    dataset = load_dataset("demo", SPLIT, given.data_dir, direction=direction)
+    model = load_encoder(name, demo.checkpoint, device=given.device, **direction_option(name, direction))
+    write_impacts(dataset, model, given.shards_of(demo.name), overwrite=given.overwrite, progress=progress)
     return ""
 
 
-def index(collection: Collection, place: Place, progress: Progress) -> str:
-    """Builds the index of a collection."""
-    name = collection.name
-    build_index(place.shards_of(name), place.index_of(name), overwrite=place.overwrite, progress=progress)
+def index(demo: IndexedDemo, given: DemoOptions, progress: Progress) -> str:
+    """Builds the index of the documents."""
+    name = demo.name
+    build_index(given.shards_of(name), given.index_of(name), overwrite=given.overwrite, progress=progress)
     return ""
 
 
-def check(collection: Collection, place: Place, progress: Progress) -> str:
+def check(demo: IndexedDemo, given: DemoOptions, progress: Progress) -> str:
     """Compares an index with its shards."""
-    check_index(place.index_of(collection.name), place.shards_of(collection.name), progress)
+    check_index(given.index_of(demo.name), given.shards_of(demo.name), progress)
     return ""
 
 
-def search(system: System, place: Place, progress: Progress) -> str:
+def search(system: System, given: DemoOptions, progress: Progress) -> str:
     """Searches all topics and writes the run."""
-    path = place.index_of(system.collection)
+    path = given.index_of(system.searched)
     about = index_manifest(path)
     opened = Index(path, about, about.counts.documents)
-    searching = IndexSearch(opened, EncoderChanges(options=system.settings, device=place.device))
-    source = topic_source(None, path, about, place.data_dir, None)
+    searching = IndexSearch(opened, EncoderChanges(options=system.settings, device=given.device))
+    source = topic_source(None, path, about, given.data_dir, None)
     wanted = searching.run_manifest(source, HITS, source.remove_query, strict_scores=False, output_format="trec")
-    if finished_run(place.run_of(system), wanted, place.overwrite) is None:
-        searching.write(source, wanted, place.run_of(system), progress)
+    if finished_run(given.run_of(system), wanted, given.overwrite) is None:
+        searching.write(source, wanted, given.run_of(system), progress)
     return ""
 
 
-def measure(place: Place, progress: Progress) -> str:
+def measure(given: DemoOptions, progress: Progress) -> str:
     """Measures all runs; returns the table."""
-    cards = labelled([describe_run(place.run_of(system)) for system in SYSTEMS], [system.label for system in SYSTEMS])
+    cards = labelled([describe_run(given.run_of(system)) for system in SYSTEMS], [system.label for system in SYSTEMS])
     return "\n".join((TITLE, caption_report(cards, JudgementSource()).removesuffix("\n"), *NOTES))
 
 
-def explain_query(query: str, place: Place, progress: Progress) -> str:
+def explain_query(query: str, given: DemoOptions, progress: Progress) -> str:
     """Explains the scores of a query's first documents; returns the explanations."""
-    found = explain(place.index_of(SHOWN.collection), query, hits=EXPLAINED_HITS, device=place.device)
+    found = explain(given.index_of(SHOWN.searched), query, hits=EXPLAINED_HITS, device=given.device)
     return "\n".join((f'"{query}"', "\n\n".join(to_text(one, EXPLAINED_TERMS) for one in found)))
 
 
-def draw_contact_sheet(place: Place, progress: Progress) -> str:
+def draw_contact_sheet(given: DemoOptions, progress: Progress) -> str:
     """Draws three topics with their first images; returns where the sheet and the images are."""
     from lexvl_anserini.data.demo_images import demo_images
 
-    sheet = place.output / "contact-sheet.png"
-    path = place.index_of(SHOWN.collection)
-    shown = shown_of_run(place.run_of(SHOWN), path, data_dir=place.data_dir, device=place.device)
+    sheet = given.output / "contact-sheet.png"
+    path = given.index_of(SHOWN.searched)
+    shown = shown_of_run(given.run_of(SHOWN), path, data_dir=given.data_dir, device=given.device)
     draw_sheet(shown, sheet, DEFAULT_TERMS)
     return (
-        f"document ID is the image ID.png in {demo_images(SPLIT, place.data_dir)}\n"
+        f"document ID is the image ID.png in {demo_images(SPLIT, given.data_dir)}\n"
         f"queries, their first images and terms: {sheet}"
     )
 
 
-def done(step: Step, number: int, of: int, place: Place) -> str:
+def done(step: Step, number: int, of: int, given: DemoOptions) -> str:
     """Does one step, with a bar and then a line of what it was and how long it took; returns its text."""
     started = time.perf_counter()
     with progress_bar(step.what, step.total, step.unit) as progress:
-        text = step.work(place, progress)
+        text = step.work(given, progress)
     log.info("%2d/%d  %-45s %6.1f s", number, of, step.what, time.perf_counter() - started)
     return text
 
 
-def command(
-    output: Annotated[Path, typer.Option(help="Folder to write; a second call finds its files and only prints.")] = (
-        Path("lexvl-demo")
-    ),
-    data_dir: DataDir = None,
-    device: options.Device = "auto",
-    overwrite: Overwrite = False,
-    verbose: Verbose = False,
-) -> None:
+@expanded
+def command(given: DemoOptions, verbose: Verbose = False) -> None:
     """Show everything on drawn images: encode, index, check, search, measure, explain, and draw a contact sheet.
 
     It needs no download and some minutes on 2 cores.
 
-    Example: lexvl demo --output lexvl-demo
+    Example: python -m eval.quickstart --output lexvl-demo
     """
     started = time.perf_counter()
-    with disk_errors(output):
-        output.mkdir(parents=True, exist_ok=True)
-    place, todo = Place(output, data_dir, device, overwrite), list(steps())
-    with exclusive(output):
-        texts = [done(step, number, len(todo), place) for number, step in enumerate(todo, start=1)]
+    todo = list(steps())
+    with disk_errors(given.output):
+        given.output.mkdir(parents=True, exist_ok=True)
+    with exclusive(given.output):
+        texts = [done(step, number, len(todo), given) for number, step in enumerate(todo, start=1)]
     for text in filter(None, texts):
         typer.echo(f"\n{text}")
-    typer.echo(f"done in {time.perf_counter() - started:.0f} s; everything is in {output}/")
+    typer.echo(f"done in {time.perf_counter() - started:.0f} s; everything is in {given.output}/")
 
 
 if __name__ == "__main__":

@@ -220,8 +220,8 @@ def completed(shell: str, line: str) -> tuple[list[str], set[str]]:
 @pytest.mark.parametrize(
     "shell,line,expected",
     [
-        ("bash", "lexvl s", ["search", "score", "sheet"]),
-        ("zsh", "lexvl s", ["search", "score", "sheet"]),
+        ("bash", "lexvl s", ["search", "score", "sheet", "score-demo"]),
+        ("zsh", "lexvl s", ["search", "score", "sheet", "score-demo"]),
         ("bash", "lexvl encode --encoder sp", ["splade"]),
         ("bash", "lexvl encode --describe vdr", ["vdr", "vdr-crossmodal"]),
         ("bash", "lexvl encode --corpus f", ["flickr30k", "flickr8k", "folder:"]),

@@ -17,7 +17,7 @@ from PIL import Image
 
 from eval import quickstart
 from eval.demo import command as score_demo
-from eval.quickstart import COLLECTIONS, QUERIES, SYSTEMS, command, steps
+from eval.quickstart import INDEXES, QUERIES, SYSTEMS, command, steps
 from lexvl_anserini.data.world.scenes import SPLITS
 from lexvl_anserini.encode import command as encode
 from lexvl_anserini.errors import ArtefactError, UsageError
@@ -86,16 +86,16 @@ def test_the_steps() -> None:
     kinds = {"draw": 2, "encode": 5, "index": 5, "check": 2, "search": 6, "measure": 1, "explain": 3}
     assert Counter(line.split()[0] for line in what) == kinds
     assert what[0] == "draw the images" and what[-1] == "draw the contact sheet"
-    names = [collection.name for collection in COLLECTIONS]
-    assert len(set(names)) == len(names) and {system.collection for system in SYSTEMS} == set(names)
+    names = [indexed.name for indexed in INDEXES]
+    assert len(set(names)) == len(names) and {system.searched for system in SYSTEMS} == set(names)
     assert len({system.run for system in SYSTEMS}) == len(SYSTEMS)
 
 
 def test_the_totals_are_those_of_the_files(finished: Finished) -> None:
     totals = {step.what: step.total for step in steps()}
-    for collection in COLLECTIONS:
-        documents = read_manifest(finished.folder / "impacts" / collection.name).counts.documents
-        assert totals[f"encode {collection.name}"] == totals[f"index {collection.name}"] == documents
+    for indexed in INDEXES:
+        documents = read_manifest(finished.folder / "impacts" / indexed.name).counts.documents
+        assert totals[f"encode {indexed.name}"] == totals[f"index {indexed.name}"] == documents
     for system in SYSTEMS:
         run = read_run_manifest(finished.folder / "runs" / f"{system.run}.trec")
         assert totals[f"search {system.run}"] == run.counts.topics
@@ -104,7 +104,7 @@ def test_the_totals_are_those_of_the_files(finished: Finished) -> None:
 def test_a_call_after_a_break_goes_on(finished: Finished) -> None:
     assert finished.printed_at_break == ""
     assert not [path for path in finished.after_break if path.suffix == ".trec"]
-    assert len([path for path in finished.after_break if path.name == "manifest.json"]) == 2 * len(COLLECTIONS)
+    assert len([path for path in finished.after_break if path.name == "manifest.json"]) == 2 * len(INDEXES)
     now = files(finished.folder)
     assert {path: now[path] for path in finished.after_break} == finished.after_break
     assert {str(path) for path in now if path.suffix == ".trec"} == {f"runs/{system.run}.trec" for system in SYSTEMS}
@@ -121,7 +121,7 @@ def test_a_second_call_only_prints(finished: Finished, demo: Demo, capsys, caplo
     now = files(finished.folder)
     now[sheet.relative_to(finished.folder)] = before[sheet.relative_to(finished.folder)]
     assert now == before and sheet.read_bytes() == drawn
-    assert caplog.text.count("finished already, nothing to do") == 2 * len(COLLECTIONS) + len(SYSTEMS)
+    assert caplog.text.count("finished already, nothing to do") == 2 * len(INDEXES) + len(SYSTEMS)
     told = [record.getMessage() for record in caplog.records if record.name == "lexvl_eval.quickstart"]
     assert [line.split("  ")[0].strip() for line in told] == [f"{number}/24" for number in range(1, 25)]
     for line, step in zip(told, steps(), strict=True):
@@ -145,7 +145,7 @@ def test_what_is_printed(finished: Finished, capsys) -> None:
 
 @pytest.mark.parametrize("name", ["text-to-image.vdr-crossmodal", "text-to-image.dense-crossmodal", "captions.bm25"])
 def test_the_commands_write_the_same(tmp_path: Path, finished: Finished, name: str) -> None:
-    [made] = [collection for collection in COLLECTIONS if collection.name == name]
+    [made] = [indexed for indexed in INDEXES if indexed.name == name]
     common = {"data_dir": finished.data_dir, "device": "cpu"}
     shards, ours = tmp_path / "shards", finished.folder / "impacts" / name
     chosen = {"direction": made.direction, "encoder": made.encoder, "checkpoint": made.checkpoint}
@@ -154,7 +154,7 @@ def test_the_commands_write_the_same(tmp_path: Path, finished: Finished, name: s
     assert all((shards / path).read_bytes() == (ours / path).read_bytes() for path in files(shards))
     index(shards=[str(shards)], index=str(tmp_path / name))
     assert read_manifest(tmp_path / name) == read_manifest(finished.folder / "indexes" / name)
-    for system in (system for system in SYSTEMS if system.collection == name):
+    for system in (system for system in SYSTEMS if system.searched == name):
         run = tmp_path / f"{system.run}.trec"
         settings = [f"{key}={value}" for key, value in system.settings.items()]
         search(index=str(tmp_path / name), hits=100, settings=settings, output=str(run), **common)
