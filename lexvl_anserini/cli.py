@@ -124,7 +124,7 @@ GROUPS: Mapping[str, Mapping[str, Row]] = {
         "flickr8k": Row("lexvl_eval.flickr8k", "Flickr8k captions: R@1, R@5, R@10"),
         "score-demo": Row("lexvl_eval.demo", "The drawn demo images: R@1, R@5, R@10"),
     },
-    "Benchmarks": {
+    "Analyses and benchmarks": {
         "ceiling": Row("lexvl_eval.ceiling", "The best recall that the captions of the demo permit"),
         "concepts": Row("lexvl_eval.concepts", "What an image encoder names correctly"),
         "quantisation": Row("lexvl_eval.quantisation", "What integer impacts lose"),
