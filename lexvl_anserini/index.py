@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -197,8 +198,13 @@ def report(index: Index, seconds: float | None, style: str) -> dict[str, Any]:
         rows["longest_lists"] = as_rows if style == "json" else ", ".join(f"{term} {n}" for n, term in lists)
     if seconds is None:
         return rows
-    peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return {**rows, "seconds": round(seconds, 2), "peak_memory_mib": round(peak_kib / 1024)}
+    return {**rows, "seconds": round(seconds, 2), "peak_memory_mib": round(peak_memory_bytes() / (1 << 20))}
+
+
+def peak_memory_bytes() -> int:
+    """Greatest resident memory of this process; the system counts it in KiB, macOS in bytes."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
 
 
 def estimate(shards: Path, index: Path, manifest: Manifest) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from PIL import Image, features
 
 from lexvl_anserini.data.archives import open_archive
 from lexvl_anserini.data.dataset import load_dataset
-from lexvl_anserini.data.images import AHEAD, OnError, image_suffixes, open_image, read_images
+from lexvl_anserini.data.images import AHEAD, OnError, image_suffixes, open_image, read_images, usable_cores
 from lexvl_anserini.errors import DataError, UsageError
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
@@ -421,3 +421,10 @@ def test_photos_out_of_a_tar():
     reader = read_images(references, workers=2, prepare=np.asarray)
     assert {one.value.shape for one in reader} == {(128, 128, 3)}
     assert reader.read == 1000
+
+
+def test_cores_where_the_system_has_no_affinity(monkeypatch):
+    """MacOS has none."""
+    monkeypatch.delattr("os.sched_getaffinity", raising=False)
+    monkeypatch.setattr("os.cpu_count", lambda: 3)
+    assert usable_cores() == 3

@@ -438,3 +438,9 @@ def test_encode_systems_by_shape():
         encode.chosen("vdr", ("sentence-transformers",), encode.SHAPES["vdr"][1])
     with pytest.raises(UnknownName, match="shape"):
         encode.measure(Options(shape=("spalde",)))
+
+
+def test_a_system_without_proc_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("eval.efficiency.processes.STATUS", tmp_path / "status")
+    with pytest.raises(LexvlError, match="status: not there; .* run it on Linux"):
+        run_suite("startup", Options())

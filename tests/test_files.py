@@ -6,11 +6,21 @@ import errno
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from lexvl_anserini.errors import ArtefactError, DataError
-from lexvl_anserini.files import atomic_write, disk_errors, exclusive, file_sha256, publish, read_json, write_json
+from lexvl_anserini.files import (
+    atomic_write,
+    disk_errors,
+    exclusive,
+    file_sha256,
+    new_folder,
+    publish,
+    read_json,
+    write_json,
+)
 
 
 def test_atomic_write(tmp_path):
@@ -95,3 +105,19 @@ def test_publish_and_digest(tmp_path):
     publish(tmp_path / "a.part", tmp_path / "a")
     assert file_sha256(tmp_path / "a") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
     assert not (tmp_path / "a.part").exists()
+
+
+@pytest.mark.parametrize(
+    "library",
+    [
+        pytest.param(SimpleNamespace(), id="macOS has no renameat2"),
+        pytest.param(SimpleNamespace(renameat2=lambda *_: -1), id="a file system that cannot swap names"),
+    ],
+)
+def test_a_folder_is_replaced_where_names_cannot_be_swapped(tmp_path, monkeypatch, library):
+    monkeypatch.setattr("ctypes.CDLL", lambda *_, **__: library)
+    for content in ("older", "newer"):
+        with new_folder(tmp_path / "folder") as part:
+            (part / "file").write_text(content)
+    assert (tmp_path / "folder/file").read_text() == "newer"
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]

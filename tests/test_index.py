@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from lexvl_anserini.engines.building import build_index
 from lexvl_anserini.engines.planning import default_index
 from lexvl_anserini.errors import ArtefactError, LexvlError, UnknownName
 from lexvl_anserini.files import write_json
-from lexvl_anserini.index import command
+from lexvl_anserini.index import command, peak_memory_bytes
 from lexvl_anserini.manifest import Manifest
 
 
@@ -210,3 +211,10 @@ def test_import_loads_nothing_heavy() -> None:
         "print([name for name in ('torch', 'faiss', 'pandas', 'jnius', 'pyserini', 'scipy') if name in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+@pytest.mark.parametrize(("system", "expected"), [("linux", 5 << 20), ("darwin", 5 << 10)])
+def test_peak_memory_in_the_units_of_the_system(monkeypatch, system, expected):
+    monkeypatch.setattr("sys.platform", system)
+    monkeypatch.setattr("resource.getrusage", lambda _: SimpleNamespace(ru_maxrss=5 << 10))
+    assert peak_memory_bytes() == expected

@@ -16,6 +16,7 @@ from lexvl_anserini.files import write_json
 from lexvl_anserini.registry import resolve
 
 from ..report.render import check_format
+from .processes import check_system
 from .suite import Options, Report
 
 
@@ -70,8 +71,10 @@ def run_suite(suite: str, options: Options) -> Report:
     Raises:
         UnknownName: no such suite.
         UsageError: an option that the suite does not use.
+        LexvlError: the system is not Linux.
     """
     check_options(suite, options)
+    check_system()
     targets = {name: row.target for name, row in SUITES.items()}
     report: Report = resolve("suite", suite, targets)(options)
     return report

@@ -71,6 +71,16 @@ class Stopwatch:
         return {"wall_s": self.wall_s, "cpu_s": self.cpu_s}
 
 
+def check_system() -> None:
+    """Raises an error where the memory of a process cannot be read.
+
+    Raises:
+        LexvlError: the system is not Linux.
+    """
+    if not STATUS.is_file():
+        raise LexvlError(f"{STATUS}: not there; this command measures memory through Linux's /proc, run it on Linux")
+
+
 def resident_bytes(field: str = "VmHWM") -> int:
     """Resident memory of this process: the peak (VmHWM) or the current value (VmRSS)."""
     line = next(line for line in STATUS.read_text().splitlines() if line.startswith(f"{field}:"))
