@@ -140,12 +140,12 @@ class Installer:
 
     def install(self, extras: str) -> int:
         """Installs the checkout; the exit code."""
-        target = ["--quiet", "--editable", f".[{extras}]"]
+        target = ["--editable", f".[{extras}]"]
         if self.uv:
             # pip too: an environment without it sends `pip install` of its user somewhere else.
-            command = [self.uv, "pip", "install", *self.no_index, "--python", sys.executable, *target, "pip"]
-        else:
-            command = [*PIP, "install", "--quiet", "--disable-pip-version-check", *target]
+            command = [self.uv, "pip", "install", "--quiet", *self.no_index, "--python", sys.executable, *target, "pip"]
+        else:  # errors only: of warnings there are hundreds where a package index is a folder
+            command = [*PIP, "install", "-qq", "--disable-pip-version-check", *target]
         return subprocess.run(command, cwd=ROOT, env=self.environ, check=False).returncode
 
 
