@@ -11,14 +11,14 @@ if [ "${1:-}" = "--data-dir" ]; then data=(--data-dir "$2"); fi
 encode() { # DATASET NAME ENCODER [options of encode]: writes shards and index
   local dataset=$1 name=$1.$2 encoder=$3
   shift 3
-  python -m lexvl_anserini.encode --corpus "beir/$dataset" --encoder "$encoder" "$@" "${data[@]}" --output "impacts/$name"
+  python -m lexvl_anserini.encode --corpus "beir/$dataset" --encoder "$encoder" "$@" ${data[@]+"${data[@]}"} --output "impacts/$name"
   python -m lexvl_anserini.index "impacts/$name" --index "indexes/$name"
 }
 
 search() { # DATASET INDEX-NAME RUN-NAME [options of search]
   local dataset=$1 index=indexes/$1.$2 run=runs/$1.$3.trec
   shift 3
-  python -m lexvl_anserini.search --index "$index" --topics "beir/$dataset/test" "$@" "${data[@]}" --output "$run"
+  python -m lexvl_anserini.search --index "$index" --topics "beir/$dataset/test" "$@" ${data[@]+"${data[@]}"} --output "$run"
 }
 
 runs=()

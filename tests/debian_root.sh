@@ -17,7 +17,7 @@ case $version in
   3.11) suite=bookworm ;;
   3.13) suite=trixie ;;
   3.14) suite=forky ;;
-  *) refuse "no release of Debian has Python $version (3.11, 3.13 and 3.14 are there); put python$version on PATH" ;;
+  *) refuse "python$version is not on PATH, and there is no Debian root for it (only for 3.11, 3.13 and 3.14); install it" ;;
 esac
 [ "$(id -u)" = 0 ] || refuse "python$version is not on PATH, and only root can make a Debian root for it; install it or become root"
 command -v debootstrap >/dev/null || refuse "python$version is not on PATH, and debootstrap is missing: apt-get install debootstrap"

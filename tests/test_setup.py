@@ -1,4 +1,4 @@
-"""runs/setup.sh and runs/install.py: the Python they take, how they install, and the build of torch."""
+"""The set-up: the Python that runs/setup.sh takes, how runs/install.py installs, `tests/run.sh --python`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ spec.loader.exec_module(install)
 # An interpreter of which only the version is true: it makes environments with itself in them and notes what it runs.
 FAKE_PYTHON = """#!/bin/sh
 case "$1" in
--c) echo VERSION ;;
+-c) [ -z "$2" ] || echo VERSION ;;
 --version) echo "Python VERSION.0" ;;
 -m)
   [ "$2" = venv ] || exit 0
@@ -187,6 +187,8 @@ def test_constraints_pin_what_setup_cfg_admits(file):
     extras = parser["options.extras_require"].values()
     requirements = "\n".join([parser["options"]["install_requires"], *extras]).split("\n")
     for requirement in map(Requirement, filter(None, requirements)):
+        if requirement.name in ("pip", "setuptools", "wheel"):  # as `pip freeze`: what installs is not pinned
+            continue
         pinned = pins[re.sub("[-_.]+", "-", requirement.name).lower()]
         assert requirement.specifier.contains(pinned), f"{requirement} in setup.cfg, {pinned} in {file.name}"
 
@@ -292,3 +294,68 @@ def test_what_pip_reports():
     text = """{"install": [{"metadata": {"name": "torch", "version": "2.13.0"}, "download_info": {"url": "https://x/t.whl"}}]}"""
     assert list(install.reported(text)) == [("torch", "2.13.0", "https://x/t.whl")]
     assert list(install.reported("")) == [] and list(install.locked("")) == []
+
+
+# ---- tests/run.sh --python
+
+
+@pytest.fixture
+def checkout(machine) -> Machine:
+    """The committed scripts of a checkout whose tests and quickstart only say where they run, and with which Python."""
+    (machine.folder / "tests").mkdir()
+    for file in ("tests/other_python.sh", "tests/debian_root.sh", "tests/run.sh"):
+        shutil.copy(ROOT / file, machine.folder / file)
+    steps = 'echo "$0 $PYTHON $* in $PWD"; touch .venv/made; exit "${FAIL:-0}"\n'
+    git = ["git", "-C", machine.folder, "-c", "user.name=x", "-c", "user.email=x@example", "-c", "commit.gpgsign=false"]
+    (machine.folder / "runs/quickstart.sh").write_text("mkdir -p .venv; ls -A .venv; unset FAIL; " + steps)
+    run = (machine.folder / "tests/run.sh").read_text().partition("source runs/setup.sh")[0]
+    (machine.folder / "tests/run.sh").write_text(run + "mkdir -p .venv; " + steps)
+    for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "x"]):
+        subprocess.run([*git, *command], check=True)
+    for tool in ("git", "ln", "env", "ls"):
+        (machine.path / tool).unlink(missing_ok=True)
+        (machine.path / tool).symlink_to(shutil.which(tool))
+    return machine
+
+
+def run_with(checkout: Machine, *arguments: str, **environ: str) -> subprocess.CompletedProcess:
+    given = {"PATH": str(checkout.path), "HOME": str(checkout.folder.parent), "PYTHONPATH": "x", **environ}
+    command = [checkout.path / "bash", checkout.folder / "tests/run.sh", "--python", *arguments]
+    return subprocess.run(command, env=given, capture_output=True, text=True, check=False)
+
+
+def test_another_python_on_the_path_tests_a_clone_of_the_commit(checkout):
+    checkout.python("python3.13", "3.13")
+    (checkout.folder / "new").touch()
+    done = run_with(checkout, "3.13", "-k", "one")
+    project = checkout.folder.parent / ".cache/lexvl-roots/python3.13/project"
+    said = done.stdout.splitlines()
+    assert said[0] == f"tests/run.sh python3.13 -k one in {project}", done.stderr
+    assert said[1:3] == ["made", f"runs/quickstart.sh python3.13  in {project}"]
+    assert re.fullmatch(r"Python python3.13: tests \d+ s, quickstart \d+ s, both with setting up; exit code 0", said[3])
+    assert done.returncode == 0 and "note: changes that are not committed" in done.stderr
+    assert not (project / "new").exists() and (project / ".venv/made").exists()
+
+
+def test_another_python_whose_tests_fail(checkout):
+    checkout.python("python3.13", "3.13")
+    for _ in range(2):  # the second call finds the clone
+        done = run_with(checkout, "3.13", FAIL="5")
+        assert done.returncode == 5 and done.stdout.endswith("exit code 5\n")
+
+
+@pytest.mark.parametrize(
+    ("version", "user", "code", "told"),
+    [
+        ("3", "0", 2, "--python expects a version such as 3.13, found '3'"),
+        ("--heavy", "0", 2, "found '--heavy'"),
+        ("3.12", "0", 1, "python3.12 is not on PATH, and there is no Debian root for it"),
+        ("3.13", "1000", 1, "python3.13 is not on PATH, and only root can make a Debian root for it"),
+        ("3.13", "0", 1, "python3.13 is not on PATH, and debootstrap is missing: apt-get install debootstrap"),
+    ],
+)
+def test_another_python_that_cannot_be_had(checkout, version, user, code, told):
+    checkout.program("id", f"#!/bin/sh\necho {user}\n")
+    done = run_with(checkout, version)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert done.stderr.count("\n") == 1 and done.stderr.startswith("error: ") and told in done.stderr
