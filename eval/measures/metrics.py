@@ -18,6 +18,7 @@ from __future__ import annotations
 import logging
 import math
 import re
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Timer
@@ -207,7 +208,10 @@ def compute(
 ) -> dict[Measure, np.ndarray]:
     """Values [T] of each measure; the t-th ranking (doc_ids, best first) belongs to the t-th judgements."""
     with log_if_slow(SLOW_S, "ranx is loading; its first use on a machine compiles it (up to half a minute)"):
-        from ranx import metrics as ranx_metrics
+        with warnings.catch_warnings():
+            # From Python 3.12 on, compiling the sources of ranx 0.3 warns of backslashes in its strings.
+            warnings.simplefilter("ignore", SyntaxWarning)
+            from ranx import metrics as ranx_metrics
 
         # A measure with a cut reads no further than the cut; one without reads the whole ranking.
         longest = max(1, *map(len, rankings))
