@@ -16,6 +16,7 @@ from collections import OrderedDict, defaultdict
 from fractions import Fraction
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
@@ -169,6 +170,22 @@ def test_every_format_gives_the_same_weights(tmp_path, name, old):
     for place in (tmp_path, tmp_path / name):
         found = read_weights(place)
         assert list(found) == list(WEIGHTS) and all(torch.equal(found[key], WEIGHTS[key]) for key in WEIGHTS)
+
+
+class PosixPath:
+    """A path as Python 3.13 pickles it: a class of the module `pathlib._local`."""
+
+    def __reduce__(self):
+        return type(self), ()
+
+
+def test_a_path_that_python_3_13_wrote(tmp_path, monkeypatch):
+    PosixPath.__module__ = "pathlib._local"
+    monkeypatch.setitem(sys.modules, "pathlib._local", SimpleNamespace(PosixPath=PosixPath))
+    torch.save({"state_dict": WEIGHTS, "at": PosixPath()}, tmp_path / "x.pt")
+    monkeypatch.undo()
+    assert b"pathlib._local" in (tmp_path / "x.pt").read_bytes()
+    assert list(read_weights(tmp_path / "x.pt")) == list(WEIGHTS)
 
 
 def test_what_stands_beside_the_weights(tmp_path):

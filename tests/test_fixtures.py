@@ -303,9 +303,9 @@ def test_an_index_built_from_the_shards_gives_the_same_run(index: str, run: str,
     invoke(module, *[moved.get(argument, argument) for argument in arguments])
     assert_same_run(place / "new/run.trec", place / run, encoder_of(run) in EXACT)
     ours, theirs = read(place / "new/index/index.json"), read(place / index / "index.json")
-    assert {key: ours[key] for key in theirs.keys() - {"bytes"}} == {
-        key: value for key, value in theirs.items() if key != "bytes"
-    }
+    # Each Lucene writes files of its own sizes; the digest covers the version of Lucene, which 0.1.0 did not note.
+    compared = theirs.keys() - {"bytes", "digest"}
+    assert {key: ours[key] for key in compared} == {key: theirs[key] for key in compared}
 
 
 def test_an_index_takes_documents_and_loses_some(place: Path) -> None:

@@ -98,16 +98,23 @@ def test_a_torch_of_another_version_is_refused_before_it_is_imported(tmp_path: P
 
 
 def test_missing_libraries_and_a_checkout_that_is_not_installed(tmp_path: Path) -> None:
-    """`-S` hides what is installed; the module `packaging` itself is lent."""
+    """`-S` hides what is installed, links show the two packages without the metadata that may lie beside them."""
     (tmp_path / "packaging").symlink_to(Path(packaging.__file__).parent)
-    done = python("-S", "-c", CHECK, path=tmp_path)
+    (tmp_path / "lexvl_anserini").symlink_to(ROOT / "lexvl_anserini")
+
+    def checked() -> subprocess.CompletedProcess[str]:
+        environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
+        command = [sys.executable, "-S", "-c", CHECK]
+        return subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
+
+    done = checked()
     assert done.stderr.splitlines()[-1].endswith("InstallationError: torch is not installed; pip install 'torch'")
     distribution(tmp_path, "lexvl-anserini", "0.1.0", "Requires-Dist: torch<2.14,>=2.9")
-    done = python("-S", "-c", CHECK, path=tmp_path)
+    done = checked()
     assert done.stderr.splitlines()[-1].endswith("torch is not installed; pip install 'torch>=2.9,<2.14'")
     for library in ("torch", "transformers"):  # modules without metadata: their import decides
         (tmp_path / f"{library}.py").touch()
-    assert python("-S", "-c", CHECK, path=tmp_path).returncode == 0
+    assert checked().returncode == 0
 
 
 @pytest.mark.parametrize("version,fits", [("2.9.0", True), ("2.13.0+cpu", True), ("2.8.1", False), ("2.14.0", False)])

@@ -36,7 +36,7 @@ IGNORED_KEYS = (r".*\.position_ids",)
 # Classes of training frameworks in checkpoints. They become `StandIn`s; none of their code is imported.
 HARMLESS = re.compile(
     r"(pytorch_lightning|lightning|lightning_fabric|omegaconf|yacs|easydict|splade|transformers\.tokenization_utils.*)\..+"
-    r"|argparse\.Namespace|collections\.defaultdict|typing\.Any|pathlib\.(Posix|Windows|PurePosix)?Path"
+    r"|argparse\.Namespace|collections\.defaultdict|typing\.Any|pathlib\.(_local\.)?(Posix|Windows|PurePosix)?Path"
     r"|numpy\.(_core|core)\.multiarray\.(scalar|_reconstruct)|numpy\.(dtype|ndarray)|numpy\.dtypes\.\w+"
     r"|_codecs\.encode|datetime\.(datetime|date|timedelta)"
     r"|(builtins\.|__builtin__\.)?(int|float|bool|str|list|dict|tuple|set|bytes|complex)"
@@ -48,6 +48,7 @@ USUAL = (
     "argparse.Namespace",
     "collections.defaultdict",
     "pathlib.PosixPath",
+    "pathlib._local.PosixPath",  # written by Python 3.13
     "numpy.dtype",
     "numpy.core.multiarray.scalar",
     "numpy._core.multiarray.scalar",
