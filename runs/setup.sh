@@ -75,7 +75,7 @@ version=$(python_version python)
 is_supported "$version" || refuse "$VIRTUAL_ENV is Python ${version:-that cannot be run}; LexVL needs one of Python $supported"
 
 # The name of the mark depends on what is installed and on the folder of the checkout: an editable installation points there.
-mark="$VIRTUAL_ENV/.lexvl-$1-$(cat setup.cfg setup.py <(pwd) | cksum | tr ' ' -)"
+mark="$VIRTUAL_ENV/.lexvl-$1-$(cat setup.cfg setup.py pyproject.toml <(pwd) | cksum | tr ' ' -)"
 if [ ! -e "$mark" ]; then
   echo "installing lexvl-anserini[$1] and its dependencies${uv:+ with uv} (some minutes the first time)" >&2
   python runs/install.py "$1" ${uv:+--uv "$uv"} || exit 1
