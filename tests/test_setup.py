@@ -53,7 +53,7 @@ class Machine:
         self.folder, self.path = folder / "checkout", folder / "bin"
         (self.folder / "runs").mkdir(parents=True)
         self.path.mkdir()
-        for file in ("runs/setup.sh", "setup.cfg", "setup.py"):
+        for file in ("runs/setup.sh", "setup.cfg", "setup.py", "pyproject.toml"):
             shutil.copy(ROOT / file, self.folder / file)
         for tool in TOOLS:
             (self.path / tool).symlink_to(shutil.which(tool))
