@@ -5,6 +5,8 @@
 # newest supported Python on PATH, or with the one that $PYTHON names; uv installs if it is on PATH, else pip.
 # shellcheck shell=bash
 
+[ -n "${1:-}" ] || { echo "error: setup.sh expects extras: source runs/setup.sh minilm" >&2; exit 2; }
+
 supported="3.14 3.13 3.12 3.11" # the newest first, as python_requires in setup.cfg
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -71,8 +73,11 @@ if [ -z "${VIRTUAL_ENV:-}" ]; then
   # shellcheck disable=SC1091
   source .venv/bin/activate
 fi
-version=$(python_version python)
-is_supported "$version" || refuse "$VIRTUAL_ENV is Python ${version:-that cannot be run}; LexVL needs one of Python $supported"
+# Also where the variable is set, but not the PATH.
+version=$(python_version "$VIRTUAL_ENV/bin/python")
+[ -n "$version" ] || refuse "VIRTUAL_ENV=$VIRTUAL_ENV has no Python that runs: deactivate it, or unset VIRTUAL_ENV"
+PATH=$VIRTUAL_ENV/bin:$PATH
+is_supported "$version" || refuse "$VIRTUAL_ENV is Python $version; LexVL needs one of Python $supported"
 
 # The name of the mark depends on what is installed and on the folder of the checkout: an editable installation points there.
 mark="$VIRTUAL_ENV/.lexvl-$1-$(cat setup.cfg setup.py pyproject.toml <(pwd) | cksum | tr ' ' -)"

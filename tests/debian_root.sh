@@ -12,9 +12,9 @@ refuse() { # SENTENCE
   exit 1
 }
 
-version=$1 dir=$2
+version=$1 dir=$2 packages=python$1,python$1-venv,ca-certificates,git
 case $version in
-  3.11) suite=bookworm ;;
+  3.11) suite=bookworm packages=$packages,python3-distutils ;; # debootstrap does not find who provides python3.11-distutils
   3.13) suite=trixie ;;
   3.14) suite=forky ;;
   *) refuse "python$version is not on PATH, and there is no Debian root for it (only for 3.11, 3.13 and 3.14); install it" ;;
@@ -39,7 +39,7 @@ make_root() {
   mkdir -p "$(dirname "$dir")"
   # Without a mirror debootstrap takes its own default, but then it must know the release.
   # shellcheck disable=SC2086
-  debootstrap --variant=minbase --include="python$version,python$version-venv,ca-certificates,git" \
+  debootstrap --variant=minbase --include="$packages" \
     "$suite" "$dir.part" ${mirror:+$mirror $script} >"$dir.log" 2>&1 ||
     refuse "debootstrap failed: $(tail -n 1 "$dir.log") (all of it: $dir.log)"
   mv "$dir.part" "$dir"

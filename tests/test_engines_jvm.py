@@ -69,7 +69,7 @@ def test_the_environment_is_as_before() -> None:
         ({"LEXVL_JAVA_HOME": "/no/such/place"}, "LEXVL_JAVA_HOME: /no/such/place has no bin/java, expected the folder"),
         ({"LEXVL_JAVA_HEAP": "900000g"}, "does not start with -Xmx900000g"),
         ({"LEXVL_JAVA_HEAP": "lots"}, "LEXVL_JAVA_HEAP is 'lots', expected a size such as 512m or 4g"),
-        ({"ANSERINI_CLASSPATH": "/no/jars"}, "/no/jars: no anserini-*-fatjar.jar; reinstall pyserini"),
+        ({"ANSERINI_CLASSPATH": "/no/jars"}, "/no/jars: no anserini-*-fatjar.jar; unset ANSERINI_CLASSPATH, or"),
     ],
 )
 def test_one_sentence_instead_of_a_dead_process(environ: dict[str, str], message: str) -> None:
@@ -84,6 +84,15 @@ def test_a_jar_of_pyserini_too_many_or_none(tmp_path: Path) -> None:
     (tmp_path / "anserini-2.3.0-fatjar.jar").touch()
     names = "anserini-1.7.1-fatjar.jar, anserini-2.3.0-fatjar.jar"
     expected = f"refused {tmp_path}: 2 jars of Anserini ({names}), expected one; remove the others\nalive\n"
+    assert python(START, ANSERINI_CLASSPATH=str(tmp_path)).stdout == expected
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 and no end"], ids=["empty", "cut"])
+def test_a_damaged_jar(tmp_path: Path, content: bytes) -> None:
+    jar = tmp_path / "anserini-2.3.0-fatjar.jar"
+    jar.write_bytes(content)
+    remedy = "unset ANSERINI_CLASSPATH, or let it name the folder of Pyserini's jar"
+    expected = f"refused {jar}: damaged, no whole jar; {remedy}\nalive\n"
     assert python(START, ANSERINI_CLASSPATH=str(tmp_path)).stdout == expected
 
 

