@@ -97,7 +97,7 @@ def main(arguments: list[str]) -> None:
     """Runs a module of Pyserini as `python -m` does; exits with 2 if there is no such module, with 1 without Java."""
     module = arguments[0] if arguments else ""
     if not module.startswith("pyserini."):
-        _refuse(USAGE)
+        _refuse(f"error: {module} is no module of pyserini; {USAGE}" if module else USAGE)
     try:
         prepare()
     except LexvlError as error:

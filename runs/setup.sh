@@ -67,8 +67,6 @@ uv=$(command -v uv || true)
 if [ -z "${VIRTUAL_ENV:-}" ]; then
   if [ ! -x .venv/bin/python ]; then
     make_environment
-  elif [ -n "${PYTHON:-}" ] && [ "$(python_version "$PYTHON")" != "$(python_version .venv/bin/python)" ]; then
-    refuse ".venv is Python $(python_version .venv/bin/python), but PYTHON=$PYTHON is another: remove .venv, or unset PYTHON"
   fi
   # shellcheck disable=SC1091
   source .venv/bin/activate
@@ -76,6 +74,9 @@ fi
 # Also where the variable is set, but not the PATH.
 version=$(python_version "$VIRTUAL_ENV/bin/python")
 [ -n "$version" ] || refuse "VIRTUAL_ENV=$VIRTUAL_ENV has no Python that runs: deactivate it, or unset VIRTUAL_ENV"
+if [ -n "${PYTHON:-}" ] && [ "$(python_version "$PYTHON")" != "$version" ]; then
+  refuse "$VIRTUAL_ENV is Python $version, but PYTHON=$PYTHON is another or cannot be run: remove or deactivate it, or unset PYTHON"
+fi
 PATH=$VIRTUAL_ENV/bin:$PATH
 is_supported "$version" || refuse "$VIRTUAL_ENV is Python $version; LexVL needs one of Python $supported"
 
