@@ -376,8 +376,9 @@ def _check_running() -> None:
     try:
         java_class("org.apache.lucene.search.IndexSearcher")
     except Exception as error:
+        said = str(error).splitlines()[0]
         raise JavaError(
-            f"a Java machine runs in this process already, without Pyserini's jar ({str(error).splitlines()[0]}); {remedy}"
+            f"a Java machine runs in this process already, without Pyserini's jar ({said}); {remedy}"
         ) from error
     if lucene_version()[0] not in LUCENE_LINES:
         found, lines = ".".join(map(str, lucene_version())), " and ".join(map(str, LUCENE_LINES))
