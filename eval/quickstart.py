@@ -94,7 +94,7 @@ SYSTEMS = (
 
 QUERIES = ("a red boat under the moon", "two dogs on the beach", "a teddy bear in a bedroom")
 
-TITLE = "demo test split: 1,000 drawn scenes, 5,000 captions; VDR and its dense twin were trained on other scenes"
+TITLE = "demo test split: {:,} drawn scenes, {:,} captions; VDR and its dense twin were trained on other scenes"
 NOTES = (
     "queries of alpha are the bare words of a caption: no text encoder at query time (ms/query is the index alone)",
     "BM25 reads no images: the fifth caption of each image is the query, its other four captions are the document",
@@ -201,7 +201,9 @@ def search(system: System, given: DemoOptions, progress: Progress) -> str:
 def measure(given: DemoOptions, progress: Progress) -> str:
     """Measures all runs; returns the table."""
     cards = labelled([describe_run(given.run_of(system)) for system in SYSTEMS], [system.label for system in SYSTEMS])
-    return "\n".join((TITLE, caption_report(cards, JudgementSource()).removesuffix("\n"), *NOTES))
+    scenes, captions = (SPLITS[SPLIT] * number for number in PER_SCENE["text-to-image"])
+    title = TITLE.format(scenes, captions)
+    return "\n".join((title, caption_report(cards, JudgementSource()).removesuffix("\n"), *NOTES))
 
 
 def explain_query(query: str, given: DemoOptions, progress: Progress) -> str:

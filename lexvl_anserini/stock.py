@@ -84,9 +84,14 @@ def prepare() -> None:
         JavaError: there is no usable Java, or no Pyserini.
     """
     quarter = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 22
-    os.environ.setdefault("LEXVL_JAVA_HEAP", f"{quarter}m")
     os.environ.setdefault("OPENAI_API_KEY", "none")
-    jvm.start()
+    heap = os.environ.setdefault("LEXVL_JAVA_HEAP", ours := f"{quarter}m")
+    try:
+        jvm.start()
+    finally:
+        # Our own commands that this process may start have their own default.
+        if heap is ours:
+            del os.environ["LEXVL_JAVA_HEAP"]
     programs, path = str(jvm.find_java().home / "bin"), os.environ.get("PATH", "")
     if path.split(os.pathsep)[0] != programs:
         os.environ["PATH"] = f"{programs}{os.pathsep}{path}"

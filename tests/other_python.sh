@@ -9,9 +9,10 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 version=${1:-}
 [[ $version =~ ^3\.[0-9]+$ ]] || { echo "error: --python expects a version such as 3.13, found '$version'" >&2; exit 2; }
-case $version in
-  3.11 | 3.12 | 3.13 | 3.14) ;;
-  *) echo "error: LexVL does not support Python $version, expected one of 3.11, 3.12, 3.13, 3.14" >&2; exit 2 ;;
+supported=$(sed -n 's/^supported="\([^"]*\)".*/\1/p' runs/setup.sh)
+case " $supported " in
+  *" $version "*) ;;
+  *) echo "error: LexVL does not support Python $version, expected one of $supported" >&2; exit 2 ;;
 esac
 shift
 roots=${LEXVL_ROOTS:-${XDG_CACHE_HOME:-$HOME/.cache}/lexvl-roots}

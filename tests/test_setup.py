@@ -316,7 +316,7 @@ def checkout(machine) -> Machine:
     (machine.folder / "tests/run.sh").write_text(run + "mkdir -p .venv; " + steps)
     for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "x"]):
         subprocess.run([*git, *command], check=True)
-    for tool in ("git", "ln", "env", "ls"):
+    for tool in ("git", "ln", "env", "ls", "sed"):
         (machine.path / tool).unlink(missing_ok=True)
         (machine.path / tool).symlink_to(shutil.which(tool))
     return machine
@@ -353,6 +353,7 @@ def test_another_python_whose_tests_fail(checkout):
     [
         ("3", "0", 2, "--python expects a version such as 3.13, found '3'"),
         ("--heavy", "0", 2, "found '--heavy'"),
+        ("3.10", "0", 2, "LexVL does not support Python 3.10, expected one of 3.14 3.13 3.12 3.11"),
         ("3.12", "0", 1, "python3.12 is not on PATH, and there is no Debian root for it"),
         ("3.13", "1000", 1, "python3.13 is not on PATH, and only root can make a Debian root for it"),
         ("3.13", "0", 1, "python3.13 is not on PATH, and debootstrap is missing: apt-get install debootstrap"),
