@@ -83,15 +83,11 @@ def prepare() -> None:
     Raises:
         JavaError: there is no usable Java, or no Pyserini.
     """
-    quarter = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 22
     os.environ.setdefault("OPENAI_API_KEY", "none")
-    heap = os.environ.setdefault("LEXVL_JAVA_HEAP", ours := f"{quarter}m")
-    try:
+    quarter = f"{jvm.quarter_of_memory() >> 20}m"
+    # Only for the start: our own commands that this process may start have their own default.
+    with jvm.environment(LEXVL_JAVA_HEAP=os.environ.get("LEXVL_JAVA_HEAP", quarter)):
         jvm.start()
-    finally:
-        # Our own commands that this process may start have their own default.
-        if heap is ours:
-            del os.environ["LEXVL_JAVA_HEAP"]
     programs, path = str(jvm.find_java().home / "bin"), os.environ.get("PATH", "")
     if path.split(os.pathsep)[0] != programs:
         os.environ["PATH"] = f"{programs}{os.pathsep}{path}"

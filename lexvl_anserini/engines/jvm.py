@@ -138,8 +138,12 @@ def heap_option(environ: Mapping[str, str] = os.environ) -> str:
         if not re.fullmatch(r"\d+[kmgKMG]?", heap):
             raise JavaError(f"LEXVL_JAVA_HEAP is {heap!r}, expected a size such as 512m or 4g")
         return f"-Xmx{heap}"
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return f"-Xmx{min(DEFAULT_HEAP_BYTES, memory // 4) >> 20}m"
+    return f"-Xmx{min(DEFAULT_HEAP_BYTES, quarter_of_memory()) >> 20}m"
+
+
+def quarter_of_memory() -> int:
+    """Bytes: the largest heap that Java takes by itself."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
 
 
 def check_options(runtime: Runtime, options: list[str]) -> None:
@@ -191,7 +195,7 @@ def start() -> None:
         jnius_config.set_options(*options)
         for path, name in ((jar, ANSERINI_JAR), (OUR_JAR, OUR_JAR.name)):
             _add_to_class_path(path, name)
-        with _environment(JAVA_HOME=str(runtime.home), JVM_PATH=None):
+        with environment(JAVA_HOME=str(runtime.home), JVM_PATH=None):
             import jnius  # noqa: F401  (importing it is what starts the machine)
         _check_running()
     _quieten()
@@ -322,7 +326,7 @@ def java_version(home: Path) -> int:
 
 
 @contextmanager
-def _environment(**values: str | None) -> Iterator[None]:
+def environment(**values: str | None) -> Iterator[None]:
     """Sets (or, with None, removes) environment variables and puts them back."""
     before = {name: os.environ.get(name) for name in values}
 

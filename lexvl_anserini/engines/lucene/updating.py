@@ -60,8 +60,7 @@ def merge(
             for source, of_source in zip(sources, manifests, strict=True):
                 with _as_index(source, of_source, part, created, options, threads, progress) as (folder, has):
                     fields = _joined(fields, has, source)
-                    with newer_refused(source):
-                        updater.add(str(folder.absolute()))
+                    updater.add(str(folder.absolute()))
             updater.finish(True)
         refuse_duplicates(part)
         held = count_index(part)
@@ -181,7 +180,7 @@ def _as_index(
     """Yields an index with a source's documents, and its fields; shards are indexed in a temporary folder.
 
     Raises:
-        ArtefactError: a shard is damaged, or an index has other options.
+        ArtefactError: a shard is damaged, or an index has other options, or a newer Lucene wrote it.
     """
     if is_index(source):
         report = read_report(source)
@@ -189,7 +188,8 @@ def _as_index(
             raise ArtefactError(
                 f"{source}: built with {report['options']}, expected {options.to_json()}; build it again"
             )
-        yield source, report["fields"]
+        with newer_refused(source):
+            yield source, report["fields"]
         progress(manifest.counts["documents"])
         return
     folder = part / INCOMING
