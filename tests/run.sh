@@ -1,15 +1,31 @@
 #!/usr/bin/env bash
 # Linter, types and tests; the first call makes the environment.
 # Usage: bash tests/run.sh [--python VERSION] [--heavy] [pytest arguments]
+#        bash tests/run.sh --attack [--minutes N] [--seed S] [pytest arguments]
 #   --python 3.13   with another Python: one on PATH, else Debian's in a root of its own (tests/other_python.sh)
 #   --heavy         only the slow tests
+#   --attack        only the attack (tests/attack), for 10 minutes and with a random seed if not given
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 if [ "${1:-}" = "--python" ]; then exec bash tests/other_python.sh "${@:2}"; fi
 source runs/setup.sh test
 
+if [ "${1:-}" = "--attack" ]; then
+  shift
+  export LEXVL_ATTACK_MINUTES=10 LEXVL_ATTACK_SEED=$RANDOM
+  while true; do
+    case "${1:-}" in
+      --minutes) LEXVL_ATTACK_MINUTES=$2 ;;
+      --seed) LEXVL_ATTACK_SEED=$2 ;;
+      *) break ;;
+    esac
+    shift 2
+  done
+  exec python -m pytest -n 2 --dist worksteal tests/attack "$@"
+fi
+
 which="not heavy"
-if [ "${1:-}" = "--heavy" ]; then which="heavy"; shift; fi
+if [ "${1:-}" = "--heavy" ]; then which="heavy and not attack"; shift; fi
 
 ruff check .
 ruff format --check .
