@@ -97,6 +97,19 @@ def test_the_guide_names_every_room() -> None:
             assert any(re.search(rf"`{name}", text) for name in names), f"CONTRIBUTING.md does not name {file.parent}"
 
 
+def test_every_promise_has_a_test() -> None:
+    """Each row of a table of docs/guarantees.md names functions of test modules, and they exist."""
+    text = (ROOT / "docs" / "guarantees.md").read_text(encoding="utf-8")
+    rows = [row for row in re.findall(r"^\|(.+)\|$", text, re.MULTILINE) if not re.match(r" promise |--", row)]
+    assert len(rows) > 3
+    for row in rows:
+        named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", row)
+        assert named, f"no test for: {row}"
+        for module, function in named:
+            source = (ROOT / module).read_text(encoding="utf-8")
+            assert re.search(rf"^def {function}\(", source, re.MULTILINE), f"{module} has no {function}"
+
+
 @pytest.mark.heavy
 @pytest.mark.parametrize("page", DOCS, ids=lambda page: page.name)
 def test_the_opening_example_runs(page: Path, tmp_path: Path) -> None:

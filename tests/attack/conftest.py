@@ -1,7 +1,7 @@
 """The attack: randomised tests that try to break the promises of docs/guarantees.md for some minutes.
 
-    bash tests/run.sh --attack                                      ten minutes, a random seed
-    bash tests/run.sh --attack --minutes 2 --seed 7 -k corruption   pytest's arguments follow
+bash tests/run.sh --attack                                      ten minutes, a random seed
+bash tests/run.sh --attack --minutes 2 --seed 7 -k corruption   pytest's arguments follow
 """
 
 from __future__ import annotations
