@@ -6,7 +6,6 @@ import logging
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
-from functools import reduce
 from pathlib import Path
 from textwrap import shorten
 from typing import Annotated, Any
@@ -33,7 +32,7 @@ from lexvl_anserini.engines.index_folder import index_manifest
 from lexvl_anserini.errors import UsageError
 from lexvl_anserini.files import file_sha256
 from lexvl_anserini.manifest import Manifest, RunManifest
-from lexvl_anserini.queries.clauses import Clause, Not, Term
+from lexvl_anserini.queries.clauses import All, Clause, Not, Term
 from lexvl_anserini.queries.feedback import Feedback
 from lexvl_anserini.queries.parser import parse
 from lexvl_anserini.queries.query_source import TopicSource, topic_source, typed_topic, vocabulary_file
@@ -212,7 +211,7 @@ def filter_of(where: Sequence[str], require: Sequence[str], forbid: Sequence[str
         UsageError: an expression is malformed.
     """
     clauses: list[Clause] = [*map(parse, where), *map(Term, require), *(Not(Term(term)) for term in forbid)]
-    return reduce(lambda a, b: a & b, clauses) if clauses else None
+    return clauses[0] if len(clauses) == 1 else All(tuple(clauses)) if clauses else None
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from datetime import date
 from math import log
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.engines.lucene import LuceneEngine
 from lexvl_anserini.engines.lucene.compile import Compiler
 from lexvl_anserini.engines.lucene.writing import IndexOptions
-from lexvl_anserini.errors import UnknownName, UsageError
+from lexvl_anserini.errors import ArtefactError, UnknownName, UsageError
 from lexvl_anserini.queries.clauses import (
     All,
     AnyOf,
@@ -29,6 +30,8 @@ from lexvl_anserini.queries.clauses import (
     Text,
     Unscored,
 )
+from lexvl_anserini.queries.parser import parse
+from lexvl_anserini.records import ImpactQuery
 from lexvl_anserini.vocabulary import Vocabulary
 
 DOCUMENTS = [
@@ -189,7 +192,64 @@ def test_what_an_index_does_not_have(engine: Any) -> None:
 
 @pytest.mark.parametrize("weight", [0, -1, 1.5, True, "2"])
 def test_weights_that_lucene_would_bend(weight: Any) -> None:
-    with pytest.raises(UsageError, match="of term 'a': expected an integer >= 1"):
+    with pytest.raises(UsageError, match="of term 'a': expected an integer from 1 to 16,777,215"):
         Term("a", weight)
-    with pytest.raises(UsageError, match="expected a number >= 0"):
+    with pytest.raises(UsageError, match="expected a number from 0 to 16,777,215"):
         Boost(A, float("nan"))
+
+
+def test_signs_in_brackets(engine: Any) -> None:
+    with_b, every_a = [("d1", 3), ("d10", 3), ("é😀", 1)], [("d10", 3), ("é😀", 1)]
+    for expression, expected in (
+        ("+a (-b)", with_b),
+        ("+a (-b)^1", with_b),
+        ("+a -b", every_a),
+        ("+a +(-b)", every_a),
+        ("a (-b)", [("d1", 3), ("d10", 3), ("é😀", 1), ("empty", 0)]),
+        ("-(-b)", [("d1", 0), ("d2", 0)]),
+    ):
+        hits = engine.search_tree("q", parse(expression), 10)
+        assert [(hit.doc_id, hit.score) for hit in hits] == expected == ORACLE.ranked(parse(expression), 10)
+
+
+def test_the_deepest_tree(engine: Any) -> None:
+    deep: Clause = A
+    for level in range(99):
+        deep = (Boost(deep, 1), AnyOf((deep, B)), All((deep,), (C,)), Not(deep))[level % 4]
+    assert [(h.doc_id, h.score) for h in engine.search_tree("q", deep, 10)] == ORACLE.ranked(deep, 10)
+    for _ in range(2000):
+        deep = Unscored(deep)
+    with pytest.raises(UsageError, match="nested more than 100 deep"):
+        engine.search_tree("q", deep, 10)
+
+
+@pytest.fixture
+def heavy(tmp_path: Path) -> Any:
+    """Terms whose greatest impacts differ: 65,535 and 255."""
+    manifest = write_shards(tmp_path / "shards", [("d1", {"a": 65_535, "b": 1}), ("d2", {"b": 255, "c": 255})])
+    LuceneEngine.build(tmp_path / "shards", tmp_path / "index", manifest)
+    engine = LuceneEngine(tmp_path / "index", manifest)
+    yield engine
+    engine.close()
+
+
+def test_a_tree_has_the_bound_of_its_encoded_query(heavy: Any) -> None:
+    """Up to 2^24 - 1, whatever the shape of the tree; the greatest impact of each term decides, not that of all."""
+    for tree, score in (
+        (parse("b^200 c^200"), 200 * 510),
+        (parse("a^200 b^200 c^200"), 200 * 65_536),
+        (parse("a^255 (b^255)^1"), 255 * 65_536),
+        (Boost(Term("b", 255) | Term("c", 255), 128), 128 * 255 * 510),
+        (Boost(Term("a", 2) | Term("b", 3), 0.5), 65_536.5),
+        (All((Term("b", 2), Not(Term("a", 2**23)), Unscored(Term("c", 2**23)))), 510),
+        (Term("nowhere", 2**24 - 1) | Term("b"), 255),
+    ):
+        assert heavy.search_tree("q", tree, 1)[0].score == score
+    for tree, most in (
+        (parse("a^256 b^2"), 256 * 65_535 + 510),
+        (Boost(Term("b", 255) | Term("c", 255), 129.5), 16_841_475),
+    ):
+        with pytest.raises(ArtefactError, match=f"topic 'q': its score could reach {most:,}, above 16,777,215"):
+            heavy.search_tree("q", tree, 1)
+    with pytest.raises(ArtefactError, match="its score could reach 16,777,470, above"):
+        next(heavy.search([ImpactQuery("q", {"a": 256, "b": 2})], 1))

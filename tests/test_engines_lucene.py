@@ -80,11 +80,12 @@ def test_empty_and_unmatched_queries_have_empty_lists(engine: LuceneEngine) -> N
 
 def test_numpy_weights_are_integers_too(engine: LuceneEngine) -> None:
     assert ranked(engine, {"b": np.int64(3)}) == [("d2", 15)]  # type: ignore[dict-item]
+    assert ranked(engine, {"b": np.float32(3)}) == [("d2", 15)]  # type: ignore[dict-item]
 
 
-@pytest.mark.parametrize("weight", [0, -1, 1.5])
+@pytest.mark.parametrize("weight", [0, -1, 1.5, float("nan"), float("inf"), 2**24, 10**400, "1"])
 def test_weights_that_lucene_would_bend(engine: LuceneEngine, weight: Any) -> None:
-    with pytest.raises(UsageError, match="topic 'q': weights must be integers >= 1"):
+    with pytest.raises(UsageError, match="topic 'q': weight .* of term 'b': expected an integer from 1 to 16,777,215"):
         ranked(engine, {"b": weight})
 
 

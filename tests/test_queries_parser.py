@@ -25,6 +25,18 @@ A, B, C, D = map(Term, "abcd")
         ("a NOT b", All((A, Not(B)))),
         ("-a", Not(A)),
         ("NOT NOT a", Not(Not(A))),
+        # A sign in brackets is about the group, which itself is optional, required or forbidden.
+        ("+a (-b)", All((A,), (Not(B),))),
+        ("+a (-b)^1", All((A,), (Boost(Not(B), 1),))),
+        ("+a (NOT b)", All((A,), (Not(B),))),
+        ("+a ((-b) c)", All((A,), (AnyOf((Not(B), C)),))),
+        ("a (-b)", AnyOf((A, Not(B)))),
+        ("+a +(-b)", All((A, Not(B)))),
+        ("+a -(-b)", All((A, Not(Not(B))))),
+        ("a NOT (b)", All((A, Not(B)))),
+        ("a NOT NOT b", All((A, Not(Not(B))))),
+        ("(a^3)^2", Term("a", 6)),
+        ('(text:"a b"^3)^2', Text("a b", 6)),
         ("a AND b OR c", AnyOf((All((A, B)), C))),
         ("a AND (b OR c)", All((A, AnyOf((B, C))))),
         ("a OR NOT b", AnyOf((A, Not(B)))),
@@ -62,11 +74,24 @@ def test_expressions(expression: str, tree: Clause) -> None:
         ('a "b', "at '\"b': expected a term, .* or a closed quote"),
         ("text:[a TO b]", "only metadata fields have ranges"),
         ("^2", r"at '\^2': expected a term"),
+        ("(" * 300 + "a" + ")" * 300, r"'\(+\.\.\.', at '\(+': brackets and NOTs nested more than 50 deep"),
+        ("NOT " * 300 + "a", "brackets and NOTs nested more than 50 deep"),
+        ("z^99999999999999999999", "weight 100000000000000000000 of term 'z': expected an integer from 1 to"),
+        ("z^" + "9" * 5000, "weight inf of a boost: expected a number from 0 to 16,777,215"),
+        ("(a b)^16777216", "weight 16777216.0 of a boost: expected a number from 0 to 16,777,215"),
+        ("((a b)^4096)^4096", "factors that multiply to 16,777,216: expected at most 16,777,215"),
     ],
 )
 def test_malformed_expressions(expression: str, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
+    with pytest.raises(UsageError, match=message) as caught:
         parse(expression)
+    assert len(str(caught.value)) < 400 and "\n" not in str(caught.value)
+
+
+def test_the_deepest_expression() -> None:
+    assert parse("(" * 50 + "a" + ")" * 50) == A
+    with pytest.raises(UsageError, match="a query tree of clauses nested more than 100 deep"):
+        parse("(a OR (b c AND " * 24 + "a" + ")^1)^1" * 24)
 
 
 @given(st.lists(st.text(min_size=1, max_size=6), min_size=2, max_size=5))

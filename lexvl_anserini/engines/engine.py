@@ -153,8 +153,11 @@ class ImpactEngine(Engine, Protocol):
         """
 
     @abstractmethod
-    def bound(self, vector: Mapping[str, int]) -> int:
-        """An upper bound of the score of any document: at most sum over terms of weight x greatest impact."""
+    def bound(self, vector: Mapping[str, float]) -> float:
+        """An upper bound of the score of any document.
+
+        Where it is 2^24 or more, it is the sum over terms of weight x greatest impact of the term in this index.
+        """
 
 
 @runtime_checkable

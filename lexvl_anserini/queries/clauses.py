@@ -16,6 +16,9 @@
 | Unscored(c)     | c matches                                    | 0                                            |
 
 A document that matches is a hit even if it scores 0; `All(())` matches every document, `AnyOf(())` none.
+
+Scores are exact as those of encoded queries are: the sum over terms of weight x greatest impact in the index is below
+2^24 (`bound`), with a Boost as a factor of the weights below it. A Boost that is no integer, and Text, make floats.
 """
 
 from __future__ import annotations
@@ -24,11 +27,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
 from math import isfinite
-from operator import index as whole
+from numbers import Real
 from typing import NamedTuple
 
 from lexvl_anserini.errors import UsageError
-from lexvl_anserini.records import DenseQuery, ImpactQuery, Topic
+from lexvl_anserini.records import SCORE_LIMIT, DenseQuery, ImpactQuery, Topic
+
+# Clauses within each other: engines compile and search a tree recursively.
+MAX_DEPTH = 100
 
 # A value of a metadata field; text is converted to the field's type.
 Value = str | int | float | date
@@ -56,10 +62,10 @@ class Clause:
 
 @dataclass(frozen=True)
 class Impacts(Clause):
-    """An encoded query: term -> weight, integers >= 1.
+    """An encoded query: term -> weight, integers from 1 to 2^24 - 1.
 
     Raises:
-        UsageError: a weight is not an integer >= 1.
+        UsageError: a weight is none.
     """
 
     vector: Mapping[str, int]
@@ -70,10 +76,10 @@ class Impacts(Clause):
 
 @dataclass(frozen=True)
 class Term(Clause):
-    """One term of the vocabulary.
+    """One term of the vocabulary; its weight is an integer from 1 to 2^24 - 1.
 
     Raises:
-        UsageError: the weight is not an integer >= 1.
+        UsageError: the weight is none.
     """
 
     term: str
@@ -88,7 +94,7 @@ class Text(Clause):
     """Words for the ordinary text field, with the analysis of the index.
 
     Raises:
-        UsageError: the weight is not a number >= 0.
+        UsageError: the weight is not a number from 0 to 2^24 - 1.
     """
 
     string: str
@@ -151,7 +157,7 @@ class Boost(Clause):
     """Multiplies a score; scores are integers only if the factor is an integer.
 
     Raises:
-        UsageError: the factor is not a number >= 0.
+        UsageError: the factor is not a number from 0 to 2^24 - 1.
     """
 
     clause: Clause
@@ -180,10 +186,29 @@ Query = ImpactQuery | TreeQuery | DenseQuery | Topic
 
 
 def walk(clause: Clause) -> Iterator[Clause]:
-    """The clause and all clauses below it."""
-    yield clause
-    for child in clause.children():
-        yield from walk(child)
+    """The clause and all clauses below it, however deep."""
+    waiting = [clause]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        waiting += reversed(node.children())
+
+
+def check_tree(clause: Clause) -> None:
+    """Refuses a tree that no engine could search or score.
+
+    Raises:
+        UsageError: clauses are nested more than `MAX_DEPTH` deep, or the factors on a path multiply to 2^24 or more.
+    """
+    waiting = [(clause, 1, 1.0)]
+    while waiting:
+        node, depth, factor = waiting.pop()
+        if depth > MAX_DEPTH:
+            raise UsageError(f"a query tree of clauses nested more than {MAX_DEPTH} deep; write it with fewer brackets")
+        factor *= node.weight if isinstance(node, Boost) else 1
+        if factor >= SCORE_LIMIT:
+            raise UsageError(f"factors that multiply to {factor:,.0f}: expected at most {SCORE_LIMIT - 1:,}")
+        waiting += [(child, depth + 1, factor) for child in node.children()]
 
 
 def terms_of(clause: Clause) -> Iterator[str]:
@@ -195,37 +220,48 @@ def terms_of(clause: Clause) -> Iterator[str]:
             yield node.term
 
 
-def bound(clause: Clause, bound_of_vector: Callable[[Mapping[str, int]], int]) -> float:
+def scored_terms(clause: Clause, factor: float = 1) -> Iterator[tuple[str, float]]:
+    """The terms that add to a document's score, each with its weight times the factors above it."""
+    if isinstance(clause, Impacts):
+        yield from ((term, factor * weight) for term, weight in clause.vector.items())
+    elif isinstance(clause, Term):
+        yield clause.term, factor * clause.weight
+    elif not isinstance(clause, Not | Unscored):
+        factor *= clause.weight if isinstance(clause, Boost) else 1
+        for child in clause.children():
+            yield from scored_terms(child, factor)
+
+
+def bound(clause: Clause, bound_of_vector: Callable[[Mapping[str, float]], float]) -> float:
     """An upper bound of what impacts add to a document's score in this tree; BM25 is not counted.
+
+    It is the bound of the encoded query with the tree's terms and weights, those of a repeated term added up.
 
     Args:
         bound_of_vector: the same for the dot product with a vector.
     """
-    if isinstance(clause, Impacts):
-        return bound_of_vector(clause.vector)
-    if isinstance(clause, Term):
-        return bound_of_vector({clause.term: clause.weight})
-    if isinstance(clause, Not | Unscored):
-        return 0
-    below = sum(bound(child, bound_of_vector) for child in clause.children())
-    return clause.weight * below if isinstance(clause, Boost) else below
+    total: dict[str, float] = {}
+    for term, weight in scored_terms(clause):
+        total[term] = total.get(term, 0) + weight
+    return bound_of_vector(total)
 
 
 def _weight(term: str, weight: int) -> int:
     """The weight as a Python integer, numpy's included.
 
     Raises:
-        UsageError: it is not an integer, or below 1.
+        UsageError: it is not an integer, below 1, or too large for any exact score.
     """
-    try:
-        value = whole(weight)
-    except TypeError:
-        value = 0
-    if value < 1 or isinstance(weight, bool):
-        raise UsageError(f"weight {weight!r} of term {term!r}: expected an integer >= 1; quantise the query first")
+    number = isinstance(weight, Real) and not isinstance(weight, bool) and weight // 1 == weight
+    value = int(weight) if number else 0
+    if not 1 <= value < SCORE_LIMIT:
+        raise UsageError(
+            f"weight {str(weight)[:40]} of term {term!r}: expected an integer from 1 to {SCORE_LIMIT - 1:,}; quantise "
+            "the query first"
+        )
     return value
 
 
 def _check_factor(weight: float, what: str) -> None:
-    if not (isfinite(weight) and weight >= 0):
-        raise UsageError(f"weight {weight!r} of {what}: expected a number >= 0")
+    if not (isfinite(weight) and 0 <= weight < SCORE_LIMIT):
+        raise UsageError(f"weight {weight!r} of {what}: expected a number from 0 to {SCORE_LIMIT - 1:,}")

@@ -68,7 +68,7 @@ def unit(vector: Mapping[str, int]) -> dict[str, float]:
     return {term: weight / length for term, weight in vector.items()}
 
 
-def integers(weights: Mapping[str, float], bound: Callable[[Mapping[str, int]], int]) -> dict[str, int]:
+def integers(weights: Mapping[str, float], bound: Callable[[Mapping[str, float]], float]) -> dict[str, int]:
     """Weights as integers, the largest 255, or fewer bits where a score could reach 2^24.
 
     Args:

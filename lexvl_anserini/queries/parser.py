@@ -5,6 +5,8 @@ r"""Query trees as text: `+dog -cat (sea OR "##side")^3 meta.year:[2010 TO 2020]
     a b                      side by side: optional; if nothing is required, one must match
     a AND b   a OR b         bind tighter than side by side, AND tighter than OR
     ( ... )^2                a group, and a factor for its score
+    (-a)                     the documents without a, score 0: signs in brackets are about the group, so that the group
+                             itself is optional in `b (-a)` and required in `b +(-a)`
     meta.key:value           a metadata field equals; values with white space are quoted
     meta.key:[a TO b]        between; {a TO b} excludes the ends, * leaves a side open
     text:"two words"         BM25 on the ordinary text field
@@ -16,10 +18,11 @@ In quotes, \" is a quote and \\ a backslash.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import NamedTuple
 
 from lexvl_anserini.errors import UsageError
-from lexvl_anserini.queries.clauses import All, AnyOf, Boost, Clause, Equals, Ids, Not, Range, Term, Text
+from lexvl_anserini.queries.clauses import All, AnyOf, Boost, Clause, Equals, Ids, Not, Range, Term, Text, check_tree
 
 QUOTED = r'"(?:[^"\\]|\\.)*"'
 # A word ends at white space and brackets; a ^ and a number at its end are its weight.
@@ -37,6 +40,13 @@ TOKEN = re.compile(
 )
 
 
+# Brackets and NOTs within each other: each takes the parser some calls of functions.
+MAX_NESTING = 50
+
+# Of an expression, in errors.
+SHOWN_CHARACTERS = 120
+
+
 class Token(NamedTuple):
     """A piece of the expression: its kind, its match, and where it starts."""
 
@@ -49,9 +59,11 @@ def parse(expression: str) -> Clause:
     """The tree of an expression.
 
     Raises:
-        UsageError: the expression is empty or malformed; the message says where.
+        UsageError: the expression is empty, malformed or nested too deep; the message says where.
     """
-    return _Parser(expression).whole()
+    clause = _Parser(expression).whole()
+    check_tree(clause)
+    return clause
 
 
 def tokens_of(expression: str) -> list[Token]:
@@ -84,6 +96,7 @@ class _Parser:
 
     def __init__(self, expression: str):
         self.expression, self.tokens, self.place = expression, tokens_of(expression), 0
+        self.nesting = 0
 
     def whole(self) -> Clause:
         clause = self.side_by_side()
@@ -95,12 +108,14 @@ class _Parser:
         required, forbidden, optional = [], [], []
         while (kind := self.kind()) is not None and kind != "close":
             sign = self.take().match["sign"] if kind == "sign" else ""
+            # A NOT of this list forbids; one inside brackets has made a clause of its own.
+            negated = self.ahead("NOT")
             clause = self.either()
             if sign == "-":
                 forbidden.append(Not(clause))
             elif sign == "+":
                 required.append(clause)
-            elif isinstance(clause, Not):
+            elif negated and isinstance(clause, Not):
                 forbidden.append(clause)
             else:
                 optional.append(clause)
@@ -124,7 +139,7 @@ class _Parser:
         return clauses[0] if len(clauses) == 1 else All(tuple(clauses))
 
     def negated(self) -> Clause:
-        return Not(self.negated()) if self.operator("NOT") else self.boosted()
+        return Not(self.nested(self.negated)) if self.operator("NOT") else self.boosted()
 
     def boosted(self) -> Clause:
         clause = self.primary()
@@ -132,8 +147,8 @@ class _Parser:
             return clause
         weight = float(self.take().match["boost"])
         if isinstance(clause, Term) and weight >= 1 and weight.is_integer():
-            return Term(clause.term, int(weight))
-        return Text(clause.string, weight) if isinstance(clause, Text) else Boost(clause, weight)
+            return Term(clause.term, clause.weight * int(weight))
+        return Text(clause.string, clause.weight * weight) if isinstance(clause, Text) else Boost(clause, weight)
 
     def primary(self) -> Clause:
         kind = self.kind()
@@ -144,10 +159,19 @@ class _Parser:
         if kind != "open":
             raise self.malformed("expected a term, a field or a bracket")
         self.take()
-        clause = self.side_by_side()
+        clause = self.nested(self.side_by_side)
         if self.kind() != "close":
             raise self.malformed("a bracket is not closed")
         self.take()
+        return clause
+
+    def nested(self, read: Callable[[], Clause]) -> Clause:
+        """What `read` reads, one level deeper."""
+        if self.nesting == MAX_NESTING:
+            raise self.malformed(f"brackets and NOTs nested more than {MAX_NESTING} deep")
+        self.nesting += 1
+        clause = read()
+        self.nesting -= 1
         return clause
 
     def kind(self) -> str | None:
@@ -157,9 +181,13 @@ class _Parser:
         self.place += 1
         return self.tokens[self.place - 1]
 
+    def ahead(self, word: str) -> bool:
+        """True if the operator is the next token."""
+        return self.kind() == "operator" and self.tokens[self.place].match["operator"] == word
+
     def operator(self, word: str) -> bool:
         """Consumes the operator if it is the next token."""
-        here = self.kind() == "operator" and self.tokens[self.place].match["operator"] == word
+        here = self.ahead(word)
         self.place += here
         return here
 
@@ -182,4 +210,5 @@ def _field(match: re.Match[str]) -> Clause:
 
 def _malformed(expression: str, start: int, problem: str) -> UsageError:
     found = repr(expression[start : start + 20]) if start < len(expression) else "its end"
-    return UsageError(f"expression {expression!r}, at {found}: {problem}")
+    shown = expression if len(expression) <= SHOWN_CHARACTERS else expression[: SHOWN_CHARACTERS - 3] + "..."
+    return UsageError(f"expression {shown!r}, at {found}: {problem}")

@@ -13,7 +13,7 @@ from lexvl_anserini.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.files import file_sha256, read_json
 from lexvl_anserini.manifest import CorpusRef, Manifest, manifest_path
 from lexvl_anserini.queries.clauses import Clause, Query, terms_of
-from lexvl_anserini.records import ImpactQuery, Topic
+from lexvl_anserini.records import SCORE_LIMIT, ImpactQuery, Topic
 from lexvl_anserini.vocabulary import VOCABULARY
 
 if TYPE_CHECKING:
@@ -218,7 +218,7 @@ def _query(row: dict[str, Any], where: str) -> ImpactQuery:
     """One encoded query.
 
     Raises:
-        DataError: no id or vector, or a weight is not an integer >= 1.
+        DataError: no id or vector, or a weight is not an integer from 1 to 2^24 - 1.
     """
     query_id, vector = row.get("id"), row.get("vector")
     if not isinstance(query_id, str) or query_id.split() != [query_id]:
@@ -226,8 +226,11 @@ def _query(row: dict[str, Any], where: str) -> ImpactQuery:
     if not isinstance(vector, dict):
         raise DataError(f"{where}: vector {str(vector)[:40]!r}, expected an object of term and weight")
     for term, weight in vector.items():
-        if type(weight) is not int or weight < 1:
-            raise DataError(f"{where}: weight {weight!r} of term {term!r}, expected an integer >= 1")
+        if type(weight) is not int or not 1 <= weight < SCORE_LIMIT:
+            raise DataError(
+                f"{where}: weight {str(weight)[:40]} of term {term!r}, expected an integer from 1 to "
+                f"{SCORE_LIMIT - 1:,}"
+            )
     return ImpactQuery(query_id, vector)
 
 

@@ -184,7 +184,7 @@ def _expanded(
     refined: RefinedQuery,
     first: Sequence[ScoredDoc],
     refinement: Refinement,
-    bound: Callable[[Vector], int],
+    bound: Callable[[Mapping[str, float]], float],
     vector_of: VectorOf,
     remove_query: bool,
 ) -> RefinedQuery:

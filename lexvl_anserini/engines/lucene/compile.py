@@ -162,7 +162,7 @@ class Compiler:
         return self.fields[field]
 
 
-def refuse_rounding(query_id: str, clause: Clause, vector_bound: Callable[[Mapping[str, int]], int]) -> None:
+def refuse_rounding(query_id: str, clause: Clause, vector_bound: Callable[[Mapping[str, float]], float]) -> None:
     """Refuses a tree whose sums Lucene's float32 could round.
 
     Raises:
@@ -171,7 +171,7 @@ def refuse_rounding(query_id: str, clause: Clause, vector_bound: Callable[[Mappi
     most = bound(clause, vector_bound)
     if most >= SCORE_LIMIT:
         raise ArtefactError(
-            f"topic {query_id!r}: its score could reach {most:,.0f}, above {SCORE_LIMIT - 1:,} up to which "
+            f"topic {query_id!r}: its score could reach {ceil(most):,}, above {SCORE_LIMIT - 1:,} up to which "
             "Lucene's scores are exact; lower the weights of the tree"
         )
 

@@ -28,7 +28,7 @@ from lexvl_anserini.engines.lucene.writing import IndexOptions, write_lucene
 from lexvl_anserini.errors import ArtefactError, UnknownName, UsageError
 from lexvl_anserini.manifest import Manifest
 from lexvl_anserini.progress import Progress, silent
-from lexvl_anserini.queries.clauses import Clause
+from lexvl_anserini.queries.clauses import Clause, check_tree
 from lexvl_anserini.records import ImpactQuery, Index, ScoredDoc
 from lexvl_anserini.shards.reading import expect_counts, read_vocabulary
 
@@ -135,7 +135,7 @@ class LuceneEngine(ImpactEngine, ChangingEngine):
         """
         return self.batches.search(queries, hits, threads)
 
-    def bound(self, vector: Mapping[str, int]) -> int:
+    def bound(self, vector: Mapping[str, float]) -> float:
         """The highest score that any document could reach: sum over terms of weight x greatest impact."""
         return self.batches.bound(vector)
 
@@ -151,6 +151,7 @@ class LuceneEngine(ImpactEngine, ChangingEngine):
             UnknownName, UsageError: as `Compiler`'s.
             ArtefactError: a score could reach 2^24, from where Lucene's floats round.
         """
+        check_tree(clause)
         refuse_rounding(query_id, clause, self.bound)
         return self.top(self.compiler.query(clause), hits, query_id)
 

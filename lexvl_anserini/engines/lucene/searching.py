@@ -15,6 +15,7 @@ import numpy as np
 from lexvl_anserini.engines.jvm import java_errors, our_class
 from lexvl_anserini.engines.lucene.fields import CONTENTS
 from lexvl_anserini.errors import ArtefactError, UsageError
+from lexvl_anserini.queries.clauses import Impacts
 from lexvl_anserini.records import SCORE_LIMIT, ImpactQuery, ScoredDoc
 
 # Hits that one call returns, about 20 bytes each.
@@ -74,8 +75,11 @@ class BatchSearcher:
                     lists = self._batch(part, min(hits, self.documents), threads)
                 yield from lists
 
-    def bound(self, vector: Mapping[str, int]) -> int:
-        """The highest score that any document could reach: sum over terms of weight x greatest impact."""
+    def bound(self, vector: Mapping[str, float]) -> float:
+        """The highest score that any document could reach: sum over terms of weight x greatest impact.
+
+        Where already the index's greatest impact shows that it is below 2^24, the bound is not the tightest.
+        """
         if self.max_impact is not None:
             quick = self.max_impact * sum(vector.values())
             if quick < SCORE_LIMIT:
@@ -121,8 +125,8 @@ class BatchSearcher:
                 f"scores are exact; quantise queries (or documents) with {bits} bit{'s' * (bits > 1)} less"
             )
 
-    def _bound(self, vector: Mapping[str, int]) -> int:
-        return sum(int(w) * m for w, m in zip(vector.values(), self._max_impacts(list(vector)), strict=True))
+    def _bound(self, vector: Mapping[str, float]) -> float:
+        return sum(w * m for w, m in zip(vector.values(), self._max_impacts(list(vector)), strict=True))
 
     def _max_impacts(self, terms: Sequence[str]) -> list[int]:
         self._know(terms)
@@ -149,15 +153,16 @@ def _checked(query: ImpactQuery) -> Mapping[str, int]:
     """The query's weights as Python's own integers.
 
     Raises:
-        UsageError: a weight is no integer >= 1.
+        UsageError: a weight is no integer from 1 to 2^24 - 1.
     """
     vector = query.vector
-    if not vector or (set(map(type, vector.values())) == {int} and min(vector.values()) > 0):
+    weights = vector.values()
+    if not vector or (set(map(type, weights)) == {int} and 0 < min(weights) <= max(weights) < SCORE_LIMIT):
         return vector
-    whole = {term: int(weight) for term, weight in vector.items()}
-    if whole != vector or min(whole.values()) < 1:
-        raise UsageError(f"topic {query.query_id!r}: weights must be integers >= 1; quantise the query first")
-    return whole
+    try:
+        return Impacts(vector).vector
+    except UsageError as error:
+        raise UsageError(f"topic {query.query_id!r}: {error}") from error
 
 
 def _lists(raw: bytes, query_ids: Iterable[str]) -> Iterator[list[ScoredDoc]]:
