@@ -293,6 +293,17 @@ def test_every_known_name_has_an_address():
         assert len(checksum) == 32
 
 
+def test_of_a_plain_and_a_packed_file_the_packed_one_is_named(tmp_path, caplog):
+    folder = beir_folder(tmp_path / "x")
+    for name in ("corpus.jsonl", "queries.jsonl"):
+        (folder / f"{name}.gz").write_bytes(gzip.compress(b'{"_id": "other", "text": ""}'))
+    data = load_dataset(f"beir:{folder}")
+    assert [d.doc_id for d in data.documents()] == ["d1", "d2"] and len(list(data.topics())) == 2
+    assert caplog.messages == [
+        f"{folder}/{name}.gz: skipped, {name} beside it is read" for name in ("corpus.jsonl", "queries.jsonl")
+    ]
+
+
 # --- check_corpus ---------------------------------------------------------------------------------------------------
 
 

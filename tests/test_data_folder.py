@@ -5,6 +5,7 @@ import pytest
 
 from lexvl_anserini.data.checks import check_corpus
 from lexvl_anserini.data.dataset import load_dataset
+from lexvl_anserini.data.images import open_image
 from lexvl_anserini.errors import DataError, UsageError
 from lexvl_anserini.records import Document, Topic
 
@@ -66,7 +67,10 @@ def test_what_is_left_out_is_counted_once(tmp_path, caplog):
     folder_of(tmp_path, a_DOT_jpg=b"-", b_DOT_md=b"-", c__d_DOT_md=b"-", c__e_DOT_pdf=b"-", _DOT_hidden_DOT_md=b"-")
     caplog.set_level("INFO")
     assert len(documents(tmp_path)) == len(documents(tmp_path)) == 1
-    assert caplog.messages == [f"{tmp_path}: skipped, neither image nor text: 3 (2 .md, 1 .pdf)"]
+    assert caplog.messages == [
+        f"{tmp_path}: skipped, hidden: 1 (.hidden.md)",
+        f"{tmp_path}: skipped, neither image nor text: 3 (2 .md, 1 .pdf)",
+    ]
 
 
 def test_a_text_among_pictures_is_told_with_its_path(tmp_path, caplog):
@@ -186,10 +190,48 @@ def test_file_names_that_are_not_utf8(tmp_path):
         documents(tmp_path)
 
 
-def test_links_to_folders_are_not_followed(tmp_path):
+def test_links_to_folders_are_not_followed_but_named(tmp_path, caplog):
     folder_of(tmp_path, a_DOT_txt=b"x")
     (tmp_path / "loop").symlink_to(tmp_path)
     assert [doc.doc_id for doc in documents(tmp_path)] == ["a"]
+    assert caplog.messages == [f"{tmp_path}: skipped, a link to a folder: 1 (loop)"]
+
+
+def test_pipes_are_named_and_never_opened(tmp_path, caplog):
+    folder_of(tmp_path, a_DOT_png=b"x")
+    os.mkfifo(tmp_path / "a.txt")
+    os.mkfifo(tmp_path / "b.png")
+    (tmp_path / "c.png").symlink_to("b.png")
+    assert documents(tmp_path) == [Document("a.png", image=f"{tmp_path}/a.png")]
+    assert caplog.messages == [f"{tmp_path}: skipped, a pipe, a socket or a device: 3 (a.txt, b.png, c.png)"]
+    with pytest.raises(DataError, match="b.png: a pipe, a socket or a device, expected the file of a picture"):
+        open_image(tmp_path / "b.png")
+
+
+def test_links_in_a_circle_are_files_that_cannot_be_read(tmp_path):
+    folder_of(tmp_path, a_DOT_png=b"x")
+    (tmp_path / "b.png").symlink_to("c.png")
+    (tmp_path / "c.png").symlink_to("b.png")
+    assert [doc.doc_id for doc in documents(tmp_path)] == ["a.png", "b.png", "c.png"]
+    with pytest.raises(DataError, match="b.png: cannot be read"):
+        open_image(tmp_path / "b.png")
+    (tmp_path / "a.txt").symlink_to("a.txt")
+    with pytest.raises(DataError, match="a.txt: cannot be read"):
+        documents(tmp_path)
+
+
+def test_of_two_captions_the_second_is_named(tmp_path, caplog):
+    folder_of(tmp_path, a_DOT_jpg=b"x", a_DOT_txt=b"one", a_DOT_jpg_DOT_txt=b"two")
+    assert [doc.text for doc in documents(tmp_path)] == ["one"]
+    assert caplog.messages == [f"{tmp_path}: skipped, a second caption of an image: 1 (a.jpg.txt)"]
+
+
+def test_names_in_the_log_fit_on_one_line(tmp_path, caplog):
+    folder_of(tmp_path, a_DOT_txt=b"x")
+    for number in range(7):
+        (tmp_path / f"{number}\n").symlink_to(tmp_path)
+    documents(tmp_path)
+    assert caplog.messages == [f"{tmp_path}: skipped, a link to a folder: 7 (0\\n, 1\\n, 2\\n, 3\\n, 4\\n, ...)"]
 
 
 def test_links_to_nothing_are_files_that_cannot_be_read(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -11,6 +12,7 @@ from typing import Any
 from lexvl_anserini.data.dataset import Dataset, checked_direction, checked_split, data_root
 from lexvl_anserini.data.fetch import BEIR_ARCHIVES, fetch_beir
 from lexvl_anserini.data.ids import checked_id
+from lexvl_anserini.data.left_out import log_once
 from lexvl_anserini.data.lines import Line, parse_object, read_lines, string_field
 from lexvl_anserini.data.topics import read_qrels, read_topics
 from lexvl_anserini.errors import DataError, UnknownName, UsageError
@@ -90,8 +92,7 @@ def read_corpus(path: Path, escape_ids: bool = False) -> Iterator[Document]:
 
 def corpus_file(folder: Path) -> Path | None:
     """The corpus of a BEIR folder, plain or gzip; None if there is none."""
-    candidates = (folder / "corpus.jsonl", folder / "corpus.jsonl.gz")
-    return next((path for path in candidates if path.is_file()), None)
+    return _plain_or_packed(folder / "corpus.jsonl")
 
 
 def qrels_file(folder: Path, split: str) -> Path:
@@ -153,11 +154,17 @@ def _qrels_of_split(folder: Path, split: str, escape_ids: bool) -> Iterator[Qrel
 
 
 def _queries_file(folder: Path) -> Path:
-    candidates = (folder / "queries.jsonl", folder / "queries.jsonl.gz")
-    for path in candidates:
-        if path.is_file():
-            return path
-    raise DataError(f'{candidates[0]}: no queries; a line is {{"_id": ..., "text": ...}}')
+    if path := _plain_or_packed(folder / "queries.jsonl"):
+        return path
+    raise DataError(f'{folder / "queries.jsonl"}: no queries; a line is {{"_id": ..., "text": ...}}')
+
+
+def _plain_or_packed(plain: Path) -> Path | None:
+    """A file or its `.gz`, whichever there is; of both the plain one."""
+    there = [path for path in (plain, plain.with_name(f"{plain.name}.gz")) if path.is_file()]
+    for other in there[1:]:
+        log_once(f"{other}: skipped, {plain.name} beside it is read", logging.WARNING)
+    return there[0] if there else None
 
 
 def _name_and_split(rest: str, data_dir: str | None) -> tuple[str, str | None]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import os
+import stat
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple, NoReturn
 
@@ -16,30 +16,32 @@ from lexvl_anserini.data.beir import corpus_file, load_beir_folder
 from lexvl_anserini.data.dataset import DIRECTIONS, Dataset, checked_direction
 from lexvl_anserini.data.ids import checked_id
 from lexvl_anserini.data.images import image_suffixes
+from lexvl_anserini.data.left_out import HIDDEN, LeftOut, log_once
 from lexvl_anserini.errors import DataError, UsageError
 from lexvl_anserini.manifest import CorpusRef
 from lexvl_anserini.records import Document
-
-log = logging.getLogger(__name__)
 
 TEXT_SUFFIX = ".txt"
 
 # Kinds of skipped files that the log names.
 NAMED = 5
 
+# What an entry of a folder is, besides kinds that are left out.
+FILE, FOLDER = "a file", "a folder"
+
 
 class Files(NamedTuple):
     """The files below a folder or in a tar.
 
     where  the folder or tar
-    names  its files in the order of their paths, without captions of images
+    names  its files in the order of their paths, without captions of images; what is no file is added to the argument
     refer  from a name to the reference of the file: its path, or `archive.tar::member`
     read   from a name to the bytes of the file
-    has    whether a file of a name exists
+    has    whether there is a file of a name, to read or to refuse
     """
 
     where: Path
-    names: Callable[[], Iterator[str]]
+    names: Callable[[LeftOut], Iterator[str]]
     refer: Callable[[str], str]
     read: Callable[[str], bytes]
     has: Callable[[str], bool]
@@ -50,8 +52,8 @@ def load_folder(ref: CorpusRef) -> Dataset:
 
     A folder with a `corpus.jsonl` is read in BEIR's layout. Otherwise every image and every `.txt` file below it is a
     document, in the order of their paths. The id of an image is its path, and its caption is the text of
-    `<same name>.txt` if that file exists; the id of a text is its path without the suffix. Hidden files are skipped;
-    the log says how many files of other kinds are skipped.
+    `<same name>.txt` if that file exists; the id of a text is its path without the suffix. Whatever else there is
+    (hidden files, files of other kinds, links to folders, pipes, ...) is counted and named in the log.
 
     The default direction is text-to-image if the first file is an image, else (and in BEIR's layout)
     text-to-text.
@@ -68,7 +70,7 @@ def load_folder(ref: CorpusRef) -> Dataset:
         ref = replace(ref, direction=checked_direction(ref, DIRECTIONS, "text-to-text"))
         return load_beir_folder(where, ref, remove_query=False)
     files = _files(where)
-    first = next(filter(_is_read, files.names()), None)
+    first = next(filter(_is_read, files.names(LeftOut())), None)
     if first is None:
         raise DataError(
             f"{where}: no corpus.jsonl and no file to read in it; expected images (.jpg, .png, ...) or {TEXT_SUFFIX}"
@@ -90,24 +92,28 @@ def read_files(files: Files, escape_ids: bool = False, images_expected: bool = F
     Raises:
         DataError: a file name that cannot be an id, or a text that cannot be read or is not UTF-8.
     """
-    left_out: Counter[str] = Counter()
+    others: Counter[str] = Counter()
+    left_out = LeftOut()
     stray = False
-    for name in files.names():
+    for name in files.names(left_out):
         where = files.refer(name)
         if _is_image(name):
-            caption = next(filter(files.has, _captions(name)), None)
-            text = None if caption is None else _read_text(files, caption)
+            captions = [caption for caption in _captions(name) if files.has(caption)]
+            text = _read_text(files, captions[0]) if captions else None
+            for second in captions[1:]:
+                left_out.add("a second caption of an image", second)
             yield Document(_checked_name(name, where, escape_ids), text=text, image=where)
         elif _is_read(name):
             if images_expected and not stray:
                 stray = True
-                _log_once(f"{where}: a text without an image of its name; it is a document of its own")
+                log_once(f"{where}: a text without an image of its name; it is a document of its own")
             yield Document(_checked_name(name[: -len(TEXT_SUFFIX)], where, escape_ids), text=_read_text(files, name))
         else:
-            left_out[_suffix(name) or "no suffix"] += 1
-    if left_out:
-        kinds = ", ".join(f"{count:,} {suffix}" for suffix, count in left_out.most_common(NAMED))
-        _log_once(f"{files.where}: skipped, neither image nor text: {left_out.total():,} ({kinds})")
+            others[_suffix(name) or "no suffix"] += 1
+    left_out.log(str(files.where))
+    if others:
+        kinds = ", ".join(f"{count:,} {suffix}" for suffix, count in others.most_common(NAMED))
+        log_once(f"{files.where}: skipped, neither image nor text: {others.total():,} ({kinds})")
 
 
 # --- where files are ------------------------------------------------------------------------------------------------
@@ -120,7 +126,7 @@ def _files(where: Path) -> Files:
             names=partial(_names_below, where),
             refer=lambda name: str(where / name),
             read=lambda name: (where / name).read_bytes(),
-            has=lambda name: (where / name).is_file(),
+            has=lambda name: _what_is(where / name) == FILE,
         )
     if where.suffix.lower() == ".tar" and where.is_file():
         archive = open_archive(where)
@@ -136,31 +142,54 @@ def _files(where: Path) -> Files:
     raise DataError(f"{where}: no such folder or tar")
 
 
-def _names_below(folder: Path, prefix: str = "") -> Iterator[str]:
+def _names_below(folder: Path, left_out: LeftOut, prefix: str = "") -> Iterator[str]:
     """Names of the files below a folder, sorted by path (code points), holding one folder's names at a time."""
     try:
         entries = sorted(os.scandir(folder), key=_path_order)
     except OSError as problem:
         raise DataError(f"{folder}: cannot be read ({problem.strerror})") from problem
-    captions = _captions_among(entry.name for entry in entries if _to_read(entry))
-    for entry in entries:
+    kinds = [_kind(entry) for entry in entries]
+    captions = _captions_among(entry.name for entry, kind in zip(entries, kinds, strict=True) if kind == FILE)
+    for entry, kind in zip(entries, kinds, strict=True):
+        name = prefix + entry.name
         if entry.name.startswith("."):
-            continue
-        # Links to folders are not followed: they may lead in a circle.
-        if entry.is_dir(follow_symlinks=False):
-            yield from _names_below(folder / entry.name, f"{prefix}{entry.name}/")
-        elif entry.name not in captions and _to_read(entry):
-            yield prefix + entry.name
+            left_out.add(HIDDEN, name)
+        elif kind == FOLDER:
+            yield from _names_below(folder / entry.name, left_out, f"{name}/")
+        elif kind != FILE:
+            left_out.add(kind, name)
+        elif entry.name not in captions:
+            yield name
 
 
-def _names_in(members: Iterable[str]) -> Iterator[str]:
+def _names_in(members: Iterable[str], left_out: LeftOut) -> Iterator[str]:
     captions = _captions_among(members)
-    return (name for name in sorted(members) if name not in captions and "/." not in f"/{name}")
+    for name in sorted(members):
+        if "/." in f"/{name}":
+            left_out.add(HIDDEN, name)
+        elif name not in captions:
+            yield name
 
 
-def _to_read(entry: os.DirEntry[str]) -> bool:
-    """True for a file, and for a broken link: reading the link raises, so that nothing is skipped silently."""
-    return entry.is_file() or (entry.is_symlink() and not entry.is_dir())
+def _kind(entry: os.DirEntry[str]) -> str:
+    """What an entry is; most are files or folders, which the listing itself knows."""
+    if entry.is_file(follow_symlinks=False):
+        return FILE
+    return FOLDER if entry.is_dir(follow_symlinks=False) else _what_is(Path(entry.path)) or FILE
+
+
+def _what_is(path: Path) -> str | None:
+    """What a path is; a link to nothing is a file: reading it raises, so that nothing is skipped silently.
+
+    Links to folders are not followed: they may lead in a circle, and folders below this one are read anyway.
+    """
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return FILE if path.is_symlink() else None
+    if stat.S_ISDIR(mode):
+        return "a link to a folder" if path.is_symlink() else FOLDER
+    return FILE if stat.S_ISREG(mode) else "a pipe, a socket or a device"
 
 
 def _path_order(entry: os.DirEntry[str]) -> str:
@@ -209,12 +238,6 @@ def _read_text(files: Files, name: str) -> str:
         raise DataError(f"{where}: not valid UTF-8 (byte {problem.start + 1}); convert the file to UTF-8") from problem
     except OSError as problem:
         raise DataError(f"{files.refer(name)}: cannot be read ({problem.strerror or problem})") from problem
-
-
-@cache
-def _log_once(message: str) -> None:
-    """Logs a message once, although a corpus is read several times."""
-    log.info("%s", message)
 
 
 def _nothing(folder: Path, what: str) -> NoReturn:

@@ -103,8 +103,9 @@ def _listing(folder: Path) -> list[str]:
     names = []
     try:
         for entry in os.scandir(folder):
-            if entry.is_dir():
-                names += [f"{entry.name}/{inner.name}" for inner in os.scandir(entry.path) if inner.is_file()]
+            # Unlike `DirEntry.is_dir`, this is False for links in a circle.
+            if Path(entry.path).is_dir():
+                names += [f"{entry.name}/{inner.name}" for inner in os.scandir(entry.path)]
             else:
                 names.append(entry.name)
     except OSError as problem:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import stat
 import struct
 import warnings
 from collections import deque
@@ -261,12 +262,15 @@ def open_source(where: str) -> BinaryIO:
     """Opens an image's file, or its member of an archive (`archive.tar::member`), as bytes.
 
     Raises:
-        DataError: it does not exist or cannot be read.
+        DataError: it does not exist, cannot be read, or is a pipe or a device, which has no end or waits for a writer.
     """
     if match := _MEMBER.fullmatch(where):
         return io.BytesIO(open_archive(Path(match["archive"]).expanduser()).read(match["member"]))
+    path = Path(where).expanduser()
     try:
-        return open(Path(where).expanduser(), "rb")
+        if not (stat.S_ISREG(mode := path.stat().st_mode) or stat.S_ISDIR(mode)):
+            raise DataError(f"{where}: a pipe, a socket or a device, expected the file of a picture")
+        return open(path, "rb")
     except OSError as problem:
         hint = "; a member is named archive.tar::member, and the tar is not compressed" if "::" in where else ""
         raise DataError(f"{where}: cannot be read ({problem.strerror or problem}){hint}") from problem
