@@ -105,6 +105,18 @@ class Quantised(NamedTuple):
         ]
 
 
+class TooLargeImpact(LexvlError):
+    """An impact that Lucene's sums could not hold exactly, or a weight that is no number from 0 on.
+
+    row, dimension  its place
+    """
+
+    def __init__(self, impact: float, row: int, dimension: int):
+        found = f"an impact of {impact:.0f} reaches 2^24; lower the scale or give bits to clip"
+        super().__init__(found if impact > 0 else f"an impact of {impact:.0f}, expected 0 or more; the model is broken")
+        self.row, self.dimension = row, dimension
+
+
 @dataclass(frozen=True)
 class Quantiser:
     """Both sides of an impact index.
@@ -161,7 +173,7 @@ class Quantiser:
         """CSR [n, V] float weights -> impacts.
 
         Raises:
-            LexvlError: an impact would reach 2^24.
+            TooLargeImpact: an impact would reach 2^24.
         """
         side = self.document
         if side.scheme == "binary":
@@ -251,15 +263,18 @@ def quantised(weights: sparse.csr_matrix, scale: Any, largest: int | None) -> Qu
     """round(weight * scale), half to even, clipped to `largest`, zeros dropped.
 
     Raises:
-        LexvlError: an impact would reach 2^24.
+        TooLargeImpact: an impact would reach 2^24.
     """
     rounded = np.rint(weights.data.astype(np.float64) * scale)
     clipped = 0
     if largest is not None:
         clipped = int((rounded > largest).sum())
         np.minimum(rounded, largest, out=rounded)
-    if len(rounded) and rounded.max() >= SCORE_LIMIT:
-        raise LexvlError(f"an impact of {rounded.max():.0f} reaches 2^24; lower the scale or give bits to clip")
+    # A weight that is not a number fails every comparison.
+    if not ((rounded >= 0) & (rounded < SCORE_LIMIT)).all():
+        place = int(np.argmin((rounded >= 0) & (rounded < SCORE_LIMIT)))
+        row = int(np.searchsorted(weights.indptr, place, side="right")) - 1
+        raise TooLargeImpact(rounded[place], row, int(weights.indices[place]))
     values = rounded.astype(np.int64)
     impacts = sparse.csr_matrix((values, weights.indices.copy(), weights.indptr.copy()), shape=weights.shape)
     before = impacts.nnz

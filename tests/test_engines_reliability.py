@@ -304,14 +304,6 @@ def test_weights_and_impacts_of_every_size(tmp_path: Path, weight: int) -> None:
     engine.close()
 
 
-def test_an_impact_of_2_to_the_24_is_indexed_but_not_scored(tmp_path: Path) -> None:
-    engine = opened(tmp_path, [("d1", {"a": 2**24}), ("d2", {"b": 2**24 - 1})])
-    assert ranked(engine, {"b": 1}) == [("d2", 2**24 - 1)]
-    with pytest.raises(ArtefactError, match=r"score could reach 16,777,216, above 16,777,215"):
-        ranked(engine, {"a": 1})
-    engine.close()
-
-
 STRANGE = [
     "x" * 300,
     "ж" * 300,

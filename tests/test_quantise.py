@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from lexvl_anserini.errors import ArtefactError, LexvlError, UsageError
-from lexvl_anserini.quantise import Quantiser, SideQuantiser
+from lexvl_anserini.quantise import Quantiser, SideQuantiser, TooLargeImpact
 from lexvl_anserini.records import SCORE_LIMIT
 
 quickly = settings(max_examples=60, deadline=None, derandomize=True)
@@ -188,6 +188,14 @@ def test_binary_queries_that_could_pass_the_limit_are_refused():
 def test_an_impact_beyond_the_limit_is_refused():
     with pytest.raises(LexvlError, match=r"reaches 2\^24; lower the scale or give bits"):
         Quantiser.named("naver").documents(csr([167772.16]))
+
+
+@pytest.mark.parametrize("weight", [np.nan, np.inf, -1.0])
+def test_weights_that_are_none_are_refused(weight):
+    weights = csr([1.0, 2.0], [3.0, weight])
+    with pytest.raises(TooLargeImpact, match=r"an impact of .*(2\^24|expected 0 or more)") as caught:
+        Quantiser.named("naver").documents(weights)
+    assert (caught.value.row, caught.value.dimension) == (1, 1)
 
 
 def test_an_impact_beyond_the_limit_is_clipped_where_there_are_bits():

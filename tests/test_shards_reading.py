@@ -129,11 +129,14 @@ def impacts_of(folder: Path, rows: Iterable[Any], documents: int = 1, postings: 
     ("row", "message"),
     [
         ({"id": "d1", "vector": {"c": 1}}, "line 2: term 'c' is not in the vocabulary of 2 terms"),
-        ({"id": "d1", "vector": {"a": 0}}, "line 2: impact 0 of term 'a', expected an integer >= 1"),
-        ({"id": "d1", "vector": {"a": 1.5}}, "line 2: impact 1.5 of term 'a'"),
-        ({"id": "d1", "vector": {"a": True}}, "line 2: impact True of term 'a'"),
-        ({"id": "d1", "vector": {"a": "7"}}, "line 2: impact '7' of term 'a'"),
-        ({"id": "d1", "vector": {"a": 2**31}}, "line 2: impact 2147483648 of term 'a'"),
+        (
+            {"id": "d1", "vector": {"a": 0}},
+            "line 2: document 'd1', impact 0 of term 'a', expected an integer from 1 to",
+        ),
+        ({"id": "d1", "vector": {"a": 1.5}}, "line 2: document 'd1', impact 1.5 of term 'a'"),
+        ({"id": "d1", "vector": {"a": True}}, "line 2: document 'd1', impact True of term 'a'"),
+        ({"id": "d1", "vector": {"a": "7"}}, "line 2: document 'd1', impact 7 of term 'a'"),
+        ({"id": "d1", "vector": {"a": 2**31}}, "line 2: document 'd1', impact 2147483648 of term 'a'"),
         ({"id": "d1"}, "line 2: vector is missing"),
         ({"id": "d1", "vector": [1, 2]}, "line 2: vector is a list"),
         ({"vector": {"a": 1}}, "line 2: document id None"),
@@ -194,7 +197,7 @@ def test_vocabulary_must_be_the_manifests(tmp_path: Path) -> None:
     [
         ([[0, 9]], [[1, 1]], "dimension 9, the vocabulary has 2 terms"),
         ([[0, 1]], [[1]], "term and impact lists differ in length"),
-        ([[0, 1]], [[1, 0]], "impacts from 0 to 1, expected integers >= 1"),
+        ([[0, 1]], [[1, 0]], "row 0: document 'd1', impact 0 of term 'b', expected an integer from 1 to 16,777,215"),
         ([[1, 1]], [[1, 2]], "document 'd1' names a dimension twice"),
     ],
 )

@@ -34,11 +34,11 @@ from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.data.images import FAIL, read_images
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.vision import Pixels
-from lexvl_anserini.errors import ArtefactError, DataError, UsageError
+from lexvl_anserini.errors import ArtefactError, DataError, LexvlError, UsageError
 from lexvl_anserini.files import exclusive
 from lexvl_anserini.manifest import Manifest, read_manifest
 from lexvl_anserini.progress import silent
-from lexvl_anserini.quantise import Quantiser
+from lexvl_anserini.quantise import Quantiser, SideQuantiser
 from lexvl_anserini.records import Document, ImpactQuery
 from lexvl_anserini.shards import layout, writing
 from lexvl_anserini.shards.layout import Layout, Part
@@ -1019,3 +1019,13 @@ def test_manifests_of_other_versions(tmp_path):
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]))
+
+
+def test_an_impact_beyond_2_to_the_24_is_named_before_it_is_written(tmp_path):
+    documents = [*DOCUMENTS[:3], Document("large", text="dog cat cat cat")]
+    beyond = SideQuantiser("fixed", None, 1.2e7)
+    with pytest.raises(
+        LexvlError, match=r"^document 'large', term 'cat': an impact of 18000000 reaches 2\^24; lower the"
+    ):
+        encode(tmp_path / "shards", documents, quantiser=Quantiser(beyond, beyond))
+    assert not list((tmp_path / "shards/docs").iterdir())

@@ -16,14 +16,14 @@ from lexvl_anserini.data.ids import SeenIds
 from lexvl_anserini.errors import ArtefactError
 from lexvl_anserini.files import file_sha256
 from lexvl_anserini.manifest import Manifest
-from lexvl_anserini.records import ImpactDocument
+from lexvl_anserini.records import SCORE_LIMIT, ImpactDocument
 from lexvl_anserini.vocabulary import VOCABULARY, Vocabulary
 
 if TYPE_CHECKING:
     import numpy as np
 
-# Lucene stores an impact as a term frequency, which is a signed 32-bit integer.
-MAX_IMPACT = 2**31 - 1
+# Lucene's float32 sums represent every integer up to this one: a larger impact has no exact score at all.
+MAX_IMPACT = SCORE_LIMIT - 1
 
 PARQUET_BATCH = 4096
 
@@ -296,8 +296,8 @@ def _impacts_from_json(path: Path, vocabulary: Vocabulary) -> Iterator[ImpactDoc
             raise ArtefactError(f"{where}: term {strange!r} is not in the vocabulary of {len(vocabulary)} terms")
         impacts = vector.values()
         if vector and (set(map(type, impacts)) != {int} or min(impacts) < 1 or max(impacts) > MAX_IMPACT):
-            wrong = next((t, i) for t, i in vector.items() if type(i) is not int or not 1 <= i <= MAX_IMPACT)
-            raise ArtefactError(f"{where}: impact {wrong[1]!r} of term {wrong[0]!r}, expected an integer >= 1")
+            term, impact = next((t, i) for t, i in vector.items() if type(i) is not int or not 1 <= i <= MAX_IMPACT)
+            raise _no_impact(where, row.get("id"), term, impact)
         yield ImpactDocument(_checked_id(row.get("id"), where), vector)
 
 
@@ -312,10 +312,14 @@ def _impacts_from_parquet(path: Path, vocabulary: Vocabulary) -> Iterator[Impact
             raise ArtefactError(f"{where}: term and impact lists differ in length, or are missing; encode again")
         dims = batch.column("term").flatten().to_numpy(zero_copy_only=False)
         impacts = batch.column("impact").flatten().to_numpy(zero_copy_only=False)
-        if len(dims) and dims.max() >= len(vocabulary):
-            raise ArtefactError(f"{where}: dimension {dims.max()}, the vocabulary has {len(vocabulary)} terms")
-        if len(impacts) and not 1 <= impacts.min() <= impacts.max() <= MAX_IMPACT:
-            raise ArtefactError(f"{where}: impacts from {impacts.min()} to {impacts.max()}, expected integers >= 1")
+        if len(dims) and not 0 <= dims.min() <= dims.max() < len(vocabulary):
+            wrong = dims.min() if dims.min() < 0 else dims.max()
+            raise ArtefactError(f"{where}: dimension {wrong}, the vocabulary has {len(vocabulary)} terms")
+        if (strange := np.flatnonzero((impacts < 1) | (impacts > MAX_IMPACT))).size:
+            place = int(strange[0])
+            row = int(np.searchsorted(np.cumsum(lengths), place, side="right"))
+            doc_id, term = batch.column("id")[row].as_py(), vocabulary.terms[dims[place]]
+            raise _no_impact(f"{path} row {documents + row}", doc_id, term, impacts[place].item())
         terms = [vocabulary.terms[dim] for dim in dims.tolist()]
         values = impacts.tolist()
         end = 0
@@ -326,6 +330,15 @@ def _impacts_from_parquet(path: Path, vocabulary: Vocabulary) -> Iterator[Impact
                 raise ArtefactError(f"{where}: document {doc_id!r} names a dimension twice; encode again")
             yield ImpactDocument(_checked_id(doc_id, where), vector)
         documents += len(lengths)
+
+
+def _no_impact(where: str, doc_id: Any, term: str, impact: Any) -> ArtefactError:
+    """The error about a value that is no impact, or one that has no exact score."""
+    remedy = "encode with fewer bits" if isinstance(impact, int) and impact > MAX_IMPACT else "encode again"
+    return ArtefactError(
+        f"{where}: document {doc_id!r}, impact {impact} of term {term!r}, expected an integer from 1 to {MAX_IMPACT:,}, "
+        f"up to which Lucene's scores are exact; {remedy}"
+    )
 
 
 def _object(metadata: Any, where: str) -> Mapping[str, Any]:
@@ -363,7 +376,9 @@ def _columns(path: Path) -> Iterator[Columns]:
             if not (lengths.dtype.kind == values.dtype.kind == "i" or values.dtype.kind == "u"):
                 raise ArtefactError(f"{where}: {name} is missing or no list of integers; encode again")
             ends.append(np.cumsum(lengths, dtype="<i4").tobytes())
-            # Numbers above 2^31 become negative, which Java refuses.
+            # Numbers beyond 32 bits become others beyond every limit, which Java refuses; so do those above 2^31.
+            if values.dtype.itemsize > 4:
+                values = np.clip(values.astype(np.int64), -1, 2**31 - 1)
             numbers.append(values.astype("<i4", copy=False).tobytes())
         if ends[0] != ends[1]:
             raise ArtefactError(f"{where}: term and impact lists differ in length, or are missing; encode again")

@@ -42,7 +42,7 @@ from lexvl_anserini.files import (
 )
 from lexvl_anserini.manifest import MANIFEST, UNFINISHED, Counts, EncodedCorpus, Manifest, finished
 from lexvl_anserini.progress import Progress, silent
-from lexvl_anserini.quantise import Quantiser
+from lexvl_anserini.quantise import Quantiser, TooLargeImpact
 from lexvl_anserini.records import Document, ImpactQuery
 from lexvl_anserini.shards.layout import SHARD_WRITERS, Layout, Part, Shard, SkippedDocument, shard_stream
 from lexvl_anserini.vocabulary import VOCABULARY
@@ -75,7 +75,11 @@ def encode_shard(
     progress: Progress,
     on_error: OnError = FAIL,
 ) -> Shard:
-    """Encodes and quantises one shard's documents; skips documents with unreadable images if the policy is "skip"."""
+    """Encodes and quantises one shard's documents; skips documents with unreadable images if the policy is "skip".
+
+    Raises:
+        LexvlError: an impact would reach 2^24; the message names document and term.
+    """
     if model.kind == "text":
         ids, metadata = [d.doc_id for d in documents], [d.metadata for d in documents]
         progress(len(ids))
@@ -83,7 +87,11 @@ def encode_shard(
     read, vectors, skipped = encode_readable(documents, model, batch_size, progress, on_error)
     clipped = dropped = 0
     if model.kind == "impact":
-        vectors, clipped, dropped = quantiser.documents(vectors)
+        try:
+            vectors, clipped, dropped = quantiser.documents(vectors)
+        except TooLargeImpact as error:
+            term = as_lexical(model.document).vocabulary.terms[error.dimension]
+            raise LexvlError(f"document {read[error.row].doc_id!r}, term {term!r}: {error}") from error
     ids, contents = [d.doc_id for d in read], [d.contents or d.image or "" for d in read]
     return Shard(ids, contents, vectors, clipped, dropped, skipped, [d.metadata for d in read])
 

@@ -10,6 +10,9 @@ import java.util.List;
 
 /** One document on its way into the index, whatever its shard's format: id, dimensions and impacts, text, metadata. */
 final class ImpactRow {
+    /** Scores are floats, which represent every integer up to 2^24; Python's SCORE_LIMIT. */
+    private static final int MAX_IMPACT = (1 << 24) - 1;
+
     String id;
     int size;
     int[] dimensions = new int[256];
@@ -36,8 +39,8 @@ final class ImpactRow {
     }
 
     void add(int dimension, long impact) {
-        if (impact < 1 || impact > Integer.MAX_VALUE) {
-            throw new IllegalArgumentException("impact " + impact + ", expected an integer >= 1");
+        if (impact < 1 || impact > MAX_IMPACT) {
+            throw new IllegalArgumentException("impact " + impact + ", expected an integer from 1 to " + MAX_IMPACT);
         }
         if (dimension < 0 || dimension >= namedBy.length) {
             throw new IllegalArgumentException("a term is not in the vocabulary of " + namedBy.length + " terms");

@@ -14,12 +14,12 @@ from lexvl_anserini.engines.engine import ImpactEngine
 from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.engines.jvm import java_errors
 from lexvl_anserini.engines.lucene.census import census
-from lexvl_anserini.engines.lucene.fields import count_index
-from lexvl_anserini.engines.lucene.record import read_impact_manifest, report_digest, sources_of
+from lexvl_anserini.engines.lucene.fields import CONTENTS, count_index
+from lexvl_anserini.engines.lucene.record import NOT_EXACT, read_impact_manifest, report_digest, sources_of
 from lexvl_anserini.errors import ArtefactError, LexvlError, UsageError
 from lexvl_anserini.manifest import Manifest, same_request
 from lexvl_anserini.progress import Progress, silent
-from lexvl_anserini.records import ImpactDocument, ImpactQuery
+from lexvl_anserini.records import SCORE_LIMIT, ImpactDocument, ImpactQuery
 from lexvl_anserini.shards.combine import source_digest
 from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
 
@@ -28,7 +28,7 @@ SAMPLE = 200
 QUERIES = 20
 SEED = 20240307
 
-# Terms of a sampled document that become a query of weights 1: no score comes near 2^24.
+# Terms of a sampled document that become a query of weights 1; fewer where their impacts could sum to 2^24.
 QUERY_TERMS = 64
 
 HITS = 10_000
@@ -87,8 +87,16 @@ def _check_vocabulary(folder: Path, manifest: Manifest, problems: list[str]) -> 
 
 
 def _check_counts(index: Path, manifest: Manifest, problems: list[str]) -> None:
-    """Compares Lucene's statistics with index.json and the manifest, and these with their digest."""
-    held, report = count_index(index), read_report(index)
+    """Compares Lucene's statistics with index.json and the manifest, and these with their digest.
+
+    Raises:
+        ArtefactError: an impact that has no exact score, whatever else differs.
+    """
+    with census(index) as whole:
+        most = int(whole.maxImpact(CONTENTS))
+    if most >= SCORE_LIMIT:
+        raise ArtefactError(f"{index}: an impact of {most:,}, {NOT_EXACT}")
+    held, report = {**count_index(index), "max_impact": most}, read_report(index)
     if "digest" not in report:
         problems.append("no digest in index.json, which an older version wrote")
     elif report["digest"] != report_digest(report, manifest):
@@ -176,10 +184,7 @@ def _differing_postings(engine: ImpactEngine, sample: Sequence[ImpactDocument]) 
 def _differing_scores(engine: ImpactEngine, sample: Sequence[ImpactDocument]) -> Iterator[str]:
     """Messages about scores of sampled documents that are not dot products."""
     vectors = {document.doc_id: document.vector for document in sample}
-    queries = [
-        ImpactQuery(document.doc_id, dict.fromkeys(islice(document.vector, QUERY_TERMS), 1))
-        for document in sample[:QUERIES]
-    ]
+    queries = [_query(engine, document) for document in sample[:QUERIES]]
     for query, hits in zip(queries, engine.search(queries, HITS), strict=True):
         found = {hit.doc_id: hit.score for hit in hits if hit.doc_id in vectors}
         # A full list says nothing about scores below its last one.
@@ -189,3 +194,11 @@ def _differing_scores(engine: ImpactEngine, sample: Sequence[ImpactDocument]) ->
             if found.get(doc_id, 0) != score and (doc_id in found or score > least):
                 yield f"document {doc_id!r}: score {found.get(doc_id, 0)} for {query.query_id!r}, expected {score}"
                 break
+
+
+def _query(engine: ImpactEngine, document: ImpactDocument) -> ImpactQuery:
+    """A document's first terms as a query whose scores are exact."""
+    terms = QUERY_TERMS
+    while engine.bound(vector := dict.fromkeys(islice(document.vector, terms), 1)) >= SCORE_LIMIT:
+        terms //= 2
+    return ImpactQuery(document.doc_id, vector)

@@ -21,7 +21,7 @@ from lexvl_anserini.engines.lucene.checking import check_index
 from lexvl_anserini.engines.lucene.compile import Compiler, refuse_rounding
 from lexvl_anserini.engines.lucene.fields import ID, as_reader, count_index, field_similarity
 from lexvl_anserini.engines.lucene.readers import open_verified
-from lexvl_anserini.engines.lucene.record import read_impact_manifest, sources_of, write_record
+from lexvl_anserini.engines.lucene.record import source_manifest, sources_of, write_record
 from lexvl_anserini.engines.lucene.searching import BatchSearcher
 from lexvl_anserini.engines.lucene.updating import append, delete, merge
 from lexvl_anserini.engines.lucene.writing import IndexOptions, write_lucene
@@ -108,7 +108,7 @@ class LuceneEngine(ImpactEngine, ChangingEngine):
         stored: Mapping[str, Any] = report.get("options", {})
         return stored
 
-    source_manifest = staticmethod(read_impact_manifest)
+    source_manifest = staticmethod(source_manifest)
     merge = staticmethod(merge)
     append = staticmethod(append)
     delete = staticmethod(delete)

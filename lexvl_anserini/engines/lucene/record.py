@@ -16,7 +16,14 @@ from lexvl_anserini.engines.lucene.versions import dotted
 from lexvl_anserini.engines.lucene.writing import IndexOptions
 from lexvl_anserini.errors import ArtefactError, UsageError
 from lexvl_anserini.manifest import Manifest, read_manifest
+from lexvl_anserini.records import SCORE_LIMIT
 from lexvl_anserini.shards.combine import source_digest
+
+# What is wrong with an impact of 2^24 or more, which older versions accepted.
+NOT_EXACT = (
+    f"above {SCORE_LIMIT - 1:,} up to which Lucene's scores are exact: not searchable exactly; quantise again (encode the "
+    "corpus with fewer bits, and index it)"
+)
 
 
 def read_impact_manifest(folder: Path) -> Manifest:
@@ -31,6 +38,18 @@ def read_impact_manifest(folder: Path) -> Manifest:
         raise UsageError(f"{folder}: {manifest.kind}; only impact indexes are merged and changed; build it again")
     if is_index(folder) and "options" not in read_report(folder):
         raise ArtefactError(f"{folder}: an index of an older version; build it again")
+    return manifest
+
+
+def source_manifest(folder: Path) -> Manifest:
+    """The manifest of impact shards or of their index, of which documents are to be taken.
+
+    Raises:
+        ArtefactError, UsageError: as `read_impact_manifest`; or it holds impacts of 2^24 or more.
+    """
+    manifest = read_impact_manifest(folder)
+    if (most := manifest.counts.max_impact or 0) >= SCORE_LIMIT:
+        raise ArtefactError(f"{folder}: an impact of {most:,}, {NOT_EXACT}")
     return manifest
 
 

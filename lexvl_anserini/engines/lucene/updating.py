@@ -20,7 +20,7 @@ from lexvl_anserini.engines.index_folder import changed_index, is_index, new_ind
 from lexvl_anserini.engines.jvm import java_errors, our_class
 from lexvl_anserini.engines.lucene.census import census, refuse_duplicates
 from lexvl_anserini.engines.lucene.fields import CONTENTS, count_index, field_similarity, open_reader
-from lexvl_anserini.engines.lucene.record import read_impact_manifest, sources_of, write_record
+from lexvl_anserini.engines.lucene.record import read_impact_manifest, source_manifest, sources_of, write_record
 from lexvl_anserini.engines.lucene.versions import creator, newer_refused
 from lexvl_anserini.engines.lucene.writing import IndexOptions, write_lucene
 from lexvl_anserini.errors import ArtefactError
@@ -51,7 +51,7 @@ def merge(
     """
     jvm.start()
     options = options or IndexOptions()
-    manifests = [read_impact_manifest(source) for source in sources]
+    manifests = [source_manifest(source) for source in sources]
     manifest = combined(manifests, sources)
     with new_index(index, sources[0], manifest) as part, java_errors(f"{index}: cannot be written"):
         fields: dict[str, str] = {}
@@ -84,8 +84,8 @@ def append(
         ArtefactError: the folders do not go with the index, or it has one of their ids.
     """
     jvm.start()
+    before = source_manifest(index)
     if not _new(index, sources, replacing):
-        before = read_impact_manifest(index)
         hint = "; --replace brings back what was deleted of them" if read_report(index)["changed"] else ""
         log.info("%s: holds these documents already, nothing to do%s", index, hint)
         return Index(index, before, before.counts["documents"])
@@ -93,7 +93,7 @@ def append(
         before, report = read_impact_manifest(part), read_report(part)
         new = _new(part, sources, replacing)
         options = IndexOptions(**report["options"])
-        manifests = [read_impact_manifest(source) for source in new]
+        manifests = [source_manifest(source) for source in new]
         again, noted = _digests(new), sources_of(part, before)
         unknown = [n for n, source in enumerate(new) if not _digests([source]) <= {e["shards"] for e in noted}]
         after = combined([before, *(manifests[n] for n in unknown)], [index, *(new[n] for n in unknown)])
