@@ -131,7 +131,7 @@ def impacts_of(folder: Path, rows: Iterable[Any], documents: int = 1, postings: 
         ({"id": "d1", "vector": {"c": 1}}, "line 2: term 'c' is not in the vocabulary of 2 terms"),
         (
             {"id": "d1", "vector": {"a": 0}},
-            "line 2: document 'd1', impact 0 of term 'a', expected an integer from 1 to",
+            "line 2: document 'd1', impact 0 of term 'a', expected an integer",
         ),
         ({"id": "d1", "vector": {"a": 1.5}}, "line 2: document 'd1', impact 1.5 of term 'a'"),
         ({"id": "d1", "vector": {"a": True}}, "line 2: document 'd1', impact True of term 'a'"),

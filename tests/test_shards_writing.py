@@ -1024,8 +1024,6 @@ if __name__ == "__main__":
 def test_an_impact_beyond_2_to_the_24_is_named_before_it_is_written(tmp_path):
     documents = [*DOCUMENTS[:3], Document("large", text="dog cat cat cat")]
     beyond = SideQuantiser("fixed", None, 1.2e7)
-    with pytest.raises(
-        LexvlError, match=r"^document 'large', term 'cat': an impact of 18000000 reaches 2\^24; lower the"
-    ):
+    with pytest.raises(LexvlError, match=r"^document 'large', term 'cat': an impact of 18000000 reaches 2\^24"):
         encode(tmp_path / "shards", documents, quantiser=Quantiser(beyond, beyond))
     assert not list((tmp_path / "shards/docs").iterdir())

@@ -336,8 +336,8 @@ def _no_impact(where: str, doc_id: Any, term: str, impact: Any) -> ArtefactError
     """The error about a value that is no impact, or one that has no exact score."""
     remedy = "encode with fewer bits" if isinstance(impact, int) and impact > MAX_IMPACT else "encode again"
     return ArtefactError(
-        f"{where}: document {doc_id!r}, impact {impact} of term {term!r}, expected an integer from 1 to {MAX_IMPACT:,}, "
-        f"up to which Lucene's scores are exact; {remedy}"
+        f"{where}: document {doc_id!r}, impact {impact} of term {term!r}, expected an integer from 1 to "
+        f"{MAX_IMPACT:,}, up to which Lucene's scores are exact; {remedy}"
     )
 
 

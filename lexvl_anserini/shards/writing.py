@@ -29,7 +29,7 @@ from lexvl_anserini.data.checks import CorpusSummary, check_corpus, document_byt
 from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.data.images import FAIL, OnError
 from lexvl_anserini.encoders.encoder import as_lexical, encode_inputs
-from lexvl_anserini.errors import ArtefactError, DataError
+from lexvl_anserini.errors import ArtefactError, DataError, LexvlError
 from lexvl_anserini.files import (
     atomic_write,
     disk_errors,

@@ -21,8 +21,8 @@ from lexvl_anserini.shards.combine import source_digest
 
 # What is wrong with an impact of 2^24 or more, which older versions accepted.
 NOT_EXACT = (
-    f"above {SCORE_LIMIT - 1:,} up to which Lucene's scores are exact: not searchable exactly; quantise again (encode the "
-    "corpus with fewer bits, and index it)"
+    f"above {SCORE_LIMIT - 1:,} up to which Lucene's scores are exact: not searchable exactly; quantise again (encode "
+    "the corpus with fewer bits, and index it)"
 )
 
 
