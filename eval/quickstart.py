@@ -34,7 +34,7 @@ from lexvl_anserini.progress import Progress
 from lexvl_anserini.queries.query_source import topic_source
 from lexvl_anserini.queries.retrieval import EncoderChanges, IndexSearch
 from lexvl_anserini.queries.shared_terms import explain
-from lexvl_anserini.ranking.runs import finished_run
+from lexvl_anserini.ranking.runs import ensure_run
 from lexvl_anserini.records import Index
 
 from .image_text import caption_report
@@ -193,8 +193,8 @@ def search(system: System, given: DemoOptions, progress: Progress) -> str:
     searching = IndexSearch(opened, EncoderChanges(options=system.settings, device=given.device))
     source = topic_source(None, path, about, given.data_dir, None)
     wanted = searching.run_manifest(source, HITS, source.remove_query, strict_scores=False, output_format="trec")
-    if finished_run(given.run_of(system), wanted, given.overwrite) is None:
-        searching.write(source, wanted, given.run_of(system), progress)
+    run_file = given.run_of(system)
+    ensure_run(run_file, wanted, given.overwrite, lambda: searching.write(source, wanted, run_file, progress))
     return ""
 
 

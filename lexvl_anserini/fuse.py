@@ -10,7 +10,7 @@ import typer
 from lexvl_anserini.cli import Overwrite, Style, Verbose, check_style, print_rows, run
 from lexvl_anserini.errors import UsageError
 from lexvl_anserini.ranking.rank_fusion import RRF_K, Fusion, fuse_runs, fused_manifest
-from lexvl_anserini.ranking.runs import DEFAULT_HITS, finished_run, write_run
+from lexvl_anserini.ranking.runs import DEFAULT_HITS, ensure_run, write_run
 
 
 def command(
@@ -36,8 +36,11 @@ def command(
         raise UsageError("give --run twice or more")
     fusion = Fusion(method, tuple(weights or ()), k, normalisation)
     wanted = fused_manifest(runs, fusion, hits)
-    written = finished_run(output, wanted, overwrite) or write_run(
-        output, fuse_runs(runs, fusion, hits), wanted, tag=method
+    written = ensure_run(
+        output,
+        wanted,
+        overwrite,
+        lambda: write_run(output, fuse_runs(runs, fusion, hits), wanted, tag=method),
     )
     print_rows({"run": str(output), **written.counts}, style)
 

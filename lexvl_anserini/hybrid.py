@@ -12,6 +12,7 @@ import typer
 
 from lexvl_anserini.cli import BatchSize, DataDir, Device, Overwrite, Style, Verbose, check_style, print_rows, run
 from lexvl_anserini.errors import UsageError
+from lexvl_anserini.manifest import RunManifest
 from lexvl_anserini.ranking.rescoring import (
     CANDIDATES,
     candidates_of,
@@ -21,7 +22,7 @@ from lexvl_anserini.ranking.rescoring import (
     manifest_of_run,
     topics_of_run,
 )
-from lexvl_anserini.ranking.runs import DEFAULT_HITS, finished_run, write_run
+from lexvl_anserini.ranking.runs import DEFAULT_HITS, ensure_run, write_run
 
 
 def command(
@@ -49,12 +50,14 @@ def command(
         raise UsageError(f"{len(weights)} weights for {len(runs)} runs; give one for each, or none")
     weights = weights or [1.0] * len(runs)
     wanted = hybrid_manifest(runs, weights, candidates, hits)
-    written = finished_run(output, wanted, overwrite)
-    if written is None:
+
+    def write() -> RunManifest:
         stream = topics_of_run(manifest_of_run(runs[0]), topics, data_dir)
         encoders = [encoder_of_run(path, weight, data_dir, device) for path, weight in zip(runs, weights, strict=True)]
         lists = hybrid_lists(stream, candidates_of(runs, candidates), encoders, hits, batch_size)
-        written = write_run(output, lists, wanted, tag=wanted.encoder["name"])
+        return write_run(output, lists, wanted, tag=wanted.encoder["name"])
+
+    written = ensure_run(output, wanted, overwrite, write)
     print_rows({"run": str(output), **written.counts}, style)
 
 

@@ -17,12 +17,12 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, BinaryIO, Generic, NamedTuple, TypeVar
 
 import orjson
 
 from lexvl_anserini.errors import ArtefactError
-from lexvl_anserini.files import read_json
+from lexvl_anserini.files import atomic_write, json_bytes, read_json, sync_path, sync_to
 
 # The file of a `Manifest`, and the file that holds the same while the shards are not complete.
 MANIFEST = "manifest.json"
@@ -342,6 +342,20 @@ def read_manifest(folder: Path) -> Manifest:
 def manifest_path(run: Path) -> Path:
     """`runs/x.trec` -> `runs/x.trec.manifest.json`; encoded queries have theirs in the same place."""
     return run.with_name(run.name + ".manifest.json")
+
+
+def write_beside(path: Path, out: BinaryIO, about: Mapping[str, Any]) -> None:
+    """Writes the manifest of a file whose whole content is in `out`, before `atomic_write` gives it the name `path`.
+
+    The older file goes first, when nothing but three renames is left to do: whoever finds a file and a manifest finds
+    two that belong together, whenever the process ends.
+    """
+    sync_to(out)
+    with atomic_write(manifest_path(path)) as beside:
+        beside.write(json_bytes(about))
+        sync_to(beside)
+        path.unlink(missing_ok=True)
+        sync_path(path.parent)
 
 
 def read_run_manifest(run: Path) -> RunManifest | None:

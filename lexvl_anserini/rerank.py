@@ -22,6 +22,7 @@ from lexvl_anserini.cli import (
     Style,
     Verbose,
 )
+from lexvl_anserini.manifest import RunManifest
 from lexvl_anserini.ranking.rescoring import (
     DEPTH,
     manifest_of_run,
@@ -30,7 +31,7 @@ from lexvl_anserini.ranking.rescoring import (
     reranking_encoder,
     topics_of_run,
 )
-from lexvl_anserini.ranking.runs import finished_run, lists_of, write_run
+from lexvl_anserini.ranking.runs import ensure_run, lists_of, write_run
 
 
 def command(
@@ -60,12 +61,14 @@ def command(
     about = manifest_of_run(run)
     model = reranking_encoder(about, checkpoint, tokenizer, device, cli.parse_settings(settings or ()))
     wanted = reranked_manifest(about, model, depth)
-    written = finished_run(output, wanted, overwrite)
-    if written is None:
+
+    def write() -> RunManifest:
         documents = dataset_of(about.corpus.ref.at(data_dir)).documents
         stream = topics_of_run(about, topics, data_dir)
         lists = rerank_lists(stream, lists_of(run), model, documents, depth, batch_size)
-        written = write_run(output, lists, wanted, tag=f"{model.name}-reranked")
+        return write_run(output, lists, wanted, tag=f"{model.name}-reranked")
+
+    written = ensure_run(output, wanted, overwrite, write)
     cli.print_rows({"run": str(output), **written.counts}, style)
 
 

@@ -38,7 +38,7 @@ from lexvl_anserini.queries.parser import parse
 from lexvl_anserini.queries.query_source import TopicSource, topic_source, typed_topic, vocabulary_file
 from lexvl_anserini.queries.refine import Refinement, TwoPhase, read_terms
 from lexvl_anserini.queries.retrieval import EncoderChanges, IndexSearch, texts_of
-from lexvl_anserini.ranking.runs import DEFAULT_HITS, OUTPUT_FORMATS, finished_run, is_finished
+from lexvl_anserini.ranking.runs import DEFAULT_HITS, OUTPUT_FORMATS, ensure_run, is_finished
 from lexvl_anserini.records import Index, ScoredDoc
 
 # Not __name__, which is "__main__" when the module runs as the command.
@@ -291,12 +291,14 @@ def search_topics(
     if dry_run:
         finished = is_finished(target, wanted, overwrite)
         return {**plan(wanted, search.index, target), "topics": source.count(), "finished": finished}
-    written = finished_run(target, wanted, overwrite)
-    if written is None:
+
+    def write() -> RunManifest:
         # A file of encoded queries may have millions of lines, and is not read twice for a total.
         total = None if source.encoded else source.count()
         with progress_bar(f"search {search.index.path}", total, "topics") as progress:
-            written = search.write(source, wanted, target, progress)
+            return search.write(source, wanted, target, progress)
+
+    written = ensure_run(target, wanted, overwrite, write)
     if without := written.counts["topics_without_hits"]:
         log.warning("%d of %d topics have no hit: no line in the run", without, written.counts["topics"])
     return {"run": str(target), **written.counts}

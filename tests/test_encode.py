@@ -340,7 +340,7 @@ def test_topics_need_an_output(encode, tmp_path):
 def test_topics_are_not_overwritten_unless_told(encode, tmp_path):
     (tmp_path / "q.jsonl").write_text("mine")
     code, _, err = encode(topics=_topics(tmp_path), output="q.jsonl")
-    assert code == 1 and "q.jsonl: exists; --overwrite" in one_line(err)
+    assert code == 1 and "q.jsonl: exists without q.jsonl.manifest.json; --overwrite" in one_line(err)
     assert (tmp_path / "q.jsonl").read_text() == "mine"
     assert encode("--overwrite", topics=_topics(tmp_path), output="q.jsonl")[0] == 0
 

@@ -209,7 +209,7 @@ def test_the_second_writer_is_refused(tmp_path: Path) -> None:
     )
     with new_folder(root / "index") as part:
         for writer in writers:
-            with pytest.raises(ArtefactError, match="index.part: another process is writing it; wait for it"):
+            with pytest.raises(ArtefactError, match="index: another process is writing it; wait for it"):
                 writer()
         expect(index, dict(OLD))
         # What the first has written is still there, and so is its place.

@@ -12,7 +12,7 @@ from lexvl_anserini.engines.index_folder import is_index, read_report
 from lexvl_anserini.engines.opening import changing_engine, engine_class
 from lexvl_anserini.engines.planning import BuildPlan, Folders, folders_of, plan_index
 from lexvl_anserini.errors import ArtefactError, UsageError
-from lexvl_anserini.files import clear_remains
+from lexvl_anserini.files import clear_remains, sole_writer
 from lexvl_anserini.progress import Progress, silent
 from lexvl_anserini.records import Index
 
@@ -70,10 +70,20 @@ def carry_out(plan: BuildPlan, threads: int = 1, progress: Progress = silent) ->
     Raises:
         ArtefactError, JavaError: as `build_index`.
     """
+    clear_remains(plan.index)
     if plan.finished:
-        log.info("%s: finished already, nothing to do", plan.index)
-        clear_remains(plan.index)
-        return Index(plan.index, plan.manifest, plan.manifest.counts.documents)
+        return _finished(plan)
+    with sole_writer(plan.index, folder=True):
+        # Another process may have built it since the plan was made.
+        return _finished(plan) if plan.looked_at().finished else _built(plan, threads, progress)
+
+
+def _finished(plan: BuildPlan) -> Index:
+    log.info("%s: finished already, nothing to do", plan.index)
+    return Index(plan.index, plan.manifest, plan.manifest.counts.documents)
+
+
+def _built(plan: BuildPlan, threads: int, progress: Progress) -> Index:
     engine, [first, *others] = engine_class(plan.engine), plan.sources
     if others or is_index(first) and issubclass(engine, ChangingEngine):
         merging = changing_engine(first, plan.engine)
@@ -131,6 +141,7 @@ def built_engine(index: Path, purpose: str) -> type[ChangingEngine]:
         ArtefactError: no index.
         UsageError: an index of an engine that only builds.
     """
+    clear_remains(index)
     if not is_index(index):
         raise ArtefactError(f"{index}: no index of ours to {purpose}; build it first")
     return changing_engine(index, read_report(index).get("engine"))

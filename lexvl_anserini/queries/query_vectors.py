@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from hashlib import sha256
 from itertools import islice, tee
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+import orjson
+
 from lexvl_anserini.encoders.encoder import as_dense, as_lexical
 from lexvl_anserini.errors import ArtefactError, UsageError
-from lexvl_anserini.files import write_json
-from lexvl_anserini.manifest import Manifest, manifest_path
+from lexvl_anserini.files import atomic_write, clear_remains, read_json, same_file, sole_writer
+from lexvl_anserini.manifest import Counts, EncoderRef, Manifest, finished, manifest_path, write_beside
 from lexvl_anserini.queries.clauses import Query
 from lexvl_anserini.records import DenseQuery, ImpactQuery, Topic
 
@@ -18,6 +22,8 @@ if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
     from lexvl_anserini.quantise import Quantiser
     from lexvl_anserini.queries.query_source import TopicSource
+
+log = logging.getLogger(__name__)
 
 # Topics encoded at once: enough to sort by length, few enough for flat memory.
 PIECE = 1024
@@ -78,27 +84,84 @@ def encode_topics(
 
     Raises:
         UsageError: the model is not lexical.
-        ArtefactError: the file exists, and `overwrite` is false.
+        ArtefactError: the file holds topics of another request, and `overwrite` is false; or another process is
+            writing it.
     """
-    from lexvl_anserini.shards.writing import write_queries
-
     if model.kind != "impact":
         raise UsageError(f"encoder {model.name!r} is {model.kind}; only lexical queries are written as terms")
-    if output.exists() and not overwrite:
-        raise ArtefactError(f"{output}: exists; --overwrite replaces it")
     query_tower = as_lexical(model.query)
     quantiser = quantiser.for_towers(query_tower.binary, as_lexical(model.document).binary)
-    stream, again = tee(cast(Iterator[Topic], topics.stream()))
-    queries = quantised_queries(model, stream, quantiser, None, batch_size)
-    texts = ((topic.text or "") if store_contents else "" for topic in again)
-    count = write_queries(cast(Iterator[ImpactQuery], queries), output, texts)
     vocabulary = query_tower.vocabulary
     about = {
         "encoder": model.identity(),
         "quantiser": quantiser.to_json(),
         "vocabulary": {"size": len(vocabulary), "digest": vocabulary.digest},
         "topics": topics.to_json(),
-        "counts": {"topics": count},
+        "topics_sha256": topics_digest(topics),
+        **({"contents": True} if store_contents else {}),
     }
-    write_json(manifest_path(output), about)
+    count = finished_queries(output, about, overwrite)
+    if count is None:
+        with sole_writer(output):
+            count = finished_queries(output, about, overwrite)
+            if count is None:
+                count = _write_topics(model, topics, quantiser, output, batch_size, about)
     return {"output": str(output), "encoder": model.name, "topics": count}
+
+
+def finished_queries(output: Path, about: Mapping[str, Any], overwrite: bool) -> int | None:
+    """The number of encoded topics in a file that is finished as wanted; None if it is to be written.
+
+    Raises:
+        ArtefactError: it holds topics of another or of an unknown request, and `overwrite` is false.
+    """
+    if not output.exists() or overwrite:
+        return None
+    beside = manifest_path(output)
+    with same_file(output):
+        if not beside.exists():
+            raise ArtefactError(f"{output}: exists without {beside.name}; --overwrite replaces it")
+        found = read_json(beside, "manifest of the queries")
+    wanted, made = queries_request(about), queries_request(found)
+    if made["topics"] and "topics_sha256" not in made:
+        del wanted["topics_sha256"]  # an older file of a dataset's topics, which the entry `topics` names
+    if not finished(output, "encoded topics", wanted, made, overwrite):
+        return None
+    log.info("%s: finished already, nothing to do", output)
+    clear_remains(output)
+    return Counts(found.get("counts", {})).topics
+
+
+def queries_request(about: Mapping[str, Any]) -> dict[str, Any]:
+    """What decides the bytes of encoded topics, from their manifest; the folders of checkpoint and dataset do not."""
+    entries = {key: value for key, value in about.items() if key != "counts"}
+    topics = {key: value for key, value in about.get("topics", {}).items() if key != "data_dir"}
+    return {**entries, "encoder": EncoderRef(about.get("encoder", {})).without_places(), "topics": topics}
+
+
+def topics_digest(topics: TopicSource) -> str:
+    """SHA-256 (hex) of ids, texts and image references of all topics, in order."""
+    whole = sha256()
+    for topic in cast(Iterator[Topic], topics.stream()):
+        whole.update(orjson.dumps([topic.query_id, topic.text, topic.image]))
+    return whole.hexdigest()
+
+
+def _write_topics(
+    model: Encoder,
+    topics: TopicSource,
+    quantiser: Quantiser,
+    output: Path,
+    batch_size: int,
+    about: Mapping[str, Any],
+) -> int:
+    """Encodes and writes the topics and their manifest; returns their number."""
+    from lexvl_anserini.shards.writing import query_lines
+
+    stream, again = tee(cast(Iterator[Topic], topics.stream()))
+    queries = quantised_queries(model, stream, quantiser, None, batch_size)
+    texts = ((topic.text or "") if about.get("contents") else "" for topic in again)
+    with atomic_write(output) as out:
+        count = query_lines(cast(Iterator[ImpactQuery], queries), texts, out, output.suffix == ".gz")
+        write_beside(output, out, {**about, "counts": {"topics": count}})
+    return count

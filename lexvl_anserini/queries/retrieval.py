@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import version
 from itertools import chain, tee
 from pathlib import Path
@@ -15,8 +16,7 @@ from lexvl_anserini.encoders.loading import load_encoder_of
 from lexvl_anserini.engines.index_folder import index_manifest, read_report
 from lexvl_anserini.engines.opening import engine_of, open_index
 from lexvl_anserini.errors import ArtefactError, DataError, UsageError
-from lexvl_anserini.files import write_json
-from lexvl_anserini.manifest import EncoderRef, Manifest, RunManifest, manifest_path
+from lexvl_anserini.manifest import EncoderRef, Manifest, RunManifest
 from lexvl_anserini.progress import Progress, silent
 from lexvl_anserini.queries.clauses import Clause, Query, TreeQuery
 from lexvl_anserini.queries.feedback import ShardVectors
@@ -327,10 +327,8 @@ class IndexSearch:
         model = self.encoder.load(self.index.manifest) if isinstance(first, Topic) else None
         tally = SearchCost()
         lists = self.lists(chain([first], stream), wanted.hits, wanted.remove_query, model, tally)
-        written = write_run(run, _watched(lists, progress), wanted, tag=wanted.encoder.name)
-        measured = replace(written, efficiency=tally.efficiency(self.index.manifest, self.index.path))
-        write_json(manifest_path(run), measured.to_json())
-        return measured
+        figures = partial(tally.efficiency, self.index.manifest, self.index.path)
+        return write_run(run, _watched(lists, progress), wanted, wanted.encoder.name, figures)
 
 
 def texts_of(documents: list[ScoredDoc], index: Index, data_dir: str | None) -> dict[str, str]:

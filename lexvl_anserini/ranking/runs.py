@@ -5,14 +5,14 @@ from __future__ import annotations
 import gzip
 import logging
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import isfinite
 from pathlib import Path
 
 from lexvl_anserini.errors import ArtefactError, DataError, UsageError
-from lexvl_anserini.files import atomic_write, packed, write_json
-from lexvl_anserini.manifest import Counts, RunManifest, finished, manifest_path, read_run_manifest
+from lexvl_anserini.files import atomic_write, clear_remains, packed, same_file, sole_writer
+from lexvl_anserini.manifest import Counts, RunManifest, finished, manifest_path, read_run_manifest, write_beside
 from lexvl_anserini.ranking.order import by_score, with_ranks
 from lexvl_anserini.records import ScoredDoc
 
@@ -37,7 +37,8 @@ def is_finished(output: Path, wanted: RunManifest, overwrite: bool) -> bool:
         raise UsageError(f"{output}: a folder; --output names the run's file, for example {output / 'run.trec'}")
     if not output.exists() or overwrite:
         return False
-    found = read_run_manifest(output)
+    with same_file(output):
+        found = read_run_manifest(output)
     if found is None:
         raise ArtefactError(f"{output}: exists without {manifest_path(output).name}; --overwrite replaces it")
     return finished(output, "a run", wanted.request(), found.request(), overwrite)
@@ -52,7 +53,23 @@ def finished_run(output: Path, wanted: RunManifest, overwrite: bool) -> RunManif
     if not is_finished(output, wanted, overwrite):
         return None
     log.info("%s: finished already, nothing to do", output)
+    clear_remains(output)
     return read_run_manifest(output)
+
+
+def ensure_run(output: Path, wanted: RunManifest, overwrite: bool, write: Callable[[], RunManifest]) -> RunManifest:
+    """The manifest of the run that is wanted: of the finished one, or what `write` returns after writing it.
+
+    Nobody else writes the run from the look at it until it is written, so that nothing is computed in vain.
+
+    Raises:
+        LexvlError: as `is_finished` and `write`, or another process is writing the run.
+    """
+    found = finished_run(output, wanted, overwrite)
+    if found is None:
+        with sole_writer(output):
+            found = finished_run(output, wanted, overwrite) or write()
+    return found
 
 
 def read_run(path: Path) -> Iterator[ScoredDoc]:
@@ -120,13 +137,20 @@ def strict_scores(scores: Sequence[float]) -> list[float]:
 
 
 def write_run(
-    path: Path, lists: Iterable[Sequence[ScoredDoc]], manifest: RunManifest, tag: str = "lexvl"
+    path: Path,
+    lists: Iterable[Sequence[ScoredDoc]],
+    manifest: RunManifest,
+    tag: str = "lexvl",
+    efficiency: Callable[[], Mapping[str, float]] = dict,
 ) -> RunManifest:
     """Writes ranked lists, one per topic and in rank order, and the manifest beside them; both or neither.
 
     The score is the exact integer, or the shortest decimal that reads as the same float; with
     `manifest.strict_scores` see `strict_scores`. Format `msmarco` is query-id, doc-id, rank. A name in `.gz` is
     compressed.
+
+    Args:
+        efficiency: figures for the manifest, taken when all lists are written.
 
     Returns:
         The manifest as written, with the counts.
@@ -159,10 +183,9 @@ def write_run(
                             f"or tag {tag!r}; a run cannot hold it"
                         )
                     text.write(line)
-        counted = replace(manifest, counts=Counts(topics=topics, topics_without_hits=without, lines=lines))
-        # A finished run is the run and its manifest; the rename of the run comes last and makes it finished.
-        path.unlink(missing_ok=True)
-        write_json(manifest_path(path), counted.to_json())
+        counts = Counts(topics=topics, topics_without_hits=without, lines=lines)
+        counted = replace(manifest, counts=counts, efficiency=efficiency() or manifest.efficiency)
+        write_beside(path, out, counted.to_json())
     return counted
 
 

@@ -19,7 +19,7 @@ import orjson
 
 from lexvl_anserini.data.lines import parse_object, read_lines
 from lexvl_anserini.errors import UsageError
-from lexvl_anserini.files import clear_remains, file_sha256, new_folder, write_json
+from lexvl_anserini.files import clear_remains, file_sha256, new_folder, sole_writer, write_json
 from lexvl_anserini.manifest import MANIFEST, Counts, Manifest, finished, read_manifest
 from lexvl_anserini.progress import Progress, silent
 from lexvl_anserini.queries.refine import heaviest
@@ -147,12 +147,32 @@ def prune_shards(
         raise UsageError(f"{shards} is {manifest.kind}; only impacts are pruned")
     done = [*manifest.layout.get("pruning", ()), pruning.to_json()]
     wanted = replace(manifest, layout={**manifest.layout, "pruning": done})
+    found = finished_shards(output, wanted, overwrite)
+    if found is None:
+        with sole_writer(output, folder=True):
+            found = finished_shards(output, wanted, overwrite) or write_pruned(
+                shards, output, wanted, pruning, progress
+            )
+    return found
+
+
+def finished_shards(output: Path, wanted: Manifest, overwrite: bool) -> Manifest | None:
+    """The manifest of shards that are finished as wanted; None if they are to be written.
+
+    Raises:
+        ArtefactError: the output holds something else, and `overwrite` is false.
+    """
+    clear_remains(output)
     found = read_manifest(output) if output.exists() else None
-    if finished(output, "shards", wanted.request(), found.request() if found else None, overwrite):
-        log.info("%s: finished already, nothing to do", output)
-        clear_remains(output)
-        assert found is not None
-        return found
+    if not finished(output, "shards", wanted.request(), found.request() if found else None, overwrite):
+        return None
+    log.info("%s: finished already, nothing to do", output)
+    return found
+
+
+def write_pruned(shards: Path, output: Path, wanted: Manifest, pruning: Pruning, progress: Progress) -> Manifest:
+    """Writes the pruned shards and their manifest, which is `wanted` with counts."""
+    manifest = read_manifest(shards)
     vocabulary = read_vocabulary(shards, manifest)
     cuts = term_cuts((d.vector for d in read_impacts(shards, manifest, vocabulary)), pruning)
     with new_folder(output) as part:

@@ -20,7 +20,7 @@ from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from itertools import compress, islice, repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 import orjson
@@ -445,9 +445,15 @@ def write_queries(queries: Iterable[ImpactQuery], output: Path, texts: Iterable[
         output: the file.
         texts: one for each query, its `contents`; without them, `contents` is empty.
     """
+    with atomic_write(output) as out:
+        return query_lines(queries, repeat("") if texts is None else texts, out, output.suffix == ".gz")
+
+
+def query_lines(queries: Iterable[ImpactQuery], texts: Iterable[str], out: BinaryIO, compressed: bool) -> int:
+    """The lines of `write_queries` into an open file; returns their number."""
     count = 0
-    with atomic_write(output) as whole, packed(whole, output.suffix == ".gz") as out:
-        for query, text in zip(queries, repeat("") if texts is None else texts, strict=texts is not None):
-            out.write(orjson.dumps({"id": query.query_id, "contents": text, "vector": query.vector}) + b"\n")
+    with packed(out, compressed) as lines:
+        for query, text in zip(queries, texts, strict=not isinstance(texts, repeat)):
+            lines.write(orjson.dumps({"id": query.query_id, "contents": text, "vector": query.vector}) + b"\n")
             count += 1
     return count

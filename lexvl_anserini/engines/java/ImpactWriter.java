@@ -97,6 +97,7 @@ public final class ImpactWriter {
         config.setSimilarity(similarity);
         config.setUseCompoundFile(false);
         config.setMergePolicy(lateMerges());
+        config.setMergeScheduler(new QuietMerges());
         config.setIndexCreatedVersionMajor(created);
         config.setOpenMode(IndexWriterConfig.OpenMode.CREATE);
         writer = new IndexWriter(directory, config);

@@ -39,6 +39,7 @@ public final class IndexUpdater {
         // Statistics count documents until their segment is written anew: with none left they are exact.
         merging.setForceMergeDeletesPctAllowed(0);
         config.setMergePolicy(merging);
+        config.setMergeScheduler(new QuietMerges());
         writer = new IndexWriter(directory, config);
     }
 

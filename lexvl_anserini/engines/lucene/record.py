@@ -25,6 +25,9 @@ NOT_EXACT = (
     "the corpus with fewer bits, and index it)"
 )
 
+# The key of index.json for deletions and replacements, in their order: the same request again finds itself there.
+CHANGES = "changes"
+
 
 def read_impact_manifest(folder: Path) -> Manifest:
     """The manifest of impact shards, or of their index.
@@ -68,8 +71,9 @@ def write_record(
     options: IndexOptions,
     sources: Sequence[Mapping[str, Any]],
     changed: bool = False,
+    changes: Sequence[str] = (),
 ) -> None:
-    """Writes index.json; `changed` is True if documents of the sources were deleted or replaced."""
+    """Writes index.json; `changed` is True if documents of the sources were deleted or replaced, by `changes`."""
     version = dotted(lucene_version())
     about = {
         "engine": "lucene",
@@ -78,6 +82,7 @@ def write_record(
         "options": options.to_json(),
         "sources": sources,
         "changed": changed,
+        **({CHANGES: list(changes)} if changes else {}),
     }
     about |= {"longest_lists": longest_lists(part), "bytes": folder_bytes(part)}
     write_report(part, {**about, "digest": report_digest(about, manifest)})

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
@@ -20,11 +21,17 @@ from lexvl_anserini.engines.index_folder import changed_index, is_index, new_ind
 from lexvl_anserini.engines.jvm import java_errors, our_class
 from lexvl_anserini.engines.lucene.census import census, refuse_duplicates
 from lexvl_anserini.engines.lucene.fields import CONTENTS, count_index, field_similarity, open_reader
-from lexvl_anserini.engines.lucene.record import read_impact_manifest, source_manifest, sources_of, write_record
+from lexvl_anserini.engines.lucene.record import (
+    CHANGES,
+    read_impact_manifest,
+    source_manifest,
+    sources_of,
+    write_record,
+)
 from lexvl_anserini.engines.lucene.versions import creator, newer_refused
 from lexvl_anserini.engines.lucene.writing import IndexOptions, write_lucene
 from lexvl_anserini.errors import ArtefactError
-from lexvl_anserini.files import write_json
+from lexvl_anserini.files import sole_writer, write_json
 from lexvl_anserini.manifest import MANIFEST, Counts, EncodedCorpus, Manifest
 from lexvl_anserini.progress import Progress, silent
 from lexvl_anserini.records import Index
@@ -84,14 +91,22 @@ def append(
         ArtefactError: the folders do not go with the index, or it has one of their ids.
     """
     jvm.start()
-    before = source_manifest(index)
-    if not _new(index, sources, replacing):
-        hint = "; --replace brings back what was deleted of them" if read_report(index)["changed"] else ""
-        log.info("%s: holds these documents already, nothing to do%s", index, hint)
-        return Index(index, before, before.counts["documents"])
+    source_manifest(index)  # refuses what cannot be searched exactly
+    if _new(index, sources, replacing):
+        with sole_writer(index, folder=True):
+            # Another process may have appended them since the first look.
+            if new := _new(index, sources, replacing):
+                return _append(index, new, _replacement(sources) if replacing else None, threads, progress)
+    before = read_impact_manifest(index)
+    hint = "; --replace brings back what was deleted of them" if read_report(index)["changed"] and not replacing else ""
+    log.info("%s: holds these documents already, nothing to do%s", index, hint)
+    return Index(index, before, before.counts["documents"])
+
+
+def _append(index: Path, new: Sequence[Path], replacing: str | None, threads: int, progress: Progress) -> Index:
+    """Adds the documents of folders of which the index lacks some; `replacing` is the request if they may replace."""
     with changed_index(index) as part:
         before, report = read_impact_manifest(part), read_report(part)
-        new = _new(part, sources, replacing)
         options = IndexOptions(**report["options"])
         manifests = [source_manifest(source) for source in new]
         again, noted = _digests(new), sources_of(part, before)
@@ -116,38 +131,53 @@ def append(
             if not replacing:
                 expect_counts(f"{index} after appending", held, after.counts)
             entries = [entry for source, of in zip(new, manifests, strict=True) for entry in sources_of(source, of)]
-            changed = report["changed"] or replacing and gone > 0
+            changed = report["changed"] or bool(replacing) and gone > 0
             after = _recounted(after, held, part, gone) if changed else after
             found = {**held, "max_impact": after.counts["max_impact"], "fields": fields}
             # In the order of appending: of two documents with one id, the last one is in the index.
             kept = [entry for entry in noted if entry["shards"] not in again]
-            write_record(part, after, found, options, [*kept, *entries], changed)
+            changes = [*report.get(CHANGES, ()), *([replacing] if replacing and changed else ())]
+            write_record(part, after, found, options, [*kept, *entries], changed, changes)
             write_json(part / MANIFEST, after.to_json())
     return Index(index, after, held["documents"])
 
 
 def delete(index: Path, doc_ids: Iterable[str]) -> Index:
-    """Removes the documents of these ids.
+    """Removes the documents of these ids; the same request again changes nothing.
 
     Raises:
-        ArtefactError: an id is not in the index, or no document would be left.
+        ArtefactError: an id is not in the index and this request did not delete it, or no document would be left.
     """
     jvm.start()
-    lines = b"".join(f"{doc_id}\n".encode() for doc_id in dict.fromkeys(doc_ids))
+    wanted = list(dict.fromkeys(doc_ids))
+    request = f"delete {_digest(sorted(wanted))}"
+    if _present(index, wanted, request):
+        with sole_writer(index, folder=True):
+            # Another process may have deleted them since the first look.
+            if present := _present(index, wanted, request):
+                return _delete(index, present, request)
+    before = read_impact_manifest(index)
+    log.info("%s: these documents are deleted already, nothing to do", index)
+    return Index(index, before, before.counts["documents"])
+
+
+def _delete(index: Path, doc_ids: Sequence[str], request: str) -> Index:
+    """Removes documents that are in the index."""
+    lines = _lines(doc_ids)
     with changed_index(index) as part, java_errors(f"{index}: cannot be written"):
         before, report = read_impact_manifest(part), read_report(part)
-        _refuse_missing(index, lines)
         with _updater(index, part, creator([index])) as updater:
             updater.delete(lines)
             updater.finish(False)
         held = count_index(part)
-        gone = lines.count(b"\n")
+        gone = len(doc_ids)
         expect_counts(f"{index} after deleting", held, {"documents": before.counts["documents"] - gone})
         if not held["documents"]:
             raise ArtefactError(f"{index}: no document would be left; remove the folder instead")
         after = _recounted(before, held, part, gone)
         found = {**held, "max_impact": after.counts["max_impact"], "fields": report["fields"]}
-        write_record(part, after, found, IndexOptions(**report["options"]), sources_of(part, before), True)
+        changes = list(dict.fromkeys([*report.get(CHANGES, ()), request]))
+        write_record(part, after, found, IndexOptions(**report["options"]), sources_of(part, before), True, changes)
         write_json(part / MANIFEST, after.to_json())
     return Index(index, after, held["documents"])
 
@@ -216,8 +246,9 @@ def _joined(fields: Mapping[str, str], more: Mapping[str, str], source: Path) ->
 
 def _new(index: Path, sources: Sequence[Path], replacing: bool) -> list[Path]:
     """The sources that the index does not hold yet, or no longer holds completely."""
-    if replacing and read_report(index)["changed"]:
-        return list(sources)
+    report = read_report(index)
+    if replacing and report["changed"]:
+        return [] if report.get(CHANGES, ())[-1:] == [_replacement(sources)] else list(sources)
     there = _digests([index])
     return [source for source in sources if not _digests([source]) <= there]
 
@@ -238,11 +269,32 @@ def _refuse_common(index: Path, other: Path, source: Path) -> None:
         raise ArtefactError(f"{source}: document id {str(common)!r} is in {index} already; --replace takes the new one")
 
 
-def _refuse_missing(index: Path, lines: bytes) -> None:
+def _present(index: Path, doc_ids: Sequence[str], request: str) -> list[str]:
+    """Those of the ids that are to be deleted: all of them, or what is there again after this request deleted them.
+
+    Raises:
+        ArtefactError: an id is not in the index, and this request did not delete it.
+    """
     with census(index) as whole:
-        missing = whole.missing(lines).tostring().decode().splitlines()
-    if missing:
+        missing = whole.missing(_lines(doc_ids)).tostring().decode().splitlines()
+    if missing and request not in read_report(index).get(CHANGES, ()):
         raise ArtefactError(f"{index}: no document {missing[0]!r} in it ({len(missing)} such ids); nothing was deleted")
+    gone = set(missing)
+    return [doc_id for doc_id in doc_ids if doc_id not in gone]
+
+
+def _lines(doc_ids: Iterable[str]) -> bytes:
+    return b"".join(f"{doc_id}\n".encode() for doc_id in doc_ids)
+
+
+def _digest(names: Iterable[str]) -> str:
+    """16 hex digits."""
+    return sha256(_lines(names)).hexdigest()[:16]
+
+
+def _replacement(sources: Sequence[Path]) -> str:
+    """A request to replace documents by those of these sources, as index.json records it."""
+    return f"replace {_digest(digest for source in sources for digest in sorted(_digests([source])))}"
 
 
 def _recounted(manifest: Manifest, held: Mapping[str, int], part: Path, gone: int) -> Manifest:

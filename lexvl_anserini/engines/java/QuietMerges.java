@@ -1,0 +1,9 @@
+package lexvl;
+
+import org.apache.lucene.index.ConcurrentMergeScheduler;
+
+/** Merges in threads that do not print their exceptions: the writer keeps them, and its next call throws them. */
+final class QuietMerges extends ConcurrentMergeScheduler {
+    @Override
+    protected void handleMergeException(Throwable exception) {}
+}
