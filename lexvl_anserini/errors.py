@@ -16,6 +16,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+# Characters of another library's message that an error line keeps.
+LONGEST_REASON = 200
+
+
+def reason_of(error: BaseException) -> str:
+    """An error of another library as part of one line: its type, and the first line of its message cut short.
+
+    >>> reason_of(ValueError("no such\\nthing"))
+    'ValueError: no such'
+    """
+    first = next((line for line in str(error).splitlines() if line.strip()), "").strip()
+    told = "".join(letter if letter.isprintable() else "?" for letter in first[:LONGEST_REASON])
+    return f"{type(error).__name__}: {told}" if told else type(error).__name__
+
 
 class LexvlError(Exception):
     """Base of every error that a user can cause; its text is the whole message."""

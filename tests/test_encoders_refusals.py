@@ -287,7 +287,7 @@ def test_query_encoder_of_another_vocabulary(golden, bert):
 def test_truncated_weights(bert, name):
     path = bert / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-1000])
-    with pytest.raises(CheckpointError, match="weights cannot be read"):
+    with pytest.raises(CheckpointError, match="cannot be read as weights"):
         load_encoder(name, str(bert))
 
 

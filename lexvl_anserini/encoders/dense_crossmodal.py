@@ -13,6 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from lexvl_anserini.encoders.checkpoints.bounds import build
 from lexvl_anserini.encoders.checkpoints.vdr_layout import about, vision_shape_of
 from lexvl_anserini.encoders.checkpoints.weights import complain, load_strictly, read_weights
 from lexvl_anserini.encoders.encoder import Encoder
@@ -107,7 +108,7 @@ def image_tower(
         CheckpointError: the weights do not fit the configuration.
     """
     check_width(matrix, shape["width"], where)
-    vision = PatchTransformer(**shape)
+    vision = build(lambda: PatchTransformer(**shape), weights, f"{where}: its configuration")
     load_strictly(vision, weights, where)
     vision.eval().to(device)
     matrix = matrix.to(device)

@@ -16,7 +16,7 @@ from lexvl_anserini.encoders.cards import ENCODERS, card_of
 from lexvl_anserini.encoders.checkpoints.filenames import has_tokenizer
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
 from lexvl_anserini.encoders.encoder import Encoder, as_lexical
-from lexvl_anserini.errors import ArtefactError, CheckpointError, UnknownName, UsageError
+from lexvl_anserini.errors import ArtefactError, CheckpointError, LexvlError, UnknownName, UsageError, reason_of
 from lexvl_anserini.installed import check_model_libraries
 from lexvl_anserini.manifest import PLACES, EncoderRef
 from lexvl_anserini.registry import resolve
@@ -123,7 +123,15 @@ def load_encoder(
             ) from error
         raise
     chosen = choose_device(device)
-    encoder: Encoder = load(Source(found, chosen, tokenizer, backbone_config), **options)
+    try:
+        encoder: Encoder = load(Source(found, chosen, tokenizer, backbone_config), **options)
+    except LexvlError:
+        raise
+    except Exception as error:  # a value of another type than its reader expects raises any error
+        raise CheckpointError(
+            f"{reference}: cannot be loaded as {name} ({reason_of(error)}); a configuration, tokenizer or weight file "
+            "has another content than this encoder reads (--verbose shows where)"
+        ) from error
     others = other_parts({"tokenizer": tokenizer, "backbone_config": backbone_config, **options})
     return replace(
         encoder,

@@ -9,10 +9,11 @@ import numpy as np
 
 from lexvl_anserini.data.images import FAIL, OnError
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint
+from lexvl_anserini.encoders.checkpoints.sentence_layout import check_modules
 from lexvl_anserini.encoders.encoder import Encoder, Kind, read_document, read_topic
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.dense import checked_dimensions, cut
-from lexvl_anserini.errors import CheckpointError, UsageError
+from lexvl_anserini.errors import CheckpointError, UsageError, reason_of
 from lexvl_anserini.files import read_json
 from lexvl_anserini.progress import Progress, silent
 from lexvl_anserini.records import Document, Topic
@@ -72,18 +73,21 @@ def load_sentence(source: Source, max_length: int | None = None, dimensions: int
     """
     checkpoint = source.required("sentence")
     refuse_sparse(checkpoint)
+    import transformers
     from sentence_transformers import SentenceTransformer
 
-    from lexvl_anserini.encoders.parts.backbones import quietly
+    from lexvl_anserini.encoders.parts.backbones import check_model, quietly
 
+    # The library reads the files a second time; nothing that it would import, run or allocate is left in them.
+    for part in check_modules(checkpoint.folder):
+        check_model(transformers.AutoModel, part.folder)
     try:
         with quietly():
-            model = SentenceTransformer(str(checkpoint.folder), device=str(source.device), local_files_only=True)
+            model = SentenceTransformer(
+                str(checkpoint.folder), device=str(source.device), local_files_only=True, trust_remote_code=False
+            )
     except Exception as error:
-        first = str(error).strip().splitlines()[0] if str(error).strip() else ""
-        raise CheckpointError(
-            f"{checkpoint.folder}: cannot be loaded as a dense model ({type(error).__name__}: {first})"
-        ) from error
+        raise CheckpointError(f"{checkpoint.folder}: cannot be loaded as a dense model ({reason_of(error)})") from error
     if max_length is not None:
         model.max_seq_length = max_length
     similarity = model.similarity_fn_name or "cosine"

@@ -9,7 +9,7 @@ checkpoint with `query_checkpoint` its `-query` one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -20,7 +20,8 @@ from torch import Tensor
 from lexvl_anserini.encoders.checkpoints.filenames import NAVER_WEIGHTS, has_tokenizer
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
 from lexvl_anserini.encoders.checkpoints.naver_layout import Run, masked_lm_of, read_run
-from lexvl_anserini.encoders.checkpoints.weights import read_weights
+from lexvl_anserini.encoders.checkpoints.sentence_layout import class_name, read_modules
+from lexvl_anserini.encoders.checkpoints.weights import inside, read_weights
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.activations import Activation, log1p_log1p_relu, log1p_relu
@@ -242,13 +243,14 @@ def sentence_transformers_sides(folder: Path, source: Source) -> dict[str, Splad
     """
     about_file = folder / "config_sentence_transformers.json"
     about = read_json(about_file, "model description", CheckpointError) if about_file.is_file() else {}
-    chain = read_modules(folder)
+    chain = [(part.name, part.folder) for part in read_modules(folder)]
     prompts = about.get("prompts") or {}
     topk = about.get("max_active_dims")
     if [name for name, _ in chain] == ["Router"]:
-        router = read_json(chain[0][1] / "router_config.json", "router description", CheckpointError)
+        routes = chain[0][1] / "router_config.json"
+        router = read_json(routes, "router description", CheckpointError)
         chains = {
-            side: [(class_name(router["types"][part]), chain[0][1] / part) for part in parts]
+            side: [(class_name(router["types"][part]), inside(routes.parent, part, str(routes))) for part in parts]
             for side, parts in router["structure"].items()
         }
         if missing := {"query", "document"} - set(chains):
@@ -268,28 +270,8 @@ def sentence_transformers_sides(folder: Path, source: Source) -> dict[str, Splad
     return sides
 
 
-def read_modules(folder: Path) -> list[tuple[str, Path]]:
-    """Class names and folders of `modules.json`.
-
-    Raises:
-        CheckpointError: the file is not a list of modules.
-    """
-    import orjson
-
-    path = folder / "modules.json"
-    try:
-        return [(class_name(module["type"]), folder / module["path"]) for module in orjson.loads(path.read_bytes())]
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise CheckpointError(f"{path}: not a list of modules with type and path ({error})") from error
-
-
-def class_name(path: str) -> str:
-    """The last part of a module's dotted type, which is the same in 5.x and 6.x."""
-    return path.rsplit(".", 1)[-1]
-
-
 def chain_parts(
-    chain: list[tuple[str, Path]], folder: Path, source: Source, topk: int | None, prompt: str
+    chain: Sequence[tuple[str, Path]], folder: Path, source: Source, topk: int | None, prompt: str
 ) -> SpladeSide:
     """One chain of modules: [Transformer, SpladePooling] or [SparseStaticEmbedding]."""
     match chain:
@@ -332,7 +314,7 @@ def static_parts(folder: Path, topk: int | None, prompt: str) -> SpladeSide:
     config = read_json(config_file, "static embedding", CheckpointError) if config_file.is_file() else {}
     tokenizer = load_tokenizer(folder)
     if path := config.get("path"):
-        by_token = read_json(folder / path, "token weights", CheckpointError)
+        by_token = read_json(inside(folder, path, str(config_file)), "token weights", CheckpointError)
         weight = np.zeros(len(tokenizer), dtype=np.float32)
         for token, value in by_token.items():
             weight[tokenizer.convert_tokens_to_ids(token)] = value

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize as unit_length
 
+from lexvl_anserini.encoders.checkpoints.bounds import build
 from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_weights
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
@@ -89,8 +90,9 @@ def load_stair(
     """
     checkpoint = source.required("stair")
     config = StairConfig.read(checkpoint.config(), f"{checkpoint.folder}/config.json")
-    model = Stair(config)
-    load_strictly(model, read_weights(checkpoint.folder), str(checkpoint.folder))
+    weights = read_weights(checkpoint.folder)
+    model = build(lambda: Stair(config), weights, f"{checkpoint.folder}/config.json")
+    load_strictly(model, weights, str(checkpoint.folder))
     tokenizer = load_tokenizer(source.tokenizer_folder(), config.vocab_size)
     reader = TextReader(
         tokenizer,

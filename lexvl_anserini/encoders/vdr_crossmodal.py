@@ -14,6 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from lexvl_anserini.encoders.checkpoints.bounds import build
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint
 from lexvl_anserini.encoders.checkpoints.vdr_layout import about, vision_shape_of
 from lexvl_anserini.encoders.checkpoints.weights import complain, load_strictly, read_weights
@@ -86,7 +87,7 @@ def image_tower(
     shape = vision_shape_of(entry)
     own = {k.removeprefix("encoder_p."): v for k, v in weights.items() if k.startswith("encoder_p.")}
     model = nn.Module()
-    model.vision = PatchTransformer(**shape)
+    model.vision = build(lambda: PatchTransformer(**shape), own, f"{checkpoint.folder}/config.json: encoder_p")
     model.proj = nn.Parameter(torch.empty(len(columns.vocabulary), shape["width"]))
     named = {key if key == "proj" else f"vision.{key}": value for key, value in own.items()}
     load_strictly(model, named, f"{checkpoint.folder}: encoder_p")

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lexvl_anserini.encoders.checkpoints.bounds import build
 from lexvl_anserini.encoders.checkpoints.filenames import CONFIGURATIONS
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint
 from lexvl_anserini.encoders.checkpoints.weights import load_strictly
@@ -283,7 +284,7 @@ def build_clip(
     """
     import transformers
 
-    model = transformers.CLIPModel(config)
+    model = build(lambda: transformers.CLIPModel(config), weights, f"{where}: its configuration")
     if "text_projection.bias" in weights:  # DeCLIP's layout
         model.text_projection = nn.Linear(config.text_config.hidden_size, config.projection_dim)
     load_strictly(model, weights, where, name_in_file=name_in_file)

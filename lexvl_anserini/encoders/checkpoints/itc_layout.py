@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from lexvl_anserini.encoders.checkpoints.bounds import build
 from lexvl_anserini.encoders.checkpoints.filenames import TEXT_DESCRIPTIONS
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
 from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_weights
@@ -120,7 +121,7 @@ def load_itc(
     if projection is None:
         raise CheckpointError(f"{where}: no text_proj.weight; not a retrieval model of BLIP or ALBEF")
     with quietly(), torch.device("cpu"):
-        model = ItcModel(vision, text, projection.shape[0])
+        model = build(lambda: ItcModel(vision, text, projection.shape[0]), weights, f"{where}: its configuration")
     above = [rf"text_encoder\.encoder\.layer\.{layer}\..*" for layer in unread_layers(weights, text.num_hidden_layers)]
     load_strictly(model, weights, where, ignored=(*UNUSED, *(above if family == "albef" else ())))
     return LoadedItc(model.eval().to(device), family, published, pixels, text.vocab_size, text.max_position_embeddings)

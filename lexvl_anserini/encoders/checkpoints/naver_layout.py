@@ -11,12 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from lexvl_anserini.encoders.checkpoints.bounds import build
 from lexvl_anserini.encoders.checkpoints.filenames import NAVER_WEIGHTS, has_tokenizer, may_be_shards
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint, read_yaml
 from lexvl_anserini.encoders.checkpoints.weights import below, complain, load_strictly, read_weights
@@ -235,10 +237,10 @@ def masked_lm_of(
     """
     import transformers
 
-    about = read_config(config)
-    try:
-        model: Any = transformers.AutoModelForMaskedLM.from_config(about)
-    except ValueError as error:
-        raise CheckpointError(f"{config}/config.json: {about.model_type} is not a masked LM") from error
+    about, described = read_config(config), f"{config}/config.json"
+    if type(about) not in transformers.MODEL_FOR_MASKED_LM_MAPPING:
+        raise CheckpointError(f"{described}: {about.model_type} is not a masked LM")
+    network = partial(transformers.AutoModelForMaskedLM.from_config, about, trust_remote_code=False)
+    model: Any = build(network, weights, described)
     load_strictly(model, weights, where, ignored=[r"(.*\.)?pooler\..*"])
     return *split_masked_lm(model.eval().to(device)), about.vocab_size

@@ -6,7 +6,8 @@
 
 A file of `torch.save` has the tensors themselves, or has them under a name (`WRAPPERS`) beside epochs, optimiser states
 and options. A pickle is read with `weights_only`, which builds only tensors and plain values. Harmless classes of known
-frameworks are replaced by a stand-in without behaviour; any other class is an error.
+frameworks are replaced by a stand-in without behaviour; any other class is an error. What a file says about its sizes
+is compared with its bytes before memory is allocated.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from lexvl_anserini.encoders.checkpoints.bounds import check_tensors, check_unpacked
 from lexvl_anserini.encoders.checkpoints.filenames import WEIGHT_SUFFIXES, may_be_shards, weight_files
-from lexvl_anserini.errors import CheckpointError
+from lexvl_anserini.errors import CheckpointError, reason_of
 from lexvl_anserini.files import read_json
 
 # The names of the tensors in files of training frameworks: Lightning, open_clip; naver; DPR; LAVIS, BLIP, FDT.
@@ -122,13 +124,27 @@ def sharded_names(folder: Path, names: list[str]) -> list[str]:
         "model.safetensors.index.json" if names[0].endswith(".safetensors") else "pytorch_model.bin.index.json"
     )
     if index.is_file():
-        listed = sorted(set((read_json(index, "index of shards", CheckpointError).get("weight_map") or {}).values()))
-        if missing := [name for name in listed if not (folder / name).is_file()]:
+        shards = read_json(index, "index of shards", CheckpointError).get("weight_map")
+        if not isinstance(shards, dict) or not all(isinstance(name, str) for name in shards.values()):
+            raise CheckpointError(f"{index}: weight_map is not a mapping of tensors to files; download the file again")
+        listed = sorted(set(shards.values()))
+        if missing := [name for name in listed if not inside(folder, name, str(index)).is_file()]:
             raise CheckpointError(f"{index}: lists {', '.join(missing)}, not there; download the checkpoint again")
         return listed or names
     if len(names) > 1 and not may_be_shards(names[0]):
         raise CheckpointError(f"{folder}: several weight files ({', '.join(names)}); name the one to load")
     return names
+
+
+def inside(folder: Path, name: str, where: str) -> Path:
+    """The path of a file or folder of a checkpoint that another of its files, `where`, names.
+
+    Raises:
+        CheckpointError: the name leads out of the checkpoint, whose digest would not cover it.
+    """
+    if not isinstance(name, str) or name.startswith("/") or ".." in name.split("/") or "\0" in name:
+        raise CheckpointError(f"{where}: names {name!r:.80}, expected a name inside {folder}")
+    return folder / name
 
 
 def read_weight_file(path: Path) -> Contents:
@@ -149,6 +165,7 @@ def read_weight_file(path: Path) -> Contents:
     if not isinstance(data, Mapping):
         raise CheckpointError(f"{path}: expected a mapping of names to tensors, found {type(data).__name__}")
     weights, extra = unwrapped(data)
+    check_tensors(path, weights)
     if not weights:
         found = ", ".join(map(str, list(data)[:10])) or "nothing"
         raise CheckpointError(
@@ -164,12 +181,15 @@ def read_pickle(path: Path) -> Any:
         CheckpointError: damaged, or with a class or function that is neither of tensors nor harmless.
     """
     try:
+        check_unpacked(path)
         harmless = [name for name in foreign_names(path) if HARMLESS.fullmatch(name)]
         stand_ins: list[Any] = [
             (MappingStandIn if MAPPINGS.fullmatch(name) else StandIn, name) for name in (*USUAL, *harmless)
         ]
         with torch.serialization.safe_globals(stand_ins):
             return torch.load(path, map_location="cpu", weights_only=True)
+    except CheckpointError:
+        raise
     except pickle.UnpicklingError as error:
         found = re.search(r"(?:GLOBAL|global:?|reduce for unrecognized function) +(?:GLOBAL +)?(\S+)", str(error))
         what = f" (it has {found[1]})" if found else ""
@@ -190,8 +210,7 @@ def foreign_names(path: Path) -> list[str]:
 
 def unreadable(path: Path, error: Exception) -> str:
     """The message for a file that cannot be read."""
-    first = str(error).strip().splitlines()[0] if str(error).strip() else "no details"
-    return f"{path}: cannot be read as weights ({type(error).__name__}: {first.partition('. ')[0]})"
+    return f"{path}: cannot be read as weights ({reason_of(error).partition('. ')[0]})"
 
 
 def unwrapped(data: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -209,11 +228,17 @@ def unwrapped(data: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any
 
 def plain(value: Any) -> bool:
     """True for numbers, strings, None, and lists and mappings of them."""
-    if isinstance(value, Mapping):
-        return all(plain(entry) for entry in value.values())
-    if isinstance(value, (list, tuple)):
-        return all(map(plain, value))
-    return value is None or isinstance(value, (bool, int, float, str))
+    done: set[int] = set()  # a list may be in itself, or twice in each of many others
+    waiting = [value]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, (list, tuple, Mapping)):
+            if id(value) not in done:
+                done.add(id(value))
+                waiting += value.values() if isinstance(value, Mapping) else value
+        elif value is not None and not isinstance(value, (bool, int, float, str)):
+            return False
+    return True
 
 
 def without_prefixes(weights: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from lexvl_anserini.encoders.checkpoints.bounds import build, check_repeated, outline
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint
-from lexvl_anserini.encoders.checkpoints.weights import complain, load_strictly
+from lexvl_anserini.encoders.checkpoints.weights import complain, load_strictly, read_weights
 from lexvl_anserini.encoders.parts.towers import Backbone, Head
-from lexvl_anserini.errors import CheckpointError
+from lexvl_anserini.errors import CheckpointError, reason_of
+from lexvl_anserini.files import read_json
 
 # Heads that a checkpoint may have and a plain backbone does not use.
 UNUSED_HEADS = re.compile(
@@ -39,16 +42,29 @@ def read_config(folder: Path) -> Any:
     """The transformers configuration of a folder.
 
     Raises:
-        CheckpointError: absent, unreadable, or of a model type that transformers does not know.
+        CheckpointError: absent, unreadable, of a model type that transformers does not know, or of quantised weights.
     """
     import transformers
 
-    if not (folder / "config.json").is_file():
+    path = folder / "config.json"
+    if not path.is_file():
         raise CheckpointError(f"{folder}: no config.json; a checkpoint is a folder with config.json and weights")
+    if (folder / "adapter_config.json").is_file():
+        raise CheckpointError(f"{folder}: has an adapter (adapter_config.json); merge it into the weights of its model")
+    about = read_json(path, "model configuration", CheckpointError)
+    check_repeated(about, str(path))
+    kind = about.get("model_type")
+    if ("model_type" in about or "auto_map" in about) and kind not in list(transformers.CONFIG_MAPPING):
+        raise CheckpointError(f"{path}: transformers has no model type {kind!r:.80}; code of a checkpoint is never run")
+    if about.get("quantization_config"):
+        raise CheckpointError(f"{path}: the weights are quantised; name the checkpoint that they were made from")
     try:
-        return transformers.AutoConfig.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
-    except (ValueError, OSError, KeyError) as error:
-        raise CheckpointError(f"{folder}/config.json: {str(error).splitlines()[0]}") from error
+        config = transformers.AutoConfig.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+        # A file may name a kernel on the hub here, which is compiled code.
+        config._attn_implementation = config._experts_implementation = None
+    except Exception as error:  # a wrong value raises any error
+        raise CheckpointError(f"{path}: {reason_of(error)}") from error
+    return config
 
 
 def position_limit(config: Any) -> int | None:
@@ -78,23 +94,45 @@ def quietly() -> Iterator[None]:
 def from_pretrained(auto: Any, folder: Path) -> tuple[nn.Module, Mapping[str, Any]]:
     """Loads a model by transformers in float32 and eval mode; returns it and the report of keys that do not fit.
 
+    We read the files, so that nothing in the folder has a say in how: no other loader of weights, no adapter and its
+    base model, no code.
+
     Raises:
-        CheckpointError: the files cannot be read.
+        CheckpointError: the files cannot be read, or the configuration describes a far larger model than the weights.
     """
+    kind, config, weights = check_model(auto, folder)
     try:
         with quietly():
-            model, info = auto.from_pretrained(
-                str(folder),
-                local_files_only=True,
-                trust_remote_code=False,
+            model, info = kind.from_pretrained(
+                None,
+                config=config,
+                # Copies, because transformers would use these tensors themselves, which are pages of the file.
+                state_dict={key: value.clone() for key, value in weights.items()},
                 output_loading_info=True,
                 dtype=torch.float32,
                 ignore_mismatched_sizes=True,  # in the loading info, for which `complain` raises an error
             )
     except Exception as error:
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise CheckpointError(f"{folder}: the weights cannot be read ({type(error).__name__}: {first})") from error
+        raise CheckpointError(f"{folder}: the model cannot be loaded ({reason_of(error)})") from error
     return model.eval(), info
+
+
+def check_model(auto: Any, folder: Path) -> tuple[Any, Any, dict[str, Tensor]]:
+    """The class of a model by its configuration, the configuration, and the weights, which fit each other in size.
+
+    Raises:
+        CheckpointError: the files cannot be read, or the configuration describes a far larger model than the weights.
+    """
+    config, weights = read_config(folder), read_weights(saved_weights(folder))
+    make = partial(auto.from_config, config, trust_remote_code=False)
+    return type(outline(make, weights, str(folder / "config.json"))), config, weights
+
+
+def saved_weights(folder: Path) -> Path:
+    """The weights of a folder that transformers saved: its one file, or the folder if it has several."""
+    names = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
+    found = next((folder / name for name in names if (folder / name).is_file()), folder)
+    return folder if found.suffix == ".json" else found
 
 
 def misshapen(info: Mapping[str, Any]) -> list[str]:
@@ -132,7 +170,9 @@ def bert_from_weights(config: Any, weights: Mapping[str, Tensor], where: str, de
     """A BertModel without pooler and with exactly `weights` (keys as in BertModel)."""
     import transformers
 
-    model = transformers.BertModel(config, add_pooling_layer=False)
+    model = build(
+        lambda: transformers.BertModel(config, add_pooling_layer=False), weights, f"{where}: its configuration"
+    )
     load_strictly(model, weights, where, ignored=[r"pooler\..*"])
     return model.eval().to(device)
 

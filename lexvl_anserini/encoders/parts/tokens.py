@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from lexvl_anserini.encoders.checkpoints.filenames import TOKENIZER_FILES, has_tokenizer
-from lexvl_anserini.errors import CheckpointError, UsageError
+from lexvl_anserini.errors import CheckpointError, UsageError, reason_of
 from lexvl_anserini.vocabulary import Vocabulary
 
 # In BERT's uncased vocabulary id 999 is "!": everything below is [PAD], [UNK], [CLS], [SEP], [MASK] and [unused].
@@ -35,9 +35,11 @@ def load_tokenizer(folder: Path, size: int | None = None) -> Any:
             f"{folder}: no tokenizer ({', '.join(TOKENIZER_FILES[:3])}); name a folder that has one with --tokenizer"
         )
     try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder), use_fast=True, local_files_only=True)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(
+            str(folder), use_fast=True, local_files_only=True, trust_remote_code=False
+        )
     except Exception as error:
-        raise CheckpointError(f"{folder}: the tokenizer cannot be read ({type(error).__name__}: {error})") from error
+        raise CheckpointError(f"{folder}: the tokenizer cannot be read ({reason_of(error)})") from error
     if size is not None and len(tokenizer) != size:
         raise CheckpointError(
             f"{folder}: the tokenizer has {len(tokenizer)} tokens, the model {size}; "

@@ -1,0 +1,124 @@
+"""Folders of sentence-transformers: what they ask its loader to import and to pass on, checked before it reads them.
+
+`modules.json` and the files of its modules name Python classes and arguments of other loaders. The library imports the
+classes of its own package without asking; this module permits those that models consist of.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lexvl_anserini.encoders.checkpoints.weights import inside
+from lexvl_anserini.errors import CheckpointError, reason_of
+from lexvl_anserini.files import read_json
+
+ROUTER = "Router"
+# Modules that are a model of transformers, in a folder of its own.
+BACKBONES = ("Transformer", "MLMTransformer", "CLIPModel")
+MODULES = (*BACKBONES, ROUTER, "Pooling", "Dense", "Normalize", "LayerNorm", "Dropout", "StaticEmbedding")
+OLDER_MODULES = ("WeightedLayerPooling", "CNN", "LSTM", "BoW", "WordEmbeddings", "WordWeights")
+
+# Arguments of transformers that a folder may give; others choose code, files and kernels.
+PASSED_ON = ("dtype", "torch_dtype", "add_pooling_layer", "do_lower_case", "max_length", "model_max_length")
+ARGUMENTS = re.compile(r"(model|tokenizer|processor|config)_(args|kwargs)")
+# Modules whose description names a class: of an activation, of a tokenizer for word vectors.
+CLASSES = {
+    "Dense": ("activation_function", re.compile(r"torch\.nn\.modules\.(activation|linear)\.\w+")),
+    "WordEmbeddings": (
+        "tokenizer_class",
+        re.compile(r"sentence_transformers\.[\w.]+\.(Whitespace|Word|Phrase)Tokenizer"),
+    ),
+}
+
+
+class Part(NamedTuple):
+    """A module of a folder: its class's dotted name, and its files."""
+
+    kind: str
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        """The name of its class, which is the same in 5.x and 6.x."""
+        return class_name(self.kind)
+
+
+def read_modules(folder: Path) -> list[Part]:
+    """The modules of `modules.json`, in order.
+
+    Raises:
+        CheckpointError: the file is not a list of modules inside the folder.
+    """
+    import orjson
+
+    path = folder / "modules.json"
+    try:
+        listed = [(module["type"], module["path"]) for module in orjson.loads(path.read_bytes())]
+        if not all(isinstance(kind, str) for kind, _ in listed):
+            raise TypeError("a type is not a string")
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise CheckpointError(f"{path}: not a list of modules with type and path ({reason_of(error)})") from error
+    return [Part(kind, inside(folder, where, str(path))) for kind, where in listed]
+
+
+def class_name(path: str) -> str:
+    """The last part of a dotted class path."""
+    return path.rsplit(".", 1)[-1]
+
+
+def check_modules(folder: Path) -> Iterator[Part]:
+    """Checks all that a folder asks sentence-transformers for; returns its models of transformers.
+
+    Raises:
+        CheckpointError: a class that is not a module of sentence-transformers, or an argument that is not passed on.
+    """
+    parts = read_modules(folder)
+    check_types([part.kind for part in parts], folder / "modules.json")
+    for part in parts:
+        yield from check_part(part)
+
+
+def check_part(part: Part) -> Iterator[Part]:
+    """Checks one module, and the modules of a router; returns the models of transformers among them."""
+    if part.name in BACKBONES:
+        for path in sorted(part.folder.glob("sentence_*_config.json")):
+            check_arguments(read_json(path, "module", CheckpointError), path)
+        yield part
+        return
+    # A router's older description has the other name.
+    names = ("config.json", "router_config.json")
+    for path in (found for name in names if (found := part.folder / name).is_file()):
+        about = read_json(path, "module", CheckpointError)
+        key, pattern = CLASSES.get(part.name, ("", re.compile("")))
+        if key in about and not (isinstance(about[key], str) and pattern.fullmatch(about[key])):
+            raise CheckpointError(f"{path}: {key} {about[key]!r:.80} is not a class that {part.name} uses")
+        types = about.get("types") if part.name == ROUTER else None
+        if types and not isinstance(types, Mapping):
+            raise CheckpointError(f"{path}: types is not a mapping of folders to classes")
+        check_types((types or {}).values(), path)
+        for name, kind in (types or {}).items():
+            yield from check_part(Part(kind, inside(part.folder, name, str(path))))
+
+
+def check_types(types: Iterable[Any], path: Path) -> None:
+    """Checks the classes of modules."""
+    for kind in types:
+        own = isinstance(kind, str) and re.fullmatch(r"sentence_transformers(\.\w+)+", kind)
+        if not own or class_name(kind) not in (*MODULES, *OLDER_MODULES):
+            raise CheckpointError(
+                f"{path}: a module {kind!r:.80}, expected one of sentence_transformers ({', '.join(MODULES)}); code of "
+                "a checkpoint is never run"
+            )
+
+
+def check_arguments(about: Mapping[str, Any], path: Path) -> None:
+    """Checks what a module passes on to transformers."""
+    for key, value in about.items():
+        if not ARGUMENTS.fullmatch(key) or not value:
+            continue
+        asked = sorted(value.keys() - set(PASSED_ON)) if isinstance(value, Mapping) else [str(value)]
+        if asked:
+            raise CheckpointError(f"{path}: {key} asks for {asked[0]!r:.80}, which a checkpoint may not choose")
