@@ -34,7 +34,7 @@ CLASSES = {
 }
 
 
-class Part(NamedTuple):
+class SentenceModule(NamedTuple):
     """A module of a folder: its class's dotted name, and its files."""
 
     kind: str
@@ -46,7 +46,7 @@ class Part(NamedTuple):
         return class_name(self.kind)
 
 
-def read_modules(folder: Path) -> list[Part]:
+def read_modules(folder: Path) -> list[SentenceModule]:
     """The modules of `modules.json`, in order.
 
     Raises:
@@ -61,7 +61,7 @@ def read_modules(folder: Path) -> list[Part]:
             raise TypeError("a type is not a string")
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise CheckpointError(f"{path}: not a list of modules with type and path ({reason_of(error)})") from error
-    return [Part(kind, inside(folder, where, str(path))) for kind, where in listed]
+    return [SentenceModule(kind, inside(folder, where, str(path))) for kind, where in listed]
 
 
 def class_name(path: str) -> str:
@@ -69,7 +69,7 @@ def class_name(path: str) -> str:
     return path.rsplit(".", 1)[-1]
 
 
-def check_modules(folder: Path) -> Iterator[Part]:
+def check_modules(folder: Path) -> Iterator[SentenceModule]:
     """Checks all that a folder asks sentence-transformers for; returns its models of transformers.
 
     Raises:
@@ -81,7 +81,7 @@ def check_modules(folder: Path) -> Iterator[Part]:
         yield from check_part(part)
 
 
-def check_part(part: Part) -> Iterator[Part]:
+def check_part(part: SentenceModule) -> Iterator[SentenceModule]:
     """Checks one module, and the modules of a router; returns the models of transformers among them."""
     if part.name in BACKBONES:
         for path in sorted(part.folder.glob("sentence_*_config.json")):
@@ -100,7 +100,7 @@ def check_part(part: Part) -> Iterator[Part]:
             raise CheckpointError(f"{path}: types is not a mapping of folders to classes")
         check_types((types or {}).values(), path)
         for name, kind in (types or {}).items():
-            yield from check_part(Part(kind, inside(part.folder, name, str(path))))
+            yield from check_part(SentenceModule(kind, inside(part.folder, name, str(path))))
 
 
 def check_types(types: Iterable[Any], path: Path) -> None:
