@@ -107,7 +107,10 @@ class EncodedCorpus(dict[str, Any]):
     """Which documents were encoded. An entry of a manifest.
 
     name, split, data_dir, escape_ids, direction   the dataset, see `CorpusRef`
-    documents, digest                              of the whole corpus; the digest is of ids and contents
+    documents, digest                              of the whole corpus; the digest is of ids, texts and names of images
+    contents                                       digest of the pictures or vectors that were encoded, and of the
+                                                   metadata that is stored; None if there are none, or for a manifest of
+                                                   an older version
     deleted                                        documents that were deleted from the index since it was built
     """
 
@@ -116,6 +119,7 @@ class EncodedCorpus(dict[str, Any]):
     direction: Key[str | None] = Key(None)
     documents: Key[int] = Key(0)
     digest: Key[str] = Key("")
+    contents: Key[str | None] = Key(None)
     deleted: Key[int] = Key(0)
 
     @property
@@ -162,7 +166,7 @@ class Manifest:
     encoder     enough to load the query side again
     quantiser   `Quantiser.to_json()`; empty unless kind is "impact"
     vocabulary  size and digest; empty unless kind is "impact"
-    corpus      the dataset, and the digest of its ids and contents
+    corpus      the dataset, and the digests of its documents
     counts      documents, empty (documents without a posting), postings, clipped, dropped
     layout      format and size of the shards
     shards      per shard: name, documents, empty, postings, clipped, dropped, bytes, sha256

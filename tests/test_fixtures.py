@@ -165,6 +165,9 @@ def same_manifest(found: Path, expected: Path, exact: bool = True) -> None:
     for key in theirs.keys() - measured:
         if key == "encoder" and "runs" in ours[key].get("options", {}):
             ours[key]["options"].pop("runs"), theirs[key]["options"].pop("runs")
+        if key == "corpus":
+            # 0.1.0 did not note the digest of pictures.
+            ours[key].pop("contents", None)
         assert ours[key] == theirs[key], key
 
 

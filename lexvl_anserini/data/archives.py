@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import posixpath
+import re
 import struct
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,8 +16,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
+from lexvl_anserini.data.file_state import FileState, state_of
 from lexvl_anserini.data.left_out import LeftOut, printable
 from lexvl_anserini.errors import DataError
+
+# A reference to a member.
+MEMBER = re.compile(r"(?P<archive>.+?\.tar)::(?P<member>.+)", re.IGNORECASE | re.DOTALL)
 
 # What `tarfile` raises for damaged headers; a size above the memory gives a MemoryError.
 _BROKEN = (
@@ -86,17 +91,13 @@ def open_archive(path: Path) -> Archive:
     Raises:
         DataError: not there, compressed, cut off, damaged, or no tar at all; names the offset of the damage.
     """
-    try:
-        stat = path.stat()
-    except OSError as problem:
-        raise DataError(f"{path}: cannot be read ({problem.strerror or problem})") from problem
-    return _indexed(path.absolute(), stat.st_mtime_ns, stat.st_size)
+    return _indexed(path.absolute(), state_of(path))
 
 
 @lru_cache(maxsize=16)
-def _indexed(path: Path, mtime_ns: int, size: int) -> Archive:
+def _indexed(path: Path, state: FileState) -> Archive:
     left_out = LeftOut()
-    members = _files(_members(path, size), left_out)
+    members = _files(_members(path, state.size), left_out)
     left_out.log(str(path))
     return Archive(path, members)
 

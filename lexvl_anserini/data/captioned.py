@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lexvl_anserini.data.dataset import DIRECTIONS, Dataset, checked_direction, checked_split, data_root
+from lexvl_anserini.data.file_state import FileState, state_of
 from lexvl_anserini.data.galleries import references, sources_in
 from lexvl_anserini.data.karpathy import CaptionedImage, read_karpathy
 from lexvl_anserini.data.views import viewed
@@ -148,15 +149,11 @@ def captioned_images(path: Path, split: str, escape_ids: bool = False) -> tuple[
     Raises:
         DataError: not there or malformed, ids that come twice, or no such split; names those there.
     """
-    try:
-        stat = path.stat()
-    except OSError as problem:
-        raise DataError(f"{path}: cannot be read ({problem.strerror or problem})") from problem
-    return _read(path.absolute(), split, escape_ids, stat.st_mtime_ns, stat.st_size)
+    return _read(path.absolute(), split, escape_ids, state_of(path))
 
 
 @lru_cache(maxsize=2)
-def _read(path: Path, split: str, escape_ids: bool, mtime_ns: int, size: int) -> tuple[CaptionedImage, ...]:
+def _read(path: Path, split: str, escape_ids: bool, state: FileState) -> tuple[CaptionedImage, ...]:
     """Decodes a file once, however often its documents, topics and qrels are read."""
     images = tuple(read_karpathy(path, MERGED.get(split, frozenset({split})), escape_ids))
     _refuse_repeated(path, "imgid", [image.image_id for image in images])

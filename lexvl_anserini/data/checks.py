@@ -17,10 +17,16 @@ Documents = Callable[[], Iterator[Document]]
 
 
 class CorpusSummary(NamedTuple):
-    """How many documents a corpus has, and the SHA-256 (hex) of their ids and contents in order."""
+    """A corpus that was read once.
+
+    documents  number of documents
+    digest     SHA-256 (hex) of their ids, titles, texts and names of images, in order
+    images     number of documents with an image
+    """
 
     documents: int
     digest: str
+    images: int = 0
 
 
 def check_corpus(documents: Documents, where: str) -> CorpusSummary:
@@ -32,8 +38,10 @@ def check_corpus(documents: Documents, where: str) -> CorpusSummary:
         DataError: no document, or ids that occur more than once.
     """
     seen, digest = SeenIds(), sha256()
+    images = 0
     for document in documents():
         seen.add(document.doc_id)
+        images += document.image is not None
         digest.update(document_bytes(document))
     if not len(seen):
         raise DataError(f"{where}: no document in it")
@@ -45,20 +53,21 @@ def check_corpus(documents: Documents, where: str) -> CorpusSummary:
         raise DataError(
             f"{where}: ids that occur more than once (documents counted from 1): {named}{more}; ids must be distinct"
         )
-    return CorpusSummary(len(seen), digest.hexdigest())
+    return CorpusSummary(len(seen), digest.hexdigest(), images)
 
 
 def document_bytes(document: Document) -> bytes:
     """A document's id, title, text and image such that no two documents, nor sequences of them, give the same bytes.
 
-    Each field is a mark (absent or present), its length, its UTF-8. Of an image only the file name counts: the same
-    corpus in another folder is the same corpus.
+    Of an image only the file name counts: the same corpus in another folder is the same corpus. What the image shows is
+    the matter of `shards.covered`.
     """
     image = document.image and document.image.rsplit("/", 1)[-1]
-    return b"".join(map(_field_bytes, (document.doc_id, document.title, document.text, image)))
+    return b"".join(map(field_bytes, (document.doc_id, document.title, document.text, image)))
 
 
-def _field_bytes(value: str | None) -> bytes:
+def field_bytes(value: str | None) -> bytes:
+    """A mark (absent or present), the length of the text, its UTF-8: fields in a row are unambiguous."""
     if value is None:
         return b"-"
     data = value.encode("utf-8")

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from lexvl_anserini.data.captioned import DEFAULT_DIRECTION, DEFAULT_SPLIT, captioned_images
 from lexvl_anserini.data.dataset import Dataset, checked_direction
+from lexvl_anserini.data.file_state import FileState, state_of
 from lexvl_anserini.data.ids import checked_id, unescape_id
 from lexvl_anserini.data.karpathy import CaptionedImage
 from lexvl_anserini.data.views import VIEWS
@@ -32,7 +33,8 @@ IMAGES, TEXTS, CAPTIONS = "img_embs", "text_embs", "dataset_meta.json"
 OFFERED = ("text-to-image", "image-to-text")
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
-_REFERENCE = re.compile(r"(?P<table>.+?\.parquet)::(?P<id>.+)", re.DOTALL)
+# A reference to a vector.
+REFERENCE = re.compile(r"(?P<table>.+?\.parquet)::(?P<id>.+)", re.DOTALL)
 
 # Tables held in memory at once, at 4 bytes a number: captions and images of one corpus.
 TABLES_HELD = 2
@@ -188,7 +190,7 @@ def read_embeddings(references: Sequence[str]) -> np.ndarray:
 
     wanted: dict[Path, list[tuple[int, str]]] = {}
     for position, reference in enumerate(references):
-        match = _REFERENCE.fullmatch(reference)
+        match = REFERENCE.fullmatch(reference)
         if match is None:
             raise DataError(
                 f"{reference[:80]!r}: not an embedding (table.parquet::id); encode a corpus of embeddings "
@@ -210,15 +212,11 @@ def read_embeddings(references: Sequence[str]) -> np.ndarray:
 
 
 def _table(path: Path) -> EmbeddingTable:
-    try:
-        stat = path.stat()
-    except OSError as problem:
-        raise DataError(f"{path}: cannot be read ({problem.strerror or problem})") from problem
-    return _read_table(path, stat.st_mtime_ns, stat.st_size)
+    return _read_table(path, state_of(path))
 
 
 @lru_cache(maxsize=TABLES_HELD)
-def _read_table(path: Path, mtime_ns: int, size: int) -> EmbeddingTable:
+def _read_table(path: Path, state: FileState) -> EmbeddingTable:
     """Decodes a table, once for all batches that read its rows.
 
     Raises:

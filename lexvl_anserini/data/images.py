@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from lexvl_anserini.data.archives import open_archive
+from lexvl_anserini.data.archives import MEMBER, open_archive
 from lexvl_anserini.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -46,8 +46,6 @@ ON_ERROR = ("fail", "skip")
 
 # The EXIF tag of the orientation.
 _ORIENTATION = 0x0112
-
-_MEMBER = re.compile(r"(?P<archive>.+?\.tar)::(?P<member>.+)", re.IGNORECASE | re.DOTALL)
 
 _NUMBER = re.compile(r"\d+")
 
@@ -264,7 +262,7 @@ def open_source(where: str) -> BinaryIO:
     Raises:
         DataError: it does not exist, cannot be read, or is a pipe or a device, which has no end or waits for a writer.
     """
-    if match := _MEMBER.fullmatch(where):
+    if match := MEMBER.fullmatch(where):
         return io.BytesIO(open_archive(Path(match["archive"]).expanduser()).read(match["member"]))
     path = Path(where).expanduser()
     try:

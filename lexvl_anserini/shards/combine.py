@@ -17,7 +17,7 @@ from lexvl_anserini.quantise import Quantiser
 SUMMED = ("documents", "skipped", "empty", "postings", "clipped", "dropped")
 
 # Keys of a corpus that distinguish it from another.
-IDENTITY = ("name", "split", "direction", "documents", "digest", "part")
+IDENTITY = ("name", "split", "direction", "documents", "digest", "contents", "part")
 
 
 def source_digest(manifest: Manifest) -> str:
@@ -73,13 +73,19 @@ def combined(manifests: Sequence[Manifest], folders: Sequence[Path]) -> Manifest
 
 def combined_corpus(corpora: Sequence[EncodedCorpus], documents: int) -> EncodedCorpus:
     """The entry of the whole: all parts of one corpus are that corpus, others are listed one by one."""
-    base = {key: value for key, value in corpora[0].items() if key not in ("part", "parts")}
+    base = {key: value for key, value in corpora[0].items() if key not in ("part", "parts", "contents")}
     parts = [EncodedCorpus(entry) for corpus in corpora for entry in corpus.get("parts", [corpus])]
     if are_whole(parts):
-        return EncodedCorpus({**base, "documents": parts[0].documents, "digest": parts[0].digest})
+        return EncodedCorpus({**base, "documents": parts[0].documents, "digest": parts[0].digest, **contents_of(parts)})
     listed = [{key: part[key] for key in IDENTITY if part.get(key) is not None} for part in parts]
     digest = sha256(orjson.dumps(listed, option=orjson.OPT_SORT_KEYS)).hexdigest()
     return EncodedCorpus({**base, "documents": documents, "digest": digest, "parts": listed})
+
+
+def contents_of(parts: Sequence[EncodedCorpus]) -> dict[str, str]:
+    """The entry `contents` of parts together; none if a part has none."""
+    contents = [part.contents for part in sorted(parts, key=lambda part: part.part.id if part.part else 0)]
+    return {} if None in contents else {"contents": sha256("".join(map(str, contents)).encode()).hexdigest()}
 
 
 def are_whole(corpora: Sequence[EncodedCorpus]) -> bool:

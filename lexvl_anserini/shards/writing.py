@@ -14,19 +14,20 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from itertools import compress, islice, repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import IO, TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 import orjson
 
 from lexvl_anserini.data.checks import CorpusSummary, check_corpus, document_bytes
 from lexvl_anserini.data.dataset import Dataset
+from lexvl_anserini.data.digests import FileDigests
 from lexvl_anserini.data.images import FAIL, OnError
 from lexvl_anserini.encoders.encoder import as_lexical, encode_inputs
 from lexvl_anserini.errors import ArtefactError, DataError, LexvlError
@@ -44,6 +45,7 @@ from lexvl_anserini.manifest import MANIFEST, UNFINISHED, Counts, EncodedCorpus,
 from lexvl_anserini.progress import Progress, silent
 from lexvl_anserini.quantise import Quantiser, TooLargeImpact
 from lexvl_anserini.records import Document, ImpactQuery
+from lexvl_anserini.shards.covered import Covered, CoveredDigest
 from lexvl_anserini.shards.layout import SHARD_WRITERS, Layout, Part, Shard, SkippedDocument, shard_stream
 from lexvl_anserini.vocabulary import VOCABULARY
 
@@ -55,6 +57,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SKIPPED = "skipped.jsonl"
+
+# What the second digest of a corpus covers, in words.
+CONTENTS = "pictures, vectors or metadata"
 
 # Counts of each shard that the manifest sums.
 COUNTED = ("documents", "skipped", "empty", "postings", "clipped", "dropped")
@@ -200,6 +205,26 @@ def planned(
     )
 
 
+def with_contents(plan: Manifest, dataset: Dataset, covered: Covered, images: int) -> Manifest:
+    """The plan with the digest of the pictures, vectors and stored metadata of its documents, if they have any.
+
+    Raises:
+        DataError: metadata that cannot be stored.
+    """
+    if not covered.applies(images):
+        return plan
+    digest = CoveredDigest(covered)
+    digest.add(of_part(dataset.documents(), plan))
+    contents = digest.hexdigest()
+    return plan if contents is None else replace(plan, corpus=EncodedCorpus({**plan.corpus, "contents": contents}))
+
+
+def of_part(documents: Iterator[Document], plan: Manifest) -> Iterator[Document]:
+    """The documents of the whole corpus that the plan encodes."""
+    exhaust(islice(documents, plan.corpus.part.first if plan.corpus.part else 0))
+    return islice(documents, plan.documents)
+
+
 def part_of_corpus(part: Part, documents: int) -> dict[str, Any]:
     """The manifest's entry of a part; `documents` and `digest` beside it describe the whole corpus."""
     first, count = part.span(documents)
@@ -252,7 +277,9 @@ def write_impacts(
     plan = planned(dataset, summary, model, quantiser or Quantiser(), layout, batch_size, part)
     with disk_errors(output):
         output.mkdir(parents=True, exist_ok=True)
-    with exclusive(output):
+    with FileDigests() as files, exclusive(output):
+        covered = Covered(model.document, layout.metadata, files)
+        plan = with_contents(plan, dataset, covered, summary.images)
         found = previous(output, plan, overwrite, on_error)
         if found is not None and (output / MANIFEST).is_file():
             log.info("%s: finished already, nothing to do", output)
@@ -266,11 +293,7 @@ def write_impacts(
             ready = calibrated(quantiser or Quantiser(), dataset, summary.documents, model, batch_size, policy)
             plan = replace(plan, quantiser=ready.to_json() if model.kind == "impact" else {})
             write_json(output / UNFINISHED, plan.to_json())
-        with disk_errors(output):
-            (output / "docs").mkdir(exist_ok=True)
-        if model.kind == "impact":
-            as_lexical(model.document).vocabulary.write(output / VOCABULARY)
-        plan = fill(output, plan, dataset, model, layout, batch_size, progress, policy)
+        plan = fill(output, plan, dataset, model, layout, batch_size, progress, policy, covered)
         return finish(output, plan)
 
 
@@ -291,6 +314,11 @@ def previous(output: Path, plan: Manifest, overwrite: bool, on_error: str = "fai
         publish(output / MANIFEST, output / UNFINISHED)
         state = UNFINISHED
     wanted, made = plan.request(), found.request()
+    if plan.corpus.contents and not found.corpus.contents:
+        log.info("%s: an older version wrote it, whose digest does not cover pixels, vectors and metadata", output)
+        del wanted["corpus"]["contents"]
+    for request in (wanted, made):
+        request["texts"], request[CONTENTS] = (request["corpus"].pop(key, None) for key in ("digest", "contents"))
     if state == UNFINISHED:
         wanted["versions"], made["versions"] = plan.versions, found.versions
     if on_error == "fail" and (without := sum(shard.get("skipped", 0) for shard in found.shards)):
@@ -326,47 +354,63 @@ def fill(
     batch_size: int,
     progress: Progress,
     on_error: OnError,
+    covered: Covered,
 ) -> Manifest:
     """Encodes the shards that the plan does not record as done.
+
+    What was encoded is digested after it was encoded, so that a change between the first reading and this one is seen.
 
     Raises:
         ArtefactError: the documents differ from those that were checked; all shards are removed.
     """
     quantiser = Quantiser.from_json(plan.quantiser) if plan.quantiser else Quantiser()
+    with disk_errors(output):
+        (output / "docs").mkdir(exist_ok=True)
     vocabulary = as_lexical(model.document).vocabulary if model.kind == "impact" else None
+    if vocabulary is not None:
+        vocabulary.write(output / VOCABULARY)
     done = {shard["name"]: shard for shard in plan.shards if as_recorded(output, shard)}
     plan = replace(plan, shards=tuple(done.values()))
     write = SHARD_WRITERS[model.kind, layout.shard_format]
-    read = sha256()
-    documents = digested(dataset.documents(), read)
-    # The digest covers the whole corpus, even if only a part of it is encoded.
-    exhaust(islice(documents, plan.corpus.part.first if plan.corpus.part else 0))
-    mine = islice(documents, plan.documents)
+    texts, contents = sha256(), CoveredDigest(covered)
+    # The digest of texts covers the whole corpus, even if only a part of it is encoded.
+    documents = digested(dataset.documents(), texts)
+    mine = of_part(documents, plan)
     number = 0
     while batch := list(islice(mine, layout.shard_size)):
         name = layout.name(number)
         number += 1
         if name in done:
             progress(len(batch))
-            continue
-        shard = encode_shard(batch, model, quantiser, batch_size, progress, on_error)
-        part = output / (Path(name).name + ".part")
-        with disk_errors(part):
-            try:
-                with shard_stream(part, layout.compress) as out:
-                    write(out, shard, vocabulary, layout)
-            except BaseException:
-                part.unlink(missing_ok=True)
-                raise
-        list_skipped(output / SKIPPED, name, shard.skipped)
-        record = {"name": name, **shard.counts(), "bytes": part.stat().st_size, "sha256": file_sha256(part)}
-        plan = replace(plan, shards=tuple(sorted((*plan.shards, record), key=lambda shard: shard["name"])))
-        write_json(output / UNFINISHED, plan.to_json())
-        publish(part, output / name)
+        else:
+            shard = encode_shard(batch, model, quantiser, batch_size, progress, on_error)
+            plan = add_shard(output, plan, name, shard, lambda out, shard: write(out, shard, vocabulary, layout))
+        if plan.corpus.contents:
+            contents.add(batch)
     exhaust(documents)
-    if read.hexdigest() != plan.corpus.digest:
+    if (texts.hexdigest(), contents.hexdigest()) != (plan.corpus.digest, plan.corpus.contents):
         clear(output)
         raise ArtefactError(f"{output}: the corpus changed while it was read; all shards are removed, encode it again")
+    return plan
+
+
+def add_shard(
+    output: Path, plan: Manifest, name: str, shard: Shard, write: Callable[[IO[bytes], Shard], None]
+) -> Manifest:
+    """Writes a shard under a temporary name, records it in the plan, then gives it its name."""
+    part = output / (Path(name).name + ".part")
+    with disk_errors(part):
+        try:
+            with shard_stream(part, name.endswith(".gz")) as out:
+                write(out, shard)
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
+    list_skipped(output / SKIPPED, name, shard.skipped)
+    record = {"name": name, **shard.counts(), "bytes": part.stat().st_size, "sha256": file_sha256(part)}
+    plan = replace(plan, shards=tuple(sorted((*plan.shards, record), key=lambda shard: shard["name"])))
+    write_json(output / UNFINISHED, plan.to_json())
+    publish(part, output / name)
     return plan
 
 

@@ -1,0 +1,39 @@
+"""What the file system says about a file, by which a change of the file is seen without reading it."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+from typing import NamedTuple
+
+from lexvl_anserini.errors import DataError
+
+
+class FileState(NamedTuple):
+    """Size in bytes, times of the last change of content and of anything (in ns), inode; it is hashable."""
+
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    inode: int
+    regular: bool = True
+
+    @property
+    def changed_ns(self) -> int:
+        """The time of the last change; a restored time of the content does not hide it."""
+        return max(self.mtime_ns, self.ctime_ns)
+
+
+def state_of(path: Path) -> FileState:
+    """The state of a file; links are followed.
+
+    Raises:
+        DataError: it does not exist or cannot be read.
+    """
+    try:
+        found = path.stat()
+    except OSError as problem:
+        raise DataError(f"{path}: cannot be read ({problem.strerror or problem})") from problem
+    return FileState(
+        found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino, regular=stat.S_ISREG(found.st_mode)
+    )
