@@ -139,9 +139,9 @@ def test_projector_keeps_one_buffer(monkeypatch):
     masked = torch.zeros(2, 5, dtype=torch.bool)
     run = partial(project, masked=masked, matrix=torch.ones(300, 4), bias=None, pooling=masked_max, activation=elu1p)
     run(torch.ones(2, 5, 4))
-    buffer = project.buffer
+    [buffer] = project.idle
     run(torch.ones(2, 5, 4))
-    assert project.buffer is buffer and buffer.numel() == 1000
+    assert project.idle[0] is buffer and len(project.idle) == 1 and buffer.numel() == 1000
 
 
 # ---- towers

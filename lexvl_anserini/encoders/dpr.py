@@ -20,7 +20,15 @@ from lexvl_anserini.encoders.encoder import Encoder, read_document, read_topic
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.backbones import bert_from_weights, position_limit, read_config
 from lexvl_anserini.encoders.parts.dense import DenseTower, Items
-from lexvl_anserini.encoders.parts.tokens import TextReader, load_tokenizer
+from lexvl_anserini.encoders.parts.tokens import (
+    TextReader,
+    load_tokenizer,
+    placed,
+    places,
+    readable,
+    truncated,
+    whole_encodings,
+)
 from lexvl_anserini.encoders.parts.towers import Batch, by_length, pad
 from lexvl_anserini.errors import CheckpointError, UsageError
 from lexvl_anserini.records import Document, Topic
@@ -76,14 +84,31 @@ class Passages(Items):
     def tokens(self, item: str | tuple[str, str]) -> tuple[list[int], list[int]]:
         """Token ids and types; if a pair is too long, its longer part is cut."""
         title, text = item if isinstance(item, tuple) else getattr(item, "parts", ("", item))
-        encoded = self.reader.tokenizer(
-            *((title, text) if title else (str(text),)),
-            truncation=True,
-            max_length=self.reader.max_length,
-            return_token_type_ids=True,
-            return_attention_mask=False,
-        )
-        return encoded["input_ids"], encoded["token_type_ids"]
+        if not title:
+            [ids] = self.reader([str(text)])
+            return ids, [0] * len(ids)
+        tokenizer, length = self.reader.tokenizer, self.reader.max_length
+        room = length - int(tokenizer.num_special_tokens_to_add(pair=True))
+        parts = whole_encodings(tokenizer, readable(tokenizer, [title, text], length))
+        if len(parts[0]) >= room:  # then it matters which of the whole parts is longer
+            parts = whole_encodings(tokenizer, [title, text])
+        kept = longest_first(len(parts[0]), len(parts[1]), room)
+        rows = [truncated(tokenizer, part.ids, most) for part, most in zip(parts, kept, strict=True)]
+        return placed(places(tokenizer, 2), rows)
+
+
+def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
+    """The tokens that each of two parts keeps: the longer one is cut until it is as long as the other, then both.
+
+    >>> longest_first(3, 20, 10), longest_first(20, 30, 11)
+    ((3, 7), (5, 6))
+    """
+    if first + second <= room:
+        return first, second
+    if first > second:
+        return longest_first(second, first, room)[::-1]
+    shorter = min(first, room // 2)
+    return shorter, room - shorter
 
 
 def load_dpr(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from threading import Lock
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,6 +14,7 @@ from lexvl_anserini.encoders.checkpoints.sentence_layout import check_modules
 from lexvl_anserini.encoders.encoder import Encoder, Kind, read_document, read_topic
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.dense import checked_dimensions, cut
+from lexvl_anserini.encoders.parts.tokens import is_fast, readable
 from lexvl_anserini.errors import CheckpointError, UsageError, reason_of
 from lexvl_anserini.files import read_json
 from lexvl_anserini.progress import Progress, silent
@@ -23,12 +25,15 @@ PIECE = 512
 
 
 class SentenceTower:
-    """One side of a sentence-transformers model."""
+    """One side of a sentence-transformers model, which the other side may share.
+
+    `lock` is the model's: its tokenizer has a state, so that threads encode one after the other.
+    """
 
     kind: ClassVar[Kind] = "dense"
 
-    def __init__(self, model: Any, side: str, normalise: bool, dimensions: int | None = None):
-        self.model, self.side, self.normalise = model, side, normalise
+    def __init__(self, model: Any, lock: Lock, side: str, normalise: bool, dimensions: int | None = None):
+        self.model, self.lock, self.side, self.normalise = model, lock, side, normalise
         self.dimensions = checked_dimensions(dimensions, model.get_embedding_dimension())
 
     def read(self, document: Document) -> str:
@@ -47,17 +52,22 @@ class SentenceTower:
         pieces = [np.empty((0, self.model.get_embedding_dimension()), dtype=np.float32)]
         for start in range(0, len(inputs), PIECE):
             piece = list(inputs[start : start + PIECE])
-            pieces.append(
-                encode(
-                    piece,
+            with self.lock:
+                found = encode(
+                    self.readable(piece),
                     batch_size=batch_size,
                     normalize_embeddings=self.normalise,
                     convert_to_numpy=True,
                     show_progress_bar=False,
                 )
-            )
+            pieces.append(found)
             progress(len(piece))
         return cut(np.concatenate(pieces), self.dimensions, self.normalise and self.dimensions is not None)
+
+    def readable(self, texts: list[str]) -> list[str]:
+        """Of each text as much as the model reads, or a little more; the prompt that it adds leaves less room."""
+        tokenizer, limit = self.model.tokenizer, self.model.max_seq_length
+        return readable(tokenizer, texts, limit) if limit and is_fast(tokenizer) else texts
 
 
 def load_sentence(source: Source, max_length: int | None = None, dimensions: int | None = None) -> Encoder:
@@ -95,7 +105,8 @@ def load_sentence(source: Source, max_length: int | None = None, dimensions: int
         raise UsageError(
             f"{checkpoint.folder}: compares by {similarity} distance; only cosine and dot fit an inner product index"
         )
-    query, document = (SentenceTower(model, side, similarity == "cosine", dimensions) for side in ("query", "document"))
+    lock, cosine = Lock(), similarity == "cosine"
+    query, document = (SentenceTower(model, lock, side, cosine, dimensions) for side in ("query", "document"))
     return Encoder("sentence", "dense", query, document)
 
 

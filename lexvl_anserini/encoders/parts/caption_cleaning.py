@@ -25,7 +25,7 @@ def clean_caption(caption: str, words: int = MAX_WORDS) -> str:
     'a big wave the sky is cloudy'
     """
     cleaned = _BLANKS.sub(" ", _MARKS.sub(" ", caption.lower())).rstrip("\n").strip(" ")
-    return " ".join(cleaned.split(" ")[:words])
+    return " ".join(cleaned.split(" ", words)[:words])
 
 
 @dataclass(frozen=True)

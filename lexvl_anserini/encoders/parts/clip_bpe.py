@@ -9,17 +9,21 @@ from __future__ import annotations
 import gzip
 import html
 import re
-from collections.abc import Iterable, Sequence
-from functools import cached_property
+from collections.abc import Sequence
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+from lexvl_anserini.encoders.parts.long_texts import starts
 from lexvl_anserini.errors import CheckpointError
 
 START, END, MASK = "<|startoftext|>", "<|endoftext|>", "<|mask|>"
 
 # The first line of the file is a header; lines after this number are not used.
 LAST_LINE = 49152 - 256 - 2 + 1
+
+# Characters of a line that ftfy repairs at once; its own default.
+LONGEST_LINE = 1_000_000
 
 # Pieces of a text: contractions, words, single digits, and everything else that is not white space. Special symbols in
 # a text are found before.
@@ -49,9 +53,35 @@ def read_merges(path: Path) -> list[str]:
 
 def clean(text: str) -> str:
     """Repairs encodings, decodes HTML entities (twice, as in the references), joins blanks, lower-cases."""
+    return normalised(repaired(text))
+
+
+def repaired(text: str) -> str:
+    """A text with its encoding repaired, line by line."""
     import ftfy
 
-    return re.sub(r"\s+", " ", html.unescape(html.unescape(ftfy.fix_text(text)))).strip().lower()
+    return ftfy.fix_text(text, max_decode_length=LONGEST_LINE)
+
+
+def normalised(text: str) -> str:
+    """A text of repaired encoding, without entities, with single blanks, in lower case."""
+    return re.sub(r"\s+", " ", html.unescape(html.unescape(text))).strip().lower()
+
+
+def clean_start(text: str, length: int) -> str:
+    """About `length` characters of the start of the cleaned text; all of it if the text is not longer.
+
+    ftfy repairs line by line, so whole lines are cleaned, and a longer line in the pieces that ftfy makes of it.
+    """
+    end = 0
+    while end < min(length, len(text)):
+        line = text.find("\n", end, end + LONGEST_LINE) + 1
+        end = line or min(end + LONGEST_LINE, len(text))
+    fixed = repaired(text[:end])
+    if end < len(text):  # no entity contains a blank
+        fixed = fixed[: max(fixed.rfind(" "), fixed.rfind("\n"), 0)]
+    cleaned = normalised(fixed)
+    return cleaned if len(text) <= length else cleaned[:length]
 
 
 class ClipBpe:
@@ -111,10 +141,11 @@ class ClipBpe:
         return model
 
     def __call__(
-        self, texts: Iterable[str], max_length: int, add_special_tokens: bool = True, **ignored: Any
+        self, texts: Sequence[str], max_length: int, add_special_tokens: bool = True, **ignored: Any
     ) -> dict[str, list[list[int]]]:
         """START, the text's tokens, END; of a longer text the first `max_length` - 1 ids and END."""
-        found = self.model.encode_batch([clean(text) for text in texts], add_special_tokens=False)
+        encode = partial(self.model.encode_batch, add_special_tokens=False)
+        found = encode(starts(texts, max_length, encode, clean_start))
         room = max_length - 2 if add_special_tokens else max_length
         start, end = ([self.ids[START]], [self.ids[END]]) if add_special_tokens else ([], [])
         return {"input_ids": [start + encoding.ids[:room] + end for encoding in found]}

@@ -53,13 +53,14 @@ def mean_of_top(n: int) -> Pooling:
 
 
 class Projector:
-    """Projects hidden states on the vocabulary and pools, slice by slice through one reused buffer.
+    """Projects hidden states on the vocabulary and pools, slice by slice through a reused buffer.
 
-    A new [L, V] per text would fragment the heap and keep memory at its peak; one buffer does not.
+    A new [L, V] per text would fragment the heap and keep memory at its peak; a kept buffer does not. A call takes a
+    buffer that no other call has, so there are as many as threads that have ever been here at once.
     """
 
     def __init__(self) -> None:
-        self.buffer = torch.empty(0)
+        self.idle: list[Tensor] = []  # its `append` and `pop` are atomic
 
     def __call__(
         self,
@@ -78,18 +79,24 @@ class Projector:
         masked_rows = nowhere if masked is None else masked.reshape(-1).nonzero().squeeze(1)  # [P]
         size = matrix.shape[0]
         columns = max(1, min(size, BUFFER_FLOATS // (batch * length)))
-        if (
-            self.buffer.numel() < rows.shape[0] * columns
-            or self.buffer.device != rows.device
-            or self.buffer.dtype != rows.dtype
-        ):
-            self.buffer = torch.empty(max(BUFFER_FLOATS, rows.shape[0] * columns), dtype=rows.dtype, device=rows.device)
+        buffer = self._taken(rows.shape[0] * columns, rows)
         pooled = torch.empty(batch, size, dtype=torch.float32, device=rows.device)  # [B, V]
         for start in range(0, size, columns):
             stop = min(start + columns, size)
-            logits = self.buffer[: rows.shape[0] * (stop - start)].view(rows.shape[0], stop - start)  # [B*L, C]
+            logits = buffer[: rows.shape[0] * (stop - start)].view(rows.shape[0], stop - start)  # [B*L, C]
             torch.mm(rows, matrix[start:stop].T, out=logits)
             if bias is not None:
                 logits += bias[start:stop]
             pooled[:, start:stop] = pooling(logits.view(batch, length, stop - start), masked_rows, activation)
+        self.idle.append(buffer)
         return pooled
+
+    def _taken(self, floats: int, like: Tensor) -> Tensor:
+        """An idle buffer if it fits, else a new one in its place."""
+        try:
+            buffer = self.idle.pop()
+        except IndexError:
+            buffer = torch.empty(0)
+        if buffer.numel() < floats or buffer.device != like.device or buffer.dtype != like.dtype:
+            buffer = torch.empty(max(BUFFER_FLOATS, floats), dtype=like.dtype, device=like.device)
+        return buffer

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from lexvl_anserini.encoders.checkpoints.filenames import TOKENIZER_FILES, has_tokenizer
+from lexvl_anserini.encoders.parts.long_texts import starts
 from lexvl_anserini.errors import CheckpointError, UsageError, reason_of
 from lexvl_anserini.vocabulary import Vocabulary
 
@@ -126,6 +129,63 @@ def columns_of_all(tokenizer: Any) -> TokenColumns:
     return columns_without(tokenizer, [tokenizer.pad_token_id, tokenizer.cls_token_id, tokenizer.sep_token_id])
 
 
+def is_fast(tokenizer: Any) -> bool:
+    """True for transformers' tokenizers that are written in Rust.
+
+    Their truncation and padding are a state that threads would share, so texts are truncated here instead.
+    """
+    return bool(getattr(tokenizer, "is_fast", False))
+
+
+def whole_encodings(tokenizer: Any, texts: Sequence[str]) -> Sequence[Any]:
+    """Whole texts as `tokenizers.Encoding` of a fast tokenizer, without special tokens."""
+    found: Sequence[Any] = tokenizer(
+        list(texts), add_special_tokens=False, return_attention_mask=False, return_token_type_ids=False, verbose=False
+    ).encodings
+    return found
+
+
+def readable(tokenizer: Any, texts: Sequence[str], tokens: int) -> list[str]:
+    """Of each text a start with the same first `tokens` tokens; whole texts where a tokenizer cuts their start."""
+    if tokenizer.truncation_side != "right":
+        return list(texts)
+    return starts(texts, tokens, partial(whole_encodings, tokenizer))
+
+
+def truncated(tokenizer: Any, ids: list[int], room: int) -> list[int]:
+    """The first `room` token ids, or the last ones where the tokenizer cuts the start of a text."""
+    return ids[:room] if tokenizer.truncation_side == "right" else ids[max(0, len(ids) - room) :]
+
+
+class TokenPlace(NamedTuple):
+    """A place in the order of a text's tokens: a special token, or all tokens of one part (0 or, of a pair, 1)."""
+
+    token: int
+    type: int
+    part: int | None
+
+
+def places(tokenizer: Any, parts: int) -> list[TokenPlace]:
+    """Where a tokenizer puts its special tokens in a text (1 part) or a pair (2 parts)."""
+    [token, *_] = tokenizer.all_special_tokens or ["a"]
+    one_token_each = whole_encodings(tokenizer, [token] * parts)
+    done = tokenizer.backend_tokenizer.post_process(*one_token_each, add_special_tokens=True)
+    order = count()
+    rows = zip(done.ids, done.type_ids, done.special_tokens_mask, strict=True)
+    return [TokenPlace(token, kind, None if special else next(order)) for token, kind, special in rows]
+
+
+def placed(order: Sequence[TokenPlace], parts: Sequence[list[int]]) -> tuple[list[int], list[int]]:
+    """Token ids and types of a text or a pair, with special tokens."""
+    ids: list[int] = []
+    types: list[int] = []
+    for place in order:
+        added = [place.token] if place.part is None else parts[place.part]
+        ids += added
+        types += [place.type] * len(added)
+    return ids, types
+
+
 @dataclass(frozen=True)
 class TextReader:
     """Tokenises texts.
@@ -152,23 +212,45 @@ class TextReader:
     def __post_init__(self) -> None:
         if self.padding not in ("none", "max_length"):
             raise UsageError(f"padding {self.padding!r} is not known; choose none or max_length")
-        least = 1 + (self.tokenizer.num_special_tokens_to_add() if self.specials else 0)
+        least = 1 + self.special_tokens
         if not least <= self.max_length <= (self.limit or self.max_length):
             most = f" and at most {self.limit}" if self.limit else ""
             raise UsageError(f"max_length {self.max_length}: this model reads at least {least}{most} tokens")
+        if is_fast(self.tokenizer):
+            whole_encodings(
+                self.tokenizer, [""]
+            )  # drops the truncation and padding of the folder now, before threads share it
 
     def __call__(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids per text, unpadded, truncated to `max_length`."""
         if not len(texts):
             return []
-        return self.tokenizer(
-            [self.prompt + text for text in texts],
-            truncation=True,
-            max_length=self.max_length,
-            add_special_tokens=self.specials,
-            return_attention_mask=False,
-            return_token_type_ids=False,
-        )["input_ids"]
+        texts = [self.prompt + text for text in texts]
+        if not is_fast(self.tokenizer):  # tokenizers in Python keep nothing from call to call
+            rows: list[list[int]] = self.tokenizer(
+                texts,
+                truncation=True,
+                max_length=self.max_length,
+                add_special_tokens=self.specials,
+                return_attention_mask=False,
+                return_token_type_ids=False,
+            )["input_ids"]
+            return rows
+        encodings = whole_encodings(self.tokenizer, readable(self.tokenizer, texts, self.max_length))
+        rows = [
+            truncated(self.tokenizer, encoding.ids, self.max_length - self.special_tokens) for encoding in encodings
+        ]
+        return [placed(self.places, [row])[0] for row in rows] if self.special_tokens else rows
+
+    @cached_property
+    def places(self) -> list[TokenPlace]:
+        """Where the special tokens go."""
+        return places(self.tokenizer, 1)
+
+    @property
+    def special_tokens(self) -> int:
+        """How many special tokens a text gets."""
+        return int(self.tokenizer.num_special_tokens_to_add()) if self.specials else 0
 
     @property
     def pad_id(self) -> int:
