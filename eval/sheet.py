@@ -99,7 +99,7 @@ def command(
     from lexvl_anserini.data.dataset import dataset_of
 
     if run_file is None:
-        opened = Index(index, about, about.counts["documents"])
+        opened = Index(index, about, about.counts.documents)
         model = load_encoder_of(about.encoder, checkpoint, None, device, vocabulary=about.vocabulary_digest)
         strips = strips_of_queries(dataset_of(about.corpus.ref.at(data_dir)), opened, model, queries or [], hits)
     else:

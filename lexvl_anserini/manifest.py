@@ -12,21 +12,26 @@ found): see `same_request` and `finished`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, BinaryIO, Generic, NamedTuple, TypeVar
+from typing import Any, BinaryIO, ClassVar, NamedTuple
 
 import orjson
 
 from lexvl_anserini.errors import ArtefactError
 from lexvl_anserini.files import atomic_write, json_bytes, read_json, sync_path, sync_to
+from lexvl_anserini.typed import Entry, Key, check
 
 # The file of a `Manifest`, and the file that holds the same while the shards are not complete.
 MANIFEST = "manifest.json"
 UNFINISHED = "unfinished.json"
+
+# A shard is a file in `docs/`, wherever the folder came from.
+SHARD_NAME = re.compile(r"docs/[^/\0]+")
 
 # Options that name the folder of a part of an encoder. The checkpoint's digest covers the content of that folder.
 PLACES = ("tokenizer", "backbone_config", "query_checkpoint", "backbone_checkpoint", "merges")
@@ -34,8 +39,6 @@ PLACES = ("tokenizer", "backbone_config", "query_checkpoint", "backbone_checkpoi
 # In an error message: characters of a value, and differing entries with their values.
 SHOWN = 160
 DETAILED = 4
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -60,21 +63,7 @@ class CorpusRef:
         return replace(self, data_dir=data_dir or self.data_dir)
 
 
-class Key(Generic[T]):
-    """A typed field of an entry: the value of the key of that name, or a default where it is absent or null."""
-
-    def __init__(self, default: T):
-        self.default = default
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.name = name
-
-    def __get__(self, entry: Mapping[str, Any], owner: type) -> T:
-        value: T | None = entry.get(self.name)
-        return self.default if value is None else value
-
-
-class EncoderRef(dict[str, Any]):
+class EncoderRef(Entry):
     """Which encoder: everything that is needed to load it again. An entry of a manifest.
 
     name               a row of `registry.ENCODERS`; of a run of several encoders, their names or "fusion"
@@ -83,7 +72,7 @@ class EncoderRef(dict[str, Any]):
     options            that it was loaded with
     """
 
-    name: Key[str] = Key("")
+    name: Key[str] = Key("", required=True)
     checkpoint: Key[str | None] = Key(None)
     checkpoint_digest: Key[str | None] = Key(None)
     options: Key[Mapping[str, Any]] = Key(MappingProxyType({}))
@@ -103,7 +92,16 @@ class CorpusPart(NamedTuple):
     documents: int
 
 
-class EncodedCorpus(dict[str, Any]):
+class PartEntry(Entry):
+    """A `CorpusPart` as a manifest stores it."""
+
+    id: Key[int] = Key(0, required=True)
+    num: Key[int] = Key(1, required=True)
+    first: Key[int] = Key(0, required=True)
+    documents: Key[int] = Key(0, required=True)
+
+
+class EncodedCorpus(Entry):
     """Which documents were encoded. An entry of a manifest.
 
     name, split, data_dir, escape_ids, direction   the dataset, see `CorpusRef`
@@ -114,13 +112,16 @@ class EncodedCorpus(dict[str, Any]):
     deleted                                        documents that were deleted from the index since it was built
     """
 
-    name: Key[str] = Key("")
+    name: Key[str] = Key("", required=True)
+    split: Key[str | None] = Key(None)
+    data_dir: Key[str | None] = Key(None)
     escape_ids: Key[bool] = Key(False)
     direction: Key[str | None] = Key(None)
     documents: Key[int] = Key(0)
     digest: Key[str] = Key("")
     contents: Key[str | None] = Key(None)
     deleted: Key[int] = Key(0)
+    inside = MappingProxyType({"part": PartEntry})
 
     @property
     def ref(self) -> CorpusRef:
@@ -131,10 +132,14 @@ class EncodedCorpus(dict[str, Any]):
     @property
     def part(self) -> CorpusPart | None:
         """The part that the shards hold; None for the whole corpus."""
-        return CorpusPart(**self["part"]) if self.get("part") else None
+        return CorpusPart(*(self["part"][name] for name in CorpusPart._fields)) if self.get("part") else None
 
 
-class Counts(dict[str, int]):
+# All corpora of which one was merged.
+EncodedCorpus.inside = MappingProxyType({"part": PartEntry, "parts": list[EncodedCorpus]})
+
+
+class Counts(Entry):
     """What shards, an index or a run hold. An entry of a manifest; a count that does not apply is absent there.
 
     documents            with a vector or a text
@@ -156,6 +161,54 @@ class Counts(dict[str, int]):
     max_impact: Key[int | None] = Key(None)
     topics: Key[int] = Key(0)
     topics_without_hits: Key[int] = Key(0)
+    lines: Key[int] = Key(0)
+
+
+class ShardRecord(Entry):
+    """One shard in a manifest; its name is a path inside the folder."""
+
+    name: Key[str] = Key("", required=True)
+    documents: Key[int] = Key(0, required=True)
+    empty: Key[int] = Key(0)
+    postings: Key[int] = Key(0)
+    clipped: Key[int] = Key(0)
+    dropped: Key[int] = Key(0)
+    skipped: Key[int] = Key(0)
+    max_impact: Key[int] = Key(0)
+    bytes: Key[int] = Key(0, required=True)
+    sha256: Key[str] = Key("", required=True)
+
+
+class SideEntry(Entry):
+    """One side of a quantiser in a manifest, see `quantise.SideQuantiser`."""
+
+    scheme: Key[str] = Key("", required=True)
+    bits: Key[int | None] = Key(None)
+    scale: Key[float | None] = Key(None)
+    percentile: Key[float] = Key(100.0)
+
+
+class QuantiserEntry(Entry):
+    """A quantiser in a manifest; without keys where vectors are no impacts."""
+
+    inside = MappingProxyType({"document": SideEntry, "query": SideEntry})
+
+
+class VocabularyEntry(Entry):
+    """A vocabulary in a manifest; without keys where dimensions are no terms."""
+
+    size: Key[int] = Key(0)
+    digest: Key[str] = Key("")
+
+
+class LayoutEntry(Entry):
+    """How shards are stored, see `shards.layout.Layout`."""
+
+    shard_format: Key[str] = Key("jsonl")
+    shard_size: Key[int] = Key(0)
+    compress: Key[bool] = Key(False)
+    contents: Key[bool] = Key(False)
+    metadata: Key[bool] = Key(False)
 
 
 @dataclass(frozen=True)
@@ -183,6 +236,12 @@ class Manifest:
     shards: tuple[Mapping[str, Any], ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
     format: str = "lexvl/1"
+    inside: ClassVar[Mapping[str, Any]] = {
+        "quantiser": QuantiserEntry,
+        "vocabulary": VocabularyEntry,
+        "layout": LayoutEntry,
+        "shards": list[ShardRecord],
+    }
 
     def __post_init__(self) -> None:
         _type_entries(self)
@@ -193,10 +252,10 @@ class Manifest:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], where: str = "manifest") -> Manifest:
-        """Checks the fields and the format.
+        """Checks the fields, their types and the format.
 
         Raises:
-            ArtefactError: a field is missing or unknown, or the format is not `lexvl/1`.
+            ArtefactError: a field is missing, unknown or of another type, or the format is not `lexvl/1`.
         """
         known = {f.name for f in fields(cls)}
         missing = {"kind", "encoder", "corpus", "counts", "format"} - set(data)
@@ -206,6 +265,10 @@ class Manifest:
                 f"{where}: not a manifest of this version (missing {sorted(missing)}, unknown {sorted(unknown)}, "
                 f"format {data.get('format')!r}, expected 'lexvl/1'); encode again"
             )
+        check(data, cls, where, "encode and index again")
+        for name in (shard["name"] for shard in data.get("shards", ())):
+            if not SHARD_NAME.fullmatch(name):
+                raise ArtefactError(f"{where}: shard {name[:80]!r}, expected docs/ and a file's name; encode again")
         return cls(**{**data, "shards": tuple(data.get("shards", ()))})
 
     @property
@@ -284,6 +347,7 @@ class RunManifest:
     efficiency: Mapping[str, float] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     format: str = "lexvl-run/1"
+    inside: ClassVar[Mapping[str, Any]] = {"quantiser": QuantiserEntry}
 
     def __post_init__(self) -> None:
         _type_entries(self)
@@ -305,6 +369,7 @@ class RunManifest:
                 f"{where}: not a run's manifest of this version (missing {sorted(known - set(data))}, unknown "
                 f"{sorted(set(data) - known)}, format {data.get('format')!r}, expected 'lexvl-run/1'); search again"
             )
+        check(data, cls, where, "make the run again")
         return cls(**data)
 
     @property

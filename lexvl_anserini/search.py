@@ -259,7 +259,7 @@ def command(
     path, manifest_file = Path(queries.index), Path(encoder.manifest) if encoder.manifest else None
     about = index_manifest(path, manifest_file)
     search = IndexSearch(
-        Index(path, about, about.counts["documents"]),
+        Index(path, about, about.counts.documents),
         EncoderChanges(encoder.checkpoint, encoder.tokenizer, settings, encoder.device),
         refinement,
         refined.note(),
@@ -299,8 +299,8 @@ def search_topics(
             return search.write(source, wanted, target, progress)
 
     written = ensure_run(target, wanted, overwrite, write)
-    if without := written.counts["topics_without_hits"]:
-        log.warning("%d of %d topics have no hit: no line in the run", without, written.counts["topics"])
+    if without := written.counts.topics_without_hits:
+        log.warning("%d of %d topics have no hit: no line in the run", without, written.counts.topics)
     return {"run": str(target), **written.counts}
 
 
@@ -311,9 +311,9 @@ def plan(wanted: RunManifest, index: Index, target: Path) -> dict[str, Any]:
         "index": str(index.path),
         "kind": index.manifest.kind,
         "documents": index.documents,
-        "encoder": wanted.encoder["name"],
+        "encoder": wanted.encoder.name,
         "checkpoint": wanted.encoder.get("checkpoint"),
-        "options": wanted.encoder["options"],
+        "options": wanted.encoder.options,
         "asked": wanted.topics,
         "hits": wanted.hits,
         "remove_query": wanted.remove_query,

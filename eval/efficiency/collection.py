@@ -101,7 +101,7 @@ def write(
         found = given or pooled_queries(where, query_count, query_terms, seed)
     target = Path(folder) / f"queries-{where.name}.jsonl"
     write_queries(found, target)
-    return {"shards": str(where), "queries": str(target), "documents": manifest.counts["documents"]}
+    return {"shards": str(where), "queries": str(target), "documents": manifest.counts.documents}
 
 
 def pooled_queries(shards: Path, count: int, terms: int, seed: int) -> list[ImpactQuery]:

@@ -107,8 +107,8 @@ def measure_overhead(options: Options) -> Report:
         manifest = write_impacts(dataset, model, Path(folder) / "impacts")
         wall_s = time.perf_counter() - started
     figures = {
-        "documents": manifest.counts["documents"],
-        "postings_per_document": round(manifest.counts["postings"] / documents, 1),
+        "documents": manifest.counts.documents,
+        "postings_per_document": round(manifest.counts.postings / documents, 1),
         "documents_per_s": round(documents / wall_s, 1),
         "wall_s": round(wall_s, 2),
         "forward_s": round(forward_s, 2),

@@ -129,7 +129,7 @@ def search_ours(index: str, queries: str) -> Ready:
             lists = list(engine.search(encoded, hits, threads))
         return {**watch.seconds(), "digest": digest([(d.doc_id, d.score) for d in found] for found in lists)}
 
-    return Ready({"documents": manifest.counts["documents"]}, answer)
+    return Ready({"documents": manifest.counts.documents}, answer)
 
 
 # --- stock Pyserini -------------------------------------------------------------------------------------------------

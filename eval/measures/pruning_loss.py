@@ -66,7 +66,7 @@ class OpenIndex:
         from lexvl_anserini.engines.opening import open_impact_index
 
         built = build_index(shards, folder)
-        self.postings = built.manifest.counts["postings"]
+        self.postings = built.manifest.counts.postings
         self.engine = open_impact_index(folder, built.manifest)
         self.vector_of = vector_of
 

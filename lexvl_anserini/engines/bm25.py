@@ -55,7 +55,7 @@ class BM25Engine(Engine):
             stored = java_class("java.lang.Class").forName("org.apache.lucene.document.Document")
             self.json.configOverride(stored).setIsIgnoredType(java_class("java.lang.Boolean")("true"))
         counts = read_report(index) or manifest.counts
-        expected = counts["documents"] - counts.get("empty", 0)
+        expected = counts.documents - counts.empty
         if documents != expected:
             self.searcher.close()
             raise ArtefactError(f"{index}: {documents} documents, the manifest says {expected} with text; index again")

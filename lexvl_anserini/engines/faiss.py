@@ -146,7 +146,7 @@ class FaissEngine(VectorSearch, Engine):
             doc_ids = (index / IDS_FILE).read_text(encoding="utf-8").split("\n")[:-1]
         except (OSError, RuntimeError) as error:
             raise ArtefactError(f"{index}: cannot be opened as a FAISS index ({str(error).splitlines()[0]})") from error
-        expected = manifest.counts["documents"]
+        expected = manifest.counts.documents
         if not len(store) == len(doc_ids) == expected:
             raise ArtefactError(
                 f"{index}: {len(store)} vectors and {len(doc_ids)} ids, the manifest says {expected} "
@@ -198,7 +198,7 @@ class FaissEngine(VectorSearch, Engine):
         name = options.layout
         layout_named(name)
         faiss.omp_set_num_threads(threads)
-        count = manifest.counts["documents"]
+        count = manifest.counts.documents
         store: Store | None = None
         seen = SeenIds()
         documents = 0
@@ -229,7 +229,7 @@ class FaissEngine(VectorSearch, Engine):
 
 def sample(shards: Path, manifest: Manifest, size: int) -> np.ndarray:
     """At most `size` vectors of all shards, the same every time; float32 [n, D]."""
-    chosen = training_sample(manifest.counts["documents"], size)
+    chosen = training_sample(manifest.counts.documents, size)
     pieces, start = [], 0
     for batch in read_vectors(shards, manifest):
         inside = chosen[(chosen >= start) & (chosen < start + len(batch.vectors))] - start

@@ -14,14 +14,50 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from lexvl_anserini.errors import ArtefactError
 from lexvl_anserini.files import new_folder, read_json, write_json
 from lexvl_anserini.manifest import MANIFEST, Manifest
+from lexvl_anserini.typed import Entry, Key, check
 from lexvl_anserini.vocabulary import VOCABULARY
 
 REPORT = "index.json"
+
+
+class SourceEntry(Entry):
+    """An encoded corpus that an index was built from."""
+
+    corpus: Key[str] = Key("", required=True)
+    documents: Key[int] = Key(0, required=True)
+    shards: Key[str] = Key("", required=True)
+
+
+class StoredEntry(Entry):
+    """How a FAISS index stores its vectors, see `faiss_layouts`; its other keys are parameters."""
+
+    layout: Key[str] = Key("", required=True)
+
+
+class IndexReport(Entry):
+    """The types of index.json; an engine's own keys are in `Engine.build`."""
+
+    engine: Key[str] = Key("lucene")
+    lucene: Key[str] = Key("")
+    documents: Key[int] = Key(0)
+    empty: Key[int] = Key(0)
+    postings: Key[int] = Key(0)
+    impacts: Key[int] = Key(0)
+    max_impact: Key[int] = Key(0)
+    dimensions: Key[int] = Key(0)
+    bytes: Key[int] = Key(0)
+    changed: Key[bool] = Key(False)
+    digest: Key[str] = Key("")
+    fields: Key[Mapping[str, str]] = Key(MappingProxyType({}))
+    options: Key[Mapping[str, bool]] = Key(MappingProxyType({}))
+    changes: Key[list[str]] = Key([])
+    inside = MappingProxyType({"sources": list[SourceEntry], "faiss": StoredEntry})
 
 
 @contextmanager
@@ -65,10 +101,18 @@ def write_report(index: Path, report: Mapping[str, Any]) -> None:
     write_json(index / REPORT, report)
 
 
-def read_report(index: Path) -> dict[str, Any]:
-    """The content of index.json; empty for an index that another program built."""
+def read_report(index: Path) -> IndexReport:
+    """The content of index.json; empty for an index that another program built.
+
+    Raises:
+        ArtefactError: it is damaged, or a value has another type than `IndexReport` says.
+    """
     path = index / REPORT
-    return read_json(path, "report of the index") if path.exists() else {}
+    if not path.exists():
+        return IndexReport()
+    report = read_json(path, "report of the index")
+    check(report, IndexReport, str(path), "build the index again")
+    return IndexReport(report)
 
 
 def is_index(folder: Path) -> bool:

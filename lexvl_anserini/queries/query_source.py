@@ -7,13 +7,15 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from lexvl_anserini.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.files import file_sha256, read_json
-from lexvl_anserini.manifest import CorpusRef, Manifest, manifest_path
+from lexvl_anserini.manifest import CorpusRef, Manifest, QuantiserEntry, VocabularyEntry, manifest_path
 from lexvl_anserini.queries.clauses import Clause, Query, terms_of
 from lexvl_anserini.records import SCORE_LIMIT, ImpactQuery, Topic
+from lexvl_anserini.typed import Entry, Key, check
 from lexvl_anserini.vocabulary import VOCABULARY
 
 if TYPE_CHECKING:
@@ -22,6 +24,21 @@ if TYPE_CHECKING:
 
 # The id of a query that the user types.
 TYPED = "query"
+
+
+class Origin(Entry):
+    """Where encoded topics came from; `TopicSource.to_json` in their manifest."""
+
+    dataset: Key[str] = Key("")
+    split: Key[str] = Key("")
+    data_dir: Key[str | None] = Key(None)
+    remove_query: Key[bool] = Key(False)
+
+
+class OfQueries(Entry):
+    """The manifest beside encoded topics."""
+
+    inside = MappingProxyType({"topics": Origin, "vocabulary": VocabularyEntry, "quantiser": QuantiserEntry})
 
 
 @dataclass(frozen=True)
@@ -109,17 +126,14 @@ def topic_source(
         escape_ids, direction = manifest.corpus.escape_ids, manifest.corpus.direction
         stream: Callable[[], Iterator[Query]] = partial(read_topics, path, escape_ids)
         judged: CorpusRef | None = None
-        origin: dict[str, Any] = {}
+        origin = Origin()
         encoded = _holds_vectors(path)
         if encoded:
             stream = partial(read_queries, path, index, manifest, vocabulary)
-            beside = manifest_path(path)
-            origin = read_json(beside, "manifest of the queries").get("topics") or {} if beside.is_file() else {}
-        if origin:
-            folder = data_dir or origin["data_dir"]
-            judged = CorpusRef(origin["dataset"], origin["split"] or None, folder, escape_ids, direction)
-        rule = bool(origin.get("remove_query"))
-        return TopicSource(stream, path.name, judged, rule, file_sha256(path), encoded)
+            origin = Origin(_manifest_beside(path).get("topics") or {})
+        if origin.dataset:
+            judged = CorpusRef(origin.dataset, origin.split or None, data_dir or origin.data_dir, escape_ids, direction)
+        return TopicSource(stream, path.name, judged, origin.remove_query, file_sha256(path), encoded)
     ref = manifest.corpus.ref.at(data_dir)
     return TopicSource.of(dataset_of(replace(ref, name=topics, split=None) if topics else ref))
 
@@ -234,19 +248,30 @@ def _query(row: dict[str, Any], where: str) -> ImpactQuery:
     return ImpactQuery(query_id, vector)
 
 
+def _manifest_beside(path: Path) -> dict[str, Any]:
+    """The manifest that `encode --topics` writes beside encoded queries; empty where there is none.
+
+    Raises:
+        ArtefactError: it is damaged, or a value has another type.
+    """
+    beside = manifest_path(path)
+    if not beside.is_file():
+        return {}
+    found = read_json(beside, "manifest of the queries")
+    check(found, OfQueries, str(beside), "encode the topics again")
+    return found
+
+
 def _compare_manifest(path: Path, index: Path, manifest: Manifest) -> None:
     """Compares the manifest beside encoded queries, if there is one, with the index's.
 
     Raises:
         ArtefactError: the vocabulary or the quantiser differs.
     """
-    beside = manifest_path(path)
-    if not beside.is_file():
-        return
-    theirs = read_json(beside, "manifest of the queries")
+    theirs = _manifest_beside(path)
     # Only the query side of the quantiser decides what a query looks like; the document side may not be calibrated.
     for part, key in (("vocabulary", "digest"), ("quantiser", "query")):
-        found, expected = theirs.get(part, {}).get(key), getattr(manifest, part).get(key)
+        found, expected = (theirs.get(part) or {}).get(key), getattr(manifest, part).get(key)
         if found and found != expected:
             raise ArtefactError(
                 f"{path}: encoded with {part} {str(found)[:60]}, {index} was built with {str(expected)[:60]}; encode "

@@ -71,7 +71,7 @@ def check_index(index: Path, shards: Sequence[Path], opened: Open, progress: Pro
                 f"{index}: documents of it were deleted or replaced; name all {len(noted)} folders of shards that it "
                 "holds, the last of which decide"
             )
-    compared = {"index": str(index), "documents": manifest.counts["documents"], "postings": manifest.counts["postings"]}
+    compared = {"index": str(index), "documents": manifest.counts.documents, "postings": manifest.counts.postings}
     if not problems:
         compared |= _check_documents(index, manifest, sources, problems, opened, progress)
     if problems:
@@ -155,7 +155,7 @@ def _check_documents(
     if missing and not changed:
         problems.append(f"{missing} documents of the shards are not in the index, the first is {first!r}")
     whole = {entry["shards"] for entry in sources_of(index, manifest)} <= {source_digest(of) for _, of in sources}
-    if whole and seen != manifest.counts["documents"]:
+    if whole and seen != manifest.counts.documents:
         problems.append(f"{manifest.counts['documents']} documents in the index, {seen} of them in the shards")
     engine = opened(index, manifest)
     try:

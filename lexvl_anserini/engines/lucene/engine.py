@@ -50,8 +50,8 @@ class LuceneEngine(ImpactEngine, ChangingEngine):
         self.searcher = java_class("org.apache.lucene.search.IndexSearcher")(as_reader(self.reader))
         self.searcher.setSimilarity(field_similarity())
         report = read_report(index)
-        self.fields: dict[str, str] = report.get("fields", {})
-        self.batches = BatchSearcher(self.reader, self.documents, self.manifest.counts.get("max_impact"))
+        self.fields = report.fields
+        self.batches = BatchSearcher(self.reader, self.documents, self.manifest.counts.max_impact)
         sort_field = java_class("org.apache.lucene.search.SortField")
         by_id = sort_field(ID, java_class("org.apache.lucene.search.SortField$Type").STRING_VAL)
         self.order = java_class("org.apache.lucene.search.Sort")(sort_field.FIELD_SCORE, by_id)
@@ -105,7 +105,7 @@ class LuceneEngine(ImpactEngine, ChangingEngine):
     @staticmethod
     def stored_options(report: Mapping[str, Any]) -> Mapping[str, Any]:
         """The options in index.json; empty in one of an older version."""
-        stored: Mapping[str, Any] = report.get("options", {})
+        stored: Mapping[str, Any] = report.get("options") or {}
         return stored
 
     source_manifest = staticmethod(source_manifest)
@@ -121,7 +121,7 @@ class LuceneEngine(ImpactEngine, ChangingEngine):
     @staticmethod
     def stored_texts(index: Path, doc_ids: Iterable[str]) -> dict[str, str] | None:
         """The texts of documents, if the index was built with `store_text`."""
-        stored = read_report(index).get("options", {}).get("store_text")
+        stored = read_report(index).options.get("store_text")
         return postings.stored_texts(index, doc_ids) if stored else None
 
     def search(self, queries: Iterable[ImpactQuery], hits: int, threads: int = 1) -> Iterator[list[ScoredDoc]]:

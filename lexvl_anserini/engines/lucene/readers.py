@@ -46,7 +46,7 @@ def open_verified(index: Path, manifest: Manifest) -> tuple[Any, Manifest]:
     if now is not None and _digests(manifest) <= _digests(now):
         manifest = now
     found = int(reader.maxDoc())
-    documents, empty = manifest.counts["documents"], manifest.counts.get("empty", 0)
+    documents, empty = manifest.counts.documents, manifest.counts.get("empty", 0)
     # Stock Anserini skips documents without terms; they cannot be hits.
     if found == documents or now is None and found == documents - empty:
         return reader, manifest

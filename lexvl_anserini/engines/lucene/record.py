@@ -39,8 +39,8 @@ def read_impact_manifest(folder: Path) -> Manifest:
     manifest = read_manifest(folder)
     if manifest.kind != "impact":
         raise UsageError(f"{folder}: {manifest.kind}; only impact indexes are merged and changed; build it again")
-    if is_index(folder) and "options" not in read_report(folder):
-        raise ArtefactError(f"{folder}: an index of an older version; build it again")
+    if is_index(folder) and set(read_report(folder).options) != set(IndexOptions().to_json()):
+        raise ArtefactError(f"{folder}: an index of an older version, or with a damaged index.json; build it again")
     return manifest
 
 
@@ -60,8 +60,7 @@ def sources_of(folder: Path, manifest: Manifest) -> list[Mapping[str, Any]]:
     """The encoded corpora that an index was built from, or that shards hold."""
     if is_index(folder) and (noted := read_report(folder).get("sources")):
         return list(noted)
-    corpus = str(manifest.corpus["name"])
-    return [{"corpus": corpus, "documents": manifest.counts["documents"], "shards": source_digest(manifest)}]
+    return [{"corpus": manifest.corpus.name, "documents": manifest.counts.documents, "shards": source_digest(manifest)}]
 
 
 def write_record(

@@ -98,21 +98,21 @@ def append(
             if new := _new(index, sources, replacing):
                 return _append(index, new, _replacement(sources) if replacing else None, threads, progress)
     before = read_impact_manifest(index)
-    hint = "; --replace brings back what was deleted of them" if read_report(index)["changed"] and not replacing else ""
+    hint = "; --replace brings back what was deleted of them" if read_report(index).changed and not replacing else ""
     log.info("%s: holds these documents already, nothing to do%s", index, hint)
-    return Index(index, before, before.counts["documents"])
+    return Index(index, before, before.counts.documents)
 
 
 def _append(index: Path, new: Sequence[Path], replacing: str | None, threads: int, progress: Progress) -> Index:
     """Adds the documents of folders of which the index lacks some; `replacing` is the request if they may replace."""
     with changed_index(index) as part:
         before, report = read_impact_manifest(part), read_report(part)
-        options = IndexOptions(**report["options"])
+        options = IndexOptions(**report.options)
         manifests = [source_manifest(source) for source in new]
         again, noted = _digests(new), sources_of(part, before)
         unknown = [n for n, source in enumerate(new) if not _digests([source]) <= {e["shards"] for e in noted}]
         after = combined([before, *(manifests[n] for n in unknown)], [index, *(new[n] for n in unknown)])
-        fields = report["fields"]
+        fields = dict(report.fields)
         created = creator([index, *filter(is_index, new)])
         with java_errors(f"{index}: cannot be written"):
             with _updater(index, part, created) as updater:
@@ -127,13 +127,13 @@ def _append(index: Path, new: Sequence[Path], replacing: str | None, threads: in
                 updater.finish(False)
             refuse_duplicates(part)
             held = count_index(part)
-            gone = after.counts["documents"] - held["documents"]
+            gone = after.counts.documents - held["documents"]
             if not replacing:
                 expect_counts(f"{index} after appending", held, after.counts)
             entries = [entry for source, of in zip(new, manifests, strict=True) for entry in sources_of(source, of)]
-            changed = report["changed"] or bool(replacing) and gone > 0
+            changed = report.changed or bool(replacing) and gone > 0
             after = _recounted(after, held, part, gone) if changed else after
-            found = {**held, "max_impact": after.counts["max_impact"], "fields": fields}
+            found = {**held, "max_impact": after.counts.max_impact, "fields": fields}
             # In the order of appending: of two documents with one id, the last one is in the index.
             kept = [entry for entry in noted if entry["shards"] not in again]
             changes = [*report.get(CHANGES, ()), *([replacing] if replacing and changed else ())]
@@ -158,7 +158,7 @@ def delete(index: Path, doc_ids: Iterable[str]) -> Index:
                 return _delete(index, present, request)
     before = read_impact_manifest(index)
     log.info("%s: these documents are deleted already, nothing to do", index)
-    return Index(index, before, before.counts["documents"])
+    return Index(index, before, before.counts.documents)
 
 
 def _delete(index: Path, doc_ids: Sequence[str], request: str) -> Index:
@@ -171,13 +171,13 @@ def _delete(index: Path, doc_ids: Sequence[str], request: str) -> Index:
             updater.finish(False)
         held = count_index(part)
         gone = len(doc_ids)
-        expect_counts(f"{index} after deleting", held, {"documents": before.counts["documents"] - gone})
+        expect_counts(f"{index} after deleting", held, {"documents": before.counts.documents - gone})
         if not held["documents"]:
             raise ArtefactError(f"{index}: no document would be left; remove the folder instead")
         after = _recounted(before, held, part, gone)
-        found = {**held, "max_impact": after.counts["max_impact"], "fields": report["fields"]}
+        found = {**held, "max_impact": after.counts.max_impact, "fields": report.fields}
         changes = list(dict.fromkeys([*report.get(CHANGES, ()), request]))
-        write_record(part, after, found, IndexOptions(**report["options"]), sources_of(part, before), True, changes)
+        write_record(part, after, found, IndexOptions(**report.options), sources_of(part, before), True, changes)
         write_json(part / MANIFEST, after.to_json())
     return Index(index, after, held["documents"])
 
@@ -214,13 +214,13 @@ def _as_index(
     """
     if is_index(source):
         report = read_report(source)
-        if report["options"] != options.to_json():
+        if report.options != options.to_json():
             raise ArtefactError(
                 f"{source}: built with {report['options']}, expected {options.to_json()}; build it again"
             )
         with newer_refused(source):
-            yield source, report["fields"]
-        progress(manifest.counts["documents"])
+            yield source, report.fields
+        progress(manifest.counts.documents)
         return
     folder = part / INCOMING
     folder.mkdir()
@@ -247,7 +247,7 @@ def _joined(fields: Mapping[str, str], more: Mapping[str, str], source: Path) ->
 def _new(index: Path, sources: Sequence[Path], replacing: bool) -> list[Path]:
     """The sources that the index does not hold yet, or no longer holds completely."""
     report = read_report(index)
-    if replacing and report["changed"]:
+    if replacing and report.changed:
         return [] if report.get(CHANGES, ())[-1:] == [_replacement(sources)] else list(sources)
     there = _digests([index])
     return [source for source in sources if not _digests([source]) <= there]
