@@ -304,6 +304,19 @@ def test_of_a_plain_and_a_packed_file_the_packed_one_is_named(tmp_path, caplog):
     ]
 
 
+def test_numbers_that_json_does_not_have(tmp_path):
+    """NaN, which some tools write, is null; an integer of any size is kept where Python reads it."""
+    path = tmp_path / "corpus.jsonl"
+    path.write_text('{"_id": "a", "text": "", "x": NaN, "y": [-Infinity], "z": 1}\n')
+    assert [d.metadata for d in read_corpus(path)] == [{"x": None, "y": [None], "z": 1}]
+    path.write_text('{"_id": "a", "text": "", "x": ' + "[" * 5000)
+    with pytest.raises(DataError, match=r"corpus.jsonl line 1: malformed JSON \(.*\)"):
+        list(read_corpus(path))
+    path.write_text('{"_id": "a", "text": "\\ud83d", "x": ' + "9" * 5000 + "}")
+    with pytest.raises(DataError, match="line 1: malformed JSON .*4300 digits"):
+        list(read_corpus(path))
+
+
 # --- check_corpus ---------------------------------------------------------------------------------------------------
 
 

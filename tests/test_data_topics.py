@@ -81,6 +81,7 @@ def test_qrels_in_each_layout(tmp_path, name, content):
         ("q1\td1\t1\nq1\td2\n", r"q\.tsv line 2: 2 columns, expected 3 \(query-id, corpus-id, score\) or TREC's 4"),
         ("q1\td1\t1\nq1\td2\tyes\n", r"q\.tsv line 2: relevance 'yes' is not an integer"),
         ("q1\td1\t0.5\n", r"q\.tsv line 1: relevance '0\.5' is not an integer"),
+        (f"q1\td1\t{'9' * 5000}\n", r"q\.tsv line 1: relevance '9+\.\.\. is not an integer of at most 9 digits"),
         ("q1\ta b\t1\n", r"q\.tsv line 1: white space in id 'a b'"),
         ("query-id\tcorpus-id\tscore\n", r"q\.tsv: no judgement in it"),
         ("", r"q\.tsv: no judgement in it"),
@@ -134,3 +135,13 @@ def test_ids_that_are_fine_stay_as_they_are():
 def test_ids_no_run_can_hold(raw, message):
     with pytest.raises(DataError, match=message):
         checked_id(raw, "here")
+
+
+def test_ids_that_no_index_holds():
+    """Lucene's limit is 32,766 bytes of UTF-8, also after escaping."""
+    assert len(checked_id("é" * 16_383, "here")) == 16_383
+    for raw, escape in (("x" * 32_767, False), ("é" * 16_384, False), (" " + "%" * 11_000, True)):
+        with pytest.raises(DataError, match=r"here: id .{82,85} has [\d,]+ bytes, an index holds 32,766; shorten it"):
+            checked_id(raw, "here", escape)
+    with pytest.raises(DataError, match="here: id of many digits is not a string"):
+        checked_id(10**5000, "here")

@@ -17,7 +17,17 @@ from lexvl_anserini.data.ids import SeenIds
 from lexvl_anserini.errors import ArtefactError
 from lexvl_anserini.files import file_sha256, write_json
 from lexvl_anserini.manifest import Manifest
-from lexvl_anserini.shards.reading import check_distinct, read_impacts, read_texts, read_vectors, read_vocabulary
+from lexvl_anserini.shards.reading import (
+    check_distinct,
+    read_ids,
+    read_impacts,
+    read_metadata,
+    read_shard,
+    read_texts,
+    read_vectors,
+    read_vocabulary,
+    shard_pieces,
+)
 from lexvl_anserini.vocabulary import Vocabulary
 
 Vector = Mapping[str, Any]
@@ -213,6 +223,59 @@ def test_malformed_parquet(tmp_path: Path, terms: Any, impacts: Any, message: st
     manifest = publish_shards(tmp_path, "impact", [{"name": "docs/shard-00000.parquet", "documents": 1}], vocabulary)
     with pytest.raises(ArtefactError, match=message):
         list(read_impacts(tmp_path, manifest, vocabulary))
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz", "parquet"])
+def test_a_damaged_shard_is_one_line_wherever_it_is_damaged(tmp_path: Path, suffix: str) -> None:
+    """Whoever reads a shard, without a look at its checksum, gets its documents or one line with its name."""
+    manifest = write_shards(tmp_path, [(f"d{n}", {"a": n + 1}) for n in range(40)], suffix=suffix)
+    vocabulary = read_vocabulary(tmp_path, manifest)
+    path = tmp_path / manifest.shards[0]["name"]
+    whole = path.read_bytes()
+    damaged = [whole[:size] for size in range(0, len(whole), 37)]
+    damaged += [whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :] for at in range(0, len(whole), 7)]
+    failed = 0
+    for data in damaged:
+        path.write_bytes(data)
+        for reader in (read_shard(path, vocabulary), read_ids(tmp_path, manifest), read_metadata(path)):
+            try:
+                list(reader)
+            except ArtefactError as error:
+                failed += 1
+                assert str(error).startswith(str(path)) and "\n" not in str(error)
+    assert failed > len(damaged)
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        ({"id": [7]}, "column id holds int64; encode again"),
+        ({"id": pa.array([None], pa.string())}, "a row lacks its id"),
+        ({"id": ["x" * 40_000]}, "document id 'xxx.*of at most 32,766 bytes"),
+        ({"term": [[None]]}, "column term holds list<.*null>"),
+        ({"term": ["a"]}, "column term holds string"),
+        ({"impact": pa.array([[None]], pa.list_(pa.uint32()))}, "a row lacks its impact"),
+        ({"metadata": ["{"]}, "row 0: not valid JSON|metadata"),
+        ({"metadata": [7]}, "metadata is a int, expected an object"),
+        ({"metadata": [[7]]}, "metadata is a list, expected an object"),
+    ],
+)
+def test_columns_of_other_types(tmp_path: Path, column: dict[str, Any], message: str) -> None:
+    manifest = write_shards(tmp_path, [("d1", {"a": 1})], suffix="parquet")
+    path = tmp_path / manifest.shards[0]["name"]
+    columns = {"id": ["d1"], "term": pa.array([[0]], pa.list_(pa.uint32())), "impact": [[1]], **column}
+    pq.write_table(pa.table(columns), path)
+    with pytest.raises(ArtefactError, match=message) as caught:
+        list(read_metadata(path)), list(shard_pieces(path)), list(read_shard(path, Vocabulary(["a"])))
+    assert str(caught.value).startswith(str(path))
+
+
+def test_a_map_is_metadata(tmp_path: Path) -> None:
+    manifest = write_shards(tmp_path, [("d1", {"a": 1})], suffix="parquet")
+    path = tmp_path / manifest.shards[0]["name"]
+    maps = pa.array([[("year", 7)]], pa.map_(pa.string(), pa.int64()))
+    pq.write_table(pq.read_table(path).append_column("metadata", maps), path)
+    assert list(read_metadata(path)) == [{"year": 7}]
 
 
 def test_vectors_of_different_length_or_not_finite(tmp_path: Path) -> None:

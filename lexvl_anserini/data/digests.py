@@ -71,7 +71,7 @@ class FileDigests:
                 digest = self._read(source)
                 if now - state.changed_ns > RACY_NS and state_of(source.path) == state:
                     self._new[key] = digest + _check(key, digest)
-        except (OSError, DataError):
+        except (OSError, RuntimeError, DataError):  # a RuntimeError for the home of an unknown user
             return None
         if digest is None:
             return None

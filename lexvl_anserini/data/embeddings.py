@@ -21,6 +21,7 @@ from lexvl_anserini.data.dataset import Dataset, checked_direction
 from lexvl_anserini.data.file_state import FileState, state_of
 from lexvl_anserini.data.ids import checked_id, unescape_id
 from lexvl_anserini.data.karpathy import CaptionedImage
+from lexvl_anserini.data.parquet import Failure, any_type, parquet_errors, read_batches
 from lexvl_anserini.data.views import VIEWS
 from lexvl_anserini.errors import DataError, UsageError
 from lexvl_anserini.manifest import CorpusRef
@@ -223,17 +224,9 @@ def _read_table(path: Path, state: FileState) -> EmbeddingTable:
         DataError: not parquet, without the two columns, ids that repeat, vectors of unequal length or not finite.
     """
     import numpy as np
-    import pyarrow as pa
-    from pyarrow import parquet
 
-    try:
-        with parquet.ParquetFile(path) as file:
-            names = file.schema_arrow.names
-            if missing := [column for column in ("id", "emb") if column not in names]:
-                raise DataError(f"{path}: no column {' and '.join(missing)}; columns there: {', '.join(names)}")
-            parts = [_rows(path, batch) for batch in file.iter_batches(columns=["id", "emb"])]
-    except pa.ArrowException as problem:
-        raise DataError(f"{path}: not readable as parquet ({problem}); fetch the file again") from problem
+    with parquet_errors(path, Failure()):
+        parts = [_rows(path, batch) for batch in read_batches(path, {"id": any_type, "emb": any_type})]
     ids = [row_id for part, _ in parts for row_id in part]
     if not ids:
         raise DataError(f"{path}: no row in it")

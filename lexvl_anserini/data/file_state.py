@@ -32,8 +32,8 @@ def state_of(path: Path) -> FileState:
     """
     try:
         found = path.stat()
-    except OSError as problem:
-        raise DataError(f"{path}: cannot be read ({problem.strerror or problem})") from problem
+    except (OSError, ValueError) as problem:  # a ValueError for a name with U+0000
+        raise DataError(f"{path}: cannot be read ({getattr(problem, 'strerror', None) or problem})") from problem
     return FileState(
         found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino, regular=stat.S_ISREG(found.st_mode)
     )

@@ -17,7 +17,16 @@ import numpy as np
 
 from lexvl_anserini.errors import DataError
 
+# The longest term of a Lucene index, in bytes of UTF-8.
+MAX_ID_BYTES = 32_766
+
+# Characters of an id in an error.
+SHOWN = 80
+
 _REFUSED = re.compile(r"[\s\x00-\x1f\x7f-\x9f]")
+# Integers from here on are no ids; Python refuses to write those of some thousand digits.
+_DIGITS = 10**1000
+
 _ESCAPED = re.compile(r"[\s%\x00-\x1f\x7f-\x9f]")
 
 
@@ -40,26 +49,44 @@ def unescape_id(escaped: str) -> str:
 
 
 def checked_id(raw: Any, where: str, escape: bool = False) -> str:
-    """An id that a run file can hold.
+    """An id that a run file and an index can hold.
 
     JSON integers are taken as their decimal digits, because tools that write ids from a table often leave them
     unquoted and qrels name them by those digits; fractions and booleans have no such spelling and are refused.
 
     Raises:
-        DataError: empty, not a string or an integer, or (unless `escape`) with white space or control characters.
+        DataError: empty, too long for an index, not a string or an integer, or (unless `escape`) with white space or
+            control characters.
     """
-    if isinstance(raw, int) and not isinstance(raw, bool):
+    if isinstance(raw, int) and not isinstance(raw, bool) and abs(raw) < _DIGITS:
         raw = str(raw)
     if not isinstance(raw, str):
-        raise DataError(f"{where}: id {raw!r} is not a string")
+        raise DataError(f"{where}: id {shown(raw)} is not a string")
     if not raw.strip():
         raise DataError(f"{where}: empty id")
     if escape:
-        return escape_id(raw)
-    if refused := _REFUSED.search(raw):
+        raw = escape_id(raw)
+    elif refused := _REFUSED.search(raw):
         what = "white space" if refused[0].isspace() else f"control character U+{ord(refused[0]):04X}"
-        raise DataError(f"{where}: {what} in id {raw!r}, which a run file cannot hold; --escape-ids percent-encodes it")
+        raise DataError(
+            f"{where}: {what} in id {shown(raw)}, which a run file cannot hold; --escape-ids percent-encodes it"
+        )
+    if not fits_index(raw):
+        raise DataError(
+            f"{where}: id {shown(raw)} has {len(raw.encode()):,} bytes, an index holds {MAX_ID_BYTES:,}; shorten it"
+        )
     return raw
+
+
+def fits_index(item_id: str) -> bool:
+    """Whether an id is short enough for an index."""
+    return len(item_id) <= MAX_ID_BYTES // 4 or len(item_id.encode("utf-8", "surrogatepass")) <= MAX_ID_BYTES
+
+
+def shown(item_id: Any) -> str:
+    """An id for an error: its representation, cut if it is long."""
+    text = repr(item_id) if not isinstance(item_id, int) or abs(item_id) < _DIGITS else "of many digits"
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
 class SeenIds:

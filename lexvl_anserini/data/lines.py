@@ -17,6 +17,9 @@ from lexvl_anserini.errors import DataError
 BOM = b"\xef\xbb\xbf"
 REPLACEMENT = "\ufffd"
 
+# What reading a damaged gzip file raises.
+DAMAGED_GZIP = (EOFError, zlib.error, gzip.BadGzipFile)
+
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -38,7 +41,8 @@ def plain_suffix(path: Path) -> str:
     return Path(path.name.removesuffix(".gz")).suffix.lower()
 
 
-def _open(path: Path) -> BinaryIO:
+def open_packed(path: Path) -> BinaryIO:
+    """Opens a plain or gzip file; reading a damaged one raises one of `DAMAGED_GZIP`."""
     return cast(BinaryIO, gzip.open(path, "rb")) if path.suffix == ".gz" else open(path, "rb")
 
 
@@ -52,14 +56,14 @@ def read_lines(path: Path) -> Iterator[Line]:
     """
     number = 0
     try:
-        with _open(path) as source:
+        with open_packed(path) as source:
             for number, data in enumerate(source, start=1):
                 if number == 1:
                     data = data.removeprefix(BOM)
                 data = data.rstrip(b"\r\n")
                 if data.strip():
                     yield Line(path, number, data)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as problem:
+    except DAMAGED_GZIP as problem:
         raise DataError(
             f"{path} after line {number}: damaged gzip file ({problem}); fetch or compress it again"
         ) from problem
@@ -97,7 +101,8 @@ def parse_object(line: Line) -> dict[str, Any]:
     except orjson.JSONDecodeError:
         # orjson refuses lone surrogates; the standard library keeps them and has better messages about malformed JSON.
         try:
-            record = whole_characters(json.loads(decode(line)))
+            # It also takes NaN, which is no JSON and which nothing can store.
+            record = whole_characters(json.loads(decode(line), parse_constant=lambda name: None))
         except (ValueError, RecursionError) as problem:
             raise DataError(f"{line.where}: malformed JSON ({problem})") from problem
     if not isinstance(record, dict):

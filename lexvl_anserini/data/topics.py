@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from lexvl_anserini.data.ids import checked_id
+from lexvl_anserini.data.ids import checked_id, shown
 from lexvl_anserini.data.lines import Line, decode, parse_object, plain_suffix, read_lines, string_field
 from lexvl_anserini.errors import DataError
 from lexvl_anserini.records import Qrel, Topic
@@ -16,7 +16,8 @@ TOPIC_FORMATS = ".tsv or .txt (query_id, tab, text) or .jsonl (BEIR queries), ea
 # Suffixes of files that a user may name as topics; no dataset's name ends in one.
 _FILE_SUFFIXES = frozenset({".csv", ".gz", ".json", ".jsonl", ".tsv", ".txt"})
 
-_INTEGER = re.compile(r"[+-]?[0-9]+")
+# Larger relevances overflow in tools that measure.
+_INTEGER = re.compile(r"[+-]?0*[0-9]{1,9}")
 _QRELS_HEADER = ("query-id", "corpus-id", "score")
 
 
@@ -116,5 +117,5 @@ def _qrel(columns: list[str], where: str, escape_ids: bool) -> Qrel:
             "or TREC's 4 (query-id, 0, corpus-id, score)"
         )
     if not _INTEGER.fullmatch(relevance.strip()):
-        raise DataError(f"{where}: relevance {relevance!r} is not an integer")
+        raise DataError(f"{where}: relevance {shown(relevance)} is not an integer of at most 9 digits")
     return Qrel(checked_id(query_id, where, escape_ids), checked_id(doc_id, where, escape_ids), int(relevance))

@@ -5,14 +5,16 @@ Stock Anserini drops what it cannot read and returns 0; here every document, pos
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import orjson
 
-from lexvl_anserini.data.ids import SeenIds
+from lexvl_anserini.data.ids import MAX_ID_BYTES, SeenIds, fits_index, shown
+from lexvl_anserini.data.lines import DAMAGED_GZIP, open_packed
+from lexvl_anserini.data.parquet import Failure, is_integers, is_numbers, is_text, read_batches
 from lexvl_anserini.errors import ArtefactError
 from lexvl_anserini.files import file_sha256
 from lexvl_anserini.manifest import Manifest
@@ -25,7 +27,8 @@ if TYPE_CHECKING:
 # Lucene's float32 sums represent every integer up to this one: a larger impact has no exact score at all.
 MAX_IMPACT = SCORE_LIMIT - 1
 
-PARQUET_BATCH = 4096
+# Columns that every shard has, and the types that are read.
+_TYPES = {"id": is_text, "term": is_integers, "impact": is_integers, "emb": is_numbers}
 
 # Columns that shards may have besides ids and impacts.
 OPTIONAL = ("contents", "metadata")
@@ -167,7 +170,7 @@ def shard_pieces(path: Path) -> Iterator[bytes | Columns]:
     if path.suffix == ".parquet":
         yield from _columns(path)
         return
-    with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as rows:
+    with _opened(path) as rows:
         while piece := rows.read(PIECE_BYTES):
             yield piece + rows.readline()
 
@@ -236,8 +239,8 @@ def read_ids(shards: Path, manifest: Manifest) -> Iterator[str]:
             for batch in _parquet_batches(path, ["id"]):
                 yield from batch.column("id").to_pylist()
         else:
-            for row, _ in _json_rows(path):
-                yield row["id"]
+            for row, where in _json_rows(path):
+                yield _checked_id(row.get("id"), where)
 
 
 def _kind(value: Any) -> str:
@@ -250,39 +253,63 @@ def _checked_id(doc_id: Any, where: str) -> str:
     Raises:
         ArtefactError: it is not a text, is empty, or contains white space, which a run cannot store.
     """
-    if not isinstance(doc_id, str) or not doc_id or doc_id.split() != [doc_id]:
-        raise ArtefactError(f"{where}: document id {doc_id!r}, expected a text without white space")
+    if not isinstance(doc_id, str) or not doc_id or doc_id.split() != [doc_id] or not fits_index(doc_id):
+        raise ArtefactError(
+            f"{where}: document id {shown(doc_id)}, expected a text without white space, of at most "
+            f"{MAX_ID_BYTES:,} bytes"
+        )
     return doc_id
 
 
 def _json_rows(path: Path) -> Iterator[tuple[dict[str, Any], str]]:
     """Yields each JSON object of a shard and its place, for errors."""
+    with _opened(path) as lines:
+        for number, line in enumerate(lines, start=1):
+            where = f"{path} line {number}"
+            row = _parsed(line, where)
+            if not isinstance(row, dict):
+                raise ArtefactError(f"{where}: {_kind(row)}, expected an object")
+            yield row, where
+
+
+def _parsed(data: bytes | str, where: str) -> Any:
     try:
-        with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as lines:
-            for number, line in enumerate(lines, start=1):
-                where = f"{path} line {number}"
-                row = orjson.loads(line)
-                if not isinstance(row, dict):
-                    raise ArtefactError(f"{where}: {_kind(row)}, expected an object")
-                yield row, where
+        return orjson.loads(data)
     except orjson.JSONDecodeError as error:
         raise ArtefactError(f"{where}: not valid JSON ({error}); encode again") from error
 
 
-def _parquet_batches(path: Path, columns: list[str], optional: Sequence[str] = ()) -> Iterator[Any]:
-    """Record batches of the named columns, and of the optional columns that exist."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    """The bytes of a shard of JSON lines, plain or gzip.
 
+    Raises:
+        ArtefactError: the file cannot be read, or is a damaged gzip file.
+    """
     try:
-        with pq.ParquetFile(path) as file:
-            missing = set(columns) - set(file.schema_arrow.names)
-            if missing:
-                raise ArtefactError(f"{path}: no column {', '.join(sorted(missing))}; encode again")
-            there = [name for name in optional if name in file.schema_arrow.names]
-            yield from file.iter_batches(batch_size=PARQUET_BATCH, columns=[*columns, *there])
-    except pa.ArrowInvalid as error:
-        raise ArtefactError(f"{path}: not readable as parquet ({error}); encode again") from error
+        with open_packed(path) as source:
+            yield source
+    except DAMAGED_GZIP as error:
+        raise ArtefactError(
+            f"{path}: damaged gzip file ({error}); remove it and run the encode command again"
+        ) from error
+    except OSError as error:
+        raise ArtefactError(f"{path}: cannot be read ({error.strerror or error})") from error
+
+
+def _parquet_batches(path: Path, columns: list[str], optional: Sequence[str] = ()) -> Iterator[Any]:
+    """Record batches of the named columns, and of the optional columns that exist.
+
+    Raises:
+        ArtefactError: the file is damaged, a column is missing or of another type, or a row lacks a value.
+    """
+    types = {name: _TYPES[name] for name in columns}
+    for batch in read_batches(path, types, optional, Failure(ArtefactError, "encode again")):
+        for name in columns:
+            column = batch.column(name)
+            if column.null_count or (name != "id" and column.flatten().null_count):
+                raise ArtefactError(f"{path}: a row lacks its {name}; encode again")
+        yield batch
 
 
 def _impacts_from_json(path: Path, vocabulary: Vocabulary) -> Iterator[ImpactDocument]:
@@ -348,7 +375,9 @@ def _object(metadata: Any, where: str) -> Mapping[str, Any]:
         ArtefactError: it is not an object.
     """
     if isinstance(metadata, str):
-        metadata = orjson.loads(metadata)
+        metadata = _parsed(metadata, where)
+    if isinstance(metadata, list) and all(isinstance(pair, tuple) for pair in metadata):
+        metadata = dict(metadata)  # a map of parquet arrives as pairs
     if not isinstance(metadata, dict | None):
         raise ArtefactError(f"{where}: metadata is {_kind(metadata)}, expected an object")
     return metadata or {}
@@ -358,7 +387,7 @@ def _metadata_from_parquet(path: Path) -> Iterator[Mapping[str, Any]]:
     documents = 0
     for batch in _parquet_batches(path, ["id"], ["metadata"]):
         for metadata in batch.column("metadata").to_pylist() if "metadata" in batch.schema.names else ():
-            yield _object(dict(metadata) if isinstance(metadata, list) else metadata, f"{path} row {documents}")
+            yield _object(metadata, f"{path} row {documents}")
             documents += 1
 
 
@@ -384,21 +413,29 @@ def _columns(path: Path) -> Iterator[Columns]:
             raise ArtefactError(f"{where}: term and impact lists differ in length, or are missing; encode again")
         ids = [_checked_id(doc_id, where) for doc_id in batch.column("id").to_pylist()]
         # Concatenated texts, and their ends.
-        texts = [_utf8(batch.column(name).to_pylist()) if name in batch.schema.names else () for name in OPTIONAL]
+        names = batch.schema.names
+        texts = [_utf8(batch.column(name).to_pylist(), where) if name in names else () for name in OPTIONAL]
         contents, metadata = (pair or (None, None) for pair in texts)
-        yield Columns(*_utf8(ids), ends[0], numbers[0], numbers[1], *contents, *metadata)
+        yield Columns(*_utf8(ids, where), ends[0], numbers[0], numbers[1], *contents, *metadata)
         documents += len(ids)
 
 
-def _utf8(values: list[Any]) -> tuple[bytes, bytes]:
+def _utf8(values: list[Any], where: str) -> tuple[bytes, bytes]:
     """Concatenated texts and the end of each; a value that is not a text becomes JSON."""
     import numpy as np
 
-    encoded = [value.encode() if isinstance(value, str) else _json(value) for value in values]
+    encoded = [value.encode() if isinstance(value, str) else _json(value, where) for value in values]
     return b"".join(encoded), np.cumsum([len(value) for value in encoded], dtype="<i4").tobytes()
 
 
-def _json(value: Any) -> bytes:
-    """Metadata as a JSON object without null values; a parquet map arrives as pairs."""
-    pairs = dict(value or {})
-    return orjson.dumps({key: item for key, item in pairs.items() if item is not None})
+def _json(value: Any, where: str) -> bytes:
+    """Metadata as a JSON object without null values.
+
+    Raises:
+        ArtefactError: it is not an object, or has a value that JSON does not have.
+    """
+    pairs = _object(value, where)
+    try:
+        return orjson.dumps({key: item for key, item in pairs.items() if item is not None})
+    except TypeError as error:
+        raise ArtefactError(f"{where}: metadata that cannot be stored as JSON ({error}); encode again") from error
