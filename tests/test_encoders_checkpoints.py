@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import os
 import pickle
 import shutil
-import socket
 import subprocess
 import sys
-import threading
 from collections import OrderedDict, defaultdict
 from fractions import Fraction
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
-from urllib.parse import unquote, urlsplit
 
 import numpy as np
 import pytest
 import torch
+from hub_server import SHA, away, serving
 from safetensors.torch import save_file
 from torch import nn
 
@@ -32,8 +28,6 @@ from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.errors import CheckpointError
 
 BERT = "splade/ckpt_bert"
-LOOK_UP = socket.getaddrinfo
-SHA = "0123456789abcdef0123456789abcdef01234567"
 
 
 # ---- which files count
@@ -357,120 +351,15 @@ def test_load_strictly_cuts_long_lists():
 # ---- the hub
 
 
-class Hub(BaseHTTPRequestHandler):
-    """The part of the Hugging Face hub's protocol that a download needs; serves `server.repositories`."""
-
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, *_):
-        pass
-
-    def do_HEAD(self):
-        self.answer(body=False)
-
-    def do_GET(self):
-        self.answer(body=True)
-
-    def answer(self, body: bool) -> None:
-        path = unquote(urlsplit(self.path).path).strip("/").split("/")
-        self.server.requests.append(self.path)
-        self.server.tokens.add(self.headers.get("Authorization"))
-        api = path[:2] == ["api", "models"]
-        name = "/".join(path[2:4] if api else path[:2])
-        rest = path[4:] if api else path[2:]
-        folder = self.server.repositories.get(name)
-        if folder is None:
-            return self.refuse(401, "RepoNotFound")
-        if name.startswith("gated/") and not (api and rest[:1] != ["tree"]):
-            return self.refuse(403, "GatedRepo")
-        files = sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
-        if api and rest[:1] == ["tree"]:
-            return self.send([self.entry(folder, file) for file in files], body)
-        if api:
-            if rest[:1] == ["revision"] and rest[1] not in ("main", SHA):
-                return self.refuse(404, "RevisionNotFound")
-            siblings = [{"rfilename": file} for file in files]
-            return self.send({"id": name, "modelId": name, "sha": SHA, "siblings": siblings}, body)
-        if rest[2:] == [self.server.broken]:
-            return self.refuse(404, "EntryNotFound")
-        data = (folder / "/".join(rest[2:])).read_bytes()
-        large = rest[-1].endswith((".safetensors", ".bin"))  # of those the hub announces the SHA-256
-        digest = (hashlib.sha256 if large else hashlib.sha1)(data).hexdigest()
-        headers = {"ETag": f'"{digest}"', "X-Repo-Commit": SHA, "Accept-Ranges": "bytes"}
-        if rest[2:] == [self.server.damaged]:
-            data = data[:-1] + bytes([data[-1] ^ 1])
-        start = int((self.headers.get("Range") or "bytes=0-").removeprefix("bytes=").split("-")[0])
-        if start and body:
-            headers["Content-Range"] = f"bytes {start}-{len(data) - 1}/{len(data)}"
-        if rest[2:] == [self.server.cut] and body:
-            self.server.ranges.append(start)
-            self.send_response(206 if start else 200)
-            for key, value in {**headers, "Content-Length": str(len(data) - start)}.items():
-                self.send_header(key, value)
-            self.end_headers()
-            self.wfile.write(data[start : len(data) // 2])
-            self.close_connection = True
-            return None
-        return self.send(data[start:], body, 206 if start and body else 200, **headers)
-
-    def entry(self, folder, file):
-        data = (folder / file).read_bytes()
-        return {"type": "file", "path": file, "size": len(data), "oid": hashlib.sha1(data).hexdigest()}
-
-    def refuse(self, status: int, code: str) -> None:
-        self.send(b"", False, status, **{"X-Error-Code": code, "X-Error-Message": code})
-
-    def send(self, content, body: bool, status: int = 200, **headers: str) -> None:
-        data = content if isinstance(content, bytes) else json.dumps(content).encode()
-        self.send_response(status)
-        for key, value in {"Content-Length": str(len(data)), **headers}.items():
-            self.send_header(key, value)
-        self.end_headers()
-        if body:
-            self.wfile.write(data)
-
-
 @pytest.fixture
 def hub(golden, tmp_path, monkeypatch):
     """A hub on this machine with `tiny/splade` (both weight formats) and `gated/splade`; its cache in tmp_path."""
-    from huggingface_hub import constants
-
     files = Path(shutil.copytree(golden / BERT, tmp_path / "repository"))
     shutil.copyfile(golden / "splade/ckpt_bert_bin/pytorch_model.bin", files / "pytorch_model.bin")
     (files / "README.md").write_text("never downloaded")
     (files / ".gitattributes").write_text("neither")
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
-    server.repositories = {"tiny/splade": files, "gated/splade": files}
-    server.requests = []
-    server.broken = server.cut = server.damaged = None
-    server.ranges = []
-    server.tokens = set()
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    here = f"http://127.0.0.1:{server.server_port}"
-    template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(constants.ENDPOINT, here)
-    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-    monkeypatch.setattr(constants, "ENDPOINT", here)
-    monkeypatch.setattr(socket, "getaddrinfo", only_here)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / ".cache" / "hub"))
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
-    for name in ("HF_TOKEN", "HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy", "ALL_PROXY", "all_proxy"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))
-    yield server
-    server.shutdown()
-    server.server_close()
-
-
-def only_here(host, *args, **kwargs):
-    """Stands for socket.getaddrinfo: no test of ours ever asks for another machine."""
-    assert host in ("127.0.0.1", b"127.0.0.1", "localhost"), f"a test asked for {host}"
-    return LOOK_UP(host, *args, **kwargs)
-
-
-def away(server) -> None:
-    server.shutdown()
-    server.server_close()
+    with serving(files, tmp_path / ".cache" / "hub", monkeypatch) as server:
+        yield server
 
 
 def test_download_by_id_pins_the_revision(hub, golden, load):

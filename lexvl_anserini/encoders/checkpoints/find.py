@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import glob
 import importlib.util
 import logging
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -14,19 +14,23 @@ from typing import Any
 from lexvl_anserini.encoders.cards import PACKAGED
 from lexvl_anserini.encoders.checkpoints.filenames import (
     CONFIGURATIONS,
-    HIDDEN_FILES,
-    SAFE_WEIGHTS,
-    SMALL_FILES,
     WEIGHT_SUFFIXES,
     may_be_shards,
     model_files,
 )
-from lexvl_anserini.errors import CheckpointError, MissingExtra
-from lexvl_anserini.files import file_sha256, read_json
+from lexvl_anserini.encoders.checkpoints.hub import (
+    REVISION,
+    cached,
+    check_cached,
+    content_sha256,
+    download,
+    read_listing,
+)
+from lexvl_anserini.errors import CheckpointError, LexvlError, MissingExtra, reason_of
+from lexvl_anserini.files import read_json
 
 log = logging.getLogger(__name__)
 
-SHA256 = re.compile(r"[0-9a-f]{64}")
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 
 
@@ -56,11 +60,10 @@ class Checkpoint:
             found = (path for pattern in CONFIGURATIONS for path in sorted(self.folder.glob(pattern)))
             names = [*(path.name for path in found if path.is_file()), self.file.name]
         else:
-            files = (path.relative_to(self.folder).as_posix() for path in self.folder.rglob("*") if path.is_file())
-            names = model_files(files, self.weights)
+            names = model_files(names_in(self.folder), self.weights)
         digest = sha256()
         for name in names:
-            digest.update(f"{name}\0{file_sha256(self.folder / name)}\n".encode())
+            digest.update(f"{name}\0{content_sha256(self.folder / name)}\n".encode())
         return digest.hexdigest()
 
     def config(self) -> dict[str, Any]:
@@ -114,9 +117,9 @@ def find_checkpoint(reference: str, weights: bool = True) -> Checkpoint:
         return Checkpoint(str(path.resolve()), path, weights)
     if path.exists():
         return from_file(path, weights)
-    name, _, revision = reference.partition("@")
-    if not HUB_ID.fullmatch(name):
-        raise CheckpointError(f"{reference}: no such folder, and not a hub id either (owner/name)")
+    name, at, revision = reference.partition("@")
+    if not HUB_ID.fullmatch(name) or (at and not REVISION.fullmatch(revision)):
+        raise CheckpointError(f"{reference}: no such folder, and not a hub id either (owner/name, owner/name@revision)")
     return from_hub(name, revision or None, weights)
 
 
@@ -141,24 +144,21 @@ def from_file(path: Path, weights: bool = True) -> Checkpoint:
 def from_hub(name: str, revision: str | None = None, weights: bool = True) -> Checkpoint:
     """Downloads a model from the Hugging Face hub, or takes it from the local cache, and notes the revision.
 
-    The next call continues an interrupted download. A file whose SHA-256 is not the hub's is removed.
+    The next call continues an interrupted download. Every file is compared with its digest in the hub's listing, or
+    without the hub with the one that its blob in the cache is named by; a damaged file is removed.
 
     Raises:
-        CheckpointError: not found, gated, unreachable, or an interrupted download.
+        CheckpointError: not found, gated, unreachable, damaged, or an interrupted download.
     """
-    from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
 
     where = f"{name}@{revision}" if revision else name
     remedy = f"download {name} where the hub can be reached and pass its folder"
-    wanted: list[str] = []
+    listing, folder = None, None
     try:
-        info = HfApi().model_info(name, revision=revision)
-        wanted = model_files((sibling.rfilename for sibling in info.siblings or ()), weights)
-        # By the name of the revision, so that the cache finds it by that name without the hub.
-        folder = Path(snapshot_download(name, revision=revision, allow_patterns=[glob.escape(f) for f in wanted]))
-        return verified(Checkpoint(f"{name}@{folder.name}", folder, weights))
-    except CheckpointError:
+        listing = read_listing(name, revision, weights)
+        folder = download(name, revision, listing)
+    except LexvlError:
         raise
     except GatedRepoError as error:
         raise CheckpointError(
@@ -169,49 +169,22 @@ def from_hub(name: str, revision: str | None = None, weights: bool = True) -> Ch
             f"{where}: not on the hub (private models need HF_TOKEN), and no such folder here"
         ) from error
     except Exception as error:  # any error of the HTTP stack
+        reason = reason_of(error)
         log.debug("hub: %s", error)
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    try:
-        # The same patterns: without them the cache reports a snapshot without the other files as incomplete.
-        folder = Path(
-            snapshot_download(
-                name,
-                revision=revision,
-                local_files_only=True,
-                allow_patterns=[*SMALL_FILES, *([SAFE_WEIGHTS] if weights else [])],
-                ignore_patterns=list(HIDDEN_FILES),
-            )
-        )
-    except Exception as error:
-        if wanted:
+        folder = cached(name, revision)
+        if listing is not None and not (folder and all((folder / file.name).is_file() for file in listing.files)):
             raise CheckpointError(
                 f"{where}: the download broke off ({reason}); run again to continue it, or {remedy}"
             ) from error
-        raise CheckpointError(f"{where}: cannot be had from the hub ({reason}) nor from its cache; {remedy}") from error
-    if missing := [file for file in wanted if not (folder / file).is_file()]:
-        raise CheckpointError(
-            f"{where}: the download broke off before {missing[0]} was there ({reason}); run again to continue it, "
-            f"or {remedy}"
-        )
-    log.info("%s: the hub cannot be reached (%s); using its cache", where, reason)
-    return verified(Checkpoint(f"{name}@{folder.name}", folder, weights))
-
-
-def verified(checkpoint: Checkpoint) -> Checkpoint:
-    """The checkpoint, after checking the SHA-256 of its large files.
-
-    The cache of the hub names the blob of a large file by the SHA-256 that the hub announces, but does not check it.
-
-    Raises:
-        CheckpointError: a file is damaged; it is removed, so that the next call downloads it.
-    """
-    for path in checkpoint.folder.rglob("*"):
-        blob = path.resolve()
-        if path.is_symlink() and SHA256.fullmatch(blob.name) and (found := file_sha256(blob)) != blob.name:
-            path.unlink()
-            blob.unlink()
+        if folder is None or not model_files(names_in(folder), weights):
             raise CheckpointError(
-                f"{checkpoint.reference}: {path.name} arrived damaged (SHA-256 {found[:16]}, the hub says "
-                f"{blob.name[:16]}) and was removed; run again to download it"
-            )
-    return checkpoint
+                f"{where}: cannot be had from the hub ({reason}) nor from its cache; {remedy}"
+            ) from error
+        log.info("%s: the hub cannot be reached (%s); using its cache", where, reason)
+    check_cached(f"{name}@{folder.name}", folder, weights)
+    return Checkpoint(f"{name}@{folder.name}", folder, weights)
+
+
+def names_in(folder: Path) -> Iterator[str]:
+    """The names of all files in a folder and its subfolders, relative to it."""
+    return (path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())

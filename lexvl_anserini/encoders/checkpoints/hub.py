@@ -1,0 +1,274 @@
+"""Models of the Hugging Face hub: its listing, and files in the local cache that are compared with it.
+
+    CACHE/models--owner--name/blobs/DIGEST            a file, by the digest that the listing gives
+    CACHE/models--owner--name/snapshots/COMMIT/NAME   a link to it
+    CACHE/models--owner--name/refs/REVISION           the commit that the name of a revision meant last
+
+The layout is huggingface_hub's, so that other programs share the files. Its own download makes paths of what a server
+answers for each file; here paths come from the listing alone, are checked before, and a file gets its name only when
+its bytes have the digest in that listing.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import shutil
+from collections.abc import Iterable
+from functools import lru_cache
+from hashlib import sha1
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lexvl_anserini.encoders.checkpoints.filenames import model_files
+from lexvl_anserini.errors import CheckpointError
+from lexvl_anserini.files import atomic_write, disk_errors, exclusive, file_sha256, publish, sync_to
+
+COMMIT = re.compile(r"[0-9a-f]{40}")
+# A branch, a tag or a commit; also a part of a path.
+REVISION = re.compile(r"(?!.*(\.\.|//))\w[\w.+/-]*(?<![/.])")
+MAIN = "main"
+
+# By the length of a digest: the hub gives git's SHA-1 of a small file and the SHA-256 of a large one.
+KINDS = {40: "git SHA-1", 64: "SHA-256"}
+DIGEST = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+
+# Bytes of one part of a name, and of a name, that every file system and cache folder has room for.
+LONGEST_PART, LONGEST_NAME = 255, 1000
+
+
+class HubFile(NamedTuple):
+    """A file in the hub's listing: its name there, its bytes, and their digest (see `KINDS`)."""
+
+    name: str
+    size: int
+    digest: str
+
+
+class Listing(NamedTuple):
+    """The files of a model that are wanted, at one commit."""
+
+    commit: str
+    files: list[HubFile]
+
+
+def read_listing(name: str, revision: str | None, weights: bool) -> Listing:
+    """Asks the hub which files a model has, and which bytes.
+
+    Raises:
+        CheckpointError: the answer has a name that is not a path inside a folder, or no digest of a file.
+        Exception: any error of huggingface_hub.
+    """
+    from huggingface_hub import HfApi
+
+    info = HfApi().model_info(name, revision=revision, files_metadata=True)
+    if not COMMIT.fullmatch(str(info.sha)):
+        raise CheckpointError(f"{name}: the hub answers with commit {str(info.sha)!r:.80}, expected 40 hex digits")
+    if COMMIT.fullmatch(revision or "") and info.sha != revision:
+        raise CheckpointError(f"{name}@{revision}: the hub answers with another commit, {info.sha}; refused")
+    listed = {sibling.rfilename: sibling for sibling in info.siblings or ()}
+    if odd := next((one for one in listed if model_files([one], weights) and not safe_name(one)), None):
+        raise CheckpointError(
+            f"{name}: the hub lists the file {odd!r:.80}, which is not a name inside a folder; refused"
+        )
+    wanted = model_files(listed, weights)
+    if inner := next((one for one in wanted if any(map(set(wanted).__contains__, folders_of(one)))), None):
+        raise CheckpointError(f"{name}: the hub lists {inner!r:.80} inside of a file; refused")
+    if not wanted:
+        raise CheckpointError(f"{name}: the hub lists no file of a model (weights, configuration, tokenizer)")
+    return Listing(str(info.sha), [hub_file(name, listed[one]) for one in wanted])
+
+
+def safe_name(name: Any) -> bool:
+    """True for the name of a file in a folder or its subfolders, on any file system and in any git."""
+    if not isinstance(name, str) or "\\" in name or not name.isprintable() or len(os.fsencode(name)) > LONGEST_NAME:
+        return False
+    parts = name.split("/")
+    return not any(part.lower() in ("", ".", "..", ".git") or len(part.encode()) > LONGEST_PART for part in parts)
+
+
+def folders_of(name: str) -> Iterable[str]:
+    """The folders that a file is in: "a/b/c" is in "a/b" and "a"."""
+    while "/" in name:
+        name = name.rpartition("/")[0]
+        yield name
+
+
+def hub_file(model: str, sibling: Any) -> HubFile:
+    """One file of the listing.
+
+    Raises:
+        CheckpointError: its size or digest is missing or not one.
+    """
+    about = (sibling.lfs.size, sibling.lfs.sha256) if sibling.lfs else (sibling.size, sibling.blob_id)
+    size, digest = about
+    if not isinstance(size, int) or size < 0 or not isinstance(digest, str) or not DIGEST.fullmatch(digest):
+        raise CheckpointError(
+            f"{model}: the hub's listing has no size and digest of {sibling.rfilename}, so that its bytes cannot be "
+            "checked; download it elsewhere and pass its folder"
+        )
+    return HubFile(sibling.rfilename, size, digest)
+
+
+def storage_of(name: str) -> Path:
+    """The folder of a model in the cache."""
+    from huggingface_hub import constants
+    from huggingface_hub.file_download import repo_folder_name
+
+    return Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=name, repo_type="model")
+
+
+def download(name: str, revision: str | None, listing: Listing) -> Path:
+    """The folder of a model's snapshot in the cache, after downloading what it lacks.
+
+    Raises:
+        CheckpointError: a file does not have the bytes in the listing; it is removed.
+        ArtefactError: the disk is full or the cache cannot be written.
+        Exception: any error of huggingface_hub.
+    """
+    storage = storage_of(name)
+    snapshot, blobs = storage / "snapshots" / listing.commit, storage / "blobs"
+    with disk_errors(storage):
+        blobs.mkdir(parents=True, exist_ok=True)
+        with exclusive(blobs, wait=True):
+            for file in listing.files:
+                if not (blobs / file.digest).is_file() and not is_copy(snapshot / file.name, file):
+                    fetch(name, listing.commit, file, blobs / file.digest)
+            for file in listing.files:
+                link(snapshot / file.name, blobs / file.digest)
+            reference = storage / "refs" / (revision or MAIN)
+            if revision != listing.commit and not (reference.is_file() and reference.read_text() == listing.commit):
+                with atomic_write(reference) as out:
+                    out.write(listing.commit.encode())
+    return snapshot
+
+
+def fetch(name: str, commit: str, file: HubFile, blob: Path) -> None:
+    """Downloads one file, or the rest of it, and gives it its name when its bytes are those of the listing."""
+    from huggingface_hub import hf_hub_url
+    from huggingface_hub.file_download import http_get
+    from huggingface_hub.utils import build_hf_headers
+
+    part = blob.with_name(f"{blob.name}.part")
+    try:
+        with Bounded(part, file.size) as out:
+            http_get(
+                hf_hub_url(name, file.name, revision=commit),
+                out,
+                resume_size=out.tell(),
+                headers=build_hf_headers(),
+                expected_size=file.size,
+                displayed_filename=file.name,
+            )
+            sync_to(out)
+    except TooLongError as error:
+        part.unlink()
+        raise CheckpointError(
+            f"{name}@{commit}: {file.name} arrived damaged (more than the {file.size} bytes that the hub says) and was "
+            "removed; run again to download it"
+        ) from error
+    if (found := digest_like(file.digest, part)) != file.digest:
+        part.unlink()
+        raise CheckpointError(damaged(f"{name}@{commit}", file.name, found, file.digest))
+    publish(part, blob)
+
+
+class TooLongError(Exception):
+    """A server sends more bytes than it said."""
+
+
+class Bounded(io.BufferedWriter):
+    """A file that is appended to, up to a number of bytes; if it is longer already, it is written anew."""
+
+    def __init__(self, path: Path, most: int):
+        super().__init__(io.FileIO(path, "ab"))
+        self.most = most
+        if self.tell() > most:
+            self.truncate(0)
+            self.seek(0)
+
+    def write(self, data: Any) -> int:
+        """Appends all bytes, or none if they are too many."""
+        if self.tell() + len(data) > self.most:
+            raise TooLongError
+        return super().write(data)
+
+
+def is_copy(pointer: Path, file: HubFile) -> bool:
+    """True for a file in a snapshot that is no link, as in a cache without symbolic links, and has the right bytes."""
+    return pointer.is_file() and not pointer.is_symlink() and digest_like(file.digest, pointer) == file.digest
+
+
+def link(pointer: Path, blob: Path) -> None:
+    """Makes the name of a file in a snapshot mean its blob; a copy where links are not supported."""
+    if pointer.resolve() == blob.resolve() or not blob.is_file():
+        return
+    pointer.parent.mkdir(parents=True, exist_ok=True)
+    part = blob.with_name("link.part")
+    part.unlink(missing_ok=True)
+    try:
+        part.symlink_to(os.path.relpath(blob, pointer.parent))
+    except OSError:
+        shutil.copyfile(blob, part)
+    part.replace(pointer)
+
+
+def cached(name: str, revision: str | None) -> Path | None:
+    """The snapshot of a revision in the cache, without the hub; None if there is none."""
+    storage = storage_of(name)
+    reference = storage / "refs" / (revision or MAIN)
+    commit = revision or ""
+    if not COMMIT.fullmatch(commit):
+        commit = reference.read_text(errors="replace").strip() if reference.is_file() else ""
+    found = storage / "snapshots" / commit
+    return found if COMMIT.fullmatch(commit) and found.is_dir() else None
+
+
+def check_cached(reference: str, folder: Path, weights: bool) -> None:
+    """Compares the files of a snapshot with the digests that their blobs are named by.
+
+    Raises:
+        CheckpointError: a file is damaged; it is removed, so that the next call downloads it.
+    """
+    files = (path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    for name in model_files(files, weights):
+        path = folder / name
+        blob = path.resolve()
+        if path.is_symlink() and DIGEST.fullmatch(blob.name) and (found := digest_like(blob.name, blob)) != blob.name:
+            path.unlink()
+            blob.unlink()
+            raise CheckpointError(damaged(reference, name, found, blob.name))
+
+
+def damaged(where: str, name: str, found: str, expected: str) -> str:
+    """The message for a file that was removed."""
+    return (
+        f"{where}: {name} arrived damaged ({KINDS[len(expected)]} {found[:16]}, the hub says {expected[:16]}) and was "
+        "removed; run again to download it"
+    )
+
+
+def digest_like(digest: str, path: Path) -> str:
+    """The digest of a file, of the kind of another digest."""
+    return git_sha1(path) if len(digest) == len(sha1().hexdigest()) else content_sha256(path)
+
+
+def git_sha1(path: Path) -> str:
+    """The SHA-1 (hex) that git gives a file of these bytes."""
+    digest = sha1(b"blob %d\0" % path.stat().st_size, usedforsecurity=False)
+    with open(path, "rb") as source:
+        while piece := source.read(1 << 20):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+def content_sha256(path: Path) -> str:
+    """SHA-256 (hex) of a file's bytes; a process reads a file that does not change once."""
+    about = path.stat()
+    return _sha256(path.resolve(), about.st_ino, about.st_size, about.st_mtime_ns)
+
+
+@lru_cache(maxsize=4096)
+def _sha256(path: Path, inode: int, size: int, mtime_ns: int) -> str:
+    return file_sha256(path)
