@@ -29,7 +29,7 @@ from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.engines.building import build_index, check_index
 from lexvl_anserini.engines.index_folder import index_manifest
 from lexvl_anserini.explain import to_text
-from lexvl_anserini.files import disk_errors, exclusive
+from lexvl_anserini.files import disk_errors, exclusive, make_folder
 from lexvl_anserini.progress import Progress
 from lexvl_anserini.queries.query_source import topic_source
 from lexvl_anserini.queries.retrieval import EncoderChanges, IndexSearch
@@ -246,7 +246,7 @@ def command(given: DemoOptions, verbose: Verbose = False) -> None:
     started = time.perf_counter()
     todo = list(steps())
     with disk_errors(given.output):
-        given.output.mkdir(parents=True, exist_ok=True)
+        make_folder(given.output)
     with exclusive(given.output):
         texts = [done(step, number, len(todo), given) for number, step in enumerate(todo, start=1)]
     for text in filter(None, texts):

@@ -114,6 +114,21 @@ def sync_to(out: IO[bytes]) -> None:
     os.fsync(out.fileno())
 
 
+def reserve(out: BinaryIO, size: int) -> None:
+    """Takes the room for a file that is going to have `size` bytes, where the system can: a full disk fails at once.
+
+    Raises:
+        OSError: there is no such room.
+    """
+    try:
+        os.posix_fallocate(out.fileno(), 0, size)
+    except AttributeError:  # macOS
+        return
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+            raise
+
+
 def sync_tree(folder: Path) -> None:
     """Makes everything below a folder survive a power cut: contents of files, and names."""
     for entry in folder.iterdir():
@@ -127,7 +142,8 @@ def sync_tree(folder: Path) -> None:
 def make_folder(folder: Path) -> None:
     """Makes a folder and those above it, unless they exist; they survive a power cut."""
     missing = [one for one in (folder, *folder.parents) if not one.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
+    if not folder.is_dir():
+        folder.mkdir(parents=True, exist_ok=True)
     for one in missing:
         sync_path(one.parent)
 
@@ -216,9 +232,11 @@ def _claimed(path: Path, folder: bool) -> Iterator[tuple[Path, int]]:
     try:
         yield part, handle
     finally:
-        if _names(part, handle):
-            _remove(part)
-        os.close(handle)
+        try:
+            if _names(part, handle):
+                _remove(part)
+        finally:
+            os.close(handle)
 
 
 def _locked(part: Path, path: Path, folder: bool) -> int:

@@ -147,6 +147,44 @@ def test_ids_that_are_not_there(tmp_path: Path, index: Path) -> None:
         append_index(tmp_path / "first", tmp_path / "first")
 
 
+def test_the_same_deletion_again_is_finished(tmp_path: Path, index: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It was an error: "no document 'd1' in it"."""
+    delete_documents(index, ["d1", "d2"])
+    before = state(index)
+    (tmp_path / "index.old").mkdir()
+    with caplog.at_level("INFO", "lexvl_anserini"):
+        assert delete_documents(index, ["d2", "d1", "d1"]).documents == 1
+    assert "deleted already, nothing to do" in caplog.text
+    assert state(index) == before and not (tmp_path / "index.old").exists()
+    for ids in (["d1"], ["d1", "d2", "d3"], ["typo"]):
+        with pytest.raises(ArtefactError, match=f"no document '{ids[0]}' in it"):
+            delete_documents(index, ids)
+    assert state(index) == before
+    # An append keeps the record; what it brings back is deleted again.
+    append_index(index, shards(tmp_path / "more", [*SECOND, ("d1", {"b": 7})]))
+    assert delete_documents(index, ["d1", "d2"]).documents == 3
+    expect(index, dict([FIRST[2], *SECOND]))
+    assert read_report(index)["changes"] == before_changes(before)
+
+
+def before_changes(files: Mapping[str, bytes]) -> list[str]:
+    changes = json.loads(files["index.json"])["changes"]
+    assert len(changes) == 1 and changes[0].startswith("delete ")
+    return changes
+
+
+def test_the_same_replacement_again_is_finished(tmp_path: Path, index: Path) -> None:
+    more = shards(tmp_path / "more", [("d1", {"b": 7}), *SECOND])
+    append_index(index, more, replace=True)
+    before = state(index)
+    append_index(index, more, replace=True)
+    assert state(index) == before
+    # After another change it is a request of its own.
+    delete_documents(index, ["d1"])
+    append_index(index, more, replace=True)
+    expect(index, {**dict(FIRST), **dict(SECOND), "d1": {"b": 7}})
+
+
 def test_whoever_reads_goes_on_reading_what_was(tmp_path: Path, index: Path) -> None:
     queries = [ImpactQuery("query", {"a": 2, "日本": 1})]
     older = LuceneEngine(index, read_manifest(index))

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+from attack.faults import Ended, faults
 
+from lexvl_anserini import encode, fuse, search
+from lexvl_anserini.cli import make_app
+from lexvl_anserini.engines.building import build_index
 from lexvl_anserini.errors import ArtefactError
-from lexvl_anserini.files import atomic_write, clear_remains, disk_errors, new_folder, same_file, sole_writer
+from lexvl_anserini.files import atomic_write, clear_remains, disk_errors, exclusive, new_folder, same_file, sole_writer
 
 WRITING = "another process is writing it; wait for it or name another output"
 
@@ -161,3 +169,156 @@ def test_the_error_of_another_file_is_not_blamed_on_the_output(tmp_path):
 def test_what_other_languages_say_about_the_disk(tmp_path, said, line):
     with pytest.raises(ArtefactError, match=line), disk_errors(tmp_path / "out", 1234):
         raise RuntimeError(said)
+
+
+# ---- kill points: the process ends at each call that changes a file, then the same command runs again
+
+TEXTS = {"d1": "a dog on a beach", "d2": "two people and a horse", "d3": "a pizza on the table"}
+TOPICS = {"q1": "a dog", "q2": "people on a table"}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory, golden) -> Path:
+    """Three documents, two topics, and their index."""
+    folder = tmp_path_factory.mktemp("world")
+    for name, texts in (("corpus", TEXTS), ("queries", TOPICS)):
+        rows = (json.dumps({"_id": doc_id, "title": "", "text": text}) for doc_id, text in texts.items())
+        (folder / f"{name}.jsonl").write_text("".join(f"{row}\n" for row in rows))
+    (folder / "qrels").mkdir()
+    (folder / "qrels/test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td1\t1\n")
+    run("encode", *corpus_options(folder, golden), "--output", folder / "impacts")
+    build_index(folder / "impacts", folder / "index")
+    run("search", "--index", folder / "index", "--output", folder / "a.trec", "--hits", "2")
+    run("search", "--index", folder / "index", "--output", folder / "b.trec")
+    return folder
+
+
+def corpus_options(world: Path, golden: Path) -> list[object]:
+    checkpoint = golden / "splade/ckpt_bert"
+    options = ["--corpus", f"beir:{world}", "--encoder", "bag-of-tokens", "--checkpoint", checkpoint]
+    return [*options, "--device", "cpu", "--shard-size", 2, "--compress"]
+
+
+def run(name: str, *arguments: object) -> None:
+    command = {"encode": encode, "search": search, "fuse": fuse}[name].command
+    make_app(command)([str(argument) for argument in arguments], standalone_mode=False)
+
+
+def found_in(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder; of a run's manifest without the milliseconds."""
+    files = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    for name, data in files.items():
+        if name.endswith("manifest.json") and "efficiency" in (about := json.loads(data)):
+            files[name] = json.dumps({**about, "efficiency": sorted(about["efficiency"])}).encode()
+    return files
+
+
+class Writing(NamedTuple):
+    """A command that writes into a folder, after another one if it replaces what that one wrote."""
+
+    name: str
+    arguments: Sequence[object]
+    first: Sequence[object] = ()
+
+    def prepare(self, folder: Path) -> None:
+        folder.mkdir()
+        if self.first:
+            self(folder, self.first)
+
+    def __call__(self, folder: Path, arguments: Sequence[object] = ()) -> None:
+        run(
+            self.name,
+            *(folder / word[3:] if str(word).startswith("IN/") else word for word in arguments or self.arguments),
+        )
+
+
+@pytest.fixture(params=["encode", "encode topics", "search", "search again", "fuse"])
+def writing(request, world, golden) -> Writing:
+    encoding = corpus_options(world, golden)
+    searching = ["--index", world / "index", "--output", "IN/r.trec"]
+    return {
+        "encode": Writing("encode", [*encoding, "--output", "IN/impacts"]),
+        "encode topics": Writing("encode", [*encoding, "--topics", f"beir:{world}", "--output", "IN/q.jsonl.gz"]),
+        "search": Writing("search", searching),
+        "search again": Writing("search", [*searching, "--overwrite", "--hits", 2], searching),
+        "fuse": Writing("fuse", ["--run", world / "a.trec", "--run", world / "b.trec", "--output", "IN/new/r.trec"]),
+    }[request.param]
+
+
+def test_killed_at_every_call_the_same_command_ends_as_undisturbed(tmp_path, writing, caplog):
+    writing.prepare(tmp_path / "whole")
+    before = found_in(tmp_path / "whole")
+    with faults(tmp_path / "whole") as whole:
+        writing(tmp_path / "whole")
+    expected = found_in(tmp_path / "whole")
+    assert len(whole.calls) >= 8 and any("replace" in call for call in whole.calls)
+    for number in range(1, len(whole.calls) + 1):
+        folder = tmp_path / str(number)
+        writing.prepare(folder)
+        with pytest.raises(Ended), faults(folder, number, after=number % 2 == 0):
+            writing(folder)
+        left = found_in(folder)
+        for name in left.keys() & {"r.trec", "new/r.trec", "q.jsonl.gz"}:
+            pair = (left[name], left[f"{name}.manifest.json"])
+            assert pair in [(state.get(name), state.get(f"{name}.manifest.json")) for state in (before, expected)]
+        writing(folder)
+        assert found_in(folder) == expected, whole.calls[number - 1]
+
+
+def test_repeated_after_success_a_command_says_finished(tmp_path, writing, caplog):
+    for _ in range(2):
+        caplog.clear()
+        with caplog.at_level("INFO", "lexvl_anserini"):
+            writing._replace(arguments=[word for word in writing.arguments if word != "--overwrite"])(tmp_path)
+    assert "finished already" in caplog.text
+
+
+def test_no_two_processes_do_the_same_work(tmp_path, writing, monkeypatch):
+    """Whoever comes second gets one line before it encodes or searches anything."""
+    name = next(str(word)[3:] for word in writing.arguments if str(word).startswith("IN/"))
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    if name == "impacts":
+        path.mkdir()
+    with exclusive(path) if name == "impacts" else sole_writer(path), ThreadPoolExecutor(1) as other:
+        monkeypatch.setattr("lexvl_anserini.queries.retrieval.IndexSearch.write", None)
+        monkeypatch.setattr("lexvl_anserini.queries.query_vectors.quantised_queries", None)
+        monkeypatch.setattr("lexvl_anserini.shards.writing.encode_shard", None)
+        with pytest.raises(ArtefactError, match=WRITING):
+            other.submit(writing, tmp_path).result()
+
+
+def test_topics_that_changed_are_another_request(tmp_path, world, golden):
+    topics = tmp_path / "topics.tsv"
+    topics.write_text("q1\ta dog\n")
+    options = [*corpus_options(world, golden), "--topics", topics, "--output", tmp_path / "q.jsonl"]
+    run("encode", *options)
+    topics.write_text("q1\ta horse\n")
+    with pytest.raises(ArtefactError, match=r"q.jsonl: holds encoded topics of another request \(topics_sha256"):
+        run("encode", *options)
+    with pytest.raises(ArtefactError, match=r"another request \(.*contents: null found, true requested"):
+        run("encode", *options, "--store-contents")
+    run("encode", *options, "--overwrite")
+    assert '"horse":' in (tmp_path / "q.jsonl").read_text()
+
+
+def test_an_output_in_a_folder_that_is_read_only(tmp_path, writing, monkeypatch):
+    """What is finished stays finished there; anything else is one line, with the place."""
+    writing.prepare(tmp_path / "made")
+    writing(tmp_path / "made")
+    plain = writing._replace(arguments=[word for word in writing.arguments if word != "--overwrite"])
+
+    def refuse(*_, **__):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    for name in ("mkdir", "replace", "rename", "unlink", "rmdir"):
+        monkeypatch.setattr(os, name, refuse)
+    real = os.open
+    monkeypatch.setattr(
+        os,
+        "open",
+        lambda path, flags, *more, **dirs: refuse() if flags & os.O_CREAT else real(path, flags, *more, **dirs),
+    )
+    plain(tmp_path / "made")
+    with pytest.raises(ArtefactError, match=r"empty.*: cannot be written \(Read-only file system\); choose another"):
+        plain(tmp_path / "empty")

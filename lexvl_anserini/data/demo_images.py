@@ -18,7 +18,7 @@ from lexvl_anserini.data.images import usable_cores
 from lexvl_anserini.data.world.drawing import VERSION, draw
 from lexvl_anserini.data.world.scenes import SPLITS, make_scene
 from lexvl_anserini.errors import UnknownName, UsageError
-from lexvl_anserini.files import atomic_write, disk_errors, exclusive
+from lexvl_anserini.files import atomic_write, disk_errors, exclusive, make_folder
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ def demo_images(split: str = "test", data_dir: str | None = None, size: int = SI
     if path.is_file():
         return path
     with disk_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
     with exclusive(path.parent, wait=True):
         if not path.is_file():
             log.info("drawing %d images into %s", SPLITS[split], path)

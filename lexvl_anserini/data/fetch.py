@@ -6,7 +6,6 @@ import logging
 import os
 import shutil
 import sys
-import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,7 +13,7 @@ from hashlib import md5
 from pathlib import Path
 
 from lexvl_anserini.errors import DataError
-from lexvl_anserini.files import disk_errors, publish
+from lexvl_anserini.files import disk_errors, part_of, publish, sole_writer
 
 log = logging.getLogger(__name__)
 
@@ -68,18 +67,15 @@ def fetch_beir(name: str, root: Path) -> Path:
         raise DataError(f"{target}: no corpus.jsonl in it; complete the folder, or move it away to fetch it again")
     url, checksum = archive_of(name)
     log.info("fetching %s into %s", url, target)
-    with disk_errors(target):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        part = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent))
+    with disk_errors(target), sole_writer(target, folder=True):
+        unpacked, archive = part_of(target) / target.name, part_of(target) / "archive.zip"
+        shutil.rmtree(unpacked, ignore_errors=True)
         try:
-            archive = part / "archive.zip"
             _download(url, archive, checksum)
-            _unpack(archive, part)
-            _put_in_place(part / target.name, target)
+            _unpack(archive, unpacked.parent)
+            _put_in_place(unpacked, target)
         except _NotFetchedError as problem:
             raise DataError(_by_hand(name, url, target, root / "beir" / name, problem)) from problem
-        finally:
-            shutil.rmtree(part, ignore_errors=True)
     return root / "beir" / name
 
 

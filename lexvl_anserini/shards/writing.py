@@ -36,6 +36,7 @@ from lexvl_anserini.files import (
     disk_errors,
     exclusive,
     file_sha256,
+    make_folder,
     packed,
     publish,
     read_json,
@@ -276,14 +277,15 @@ def write_impacts(
     summary = check_corpus(dataset.documents, dataset.name)
     plan = planned(dataset, summary, model, quantiser or Quantiser(), layout, batch_size, part)
     with disk_errors(output):
-        output.mkdir(parents=True, exist_ok=True)
+        make_folder(output)
     with FileDigests() as files, exclusive(output):
         covered = Covered(model.document, layout.metadata, files)
         plan = with_contents(plan, dataset, covered, summary.images)
         found = previous(output, plan, overwrite, on_error)
         if found is not None and (output / MANIFEST).is_file():
             log.info("%s: finished already, nothing to do", output)
-            (output / UNFINISHED).unlink(missing_ok=True)
+            if (output / UNFINISHED).exists():
+                (output / UNFINISHED).unlink()
             progress(plan.documents)
             return found
         if found is not None:
@@ -365,7 +367,7 @@ def fill(
     """
     quantiser = Quantiser.from_json(plan.quantiser) if plan.quantiser else Quantiser()
     with disk_errors(output):
-        (output / "docs").mkdir(exist_ok=True)
+        make_folder(output / "docs")
     vocabulary = as_lexical(model.document).vocabulary if model.kind == "impact" else None
     if vocabulary is not None:
         vocabulary.write(output / VOCABULARY)

@@ -24,7 +24,7 @@ from lexvl_anserini.encoders.loading import choose_device
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, columns_ascii
 from lexvl_anserini.encoders.parts.vision import Pixels
 from lexvl_anserini.errors import DataError, UsageError
-from lexvl_anserini.files import disk_errors, exclusive, publish, sync_to, write_json
+from lexvl_anserini.files import disk_errors, exclusive, make_folder, new_folder, sync_to, write_json
 from lexvl_anserini.training.batches import Batches, TrainingBatch
 from lexvl_anserini.training.data import CaptionedImages, digest, read_captioned, read_pixels, tokenise
 from lexvl_anserini.training.loss import objective, penalty
@@ -34,7 +34,7 @@ from lexvl_anserini.training.objectives.contrastive import Encoded
 from lexvl_anserini.training.optimiser import make_accelerator, make_optimiser
 from lexvl_anserini.training.pairs import TowerPair, make_pair, save_pair
 from lexvl_anserini.training.recipe import Recipe
-from lexvl_anserini.training.run_folder import LOG, MODEL, PIXELS, STATE, WORDS, claim, entries, keep, resume
+from lexvl_anserini.training.run_folder import LOG, MODEL, PIXELS, STATE, WORDS, claim, entries, keep, resume, tidy
 from lexvl_anserini.training.words import FIRST_TOKEN_ID, learn_words, save_tokenizer
 
 log = logging.getLogger(__name__)
@@ -71,8 +71,8 @@ def train(
     """
     chosen = choose_device(device)
     with disk_errors(output):
-        output.mkdir(parents=True, exist_ok=True)
-    with exclusive(output):
+        make_folder(output)
+    with exclusive(output), disk_errors(output):
         entries(output)  # a wrong folder raises here, before the data are read, which may take a minute
         log.info("%s: reading captions and images of %s", output, recipe.data.corpus)
         data = {role: read_captioned(dataset, limit) for role, (dataset, limit) in splits(recipe, data_dir).items()}
@@ -80,6 +80,7 @@ def train(
         claim(output, recipe, digests, overwrite)
         if (output / MODEL).is_dir():
             log.info("%s: trained already, nothing to do", output)
+            tidy(output)
             return output / MODEL
         accelerator = make_accelerator(chosen, recipe.precision)
         inputs = prepare(recipe, output, data, accelerator.device)
@@ -252,15 +253,11 @@ def report(lines: BinaryIO, row: Mapping[str, Any]) -> None:
 
 def save(recipe: Recipe, output: Path, inputs: Inputs, pair: TowerPair, digests: Mapping[str, str]) -> Path:
     """Writes the checkpoint with recipe and log, deletes the decoded images, and returns the checkpoint's folder."""
-    part = output / f"{MODEL}.part"
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir()
-    save_pair(pair, recipe.model, inputs.tokenizer, part, getattr(torch, recipe.weights))
-    shutil.copyfile(output / LOG, part / LOG)
-    write_json(part / "training.json", about(recipe, output, inputs.images, digests))
-    publish(part, output / MODEL)
-    for leftover in output.glob(PIXELS):
-        leftover.unlink()
+    with new_folder(output / MODEL) as part:
+        save_pair(pair, recipe.model, inputs.tokenizer, part, getattr(torch, recipe.weights))
+        shutil.copyfile(output / LOG, part / LOG)
+        write_json(part / "training.json", about(recipe, output, inputs.images, digests))
+    tidy(output)
     return output / MODEL
 
 

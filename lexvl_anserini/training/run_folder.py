@@ -12,7 +12,9 @@ OUT/
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -24,7 +26,7 @@ import orjson
 import yaml
 
 from lexvl_anserini.errors import ArtefactError, LexvlError
-from lexvl_anserini.files import atomic_write, disk_errors, publish, read_json, write_json
+from lexvl_anserini.files import atomic_write, disk_errors, publish, read_json, sync_tree, write_json
 from lexvl_anserini.manifest import finished
 from lexvl_anserini.training.recipe import Recipe, read_recipe
 
@@ -82,8 +84,9 @@ def claim(output: Path, recipe: Recipe, data: Mapping[str, str], overwrite: bool
     """
     names, wanted = entries(output), request(recipe, data)
     found = found_request(output, wanted) if names and not overwrite else None
-    if not finished(output, "a run", wanted, found, overwrite=not names.intersection(TRAINED)):
-        clear(output)
+    if finished(output, "a run", wanted, found, overwrite=not names.intersection(TRAINED)):
+        return
+    clear(output)
     with atomic_write(output / RECIPE) as out:
         out.write(yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False).encode())
     write_json(output / DATA, data)
@@ -126,13 +129,32 @@ def clear(output: Path) -> None:
             entry.unlink()
 
 
+def tidy(output: Path) -> None:
+    """Deletes what a finished run needs no more: decoded images, and what a killed process left half written."""
+    for leftover in (*output.glob(PIXELS), *output.glob("*.part")):
+        if leftover.is_dir():
+            shutil.rmtree(leftover)
+        else:
+            leftover.unlink()
+
+
 def keep(accelerator: Any, output: Path, progress: TrainingState) -> None:
-    """Writes a state whole; the state before it stays."""
+    """Writes a state whole; the state before it stays.
+
+    Raises:
+        ArtefactError: the disk is full.
+    """
     part, state, old = output / f"{STATE}.part", output / STATE, output / OLD_STATE
     with disk_errors(state):
         shutil.rmtree(part, ignore_errors=True)
-        accelerator.save_state(str(part), safe_serialization=True)
+        try:
+            accelerator.save_state(str(part), safe_serialization=True)
+        except RuntimeError as error:  # torch counts bytes and does not say why one is missing
+            if shutil.disk_usage(output).free < 1 << 16:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
+            raise
         write_json(part / STATE_FILE, asdict(progress))
+        sync_tree(part)
         shutil.rmtree(old, ignore_errors=True)
         if state.exists():
             state.replace(old)
