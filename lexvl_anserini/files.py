@@ -289,7 +289,7 @@ def _remove(path: Path) -> None:
     """Deletes a file or a folder, as far as that is possible."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
-    else:
+    elif path.exists():
         with suppress(OSError):
             path.unlink()
 

@@ -70,8 +70,11 @@ class Faults:
         raise OSError(number, os.strerror(number))
 
     def concerns(self, path: Any) -> bool:
-        """True for a path below the folder."""
-        return not isinstance(path, int) and Path(os.fsdecode(path)).absolute().is_relative_to(self.folder)
+        """True for a path below the folder, or a handle of a file there."""
+        if isinstance(path, int):
+            link = Path(f"/proc/self/fd/{path}")
+            path = link.readlink() if link.is_symlink() else self.folder
+        return Path(os.fsdecode(path)).absolute().is_relative_to(self.folder)
 
     def named(self, name: str) -> Callable[..., Any]:
         """The replacement of a function of `os` whose last path tells whether it counts."""
@@ -88,7 +91,13 @@ class Faults:
     def opened(self, name: str) -> Callable[..., Any]:
         """The replacement of a function of `os` for an open file."""
         function = getattr(os, name)
-        return lambda *arguments: self.call(name, function, *arguments)
+
+        def wrapped(handle: int, *arguments: Any) -> Any:
+            if self.concerns(handle):
+                return self.call(name, function, handle, *arguments)
+            return function(handle, *arguments)
+
+        return wrapped
 
     def created(self, path: Any, flags: int, *others: Any, **options: Any) -> Any:
         """The replacement of `os.open`, which counts if it may make a file."""
@@ -98,7 +107,7 @@ class Faults:
 
     def open(self, file: Any, mode: str = "r", buffering: int = -1, *others: Any, **options: Any) -> Any:
         """The replacement of `open`: a file that is written counts its writes."""
-        if not set(mode) & set("wax+") or not self.concerns(file):
+        if isinstance(file, int) or not set(mode) & set("wax+") or not self.concerns(file):
             return OPEN(file, mode, buffering, *others, **options)
         faults = self
 
