@@ -9,17 +9,19 @@ Nothing outside this process sees a change: JAVA_HOME and PATH are as before onc
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from threading import RLock, get_ident, local, main_thread
 from typing import Any, NamedTuple
 from zipfile import is_zipfile
 
@@ -78,11 +80,16 @@ class Runtime(NamedTuple):
 
 
 class _Started:
-    """State of the running machine."""
+    """State of the running machine, and the lock of its start and of calls (see `java_calls`)."""
 
+    lock = RLock()
     pid: int | None = None
     # java.util.logging forgets the level of a logger without references.
     loggers: tuple[Any, ...] = ()
+
+
+# Has `leaving` in each thread that calls Java.
+_thread = local()
 
 
 def find_java(environ: Mapping[str, str] = os.environ) -> Runtime:
@@ -172,13 +179,15 @@ def start() -> None:
         JavaError: there is no usable runtime, it refuses its options, the machine that runs already is too old or
             lacks Anserini, or this process was forked from one whose machine was running (use spawn).
     """
-    if _Started.pid == os.getpid():
-        return
-    if _Started.pid is not None:
-        raise JavaError(
-            "this process was forked from one whose Java machine was running, and would hang; start it with "
-            "multiprocessing's spawn method"
-        )
+    if _Started.pid is None:
+        with _Started.lock:
+            if _Started.pid is None:
+                _start()
+    attend()
+
+
+def _start() -> None:
+    """As `start`, with the lock held."""
     import jnius_config
 
     if jnius_config.vm_running or "jnius" in sys.modules:
@@ -199,15 +208,89 @@ def start() -> None:
             import jnius  # noqa: F401  (importing it is what starts the machine)
         _check_running()
     _quieten()
-    _Started.pid = os.getpid()
     java_class("org.apache.lucene.search.IndexSearcher").setMaxClauseCount(MAX_CLAUSES)
+    gc.callbacks.append(_attend_collection)
+    _Started.pid = os.getpid()
+
+
+class _Leaving:
+    """Detaches its thread from Java when the thread ends, which is when its `threading.local` drops this object.
+
+    Java would otherwise keep the thread for ever, with its stack, and its collector would read freed memory there.
+    """
+
+    def __del__(self) -> None:
+        import jnius
+
+        jnius.detach()
+
+
+def attend() -> None:
+    """Prepares this thread for calls of Java. pyjnius attaches a thread at its first call and never detaches it.
+
+    Raises:
+        JavaError: this process was forked from one whose Java machine was running.
+    """
+    if _Started.pid not in (None, os.getpid()):
+        raise JavaError(
+            "this process was forked from one whose Java machine was running, and would hang; start it with "
+            "multiprocessing's spawn method"
+        )
+    # The main thread lives as long as the machine.
+    if not hasattr(_thread, "leaving") and get_ident() != main_thread().ident:
+        _thread.leaving = _Leaving()
+
+
+def _attend_collection(phase: str, info: Mapping[str, int]) -> None:
+    """Before Python collects garbage in a thread: freeing an object of Java attaches the thread."""
+    if phase == "start" and _Started.pid == os.getpid():
+        attend()
+
+
+@contextmanager
+def java_calls() -> Iterator[None]:
+    """A block in which this thread alone calls methods of Java objects.
+
+    pyjnius stores the object of a call in the method, which belongs to the class, so that of two threads that call one
+    method one would get the other's object. Static methods have no object and need no such block; what takes long and
+    threads do at once is a static method of our classes.
+
+    Raises:
+        JavaError: as `attend`.
+    """
+    attend()
+    with _Started.lock:
+        yield
+
+
+class Exclusive:
+    """A Java object; each call of a method is a block of `java_calls`."""
+
+    def __init__(self, java: Any):
+        self.java = java
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            with java_calls():
+                return getattr(self.java, name)(*arguments)
+
+        return call
+
+
+def _after_fork() -> None:
+    """In a child no thread holds the lock."""
+    _Started.lock = RLock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 @cache
 def lucene_version() -> tuple[int, int, int]:
     """(major, minor, bug fix) of the Lucene in Pyserini's jar; the machine must have been started."""
-    latest = java_class("org.apache.lucene.util.Version").LATEST
-    return int(latest.major), int(latest.minor), int(latest.bugfix)
+    with java_calls():
+        latest = java_class("org.apache.lucene.util.Version").LATEST
+        return int(latest.major), int(latest.minor), int(latest.bugfix)
 
 
 def java_class(name: str) -> Any:
@@ -218,7 +301,8 @@ def java_class(name: str) -> Any:
     """
     from jnius import autoclass
 
-    return autoclass(name)
+    with java_calls():
+        return autoclass(name)
 
 
 def our_class(name: str) -> Any:
@@ -239,7 +323,8 @@ def java_cast(name: str, value: Any) -> Any:
     """A Java object seen as `name`, where pyjnius cannot choose between overloads by itself."""
     from jnius import cast
 
-    return cast(name, value)
+    with java_calls():
+        return cast(name, value)
 
 
 @contextmanager
@@ -274,6 +359,7 @@ def java_errors(what: str, error: type[LexvlError] = ArtefactError) -> Iterator[
     """
     from jnius import JavaException
 
+    attend()
     try:
         yield
     except JavaException as problem:

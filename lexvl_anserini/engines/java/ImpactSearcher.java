@@ -61,7 +61,11 @@ public final class ImpactSearcher {
      *
      * @param names UTF-8, each followed by a zero byte
      */
-    public synchronized void know(byte[] names) throws IOException {
+    public static void know(ImpactSearcher searcher, byte[] names) throws IOException {
+        searcher.learn(names);
+    }
+
+    private synchronized void learn(byte[] names) throws IOException {
         List<Term> longer = new ArrayList<>(known);
         TermsEnum[] dictionaries = new TermsEnum[terms.length];
         for (int i = 0; i < terms.length; i++) {
@@ -83,12 +87,18 @@ public final class ImpactSearcher {
     }
 
     /** Forgets all terms. */
-    public synchronized void forget() {
-        known = new ArrayList<>();
+    public static void forget(ImpactSearcher searcher) {
+        synchronized (searcher) {
+            searcher.known = new ArrayList<>();
+        }
     }
 
     /** The greatest impact of each of these terms (int32 numbers): int32, 0 for a term without postings. */
-    public synchronized byte[] maxImpacts(byte[] numbers) throws IOException {
+    public static byte[] maxImpacts(ImpactSearcher searcher, byte[] numbers) throws IOException {
+        return searcher.maxima(numbers);
+    }
+
+    private synchronized byte[] maxima(byte[] numbers) throws IOException {
         int[] wanted = Bytes.ints(numbers);
         int[] found = new int[wanted.length];
         PostingsEnum[] postings = new PostingsEnum[1];
@@ -121,7 +131,13 @@ public final class ImpactSearcher {
      * @param weights float32, above 0
      * @return for each query its hits as {@link Answer} writes them
      */
-    public byte[] search(byte[] ends, byte[] numbers, byte[] weights, int k, int threads) throws Throwable {
+    public static byte[] search(
+            ImpactSearcher searcher, byte[] ends, byte[] numbers, byte[] weights, int k, int threads)
+            throws Throwable {
+        return searcher.batch(ends, numbers, weights, k, threads);
+    }
+
+    private byte[] batch(byte[] ends, byte[] numbers, byte[] weights, int k, int threads) throws Throwable {
         int[] end = Bytes.ints(ends);
         int[] number = Bytes.ints(numbers);
         float[] weight = Bytes.floats(weights);

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lexvl_anserini.engines.jvm import our_class
-from lexvl_anserini.engines.lucene.fields import CONTENTS, open_reader
+from lexvl_anserini.engines.jvm import Exclusive, our_class
+from lexvl_anserini.engines.lucene.fields import CONTENTS, close, open_reader
 from lexvl_anserini.errors import ArtefactError
 
 # Posting lists that index.json names.
@@ -20,9 +20,9 @@ def census(folder: Path) -> Iterator[Any]:
     """Yields a Java object that counts and compares over a whole index."""
     reader = open_reader(folder)
     try:
-        yield our_class("IndexCensus")(reader)
+        yield Exclusive(our_class("IndexCensus")(reader))
     finally:
-        reader.close()
+        close(reader)
 
 
 def refuse_duplicates(folder: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from lexvl_anserini.engines.jvm import java_cast, java_class
+from lexvl_anserini.engines.jvm import java_calls, java_cast, java_class
 from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, META, TEXT, text_analyzer
 from lexvl_anserini.errors import ArtefactError, UnknownName, UsageError
 from lexvl_anserini.queries.clauses import (
@@ -53,6 +53,7 @@ class Compiler:
         UsageError: a value that does not fit its field's type, or texts in an index without them.
     """
 
+    @java_calls()
     def __init__(self, fields: Mapping[str, str]):
         self.fields = fields
         self.json = java_class("com.fasterxml.jackson.databind.ObjectMapper")()
@@ -76,6 +77,7 @@ class Compiler:
             Unscored: lambda clause: self._unscored(self.query(clause.clause)),
         }
 
+    @java_calls()
     def query(self, clause: Clause) -> Any:
         """The Lucene query of a tree."""
         return java_cast(f"{SEARCH}.Query", self.of[type(clause)](clause))

@@ -14,12 +14,12 @@ import orjson
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.engine import ChangingEngine, ImpactEngine
 from lexvl_anserini.engines.index_folder import new_index, read_report
-from lexvl_anserini.engines.jvm import java_cast, java_class, java_errors
+from lexvl_anserini.engines.jvm import java_calls, java_cast, java_class, java_errors, our_class
 from lexvl_anserini.engines.lucene import postings
 from lexvl_anserini.engines.lucene.census import refuse_duplicates
 from lexvl_anserini.engines.lucene.checking import check_index
 from lexvl_anserini.engines.lucene.compile import Compiler, refuse_rounding
-from lexvl_anserini.engines.lucene.fields import ID, as_reader, count_index, field_similarity
+from lexvl_anserini.engines.lucene.fields import ID, as_reader, close, count_index, field_similarity
 from lexvl_anserini.engines.lucene.readers import open_verified
 from lexvl_anserini.engines.lucene.record import source_manifest, sources_of, write_record
 from lexvl_anserini.engines.lucene.searching import BatchSearcher
@@ -46,6 +46,10 @@ class LuceneEngine(ImpactEngine, ChangingEngine):
     def __init__(self, index: Path, manifest: Manifest):
         jvm.start()
         self.reader, self.manifest = open_verified(index, manifest)
+        with java_calls():
+            self._prepare(index)
+
+    def _prepare(self, index: Path) -> None:
         self.documents = int(self.reader.maxDoc())
         self.searcher = java_class("org.apache.lucene.search.IndexSearcher")(as_reader(self.reader))
         self.searcher.setSimilarity(field_similarity())
@@ -55,6 +59,8 @@ class LuceneEngine(ImpactEngine, ChangingEngine):
         sort_field = java_class("org.apache.lucene.search.SortField")
         by_id = sort_field(ID, java_class("org.apache.lucene.search.SortField$Type").STRING_VAL)
         self.order = java_class("org.apache.lucene.search.Sort")(sort_field.FIELD_SCORE, by_id)
+        # What a static method returns is made in any thread, so its class is known before.
+        self.static, _ = our_class("TreeSearch"), java_class("org.apache.lucene.search.TopFieldDocs")
         # One call into Java costs some microseconds, so one call returns all hits of a query, as JSON.
         self.json = java_class("com.fasterxml.jackson.databind.ObjectMapper")()
 
@@ -165,7 +171,7 @@ class LuceneEngine(ImpactEngine, ChangingEngine):
 
     def close(self) -> None:
         """Closes Lucene's files."""
-        self.reader.close()
+        close(self.reader)
 
     def top(self, query: Any, hits: int, query_id: str = "query") -> list[ScoredDoc]:
         """The best hits of any `org.apache.lucene.search.Query`: score descending, then doc_id ascending.
@@ -175,8 +181,9 @@ class LuceneEngine(ImpactEngine, ChangingEngine):
         """
         with java_errors(f"topic {query_id!r} cannot be searched"):
             cast = java_cast("org.apache.lucene.search.Query", query)
-            top = self.searcher.search(cast, min(hits, self.documents), self.order, False)
-            found = orjson.loads(self.json.writeValueAsString(top))["scoreDocs"]
+            top = self.static.top(self.searcher, cast, min(hits, self.documents), self.order)
+            with java_calls():
+                found = orjson.loads(self.json.writeValueAsString(top))["scoreDocs"]
         scored = []
         for rank, hit in enumerate(found, start=1):
             score, doc_id = hit["fields"]

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lexvl_anserini.engines.jvm import java_cast, java_class, our_class
+from lexvl_anserini.engines.jvm import java_calls, java_cast, java_class, our_class
 from lexvl_anserini.engines.lucene.versions import newer_refused
 
 ID = "id"
@@ -21,6 +21,7 @@ TEXT = "text"
 META = "meta."
 
 
+@java_calls()
 def impact_similarity() -> Any:
     """Score = frequency x boost, as Anserini has it."""
     return java_class("io.anserini.search.similarity.ImpactSimilarity")()
@@ -31,22 +32,26 @@ K1 = 0.9
 B = 0.4
 
 
+@java_calls()
 def field_similarity() -> Any:
     """Impacts in `contents`, BM25 in all other fields."""
     bm25 = java_class("org.apache.lucene.search.similarities.BM25Similarity")(K1, B)
     return our_class("FieldSimilarity")(CONTENTS, impact_similarity(), bm25)
 
 
+@java_calls()
 def text_analyzer() -> Any:
     """The analyser of the field `text`: Anserini's English default (Porter's stems, no stop words)."""
     return java_class("io.anserini.analysis.DefaultEnglishAnalyzer").newDefaultInstance()
 
 
+@java_calls()
 def java_path(path: Path) -> Any:
     """A Java path."""
     return java_class("java.nio.file.Paths").get(str(path.absolute()))
 
 
+@java_calls()
 def java_map(values: Mapping[str, str]) -> Any:
     """A Java map of strings."""
     made = java_class("java.util.HashMap")()
@@ -55,11 +60,13 @@ def java_map(values: Mapping[str, str]) -> Any:
     return made
 
 
+@java_calls()
 def open_directory(index: Path) -> Any:
     """Lucene's folder."""
     return java_class("org.apache.lucene.store.FSDirectory").open(java_path(index))
 
 
+@java_calls()
 def open_reader(index: Path) -> Any:
     """A reader of the index's last commit.
 
@@ -70,11 +77,18 @@ def open_reader(index: Path) -> Any:
         return java_class("org.apache.lucene.index.DirectoryReader").open(open_directory(index))
 
 
+@java_calls()
+def close(reader: Any) -> None:
+    """Closes a reader and its files."""
+    reader.close()
+
+
 def as_reader(reader: Any) -> Any:
     """For pyjnius, which does not choose overloads by a parent class."""
     return java_cast("org.apache.lucene.index.IndexReader", reader)
 
 
+@java_calls()
 def count_index(index: Path) -> dict[str, int]:
     """Counts of a Lucene index, from its own statistics."""
     reader = open_reader(index)

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from lexvl_anserini.engines import jvm
-from lexvl_anserini.engines.jvm import java_class, java_errors, our_class
-from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, TEXT, open_reader
+from lexvl_anserini.engines.jvm import java_calls, java_class, java_errors, our_class
+from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, TEXT, close, open_reader
 from lexvl_anserini.errors import DataError, UsageError
 
 
+@java_calls()
 def impacts_of(reader: Any, doc_id: str, terms: Iterable[str]) -> dict[str, int]:
     """The document's impact for each of the terms that it has, in their order.
 
@@ -35,6 +36,7 @@ def impacts_of(reader: Any, doc_id: str, terms: Iterable[str]) -> dict[str, int]
     return found
 
 
+@java_calls()
 def vector_of(reader: Any, doc_id: str) -> dict[str, int]:
     """The document's whole vector, from its term vector.
 
@@ -58,6 +60,7 @@ def vector_of(reader: Any, doc_id: str) -> dict[str, int]:
     return {str(term.utf8ToString()): int(iterator.totalTermFreq()) for term in _terms(iterator)}
 
 
+@java_calls()
 def text_of(reader: Any, doc_id: str) -> str | None:
     """The document's text as it was indexed; None in an index without stored texts.
 
@@ -82,9 +85,10 @@ def stored_texts(index: Path, doc_ids: Iterable[str]) -> dict[str, str]:
     try:
         return {doc_id: text_of(reader, doc_id) or "" for doc_id in doc_ids}
     finally:
-        reader.close()
+        close(reader)
 
 
+@java_calls()
 def place_of(reader: Any, doc_id: str) -> tuple[Any, int]:
     """The segment that holds a document, and its number there.
 

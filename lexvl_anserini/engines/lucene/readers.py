@@ -7,8 +7,8 @@ from time import sleep
 from typing import Any
 
 from lexvl_anserini.engines.index_folder import folder_bytes
-from lexvl_anserini.engines.jvm import java_errors, our_class
-from lexvl_anserini.engines.lucene.fields import open_reader
+from lexvl_anserini.engines.jvm import Exclusive, java_errors, our_class
+from lexvl_anserini.engines.lucene.fields import close, open_reader
 from lexvl_anserini.errors import ArtefactError
 from lexvl_anserini.files import read_json
 from lexvl_anserini.manifest import MANIFEST, Manifest
@@ -41,16 +41,16 @@ def open_verified(index: Path, manifest: Manifest) -> tuple[Any, Manifest]:
             # Reader and manifest belong to one index only if no process replaced it in between.
             if last or _folder_of(index) == folder:
                 break
-            reader.close()
+            close(reader)
         sleep(PAUSE_S)
     if now is not None and _digests(manifest) <= _digests(now):
         manifest = now
-    found = int(reader.maxDoc())
+    found = int(Exclusive(reader).maxDoc())
     documents, empty = manifest.counts.documents, manifest.counts.get("empty", 0)
     # Stock Anserini skips documents without terms; they cannot be hits.
     if found == documents or now is None and found == documents - empty:
         return reader, manifest
-    reader.close()
+    close(reader)
     raise ArtefactError(
         f"{index}: {found} documents, the manifest says {documents} of which {empty} empty; index again"
     )
@@ -60,9 +60,9 @@ def _verified(reader: Any, size: int) -> Any:
     """The reader, after its checksums are compared if the index is at most `VERIFIED_BYTES` large."""
     if size <= VERIFIED_BYTES:
         try:
-            our_class("IndexCensus")(reader).checkIntegrity()
+            Exclusive(our_class("IndexCensus")(reader)).checkIntegrity()
         except BaseException:
-            reader.close()
+            close(reader)
             raise
     return reader
 

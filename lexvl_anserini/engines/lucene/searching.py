@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from lexvl_anserini.engines.jvm import java_errors, our_class
+from lexvl_anserini.engines.jvm import attend, java_errors, our_class
 from lexvl_anserini.engines.lucene.fields import CONTENTS
 from lexvl_anserini.errors import ArtefactError, UsageError
 from lexvl_anserini.queries.clauses import Impacts
@@ -45,7 +45,8 @@ class BatchSearcher:
     """
 
     def __init__(self, reader: Any, documents: int, max_impact: int | None):
-        self.java = our_class("ImpactSearcher")(reader, CONTENTS)
+        self.static = our_class("ImpactSearcher")  # static methods, which threads may call at once
+        self.java = self.static(reader, CONTENTS)
         self.documents, self.max_impact = documents, max_impact
         self.numbers: dict[str, int] = {}
         self.lock = Lock()
@@ -71,6 +72,7 @@ class BatchSearcher:
             if not batch:
                 return
             for part in _limited(batch):
+                attend()
                 with self.lock:
                     lists = self._batch(part, min(hits, self.documents), threads)
                 yield from lists
@@ -84,6 +86,7 @@ class BatchSearcher:
             quick = self.max_impact * sum(vector.values())
             if quick < SCORE_LIMIT:
                 return quick
+        attend()
         with self.lock:
             return self._bound(vector)
 
@@ -96,7 +99,8 @@ class BatchSearcher:
         numbers = np.fromiter(map(self.numbers.__getitem__, chain.from_iterable(vectors)), "<i4", ends[-1])
         weights = np.fromiter(chain.from_iterable(vector.values() for vector in vectors), "<f4", ends[-1])
         with java_errors("the index cannot be searched"):
-            raw = self.java.search(ends.tobytes(), numbers.tobytes(), weights.tobytes(), hits, threads).tostring()
+            arrays = (ends.tobytes(), numbers.tobytes(), weights.tobytes())
+            raw = self.static.search(self.java, *arrays, hits, threads).tostring()
         return list(_lists(raw, [query.query_id for query in batch]))
 
     def _know(self, terms: Iterable[str]) -> None:
@@ -104,14 +108,14 @@ class BatchSearcher:
         wanted = set(terms)
         if len(self.numbers) + len(wanted) > KNOWN_TERMS:
             self.numbers.clear()
-            self.java.forget()
+            self.static.forget(self.java)
         new = [term for term in wanted if term not in self.numbers]
         if not new:
             return
         with java_errors("the index cannot be searched"):
             # No indexed term contains a zero byte, which ends a term in this call.
             names = [term.encode("utf-8", "surrogatepass") for term in new]
-            self.java.know(b"".join((b"\x01" if b"\0" in name else name) + b"\0" for name in names))
+            self.static.know(self.java, b"".join((b"\x01" if b"\0" in name else name) + b"\0" for name in names))
         self.numbers.update(zip(new, range(len(self.numbers), len(self.numbers) + len(new)), strict=True))
 
     def _refuse_rounding(self, query_id: str, vector: Mapping[str, int]) -> None:
@@ -132,7 +136,9 @@ class BatchSearcher:
         self._know(terms)
         numbers = np.array([self.numbers[term] for term in terms], dtype="<i4")
         with java_errors("the index cannot be searched"):
-            found: list[int] = np.frombuffer(self.java.maxImpacts(numbers.tobytes()).tostring(), "<i4").tolist()
+            found: list[int] = np.frombuffer(
+                self.static.maxImpacts(self.java, numbers.tobytes()).tostring(), "<i4"
+            ).tolist()
         return found
 
 

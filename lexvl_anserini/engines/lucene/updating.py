@@ -18,9 +18,9 @@ from typing import Any
 
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.index_folder import changed_index, is_index, new_index, read_report
-from lexvl_anserini.engines.jvm import java_errors, our_class
+from lexvl_anserini.engines.jvm import Exclusive, java_errors, our_class
 from lexvl_anserini.engines.lucene.census import census, refuse_duplicates
-from lexvl_anserini.engines.lucene.fields import CONTENTS, count_index, field_similarity, open_reader
+from lexvl_anserini.engines.lucene.fields import CONTENTS, close, count_index, field_similarity, open_reader
 from lexvl_anserini.engines.lucene.record import (
     CHANGES,
     read_impact_manifest,
@@ -189,7 +189,7 @@ def _updater(index: Path, part: Path, created: int) -> Iterator[Any]:
     `created` is the major version of Lucene that counts as the creator of the index.
     """
     with newer_refused(index):
-        updater = our_class("IndexUpdater")(str(part.absolute()), field_similarity(), created)
+        updater = Exclusive(our_class("IndexUpdater")(str(part.absolute()), field_similarity(), created))
     try:
         yield updater
     except BaseException:
@@ -264,7 +264,7 @@ def _refuse_common(index: Path, other: Path, source: Path) -> None:
         with census(index) as whole:
             common = whole.common(reader)
     finally:
-        reader.close()
+        close(reader)
     if common is not None:
         raise ArtefactError(f"{source}: document id {str(common)!r} is in {index} already; --replace takes the new one")
 

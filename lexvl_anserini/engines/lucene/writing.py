@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from lexvl_anserini.engines.jvm import lucene_version, our_class
+from lexvl_anserini.engines.jvm import Exclusive, lucene_version, our_class
 from lexvl_anserini.engines.lucene.fields import META, TEXT, field_similarity, java_map, text_analyzer
 from lexvl_anserini.engines.lucene.metadata import metadata_types
 from lexvl_anserini.manifest import Manifest
@@ -99,7 +99,7 @@ def _writer(
     ends = np.cumsum([len(term) for term in terms], dtype="<i4").tobytes()
     arguments = (str(folder.absolute()), field_similarity(), text_analyzer(), b"".join(terms), ends, shards)
     flags = (options.text, options.store_text, options.term_vectors)
-    writer = our_class("ImpactWriter")(*arguments, *flags, *settings)
+    writer = Exclusive(our_class("ImpactWriter")(*arguments, *flags, *settings))
     try:
         yield writer
     except BaseException:

@@ -1,0 +1,126 @@
+"""One model and one index as a server shares them among threads, and the questions that its threads ask."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lexvl_anserini.data.dataset import load_dataset
+from lexvl_anserini.encoders.encoder import Encoder
+from lexvl_anserini.engines.building import build_index
+from lexvl_anserini.engines.opening import open_impact_index
+from lexvl_anserini.queries.clauses import All, Impacts, Not, Term
+from lexvl_anserini.queries.feedback import Feedback
+from lexvl_anserini.queries.query_vectors import encode_queries
+from lexvl_anserini.queries.refine import Refinement
+from lexvl_anserini.queries.retrieval import search_index
+from lexvl_anserini.queries.shared_terms import explain, explained
+from lexvl_anserini.records import Index, Topic
+from lexvl_anserini.shards.writing import write_impacts
+
+WORDS = ["a", "dog", "runs", "on", "the", "sandy", "beach", "and", "two", "children", "watch", "it", "red", "boat"]
+
+
+class Question(NamedTuple):
+    """One call of the public surface: its name and its argument."""
+
+    kind: str
+    text: str
+
+
+class Service:
+    """A model and an open index; every method is one kind of question, and its answers compare by `==`."""
+
+    def __init__(self, model: Encoder, index: Index):
+        self.model, self.index = model, index
+        self.engine = open_impact_index(index.path, index.manifest)
+
+    def answer(self, question: Question) -> Any:
+        """The answer to one question."""
+        return getattr(self, question.kind)(question.text)
+
+    def encode(self, text: str) -> Any:
+        """The query's vector."""
+        return self.model.decode(self.model.encode_query([text]))
+
+    def document(self, text: str) -> Any:
+        """The document's vector."""
+        return self.model.decode(self.model.encode_document([text]))
+
+    def search(self, text: str) -> Any:
+        """Encodes and searches with the open index."""
+        [query] = encode_queries(self.model, [Topic("q", text)], self.index.manifest)
+        return next(self.engine.search([query], 10))
+
+    def search_index(self, text: str) -> Any:
+        """Opens, searches and closes the index."""
+        return list(search_index(self.index, [Topic("q", text)], hits=10, model=self.model))
+
+    def feedback(self, text: str) -> Any:
+        """Two searches, with vectors from the index between them."""
+        refinement = Refinement(feedback=Feedback(3, 5))
+        return list(search_index(self.index, [Topic("q", text)], hits=10, model=self.model, refinement=refinement))
+
+    def tree(self, text: str) -> Any:
+        """A tree of terms."""
+        [query] = encode_queries(self.model, [Topic("q", text)], self.index.manifest)
+        words = sorted(query.vector, key=lambda term: (-query.vector[term], term))
+        clause = All((Impacts(query.vector), Not(Term(words[-1]))))
+        return self.engine.search_tree("q", clause, 10)
+
+    def explained(self, text: str) -> Any:
+        """Explains two documents with the open index."""
+        [query] = encode_queries(self.model, [Topic("q", text)], self.index.manifest)
+        return explained(self.engine, query, ["d0", f"d{len(text)}"])
+
+    def explain(self, text: str) -> Any:
+        """Opens the index and explains its best documents."""
+        return explain(self.index, text, hits=2, model=self.model)
+
+    def vector(self, text: str) -> Any:
+        """A document's vector, from the index."""
+        return self.engine.vector(f"d{len(text)}")
+
+
+KINDS = ("encode", "document", "search", "search_index", "feedback", "tree", "explained", "explain", "vector")
+
+
+def make_service(model: Encoder, folder: Path, documents: int = 200) -> Service:
+    """Encodes and indexes drawn documents."""
+    draws, corpus, shards = random.Random(5), folder / "corpus", folder / "shards"
+    (corpus / "qrels").mkdir(parents=True)
+    rows = ({"_id": f"d{number}", "title": "", "text": text(draws)} for number in range(documents))
+    (corpus / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (corpus / "queries.jsonl").write_text('{"_id": "q", "text": "a dog"}\n')
+    (corpus / "qrels/test.tsv").write_text("query-id\tcorpus-id\tscore\nq\td1\t1\n")
+    write_impacts(load_dataset(f"beir:{corpus}"), model, shards)
+    return Service(model, build_index(shards, folder / "index", term_vectors=True))
+
+
+def text(draws: random.Random) -> str:
+    """1 to 30 words."""
+    return " ".join(draws.choices(WORDS, k=draws.randint(1, 30)))
+
+
+def questions(number: int, draws: random.Random, kinds: tuple[str, ...] = KINDS) -> list[Question]:
+    """Drawn questions."""
+    return [Question(draws.choice(kinds), text(draws)) for _ in range(number)]
+
+
+def wrong_answers(
+    answer: Callable[[Question], Any], asked: list[Question], expected: list[Any], threads: int
+) -> list[str]:
+    """What threads answer otherwise than expected, or with an error."""
+
+    def one(question: Question, right: Any) -> str | None:
+        try:
+            return None if answer(question) == right else f"{question.kind}: another answer"
+        except Exception as error:
+            return f"{question.kind}: {type(error).__name__}: {error}"
+
+    with ThreadPoolExecutor(threads) as pool:
+        return [problem for problem in pool.map(one, asked, expected) if problem]
