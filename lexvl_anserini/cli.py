@@ -281,8 +281,7 @@ def guarded(app: Callable[[], Any]) -> None:
     except LexvlError as error:
         if verbose:
             logging.getLogger("lexvl_anserini").exception("error")
-        # Names of files may contain line feeds.
-        print(f"error: {' '.join(str(error).splitlines())}", file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -31,10 +31,19 @@ def reason_of(error: BaseException) -> str:
     return f"{type(error).__name__}: {told}" if told else type(error).__name__
 
 
+# Characters of a message: a damaged file may hold an id or a key of any length.
+LONGEST = 1500
+
+
 class LexvlError(Exception):
-    """Base of every error that a user can cause; its text is the whole message."""
+    """Base of every error that a user can cause; its text is the whole message: one line, whatever names it quotes."""
 
     exit_code = 1
+
+    def __init__(self, message: str = ""):
+        line = " ".join(message.splitlines())
+        half = LONGEST // 2
+        super().__init__(line if len(line) <= LONGEST else f"{line[:half]} ... {line[-half:]}")
 
 
 class UsageError(LexvlError):

@@ -304,6 +304,17 @@ def test_of_a_plain_and_a_packed_file_the_packed_one_is_named(tmp_path, caplog):
     ]
 
 
+def test_an_error_is_one_line_whatever_it_quotes(tmp_path):
+    path = tmp_path / "a\nfolder" / "corpus.jsonl"
+    path.parent.mkdir()
+    path.write_text(json.dumps({"_id": "a", "k" * 40_000: 1, "last\u2028key": 2}))
+    with pytest.raises(DataError) as caught:
+        list(read_corpus(path))
+    text = str(caught.value)
+    assert len(text) < 2000 and len(text.splitlines()) == 1
+    assert text.startswith(f"{tmp_path}/a folder/corpus.jsonl line 1: no 'text'") and text.endswith("last key")
+
+
 def test_numbers_that_json_does_not_have(tmp_path):
     """NaN, which some tools write, is null; an integer of any size is kept where Python reads it."""
     path = tmp_path / "corpus.jsonl"

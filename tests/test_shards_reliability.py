@@ -7,76 +7,22 @@ import os
 import sqlite3
 import tarfile
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from multiprocessing import get_context
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from byte_towers import SMALL, Bytes, Stored, Texts, documents_of, encode, tree
 from embedding_tables import write_table
-from scipy import sparse
 
-from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.data.digests import MEMORY, RACY_NS, FileDigests
-from lexvl_anserini.data.embeddings import read_embeddings
-from lexvl_anserini.data.images import FAIL
 from lexvl_anserini.errors import ArtefactError, DataError
 from lexvl_anserini.files import file_sha256
 from lexvl_anserini.manifest import EncodedCorpus, read_manifest
 from lexvl_anserini.records import Document
 from lexvl_anserini.shards.combine import combined_corpus
 from lexvl_anserini.shards.covered import UNREADABLE, Covered
-from lexvl_anserini.shards.layout import Layout, Part
-from lexvl_anserini.shards.writing import write_impacts
-from lexvl_anserini.vocabulary import Vocabulary
-
-SMALL = Layout(shard_size=2)
-
-
-class Bytes:
-    """A tower whose weights are the bytes of a file."""
-
-    kind, binary, vocabulary = "impact", False, Vocabulary(["ash", "bay", "cat"])
-
-    def read(self, document):
-        return document.image
-
-    def contents(self, reference):
-        return Path(reference).read_bytes()
-
-    def weights(self, inputs, batch_size=32, progress=lambda n: None, on_error=FAIL):
-        progress(len(inputs))
-        rows = [list(self.contents(reference)[:3]) for reference in inputs]
-        return sparse.csr_matrix(np.array(rows, dtype=np.float32).reshape(len(rows), 3))
-
-
-class Texts(Bytes):
-    """Reads the text although there is a picture."""
-
-    def read(self, document):
-        return document.text
-
-    def contents(self, text):
-        return text.encode()
-
-
-class Stored(Bytes):
-    """Reads vectors of tables."""
-
-    def contents(self, reference):
-        return read_embeddings([reference])[0].astype(np.uint8).tobytes()
-
-
-@dataclass(frozen=True)
-class Model:
-    query: Any = field(default_factory=Bytes)
-    document: Any = field(default_factory=Bytes)
-    kind: str = "impact"
-    name: str = "toy"
-
-    def identity(self):
-        return {"name": "toy", "checkpoint": None, "checkpoint_digest": "toy", "options": {}}
+from lexvl_anserini.shards.layout import Part
 
 
 @pytest.fixture(autouse=True)
@@ -92,19 +38,6 @@ def pictures(tmp_path):
     for number in range(4):
         (tmp_path / f"in/{number}.png").write_bytes(bytes([number + 1, 9, 9]))
     return tmp_path / "in"
-
-
-def documents_of(folder, **changes):
-    return [Document(path.name, text="abc", image=str(path), **changes) for path in sorted(folder.glob("*.png"))]
-
-
-def encode(output, documents, tower=None, layout=SMALL, **options):
-    dataset = Dataset("toy", "", lambda: iter(documents), lambda: iter(()), lambda: iter(()))
-    return write_impacts(dataset, Model(document=tower or Bytes()), Path(output), layout=layout, **options)
-
-
-def tree(folder):
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def aged(path, seconds=60):
@@ -150,18 +83,12 @@ def test_a_picture_in_a_tar_counts_by_its_bytes(tmp_path, pictures):
                 archive.add(path, path.name)
         return [Document(path.name, image=f"{tmp_path}/in.tar::{path.name}") for path in sorted(pictures.iterdir())]
 
-    class Members(Bytes):
-        def contents(self, reference):
-            from lexvl_anserini.data.images import open_source
-
-            return open_source(reference).read()
-
-    encode(tmp_path / "out", packed(), Members())
+    encode(tmp_path / "out", packed())
     aged(pictures / "1.png")
-    encode(tmp_path / "out", packed(), Members())  # another archive of the same pictures
+    encode(tmp_path / "out", packed())  # another archive of the same pictures
     (pictures / "1.png").write_bytes(b"\x07\x09\x09")
     with pytest.raises(ArtefactError, match="another request"):
-        encode(tmp_path / "out", packed(), Members())
+        encode(tmp_path / "out", packed())
 
 
 def test_metadata_counts_where_it_is_stored(tmp_path, pictures):

@@ -1,0 +1,535 @@
+"""Hostile inputs: damaged archives, tables, lines and pictures; odd folders; inputs that change between two commands.
+
+Whatever the input, the outcome is the same documents, one clear line, or log lines that name what is left out.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import logging
+import os
+import re
+import tarfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from byte_towers import SMALL, Bytes, Texts, encode, tree
+from embedding_tables import write_embeddings
+from PIL import Image
+from rounds import Round, Rounds
+from typer.testing import CliRunner
+
+from lexvl_anserini.cli import make_app
+from lexvl_anserini.data import digests
+from lexvl_anserini.data.dataset import load_dataset
+from lexvl_anserini.data.embeddings import read_embeddings
+from lexvl_anserini.data.images import image_suffixes, open_image
+from lexvl_anserini.data.left_out import log_once
+from lexvl_anserini.encode import command
+from lexvl_anserini.errors import ArtefactError, DataError, LexvlError
+from lexvl_anserini.records import Document
+from lexvl_anserini.shards.layout import Layout
+from lexvl_anserini.shards.reading import read_ids, read_metadata, read_shard, shard_pieces
+
+pytestmark = [pytest.mark.heavy, pytest.mark.attack]
+
+BLOCK = 512
+COUNTED = re.compile(r"skipped, .*?: ([\d,]+) \(")
+
+
+# ---- what may happen
+
+
+def one_line(error: BaseException) -> str:
+    """The text of an error that a user may see: ours, and on one line."""
+    assert isinstance(error, LexvlError), repr(error)
+    text = str(error)
+    assert text.strip() and "\n" not in text and "Traceback" not in text and len(text) < 2000, text[:500]
+    return text
+
+
+def outcome(read: Callable[[], Iterable[Any]]) -> list[Any] | str:
+    """What is read, or the line of the error."""
+    log_once.cache_clear()
+    try:
+        return list(read())
+    except LexvlError as error:
+        return one_line(error)
+
+
+@contextmanager
+def logged() -> Iterator[list[str]]:
+    """The messages of the library's log while it lasts."""
+    messages: list[str] = []
+
+    class Keep(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            messages.append(record.getMessage())
+
+    handler, log = Keep(), logging.getLogger("lexvl_anserini")
+    level = log.level
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    try:
+        yield messages
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)
+
+
+def damaged(data: bytes, random: Random) -> bytes:
+    """The bytes with a few flipped, cut, inserted, removed, doubled or overwritten."""
+    changed = bytearray(data)
+    for _ in range(random.choice([1, 1, 1, 2, 5])):
+        at = random.randrange(len(changed) + 1)
+        length = random.choice([1, 1, 2, 8, 60])
+        action = random.randrange(6)
+        if action == 0 and at < len(changed):
+            changed[at] ^= 1 << random.randrange(8)
+        elif action == 1:
+            del changed[at:]
+        elif action == 2:
+            changed[at:at] = random.randbytes(length)
+        elif action == 3:
+            del changed[at : at + length]
+        elif action == 4:
+            changed[at:at] = changed[at : at + length]
+        else:
+            changed[at : at + length] = bytes([random.choice([0, 0xFF, 0x22, 0x0A, 0x7B])]) * length
+    return bytes(changed)
+
+
+def name_of(random: Random) -> str:
+    """A name of a picture, a caption or something else, sometimes long, nested or of another script."""
+    stem = random.choice(["a", "b", "c", "dé", "犬", "e" * 90, "f/g", "h/" * 60 + "i"]) + str(random.randrange(9))
+    return stem + random.choice([".png", ".jpg", ".txt", ".jpg.txt", ".md"])
+
+
+# ---- archives and folders
+
+
+def packed(path: Path, random: Random, odd: bool) -> list[tarfile.TarInfo]:
+    """A tar of some members; `odd` ones too, if wanted."""
+    kind = random.choice([tarfile.PAX_FORMAT, tarfile.GNU_FORMAT])
+    files = sorted({name_of(random) for _ in range(random.randrange(3, 9))})
+    with tarfile.open(path, "w", format=kind) as archive:
+        for name in files:
+            add_file(archive, name, random)
+            if odd and random.random() < 0.5:
+                add_odd(archive, random.choice(files), random)
+    with tarfile.open(path) as archive:
+        return archive.getmembers()
+
+
+def add_file(archive: tarfile.TarFile, name: str, random: Random) -> None:
+    member = tarfile.TarInfo(name)
+    data = bytes(random.choices(b"abc ", k=random.randrange(1, 1500)))
+    member.size = len(data)
+    archive.addfile(member, io.BytesIO(data))
+
+
+def add_odd(archive: tarfile.TarFile, name: str, random: Random) -> None:
+    target = random.choice([name, "none.png", "../out.png", "/out.png", f"l{random.randrange(3)}.png", "f"])
+    member = tarfile.TarInfo(f"l{random.randrange(3)}.png")
+    kinds = (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE, b"Q")
+    action = random.randrange(8)
+    if action < 5:
+        member.type, member.linkname = kinds[action], target
+        archive.addfile(member)
+    elif action == 5:
+        add_file(archive, random.choice([f"../{name}", f"/{name}", f"x/../{name}"]), random)
+    elif action == 6:
+        add_file(archive, random.choice([name, f"./{name}", name.replace("/", "/./")]), random)
+    else:
+        add_file(archive, f".hidden/{name}", random)
+
+
+def ids(documents: list[Any] | str) -> set[str]:
+    assert isinstance(documents, list), documents
+    return {document.doc_id for document in documents}
+
+
+def test_damaged_tars_never_lose_a_document_in_silence(rounds: Rounds) -> None:
+    for one in rounds:
+        path = one.folder / "a.tar"
+        members = packed(path, one.random, odd=False)
+        whole, read = path.read_bytes(), lambda path=path: load_dataset(f"folder:{path}").documents()
+        before = outcome(read)
+        for _ in range(20):
+            path.write_bytes(damaged_tar(whole, members, one.random))
+            after = outcome(read)
+            if isinstance(before, list) and isinstance(after, list):
+                assert ids(before) == ids(after), "documents came or went without an error"
+            elif isinstance(after, str):
+                assert "a.tar" in after
+            rounds.count("damaged tars")
+
+
+def damaged_tar(whole: bytes, members: list[tarfile.TarInfo], random: Random) -> bytes:
+    """An archive that no program writes; a whole member is never removed, because that leaves a valid archive."""
+    data = bytearray(whole)
+    member = random.choice(members)
+    header = random.choice([member.offset, member.offset_data - BLOCK])
+    action = random.randrange(8)
+    if action < 3:
+        data[header + random.randrange(BLOCK)] ^= 1 << random.randrange(8)
+    elif action == 3:
+        del data[random.randrange(len(data)) :]
+    elif action == 4:
+        at = random.randrange(len(data))
+        data[at:at] = random.randbytes(random.choice([1, 7, BLOCK, 3 * BLOCK]))
+    elif action == 5:
+        data[header : header + BLOCK] = bytes(BLOCK)
+    elif action == 6:
+        data += random.choice([whole, random.randbytes(9), bytes(BLOCK * random.randrange(9))])
+    else:
+        del data[header : header + BLOCK]
+    return bytes(data)
+
+
+def test_every_member_of_an_odd_tar_is_a_document_or_is_counted(rounds: Rounds) -> None:
+    for one in rounds:
+        path = one.folder / "a.tar"
+        members = packed(path, one.random, odd=True)
+        with logged() as messages:
+            found = outcome(lambda path=path: load_dataset(f"folder:{path}").documents())
+        if isinstance(found, list):
+            captions = sum(document.image is not None and document.text is not None for document in found)
+            shared = captions_of_two(found, path)
+            assert len(found) + captions - shared + counted(messages) == len(members), messages
+        rounds.count("odd tars")
+
+
+def captions_of_two(documents: list[Document], path: Path) -> int:
+    """Captions that belong to a second picture too: `a.txt` of `a.png` and `a.jpg`."""
+    from lexvl_anserini.data.archives import open_archive
+
+    there = open_archive(path).members
+    used = []
+    for document in documents:
+        if document.image is not None and document.text is not None:
+            name = document.image.partition("::")[2]
+            candidates = (name.rpartition(".")[0] + ".txt", f"{name}.txt")
+            used.append(next(candidate for candidate in candidates if candidate in there))
+    return len(used) - len(set(used))
+
+
+def counted(messages: Iterable[str]) -> int:
+    """The entries that log lines count as skipped."""
+    return sum(int(match[1].replace(",", "")) for message in messages if (match := COUNTED.search(message)))
+
+
+def test_every_entry_of_an_odd_folder_is_a_document_or_is_counted(rounds: Rounds) -> None:
+    for one in rounds:
+        folder = one.folder / "in"
+        entries = grown(folder, one.random)
+        with logged() as messages:
+            found = outcome(lambda folder=folder: load_dataset(f"folder:{folder}").documents())
+        if isinstance(found, list):
+            captioned = [document for document in found if document.image is not None and document.text is not None]
+            assert len(found) + len(captioned) + counted(messages) == entries, (messages, found)
+        rounds.count("odd folders")
+
+
+def grown(folder: Path, random: Random) -> int:
+    """A folder with files and other things; how many entries must be documents, captions or counted."""
+    entries = 0
+    for place in (folder, folder / "sub", folder / "sub/deep"):
+        place.mkdir()
+        for number in range(random.randrange(6)):
+            path = place / f"{number}{random.choice(['.png', '.txt', '.md', ''])}"
+            if path.exists() or path.is_symlink():
+                continue
+            action = random.randrange(9)
+            entries += 1
+            if action < 3:
+                path.write_bytes(b"text")
+                if path.suffix == ".png" and random.random() < 0.5:
+                    path.with_suffix(".txt").write_bytes(b"a caption")
+                    entries += 1
+            elif action == 3:
+                path.symlink_to(random.choice([folder, "nothing", path.name, "..", "/dev/null", "sub"]))
+            elif action == 4:
+                os.mkfifo(path)
+            elif action == 5:
+                path.with_name(f".{path.name}").write_bytes(b"hidden")
+            elif action == 6:
+                path.with_name(f".{path.name}").mkdir()
+            else:
+                path.symlink_to(folder.parent / "outside.png")
+    (folder.parent / "outside.png").write_bytes(b"text")
+    return entries
+
+
+# ---- lines, tables, captions, pictures
+
+
+def test_damaged_gzip_is_the_same_documents_or_an_error(rounds: Rounds) -> None:
+    rows = [{"_id": f"d{n}", "text": f"text {n}", "metadata": {"year": n}} for n in range(30)]
+    whole = gzip.compress("".join(json.dumps(row) + "\n" for row in rows).encode(), mtime=0)
+    for one in rounds:
+        path = one.folder / "corpus.jsonl.gz"
+        read = lambda path=path: load_dataset(f"folder:{path.parent}").documents()  # noqa: E731
+        for _ in range(40):
+            path.write_bytes(damaged(whole, one.random))
+            found = outcome(read)
+            expected = [f"d{n}" for n in range(30)]
+            # A first member that is doubled as a whole is a valid file of more lines.
+            assert isinstance(found, str) or [document.doc_id for document in found] == expected
+            rounds.count("damaged gzip files")
+
+
+def test_damaged_texts_captions_tables_and_shards_raise_nothing_else(rounds: Rounds) -> None:
+    for one in rounds:
+        files = readable(one.folder)
+        for _ in range(25):
+            path, read = one.random.choice(files)
+            whole = path.read_bytes()
+            path.write_bytes(hostile(whole, path, one.random))
+            outcome(read)
+            path.write_bytes(whole)
+            rounds.count("damaged files")
+
+
+def readable(folder: Path) -> list[tuple[Path, Callable[[], Iterable[Any]]]]:
+    """Small files of every format, each with what reads it."""
+    texts = folder / "texts"
+    (texts / "qrels").mkdir(parents=True)
+    rows = [{"_id": f"d{n}", "title": "t", "text": "x", "image": "i.png", "metadata": {"a": [n]}} for n in range(4)]
+    (texts / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (texts / "queries.jsonl").write_text('{"_id": "q1", "text": "x"}\n{"_id": "q2", "text": "y"}\n')
+    (texts / "qrels/test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td1\t1\nq2\td0\t2\n")
+    image = {"filename": "1.jpg", "imgid": 1, "split": "test", "sentences": [{"raw": "a", "sentid": 3}]}
+    (texts / "dataset.json").write_text(json.dumps({"images": [image, image | {"imgid": 2, "sentences": []}]}))
+    (texts / "1.jpg").write_bytes(b"-")
+    vectors = {key: np.array([1.0, n]) for n, key in enumerate(("1", "2"))}
+    stored = write_embeddings(folder / "vectors", vectors, {"3": np.ones(2)}, {"1": {"3": "a"}, "2": {}})
+    beir, captions, tables = (
+        load_dataset(name)
+        for name in (f"beir:{texts}", f"karpathy:{texts}/dataset.json,{texts}", f"embeddings:{stored}")
+    )
+    every: list[tuple[Path, Callable[[], Iterable[Any]]]] = [
+        (texts / "corpus.jsonl", beir.documents),
+        (texts / "queries.jsonl", beir.topics),
+        (texts / "qrels/test.tsv", beir.qrels),
+        (texts / "dataset.json", lambda: load_dataset(captions.name).topics()),
+        (texts / "dataset.json", lambda: load_dataset(captions.name, direction="image-to-text").documents()),
+        (stored / "img_embs.parquet", lambda: read_embeddings([str(d.image) for d in tables.documents()])),
+        (stored / "dataset_meta.json", lambda: load_dataset(tables.name).documents()),
+    ]
+    return every + shards(folder)
+
+
+def shards(folder: Path) -> list[tuple[Path, Callable[[], Iterable[Any]]]]:
+    """Shards of each format with each of their readers, which look at no checksum."""
+    documents = [Document(f"d{n}", text=f"{n}bc", metadata={"year": n}) for n in range(9)]
+    found: list[tuple[Path, Callable[[], Iterable[Any]]]] = []
+    for name, layout in {
+        "json": Layout(metadata=True, contents=True),
+        "gz": Layout(compress=True, metadata=True),
+        "parquet": Layout("parquet", metadata=True, contents=True),
+    }.items():
+        manifest = encode(folder / name, documents, Texts(), layout)
+        path = folder / name / manifest.shards[0]["name"]
+        readers: tuple[Callable[[], Iterable[Any]], ...] = (
+            lambda path=path: read_shard(path, Texts.vocabulary),
+            lambda path=path: read_metadata(path),
+            lambda path=path: shard_pieces(path),
+            lambda place=folder / name, manifest=manifest: read_ids(place, manifest),
+        )
+        found += [(path, reader) for reader in readers]
+    return found
+
+
+def hostile(whole: bytes, path: Path, random: Random) -> bytes:
+    """Damaged bytes, or for JSON a value of another kind."""
+    if path.suffix not in (".json", ".jsonl") or random.random() < 0.5:
+        return damaged(whole, random)
+    values = ["null", "7", '"' + "x" * 40_000 + '"', "[" * 2000, "9" * 5000, "1e999", "NaN", '{"": {}}', '"\\ud800"']
+    places = [match.span() for match in re.finditer(rb'"[^"]*"|\d+', whole)]
+    start, end = random.choice(places)
+    return whole[:start] + random.choice(values).encode() + whole[end:]
+
+
+def test_broken_pictures_are_pictures_or_one_line(rounds: Rounds) -> None:
+    formats = [suffix for suffix in sorted(image_suffixes()) if pictured(suffix)]
+    for one in rounds:
+        for _ in range(40):
+            suffix = one.random.choice(formats)
+            path = one.folder / f"a{suffix}"
+            path.write_bytes(damaged(pictured(suffix), one.random))
+            with suppress(DataError):
+                try:
+                    assert open_image(path).mode == "RGB"
+                except DataError as error:
+                    assert one_line(error).startswith(str(path))
+                    raise
+            rounds.count("broken pictures")
+
+
+@cache
+def pictured(suffix: str) -> bytes:
+    """A small picture of a format; empty if this Pillow does not write it."""
+    out = io.BytesIO()
+    pixels = np.arange(40 * 30 * 3, dtype=np.uint32).reshape(30, 40, 3).astype(np.uint8)
+    try:
+        Image.fromarray(pixels).save(out, Image.registered_extensions()[suffix])
+    except (KeyError, OSError, ValueError):
+        return b""
+    return out.getvalue()
+
+
+def test_commands_end_with_one_line(rounds: Rounds) -> None:
+    """`encode` by command over damaged corpora: exit code 0 with the counted documents, else one line."""
+    app = make_app(command)
+    rows = [{"_id": f"d{n}", "text": f"text {n}", "metadata": {"year": n}} for n in range(6)]
+    whole = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    for one in rounds:
+        (one.folder / "in").mkdir()
+        path = one.folder / "in/corpus.jsonl"
+        for number in range(6):
+            path.write_bytes(hostile(whole, path, one.random))
+            output = one.folder / f"out{number}"
+            arguments = ["--corpus", f"folder:{path.parent}", "--encoder", "bm25", "--output", str(output)]
+            arguments += one.random.choice([[], ["--store-metadata"], ["--escape-ids", "--compress"]])
+            result = CliRunner().invoke(app, [*arguments, "--format", "json"])
+            if result.exit_code:
+                assert result.exception is not None
+                one_line(result.exception)
+                assert not (output / "manifest.json").exists()
+            else:
+                found = load_dataset(f"folder:{path.parent}", escape_ids="--escape-ids" in arguments).documents()
+                assert json.loads(result.stdout)["documents"] == len(list(found))
+            rounds.count("commands")
+
+
+# ---- inputs that change
+
+
+@pytest.fixture
+def quick_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A memory of digests that trusts files after some milliseconds, so that it is used at all."""
+    monkeypatch.setenv("LEXVL_DATA", str(tmp_path / "data"))
+    monkeypatch.setattr(digests, "RACY_NS", 10**7)
+    monkeypatch.setattr(os, "fsync", lambda handle: None)
+
+
+class Stopping(Bytes):
+    """Is killed at its n-th call."""
+
+    def __init__(self, calls: int):
+        self.calls = calls
+
+    def weights(self, *arguments: Any, **options: Any) -> Any:
+        self.calls -= 1
+        if self.calls == 0:
+            raise KeyboardInterrupt
+        return super().weights(*arguments, **options)
+
+
+@pytest.mark.attack(share=2)
+def test_changed_inputs_are_never_finished_already(rounds: Rounds, quick_memory: None) -> None:
+    for one in rounds:
+        corpus = Corpus(one)
+        layout = replace(SMALL, metadata=one.random.random() < 0.5)
+        out = one.folder / "out"
+        killed = one.random.random() < 0.5
+        try:
+            encode(out, corpus.documents(), Stopping(one.random.randrange(2, 6) if killed else 0), layout)
+        except KeyboardInterrupt:
+            rounds.count("killed encodes")
+        begun = (out / "manifest.json").is_file() or any((out / "docs").glob("shard*"))
+        time.sleep(0.02)
+        before = tree(out)
+        matters = corpus.change(layout.metadata)
+        if matters and begun:
+            with pytest.raises(ArtefactError, match="another request"):
+                encode(out, corpus.documents(), layout=layout)
+            assert tree(out) == before
+            encode(out, corpus.documents(), layout=layout, overwrite=True)
+        else:
+            encode(out, corpus.documents(), layout=layout)
+            assert not begun or all(tree(out)[name] == data for name, data in before.items() if name.startswith("docs"))
+        encode(one.folder / "fresh", corpus.documents(), layout=layout)
+        assert tree(out) == tree(one.folder / "fresh")
+        rounds.count("changed inputs" if matters else "inputs touched only")
+
+
+class Corpus:
+    """Pictures in a folder or a tar, with texts and metadata, and ways to change them."""
+
+    def __init__(self, one: Round):
+        self.random, self.home = one.random, one.folder / "in"
+        self.home.mkdir()
+        self.tar = one.folder / "in.tar" if one.random.random() < 0.3 else None
+        self.rows = {f"{n}.png": ["title", f"text {n}", {"n": n}] for n in range(one.random.randrange(5, 9))}
+        for name in self.rows:
+            (self.home / name).write_bytes(one.random.randbytes(9))
+        self.pack()
+        time.sleep(0.02)
+
+    def pack(self) -> None:
+        if self.tar:
+            with tarfile.open(self.tar, "w") as archive:
+                for path in sorted(self.home.iterdir()):
+                    archive.add(path, path.name)
+
+    def documents(self) -> list[Document]:
+        place = f"{self.tar}::" if self.tar else f"{self.home}/"
+        return [Document(name, title, text, place + name, meta) for name, (title, text, meta) in self.rows.items()]
+
+    def change(self, metadata: bool) -> bool:
+        """Changes something; whether it matters for the shards."""
+        name = self.random.choice(sorted(self.rows))
+        path = self.home / name
+        actions: dict[str, Callable[[], bool]] = {
+            "pixels": lambda: self.write(path, self.random.randbytes(9)),
+            "pixels of another size": lambda: self.write(path, self.random.randbytes(10)),
+            "pixels with the old times": lambda: self.write(path, self.random.randbytes(9), keep=True),
+            "another file with the old times": lambda: self.write(path, self.random.randbytes(9), True, new=True),
+            "two pictures swapped": self.swap,
+            "the same bytes again": lambda: self.write(path, path.read_bytes(), matters=False),
+            "title": lambda: self.row(name, 0, "other"),
+            "text": lambda: self.row(name, 1, "other"),
+            "metadata": lambda: self.row(name, 2, {"n": -1}) and metadata,
+            "one fewer": lambda: self.rows.pop(name) is not None,
+            "times": lambda: os.utime(path, (1, 1)) is not None,
+            "place": self.move,
+        }
+        matters = actions[self.random.choice(list(actions))]()
+        self.pack()
+        return matters
+
+    def write(self, path: Path, data: bytes, keep: bool = False, new: bool = False, matters: bool = True) -> bool:
+        times = path.stat()
+        if new:
+            path.unlink()
+        path.write_bytes(data)
+        if keep:
+            os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+        return matters
+
+    def swap(self) -> bool:
+        one, other = self.random.sample(sorted(self.home.iterdir()), 2)
+        one.rename(self.home / "x")
+        other.rename(one)
+        (self.home / "x").rename(other)
+        return True
+
+    def row(self, name: str, field: int, value: Any) -> bool:
+        self.rows[name][field] = value
+        return True
+
+    def move(self) -> bool:
+        self.home = self.home.rename(self.home.with_name("moved"))
+        return False
