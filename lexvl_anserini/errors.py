@@ -27,6 +27,8 @@ def reason_of(error: BaseException) -> str:
     'ValueError: no such'
     """
     first = next((line for line in str(error).splitlines() if line.strip()), "").strip()
+    if "weights_only" in first:  # torch advises to read the file so that its code runs
+        first = "more than plain data, which could run code"
     told = "".join(letter if letter.isprintable() else "?" for letter in first[:LONGEST_REASON])
     return f"{type(error).__name__}: {told}" if told else type(error).__name__
 

@@ -64,15 +64,19 @@ def served(tmp_path, monkeypatch):
     thread.start()
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
 
-    def put(name, checksum=None, inside=None):
+    def put(name, checksum=None, inside=None, size=None, members=()):
         source = beir_folder(tmp_path / "source" / (inside or name))
         archive = folder / f"{name}.zip"
         with zipfile.ZipFile(archive, "w") as out:
             for path in source.rglob("*.*"):
                 out.write(path, path.relative_to(tmp_path / "source"))
+            for member, content in members:
+                out.writestr(member, content, zipfile.ZIP_DEFLATED)
         right = md5(archive.read_bytes()).hexdigest()
         url = f"http://127.0.0.1:{server.server_port}/{name}.zip"
-        monkeypatch.setattr(fetch, "archive_of", lambda _: (url, checksum or right))
+        monkeypatch.setattr(
+            fetch, "archive_of", lambda _: fetch.ArchiveSource(url, checksum or right, size or archive.stat().st_size)
+        )
 
     yield put
     server.shutdown()
@@ -273,8 +277,28 @@ def test_a_broken_download_leaves_nothing(tmp_path, served):
     assert list((tmp_path / "root" / "beir").iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    "settings,expected",
+    [
+        ({"size": 100}, r"the server sends more than \d+ bytes, expected 100"),
+        ({"members": [("../outside.txt", "x")]}, "the member '../outside.txt', which leads out of its folder"),
+        ({"members": [("scifact/../../outside.txt", "x")]}, "which leads out of its folder"),
+        ({"members": [("/tmp/lexvl-outside.txt", "x")]}, "which leads out of its folder"),
+        ({"members": [("scifact/zeros", bytes(10_000_000))]}, r"the archive's \d+ bytes unpack to 100\d+"),
+    ],
+)
+def test_an_archive_that_is_larger_or_elsewhere(tmp_path, served, settings, expected):
+    served("scifact", **settings)
+    with pytest.raises(DataError, match=expected) as told:
+        load_dataset("beir/scifact", data_dir=str(tmp_path / "root"))
+    assert "\n" not in str(told.value)
+    assert list((tmp_path / "root" / "beir").iterdir()) == [] and not list(tmp_path.rglob("outside.txt"))
+
+
 def test_a_refusing_server(tmp_path, monkeypatch):
-    monkeypatch.setattr(fetch, "archive_of", lambda _: ("http://127.0.0.1:9/scifact.zip", "0" * 32))
+    monkeypatch.setattr(
+        fetch, "archive_of", lambda _: fetch.ArchiveSource("http://127.0.0.1:9/scifact.zip", "0" * 32, 9)
+    )
     with pytest.raises(DataError, match=r"could not be fetched \(ConnectionError: the network or the server refused\)"):
         load_dataset("beir/scifact", data_dir=str(tmp_path))
 
@@ -288,9 +312,9 @@ def test_a_half_filled_folder_is_not_overwritten(tmp_path):
 
 def test_every_known_name_has_an_address():
     for name in fetch.BEIR_ARCHIVES:
-        url, checksum = fetch.archive_of(name)
-        assert url.endswith(f"{name.split('/')[0]}.zip")
-        assert len(checksum) == 32
+        source = fetch.archive_of(name)
+        assert source.url.endswith(f"{name.split('/')[0]}.zip")
+        assert len(source.md5) == 32 and source.size > 1000
 
 
 def test_of_a_plain_and_a_packed_file_the_packed_one_is_named(tmp_path, caplog):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -396,3 +398,55 @@ def test_values_that_hold_themselves(tmp_path):
     value.append(value)
     torch.save({"a": torch.ones(1), "options": value}, tmp_path / "x.pt")
     assert read_contents(tmp_path / "x.pt").extra.keys() == {"options"}
+
+
+def test_merges_that_unpack_without_end(tmp_path):
+    """CLIP's merges are gzipped text; 195 KB unpack to 200 MB."""
+    from lexvl_anserini.encoders.parts.clip_bpe import read_merges
+
+    path = tmp_path / "bpe_simple_vocab_16e6.txt.gz"
+    path.write_bytes(gzip.compress(bytes(200_000_000), 9))
+    with pytest.raises(CheckpointError, match="more than 67108864 characters, expected BPE merges"):
+        read_merges(path)
+    path.write_bytes(gzip.compress(b"header\na b\n")[:-5])
+    with pytest.raises(CheckpointError, match="cannot be read as BPE merges"):
+        read_merges(path)
+
+
+def test_a_recipe_is_data(tmp_path):
+    """YAML may name Python objects; an objective of a recipe is a row of a table."""
+    from lexvl_anserini.training.recipe import read_recipe
+
+    for text in (f"!!python/object/apply:os.mkdir [{tmp_path / 'ran'}]", "objective: {name: 'os:mkdir'}"):
+        (tmp_path / "recipe.yaml").write_text(text)
+        with pytest.raises(LexvlError) as caught:
+            read_recipe(tmp_path / "recipe.yaml")
+        assert "recipe.yaml" in str(caught.value)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("file", ["optimizer.bin", "random_states_0.pkl"])
+def test_the_state_of_a_training_is_data(tmp_path, file):
+    """A run folder from elsewhere, resumed: accelerate reads pickles."""
+    from accelerate import Accelerator
+
+    from lexvl_anserini.errors import ArtefactError
+    from lexvl_anserini.training.run_folder import TrainingState, keep, resume
+
+    class Runs:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "ran"),)
+
+    accelerator = Accelerator(cpu=True)
+    model = nn.Linear(2, 2)
+    accelerator.prepare(model, torch.optim.SGD(model.parameters()))
+    keep(accelerator, tmp_path, TrainingState())
+    with open(tmp_path / "state" / file, "wb") as out:
+        pickle.dump({"state": Runs()}, out, 2)
+    if file == "optimizer.bin":  # accelerate goes on without random states
+        with pytest.raises(ArtefactError, match=r"a damaged state \(UnpicklingError: more than plain data") as caught:
+            resume(accelerator, tmp_path)
+        assert "weights_only" not in str(caught.value) and "\n" not in str(caught.value)
+    else:
+        resume(accelerator, tmp_path)
+    assert not (tmp_path / "ran").exists()

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import md5
 from pathlib import Path
+from typing import NamedTuple
 
 from lexvl_anserini.errors import DataError
 from lexvl_anserini.files import disk_errors, part_of, publish, sole_writer
@@ -48,6 +49,9 @@ BEIR_ARCHIVES: Mapping[str, str] = {
     "webis-touche2020": "webis-touche2020/v2",
 }
 
+# An archive may be larger than ir_datasets' hint says; texts in it, much larger than it.
+MOST_SIZE, MOST_UNPACKED = 2, 50
+
 # Attempts and seconds without data before giving up: a machine without network learns so in seconds.
 TRIES = 2
 TIMEOUT_S = 10
@@ -65,41 +69,51 @@ def fetch_beir(name: str, root: Path) -> Path:
     target = root / "beir" / name.split("/")[0]
     if target.is_dir() and any(target.iterdir()):
         raise DataError(f"{target}: no corpus.jsonl in it; complete the folder, or move it away to fetch it again")
-    url, checksum = archive_of(name)
-    log.info("fetching %s into %s", url, target)
+    source = archive_of(name)
+    log.info("fetching %s into %s", source.url, target)
     with disk_errors(target), sole_writer(target, folder=True):
         unpacked, archive = part_of(target) / target.name, part_of(target) / "archive.zip"
         shutil.rmtree(unpacked, ignore_errors=True)
         try:
-            _download(url, archive, checksum)
+            _download(source, archive)
             _unpack(archive, unpacked.parent)
             _put_in_place(unpacked, target)
         except _NotFetchedError as problem:
-            raise DataError(_by_hand(name, url, target, root / "beir" / name, problem)) from problem
+            raise DataError(_by_hand(name, source.url, target, root / "beir" / name, problem)) from problem
     return root / "beir" / name
 
 
-def archive_of(name: str) -> tuple[str, str]:
-    """Address and MD5 of a BEIR dataset's archive, as ir_datasets lists them."""
+class ArchiveSource(NamedTuple):
+    """Where an archive is, its MD5 (hex), and about how many bytes it has."""
+
+    url: str
+    md5: str
+    size: int
+
+
+def archive_of(name: str) -> ArchiveSource:
+    """The source of a BEIR dataset's archive, as ir_datasets lists it."""
     from ir_datasets.util import DownloadConfig
 
     row = DownloadConfig.context("beir").contents()[BEIR_ARCHIVES[name]]
-    return row["url"], row["expected_md5"]
+    return ArchiveSource(row["url"], row["expected_md5"], row["size_hint"])
 
 
 class _NotFetchedError(Exception):
     """Why the archive is not here."""
 
 
-def _download(url: str, path: Path, checksum: str) -> None:
+def _download(source: ArchiveSource, path: Path) -> None:
     digest = md5(usedforsecurity=False)
     with open(path, "wb") as out:
-        for piece in _pieces(url):
+        for piece in _pieces(source.url):
             digest.update(piece)
             out.write(piece)
-    if digest.hexdigest() != checksum:
+            if out.tell() > MOST_SIZE * source.size:
+                raise _NotFetchedError(f"the server sends more than {out.tell()} bytes, expected {source.size}")
+    if digest.hexdigest() != source.md5:
         raise _NotFetchedError(
-            f"what the server sent ({path.stat().st_size} bytes) has MD5 {digest.hexdigest()}, expected {checksum}"
+            f"what the server sent ({path.stat().st_size} bytes) has MD5 {digest.hexdigest()}, expected {source.md5}"
         )
 
 
@@ -136,6 +150,12 @@ def _quiet_download() -> Iterator[None]:
 def _unpack(archive: Path, folder: Path) -> None:
     try:
         with zipfile.ZipFile(archive) as source:
+            members = source.infolist()
+            if outside := [one.filename for one in members if {"..", ""} & set(one.filename.rstrip("/").split("/"))]:
+                raise _NotFetchedError(f"the archive has the member {outside[0]!r:.80}, which leads out of its folder")
+            unpacked = sum(one.file_size for one in members)
+            if unpacked > MOST_UNPACKED * archive.stat().st_size:
+                raise _NotFetchedError(f"the archive's {archive.stat().st_size} bytes unpack to {unpacked}")
             source.extractall(folder)
     except (zipfile.BadZipFile, EOFError) as problem:
         raise _NotFetchedError(f"not a zip archive ({problem})") from problem

@@ -25,7 +25,7 @@ from typing import Any
 import orjson
 import yaml
 
-from lexvl_anserini.errors import ArtefactError, LexvlError
+from lexvl_anserini.errors import ArtefactError, LexvlError, reason_of
 from lexvl_anserini.files import atomic_write, disk_errors, publish, read_json, sync_tree, write_json
 from lexvl_anserini.manifest import finished
 from lexvl_anserini.training.recipe import Recipe, read_recipe
@@ -175,7 +175,7 @@ def resume(accelerator: Any, output: Path) -> TrainingState:
             progress = TrainingState(**read_json(state / STATE_FILE, "training state"))
             accelerator.load_state(str(state))
         except Exception as error:  # torch, pickle and safetensors each raise their own error for a truncated file
-            problems.append(f"{state}: a damaged state ({str(error).splitlines()[0] if str(error) else error!r})")
+            problems.append(f"{state}: a damaged state ({reason_of(error)})")
             log.warning("%s", problems[-1])
             continue
         if state.name != STATE:

@@ -9,18 +9,21 @@ from __future__ import annotations
 import gzip
 import html
 import re
+import zlib
 from collections.abc import Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from lexvl_anserini.encoders.parts.long_texts import starts
-from lexvl_anserini.errors import CheckpointError
+from lexvl_anserini.errors import CheckpointError, reason_of
 
 START, END, MASK = "<|startoftext|>", "<|endoftext|>", "<|mask|>"
 
 # The first line of the file is a header; lines after this number are not used.
 LAST_LINE = 49152 - 256 - 2 + 1
+# Of the unpacked file; OpenAI's, the longest, has 3.2 MB.
+MOST_BYTES = 1 << 26
 
 # Characters of a line that ftfy repairs at once; its own default.
 LONGEST_LINE = 1_000_000
@@ -41,13 +44,17 @@ def read_merges(path: Path) -> list[str]:
     """The lines of a merges file (plain or gzipped) that are merges; the last is empty if the file ends in a newline.
 
     Raises:
-        CheckpointError: it cannot be read.
+        CheckpointError: it cannot be read, or is far larger than merges are.
     """
     try:
-        raw = path.read_bytes()
-        text = (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8")
-    except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"{path}: cannot be read as BPE merges ({error})") from error
+        with open(path, "rb") as file:
+            packed = file.read(2) == b"\x1f\x8b"
+        with gzip.open(path) if packed else open(path, "rb") as lines:
+            text = lines.read(MOST_BYTES + 1).decode("utf-8")
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{path}: cannot be read as BPE merges ({reason_of(error)})") from error
+    if len(text) > MOST_BYTES:
+        raise CheckpointError(f"{path}: more than {MOST_BYTES} characters, expected BPE merges")
     return text.split("\n")[1:LAST_LINE]
 
 
