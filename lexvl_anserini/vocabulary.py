@@ -73,5 +73,13 @@ class Vocabulary(Sequence[str]):
 
     @classmethod
     def read(cls, path: Path) -> Vocabulary:
-        """Reads a file that `write` wrote."""
-        return cls(path.read_text(encoding="utf-8").split("\n")[:-1], where=str(path))
+        """Reads a file that `write` wrote.
+
+        Raises:
+            ArtefactError: it cannot be read, or as the class.
+        """
+        try:
+            terms = path.read_text(encoding="utf-8").split("\n")[:-1]
+        except (OSError, UnicodeDecodeError) as error:
+            raise ArtefactError(f"{path}: cannot be read as a vocabulary, one term a line ({error})") from error
+        return cls(terms, where=str(path))

@@ -14,10 +14,11 @@ from typer.testing import CliRunner
 
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.engines.building import build_index, check_index
+from lexvl_anserini.engines.index_folder import read_report, report_digest, write_report
 from lexvl_anserini.engines.jvm import our_class
 from lexvl_anserini.engines.lucene import LuceneEngine
 from lexvl_anserini.engines.lucene.fields import field_similarity
-from lexvl_anserini.engines.lucene.versions import creator
+from lexvl_anserini.engines.lucene.versions import commit_id, creator
 from lexvl_anserini.errors import ArtefactError, LexvlError
 from lexvl_anserini.index import command
 from lexvl_anserini.manifest import read_manifest
@@ -133,8 +134,10 @@ def test_a_missing_document(copied: Path) -> None:
     without(copied / "index", "d77")
     with pytest.raises(ArtefactError, match="150 documents in the index, index.json says 151; .*manifest.json"):
         check_index(copied / "index", copied / "shards")
-    with pytest.raises(ArtefactError, match="150 documents, the manifest says 151"):
+    with pytest.raises(ArtefactError, match="Lucene's files are not those"):
         answers(copied / "index")
+    with pytest.raises(ArtefactError, match="150 documents, the manifest says 151"):
+        answers(owned(copied / "index"))
 
 
 def swapped(folder: Path, documents: Documents) -> Path:
@@ -147,8 +150,33 @@ def swapped(folder: Path, documents: Documents) -> Path:
     return folder / "index"
 
 
+def owned(index: Path) -> Path:
+    """The index with an index.json that names the commit that is there."""
+    report, manifest = read_report(index), read_manifest(index)
+    about = {**report, "commit": commit_id(index)}
+    write_report(index, {**about, "digest": report_digest(about, manifest)})
+    return index
+
+
+def test_lucenes_files_of_another_index(copied: Path) -> None:
+    """Even if all counts are the same."""
+    index = swapped(copied, [(doc_id, dict(DOCUMENTS)[doc_id]) for doc_id, _ in DOCUMENTS])
+    with pytest.raises(ArtefactError, match="index: Lucene's files are not those that index.json was written for"):
+        answers(index)
+    with pytest.raises(ArtefactError, match="index: Lucene's files are not those that index.json was written for"):
+        check_index(index, copied / "shards")
+
+
+def test_an_edited_manifest(copied: Path) -> None:
+    path = copied / "index/manifest.json"
+    path.write_text(path.read_text().replace('"max_impact": 25', '"max_impact": 24'))
+    with pytest.raises(ArtefactError, match="index: index.json and manifest.json are not as they were written"):
+        answers(copied / "index")
+
+
 def test_another_document_in_its_place(copied: Path) -> None:
     index = swapped(copied, [("d077" if doc_id == "d77" else doc_id, vector) for doc_id, vector in DOCUMENTS])
+    owned(index)
     with pytest.raises(ArtefactError, match="1 documents of the shards are not in the index, the first is 'd77'"):
         check_index(index, copied / "shards")
 
@@ -157,7 +185,7 @@ def test_other_impacts_with_the_same_counts(copied: Path) -> None:
     """Two documents exchange their vectors: every sum stays."""
     vectors = dict(DOCUMENTS)
     exchanged = {**vectors, "d6": vectors["d13"], "d13": vectors["d6"]}
-    index = swapped(copied, list(exchanged.items()))
+    index = owned(swapped(copied, list(exchanged.items())))
     with pytest.raises(ArtefactError, match=r"document 'd(6|13)': impact None of term 't\d+', its shard says \d+"):
         check_index(index, copied / "shards")
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
+from collections.abc import Callable
 from hashlib import blake2b, file_digest, sha256
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from lexvl_anserini.data.archives import MEMBER, open_archive
 from lexvl_anserini.data.dataset import data_root
@@ -79,6 +80,18 @@ class FileDigests:
             self._write()
         self._last = (key, digest)
         return digest.hex()
+
+    def once(self, path: Path, file: BinaryIO, compute: Callable[[], bytes | None]) -> bytes | None:
+        """What `compute` returns for an open file (32 bytes), remembered for the state of the file; None is not."""
+        state = FileState.of(os.fstat(file.fileno()))
+        key = _key(_Source(path, place=(-1, -1)), state)  # of no member of an archive
+        if (found := self._remembered(key)) is not None:
+            return found
+        now = time.time_ns()
+        found = compute()
+        if found is not None and now - state.changed_ns > RACY_NS and FileState.of(os.fstat(file.fileno())) == state:
+            self._new[key] = found + _check(key, found)
+        return found
 
     def _read(self, source: _Source) -> bytes:
         if source.member:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 from typing import NamedTuple
@@ -17,6 +18,12 @@ class FileState(NamedTuple):
     ctime_ns: int
     inode: int
     regular: bool = True
+
+    @classmethod
+    def of(cls, found: os.stat_result) -> FileState:
+        """From what the system returns for a path or an open file."""
+        regular = stat.S_ISREG(found.st_mode)
+        return cls(found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino, regular)
 
     @property
     def changed_ns(self) -> int:
@@ -34,6 +41,4 @@ def state_of(path: Path) -> FileState:
         found = path.stat()
     except (OSError, ValueError) as problem:  # a ValueError for a name with U+0000
         raise DataError(f"{path}: cannot be read ({getattr(problem, 'strerror', None) or problem})") from problem
-    return FileState(
-        found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino, regular=stat.S_ISREG(found.st_mode)
-    )
+    return FileState.of(found)

@@ -16,10 +16,13 @@ import orjson
 from lexvl_anserini.data.ids import SeenIds
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.engine import Engine, NoOptions
-from lexvl_anserini.engines.index_folder import folder_bytes, new_index, read_report, write_report
+from lexvl_anserini.engines.index_folder import folder_bytes, new_index, read_report, report_digest, write_report
 from lexvl_anserini.engines.jvm import captured_stdout, java_class, java_errors, lucene_version
 from lexvl_anserini.engines.lucene import count_index
-from lexvl_anserini.engines.lucene.versions import dotted, newer_refused
+from lexvl_anserini.engines.lucene.fields import commit_files, open_reader
+from lexvl_anserini.engines.lucene.readers import as_written, manifest_there
+from lexvl_anserini.engines.lucene.versions import commit_id, dotted, newer_refused
+from lexvl_anserini.engines.verifying import Verification
 from lexvl_anserini.errors import ArtefactError, UsageError
 from lexvl_anserini.manifest import Manifest
 from lexvl_anserini.progress import Progress, silent
@@ -47,6 +50,12 @@ class BM25Engine(Engine):
     def __init__(self, index: Path, manifest: Manifest):
         jvm.start()
         with java_errors(f"{index}: cannot be opened as a Lucene index"), newer_refused(index):
+            reader = open_reader(index)
+            try:
+                as_written(index, manifest_there(index))
+                self.verification = Verification(index, commit_files(reader))
+            finally:
+                reader.close()
             self.searcher = java_class("io.anserini.search.SimpleSearcher")(str(index.absolute()))
             self.searcher.set_bm25(K1, B)
             documents = int(self.searcher.get_total_num_docs())
@@ -57,7 +66,7 @@ class BM25Engine(Engine):
         counts = read_report(index) or manifest.counts
         expected = counts.documents - counts.empty
         if documents != expected:
-            self.searcher.close()
+            self.close()
             raise ArtefactError(f"{index}: {documents} documents, the manifest says {expected} with text; index again")
 
     @staticmethod
@@ -90,7 +99,8 @@ class BM25Engine(Engine):
                     f"{found['empty']} are empty ({complaint})"
                 )
             report = {"engine": "bm25", "lucene": dotted(lucene_version()), **found, "postings": held["postings"]}
-            write_report(part, {**report, "bytes": folder_bytes(part)})
+            report |= {"bytes": folder_bytes(part), "commit": commit_id(part)}
+            write_report(part, {**report, "digest": report_digest(report, manifest)})
         return Index(index, manifest, found["documents"])
 
     def search(self, queries: Iterable[Topic], hits: int, threads: int = 1) -> Iterator[list[ScoredDoc]]:
@@ -105,8 +115,17 @@ class BM25Engine(Engine):
         while batch := list(islice(stream, BATCH_SIZE)):
             yield from self._search_batch(batch, hits, threads)
 
+    def verified(self) -> None:
+        """Waits until all of Lucene's files are compared with their checksums.
+
+        Raises:
+            ArtefactError: one is damaged.
+        """
+        self.verification.wait()
+
     def close(self) -> None:
         """Closes Lucene's files."""
+        self.verification.close()
         self.searcher.close()
 
     def _search_batch(self, batch: Sequence[Topic], hits: int, threads: int) -> Iterator[list[ScoredDoc]]:
@@ -117,7 +136,8 @@ class BM25Engine(Engine):
             texts.add(topic.text)
             # Anserini merges topics of one id; positions are distinct.
             numbers.add(str(number))
-        with captured_stdout() as printed, java_errors("Anserini could not search"):
+        reading = self.verification.reading()
+        with reading, captured_stdout() as printed, java_errors("Anserini could not search"):
             lists = orjson.loads(
                 self.json.writeValueAsString(self.searcher.batch_search(texts, numbers, hits, threads))
             )

@@ -64,6 +64,16 @@ class Engine(Protocol):
             ArtefactError: a score could leave the range in which the engine's arithmetic is exact.
         """
 
+    def verified(self) -> None:
+        """Waits until the files that answers came from are compared with their checksums.
+
+        An engine that compares none, or all when it opens an index, has nothing to wait for.
+
+        Raises:
+            ArtefactError: one is damaged; no answer counts.
+        """
+        return
+
     @abstractmethod
     def close(self) -> None:
         """Releases files and memory."""

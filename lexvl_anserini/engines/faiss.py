@@ -17,8 +17,10 @@ import numpy as np
 from lexvl_anserini.data.ids import SeenIds
 from lexvl_anserini.engines.engine import Engine
 from lexvl_anserini.engines.faiss_layouts import LAYOUTS, Store, layout_named, parameters_of
-from lexvl_anserini.engines.index_folder import folder_bytes, new_index, read_report, write_report
+from lexvl_anserini.engines.index_folder import folder_bytes, new_index, read_report, report_digest, write_report
+from lexvl_anserini.engines.verifying import compare_digests
 from lexvl_anserini.errors import ArtefactError, UsageError
+from lexvl_anserini.files import file_sha256
 from lexvl_anserini.manifest import Manifest
 from lexvl_anserini.progress import Progress, silent
 from lexvl_anserini.ranking.order import ranked
@@ -139,12 +141,15 @@ class FaissEngine(VectorSearch, Engine):
 
     def __init__(self, index: Path, manifest: Manifest, parameters: Mapping[str, Any] | None = None):
         about = read_report(index)
+        if about.digest and about.digest != report_digest(about, manifest):
+            raise ArtefactError(f"{index}: index.json and manifest.json are not as they were written; index again")
+        compare_digests(index, about.files)
         kept = dict(self.stored_options(about))
         name = kept.pop("layout")
         try:
             store = Store.read(index / INDEX_FILE, name, about.get("dimensions"), kept)
             doc_ids = (index / IDS_FILE).read_text(encoding="utf-8").split("\n")[:-1]
-        except (OSError, RuntimeError) as error:
+        except (OSError, RuntimeError, UnicodeDecodeError, MemoryError) as error:
             raise ArtefactError(f"{index}: cannot be opened as a FAISS index ({str(error).splitlines()[0]})") from error
         expected = manifest.counts.documents
         if not len(store) == len(doc_ids) == expected:
@@ -221,9 +226,11 @@ class FaissEngine(VectorSearch, Engine):
             check_distinct(seen, lambda: read_ids(shards, manifest))
             expect_counts(str(shards), {"documents": documents}, manifest.counts)
             store.write(part / INDEX_FILE)
-            report = {"engine": "faiss", "documents": documents, "empty": 0, "postings": 0}
+            report: dict[str, Any] = {"engine": "faiss", "documents": documents, "empty": 0, "postings": 0}
             kept = {"layout": name, **store.parameters}
-            write_report(part, {**report, "dimensions": store.dimensions, LAYOUT: kept, "bytes": folder_bytes(part)})
+            report |= {"dimensions": store.dimensions, LAYOUT: kept, "bytes": folder_bytes(part)}
+            report |= {"files": {file: file_sha256(part / file) for file in (INDEX_FILE, IDS_FILE)}}
+            write_report(part, {**report, "digest": report_digest(report, manifest)})
         return Index(index, manifest, documents)
 
 

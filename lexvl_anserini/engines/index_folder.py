@@ -13,9 +13,12 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+
+import orjson
 
 from lexvl_anserini.errors import ArtefactError
 from lexvl_anserini.files import new_folder, read_json, write_json
@@ -54,6 +57,8 @@ class IndexReport(Entry):
     bytes: Key[int] = Key(0)
     changed: Key[bool] = Key(False)
     digest: Key[str] = Key("")
+    commit: Key[str] = Key("")
+    files: Key[Mapping[str, str]] = Key(MappingProxyType({}))
     fields: Key[Mapping[str, str]] = Key(MappingProxyType({}))
     options: Key[Mapping[str, bool]] = Key(MappingProxyType({}))
     changes: Key[list[str]] = Key([])
@@ -113,6 +118,12 @@ def read_report(index: Path) -> IndexReport:
     report = read_json(path, "report of the index")
     check(report, IndexReport, str(path), "build the index again")
     return IndexReport(report)
+
+
+def report_digest(report: Mapping[str, Any], manifest: Manifest) -> str:
+    """SHA-256 (hex) of the contents of index.json and manifest.json."""
+    content = [{key: value for key, value in report.items() if key != "digest"}, manifest.to_json()]
+    return sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
 def is_index(folder: Path) -> bool:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import cast
+from typing import TypeVar, cast
 
 from lexvl_anserini.engines.engine import ChangingEngine, Engine, ImpactEngine
 from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.errors import UnknownName, UsageError
 from lexvl_anserini.manifest import Manifest, read_manifest
 from lexvl_anserini.registry import DEFAULT_ENGINES, ENGINES, resolve
+
+OpenEngine = TypeVar("OpenEngine", bound=Engine)
 
 
 def engine_name(kind: str, wanted: str | None = None) -> str:
@@ -59,6 +63,20 @@ def open_index(index: Path, manifest: Manifest) -> Engine:
         LexvlError: as `engine_of`, or the engine's own.
     """
     return engine_of(index, manifest.kind)(index, manifest)
+
+
+@contextmanager
+def verified(engine: OpenEngine) -> Iterator[OpenEngine]:
+    """Closes an engine at the end, whose answers count only if none of its files turned out to be damaged.
+
+    Raises:
+        ArtefactError: a file is damaged.
+    """
+    try:
+        yield engine
+        engine.verified()
+    finally:
+        engine.close()
 
 
 def open_impact_index(index: Path, manifest: Manifest) -> ImpactEngine:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
@@ -93,7 +93,7 @@ def read_queries(path: Path, index: Path, manifest: Manifest, vocabulary: Path |
     if manifest.kind != "impact":
         raise UsageError(f"{path}: encoded lexical queries, but {index} is {manifest.kind}")
     _compare_manifest(path, index, manifest)
-    known = set(vocabulary.read_text(encoding="utf-8").split("\n")) if vocabulary else None
+    known = set(known_terms(vocabulary, manifest)) if vocabulary else None
     seen: set[str] = set()
     for where, row in _json_rows(path):
         query = _query(row, where)
@@ -187,18 +187,31 @@ def check_readable(topic: Topic, model: Encoder) -> None:
         ) from error
 
 
-def check_terms(clause: Clause, vocabulary: Path | None) -> None:
+def known_terms(vocabulary: Path, manifest: Manifest) -> Sequence[str]:
+    """The terms in `vocab.txt` of an index.
+
+    Raises:
+        ArtefactError: it cannot be read, or is not the vocabulary of the manifest.
+    """
+    from lexvl_anserini.shards.reading import read_vocabulary
+
+    return read_vocabulary(vocabulary.parent, manifest).terms
+
+
+def check_terms(clause: Clause, vocabulary: Path | None, manifest: Manifest) -> None:
     """Refuses terms that no document can have.
 
     Args:
         vocabulary: `vocab.txt` of the index; without it nothing is refused.
+        manifest: of the index.
 
     Raises:
+        ArtefactError: as `known_terms`.
         UsageError: a term of the tree is not in it.
     """
     if vocabulary is None or not (terms := set(terms_of(clause))):
         return
-    known = vocabulary.read_text(encoding="utf-8").split("\n")
+    known = known_terms(vocabulary, manifest)
     for term in sorted(terms.difference(known)):
         near = get_close_matches(term.lower(), known, n=3, cutoff=0.6)
         hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""

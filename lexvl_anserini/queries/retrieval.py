@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from lexvl_anserini.encoders.encoder import as_lexical
 from lexvl_anserini.encoders.loading import load_encoder_of
 from lexvl_anserini.engines.index_folder import index_manifest, read_report
-from lexvl_anserini.engines.opening import engine_of, open_index
+from lexvl_anserini.engines.opening import engine_of, open_index, verified
 from lexvl_anserini.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.manifest import EncoderRef, Manifest, RunManifest
 from lexvl_anserini.progress import Progress, silent
@@ -151,8 +151,7 @@ def ranked_lists(
 ) -> Iterator[list[ScoredDoc]]:
     """As `search_index`, for encoded queries; `texts` yields their topics where the refinement needs the texts."""
     fetch = hits + remove_query
-    engine = open_index(index.path, index.manifest)
-    try:
+    with verified(open_index(index.path, index.manifest)) as engine:
         if refinement is None:
             lists = engine.search(tally.encoded(queries), fetch, threads)
         else:
@@ -163,8 +162,6 @@ def ranked_lists(
             lists = search_refined(impacts, with_texts, refinement, fetch, threads, vector_of, remove_query)
         for documents in tally.found(lists):
             yield without_query(documents, hits) if remove_query else documents
-    finally:
-        engine.close()
 
 
 def located(index: Index | Path | str, manifest: Path | str | None = None) -> tuple[Path, Manifest]:
@@ -256,7 +253,7 @@ class IndexSearch:
             refuse_other_kinds(self.index.manifest, self.index.path)
         for clause in (tree, self.refinement and self.refinement.where):
             if clause:
-                check_terms(clause, vocabulary)
+                check_terms(clause, vocabulary, self.index.manifest)
 
     def lists(
         self,
@@ -287,10 +284,12 @@ class IndexSearch:
             UsageError: the encoder's query side does not read such a topic.
         """
         if isinstance(query, Clause):
-            return next(self.lists([TreeQuery(TYPED, query)], hits))
+            [found] = self.lists([TreeQuery(TYPED, query)], hits)
+            return found
         model = self.encoder.load(self.index.manifest)
         check_readable(query, model)
-        return next(self.lists([query], hits, model=model))
+        [found] = self.lists([query], hits, model=model)
+        return found
 
     def run_manifest(
         self, source: TopicSource, hits: int, remove_query: bool, strict_scores: bool, output_format: str

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lexvl_anserini.engines.opening import open_impact_index
+from lexvl_anserini.engines.opening import open_impact_index, verified
 from lexvl_anserini.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.manifest import Manifest, RunManifest
 from lexvl_anserini.queries.clauses import All, Ids, Impacts
@@ -88,13 +88,10 @@ def explain(
     given = Topic(TYPED, query) if isinstance(query, str) else query
     if isinstance(given, Topic):
         given = encoded(given, model or EncoderChanges(device=device).load(about), about)
-    engine = open_impact_index(path, about)
-    try:
+    with verified(open_impact_index(path, about)) as engine:
         if doc_ids is None:
             doc_ids = [document.doc_id for document in next(engine.search([given], hits))]
         return explained(engine, given, list(doc_ids))
-    finally:
-        engine.close()
 
 
 def encoded(topic: Topic, model: Encoder, manifest: Manifest) -> ImpactQuery:

@@ -11,11 +11,12 @@ import numpy as np
 
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.engine import ImpactEngine
-from lexvl_anserini.engines.index_folder import read_report
+from lexvl_anserini.engines.index_folder import read_report, report_digest
 from lexvl_anserini.engines.jvm import java_errors
 from lexvl_anserini.engines.lucene.census import census
 from lexvl_anserini.engines.lucene.fields import CONTENTS, count_index
-from lexvl_anserini.engines.lucene.record import NOT_EXACT, read_impact_manifest, report_digest, sources_of
+from lexvl_anserini.engines.lucene.record import NOT_EXACT, read_impact_manifest, sources_of
+from lexvl_anserini.engines.lucene.versions import commit_id
 from lexvl_anserini.errors import ArtefactError, LexvlError, UsageError
 from lexvl_anserini.manifest import Manifest, same_request
 from lexvl_anserini.progress import Progress, silent
@@ -101,6 +102,8 @@ def _check_counts(index: Path, manifest: Manifest, problems: list[str]) -> None:
         problems.append("no digest in index.json, which an older version wrote")
     elif report["digest"] != report_digest(report, manifest):
         problems.append("index.json and manifest.json are not as they were written")
+    if report.commit and report.commit != commit_id(index):
+        problems.append("Lucene's files are not those that index.json was written for")
     for name, count in held.items():
         for where, counts in (("index.json", report), ("manifest.json", manifest.counts)):
             if counts.get(name, count) != count:

@@ -45,7 +45,7 @@ class LuceneEngine(ImpactEngine, ChangingEngine):
 
     def __init__(self, index: Path, manifest: Manifest):
         jvm.start()
-        self.reader, self.manifest = open_verified(index, manifest)
+        self.reader, self.manifest, self.verification = open_verified(index, manifest)
         with java_calls():
             self._prepare(index)
 
@@ -139,7 +139,13 @@ class LuceneEngine(ImpactEngine, ChangingEngine):
             UsageError: a weight is no integer >= 1, or `hits` is below 1.
             ArtefactError: a score could reach 2^24, from where float32 rounds; the message proposes bits.
         """
-        return self.batches.search(queries, hits, threads)
+        lists = self.batches.search(queries, hits, threads)
+        while True:
+            with self.verification.reading():
+                documents = next(lists, None)
+            if documents is None:
+                return
+            yield documents
 
     def bound(self, vector: Mapping[str, float]) -> float:
         """The highest score that any document could reach: sum over terms of weight x greatest impact."""
@@ -158,19 +164,31 @@ class LuceneEngine(ImpactEngine, ChangingEngine):
             ArtefactError: a score could reach 2^24, from where Lucene's floats round.
         """
         check_tree(clause)
-        refuse_rounding(query_id, clause, self.bound)
-        return self.top(self.compiler.query(clause), hits, query_id)
+        with self.verification.reading():
+            refuse_rounding(query_id, clause, self.bound)
+            return self.top(self.compiler.query(clause), hits, query_id)
 
     def impacts(self, doc_id: str, terms: Iterable[str]) -> dict[str, int]:
         """The document's impact for each of `terms` that it has, read from the postings."""
-        return postings.impacts_of(self.reader, doc_id, terms)
+        with self.verification.reading():
+            return postings.impacts_of(self.reader, doc_id, terms)
 
     def vector(self, doc_id: str) -> dict[str, int]:
         """The document's whole vector, read from its term vector."""
-        return postings.vector_of(self.reader, doc_id)
+        with self.verification.reading():
+            return postings.vector_of(self.reader, doc_id)
+
+    def verified(self) -> None:
+        """Waits until all of Lucene's files are compared with their checksums.
+
+        Raises:
+            ArtefactError: one is damaged.
+        """
+        self.verification.wait()
 
     def close(self) -> None:
         """Closes Lucene's files."""
+        self.verification.close()
         close(self.reader)
 
     def top(self, query: Any, hits: int, query_id: str = "query") -> list[ScoredDoc]:

@@ -83,6 +83,12 @@ def close(reader: Any) -> None:
     reader.close()
 
 
+@java_calls()
+def commit_files(reader: Any) -> list[str]:
+    """The names of the files that an open index consists of."""
+    return [str(name) for name in reader.getIndexCommit().getFileNames().toArray()]
+
+
 def as_reader(reader: Any) -> Any:
     """For pyjnius, which does not choose overloads by a parent class."""
     return java_cast("org.apache.lucene.index.IndexReader", reader)

@@ -22,17 +22,18 @@ def impacts_of(reader: Any, doc_id: str, terms: Iterable[str]) -> dict[str, int]
         DataError: the index has no such document.
     """
     leaf, number = place_of(reader, doc_id)
-    held = leaf.terms(CONTENTS)
-    if held is None:
-        return {}
     bytes_ref, frequencies = java_class("org.apache.lucene.util.BytesRef"), _postings().FREQS
-    iterator = held.iterator()
-    found = {}
-    for term in terms:
-        if iterator.seekExact(bytes_ref(term.encode())):
-            postings = iterator.postings(None, frequencies)
-            if postings.advance(number) == number:
-                found[term] = int(postings.freq())
+    found: dict[str, int] = {}
+    with java_errors(f"document {doc_id!r} cannot be read"):
+        held = leaf.terms(CONTENTS)
+        if held is None:
+            return found
+        iterator = held.iterator()
+        for term in terms:
+            if iterator.seekExact(bytes_ref(term.encode())):
+                postings = iterator.postings(None, frequencies)
+                if postings.advance(number) == number:
+                    found[term] = int(postings.freq())
     return found
 
 
@@ -45,8 +46,9 @@ def vector_of(reader: Any, doc_id: str) -> dict[str, int]:
         UsageError: the index was built without term vectors.
     """
     leaf, number = place_of(reader, doc_id)
-    vectors = leaf.termVectors().get(number)
-    held = None if vectors is None else vectors.terms(CONTENTS)
+    with java_errors(f"document {doc_id!r} cannot be read"):
+        vectors = leaf.termVectors().get(number)
+        held = None if vectors is None else vectors.terms(CONTENTS)
     if held is None:
         fields = leaf.getFieldInfos()
         # Lucene 10 renamed this method.

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from time import sleep
 from typing import Any
 
-from lexvl_anserini.engines.index_folder import folder_bytes
-from lexvl_anserini.engines.jvm import Exclusive, java_errors, our_class
-from lexvl_anserini.engines.lucene.fields import close, open_reader
+from lexvl_anserini.engines.index_folder import read_report, report_digest
+from lexvl_anserini.engines.jvm import Exclusive, java_errors
+from lexvl_anserini.engines.lucene.fields import close, commit_files, open_reader
+from lexvl_anserini.engines.lucene.versions import commit_id
+from lexvl_anserini.engines.verifying import Verification
 from lexvl_anserini.errors import ArtefactError
 from lexvl_anserini.files import read_json
 from lexvl_anserini.manifest import MANIFEST, Manifest
@@ -17,13 +21,9 @@ from lexvl_anserini.manifest import MANIFEST, Manifest
 OPENINGS = 20
 PAUSE_S = 0.02
 
-# Up to this size all checksums are compared before the first search, which takes some tenths of a second at most.
-# Lucene itself reads a posting list only for a query, and does not detect a flipped bit in it.
-VERIFIED_BYTES = 1 << 30
 
-
-def open_verified(index: Path, manifest: Manifest) -> tuple[Any, Manifest]:
-    """A reader, and the manifest of its index, which may have changed since `manifest` was read.
+def open_verified(index: Path, manifest: Manifest) -> tuple[Any, Manifest, Verification]:
+    """A reader, the manifest of its index, which may have changed since `manifest` was read, and their verification.
 
     Raises:
         ArtefactError: no Lucene index, a damaged one, or not of these documents.
@@ -32,8 +32,11 @@ def open_verified(index: Path, manifest: Manifest) -> tuple[Any, Manifest]:
         folder = _folder_of(index)
         try:
             with java_errors(f"{index}: cannot be opened as a Lucene index"):
-                reader = _verified(open_reader(index), folder_bytes(index))
-            now = _manifest_there(index)
+                reader = open_reader(index)
+            with _closed_on_errors(reader):
+                now = manifest_there(index)
+                as_written(index, now)
+                verification = Verification(index, commit_files(reader))
         except (ArtefactError, FileNotFoundError):
             if last or _folder_of(index) == folder:
                 raise
@@ -41,6 +44,7 @@ def open_verified(index: Path, manifest: Manifest) -> tuple[Any, Manifest]:
             # Reader and manifest belong to one index only if no process replaced it in between.
             if last or _folder_of(index) == folder:
                 break
+            verification.close()
             close(reader)
         sleep(PAUSE_S)
     if now is not None and _digests(manifest) <= _digests(now):
@@ -49,22 +53,34 @@ def open_verified(index: Path, manifest: Manifest) -> tuple[Any, Manifest]:
     documents, empty = manifest.counts.documents, manifest.counts.get("empty", 0)
     # Stock Anserini skips documents without terms; they cannot be hits.
     if found == documents or now is None and found == documents - empty:
-        return reader, manifest
+        return reader, manifest, verification
+    verification.close()
     close(reader)
     raise ArtefactError(
         f"{index}: {found} documents, the manifest says {documents} of which {empty} empty; index again"
     )
 
 
-def _verified(reader: Any, size: int) -> Any:
-    """The reader, after its checksums are compared if the index is at most `VERIFIED_BYTES` large."""
-    if size <= VERIFIED_BYTES:
-        try:
-            Exclusive(our_class("IndexCensus")(reader)).checkIntegrity()
-        except BaseException:
-            close(reader)
-            raise
-    return reader
+def as_written(index: Path, manifest: Manifest | None) -> None:
+    """Compares index.json and manifest.json with their digest, and the commit with the one that index.json names.
+
+    Raises:
+        ArtefactError: they were changed, or Lucene's files are of another index.
+    """
+    report = read_report(index)
+    if manifest is not None and report.digest and report.digest != report_digest(report, manifest):
+        raise ArtefactError(f"{index}: index.json and manifest.json are not as they were written; index again")
+    if report.commit and report.commit != commit_id(index):
+        raise ArtefactError(f"{index}: Lucene's files are not those that index.json was written for; index again")
+
+
+@contextmanager
+def _closed_on_errors(reader: Any) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        close(reader)
+        raise
 
 
 def _folder_of(index: Path) -> int:
@@ -79,6 +95,7 @@ def _digests(manifest: Manifest) -> set[str]:
     return {str(shard["sha256"]) for shard in manifest.shards}
 
 
-def _manifest_there(index: Path) -> Manifest | None:
+def manifest_there(index: Path) -> Manifest | None:
+    """The manifest in the folder of an index; None in one that stock Anserini built."""
     path = index / MANIFEST
     return Manifest.from_json(read_json(path, "manifest"), str(path)) if path.is_file() else None

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import orjson
-
-from lexvl_anserini.engines.index_folder import folder_bytes, is_index, read_report, write_report
+from lexvl_anserini.engines.index_folder import folder_bytes, is_index, read_report, report_digest, write_report
 from lexvl_anserini.engines.jvm import lucene_version
 from lexvl_anserini.engines.lucene.census import longest_lists
-from lexvl_anserini.engines.lucene.versions import dotted
+from lexvl_anserini.engines.lucene.versions import commit_id, dotted
 from lexvl_anserini.engines.lucene.writing import IndexOptions
 from lexvl_anserini.errors import ArtefactError, UsageError
 from lexvl_anserini.manifest import Manifest, read_manifest
@@ -83,11 +80,5 @@ def write_record(
         "changed": changed,
         **({CHANGES: list(changes)} if changes else {}),
     }
-    about |= {"longest_lists": longest_lists(part), "bytes": folder_bytes(part)}
+    about |= {"longest_lists": longest_lists(part), "bytes": folder_bytes(part), "commit": commit_id(part)}
     write_report(part, {**about, "digest": report_digest(about, manifest)})
-
-
-def report_digest(report: Mapping[str, Any], manifest: Manifest) -> str:
-    """SHA-256 (hex) of the contents of index.json and manifest.json."""
-    content = [{key: value for key, value in report.items() if key != "digest"}, manifest.to_json()]
-    return sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()

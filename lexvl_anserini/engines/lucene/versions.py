@@ -6,6 +6,7 @@ different major versions created.
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -17,10 +18,12 @@ from lexvl_anserini.engines.jvm import lucene_version
 from lexvl_anserini.errors import ArtefactError
 
 # The start of `segments_N`, the file of a commit, as Lucene's SegmentInfos and CodecUtil document it: magic number,
-# codec name; then int32 version and 16 bytes of an id, which are skipped; a suffix; and numbers of 7 bits a byte.
+# codec name; then int32 version and 16 bytes of an id; a suffix; and numbers of 7 bits a byte.
 MAGIC = bytes.fromhex("3fd76c17")
 CODEC = b"segments"
-SKIPPED = 4 + 16
+COMMIT_NAME = re.compile(r"segments_[0-9a-z]+")
+VERSION_BYTES = 4
+ID_BYTES = 16
 
 
 class IndexVersion(NamedTuple):
@@ -36,17 +39,22 @@ class IndexVersion(NamedTuple):
 
 def read_version(index: Path) -> IndexVersion | None:
     """The versions that an index's last commit names; None if the folder holds no commit that has them."""
-    commits = [path for path in index.glob("segments_*") if path.suffix == ""]
-    if not commits:
+    data = _last_commit(index)
+    if data is None:
         return None
-    last = max(commits, key=lambda path: int(path.name.removeprefix("segments_"), 36))
-    data = last.read_bytes()
-    start = MAGIC + struct.pack("B", len(CODEC)) + CODEC
-    at = len(start) + SKIPPED
-    if not data.startswith(start) or len(data) <= at:
-        return None
+    at = len(MAGIC) + 1 + len(CODEC) + VERSION_BYTES + ID_BYTES
     numbers = list(islice(_numbers(data[at + 1 + data[at] :]), 4))
     return IndexVersion((numbers[0], numbers[1], numbers[2]), numbers[3]) if len(numbers) == 4 else None
+
+
+def commit_id(index: Path) -> str | None:
+    """The id (hex) of an index's last commit, which Lucene draws at random; None if the folder holds no commit.
+
+    A commit names its segments by their ids, and each segment's files carry its id: another index has another one.
+    """
+    data = _last_commit(index)
+    start = len(MAGIC) + 1 + len(CODEC) + VERSION_BYTES
+    return None if data is None else data[start : start + ID_BYTES].hex()
 
 
 def dotted(version: Iterable[int]) -> str:
@@ -88,6 +96,17 @@ def creator(indexes: Iterable[Path]) -> int:
         places = " and ".join(f"{path} by Lucene {major}" for major, path in sorted(first.items()))
         raise ArtefactError(f"{places}: created by different versions, which Lucene does not join; use their shards")
     return next(iter(first), lucene_version()[0])
+
+
+def _last_commit(index: Path) -> bytes | None:
+    """The content of the last `segments_N`; None if there is none with a whole header."""
+    commits = [path for path in index.glob("segments_*") if COMMIT_NAME.fullmatch(path.name)]
+    if not commits:
+        return None
+    data = max(commits, key=lambda path: int(path.name.removeprefix("segments_"), 36)).read_bytes()
+    start = MAGIC + struct.pack("B", len(CODEC)) + CODEC
+    whole = data.startswith(start) and len(data) > len(start) + VERSION_BYTES + ID_BYTES
+    return data if whole else None
 
 
 def _too_new(index: Path, version: IndexVersion) -> ArtefactError:

@@ -1,0 +1,142 @@
+"""Compares the files of an open index with their checksums, in a thread of its own while the index is searched.
+
+Every file of Lucene ends with a checksum of its bytes, which Lucene compares when it merges, not when it searches. The
+files of a small index are compared before its first answer; those of a large one beside the first searches, whose
+command waits for the result before it calls them finished. What was compared is remembered outside the index until
+the file system says that the file changed.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from threading import Event, Thread
+from typing import BinaryIO
+
+from lexvl_anserini.data.digests import FileDigests
+from lexvl_anserini.errors import ArtefactError, UsageError
+from lexvl_anserini.files import file_sha256
+
+# Up to this size all checksums are compared before the first answer, which takes some tenths of a second at most.
+VERIFIED_BYTES = 1 << 30
+
+# Of a file, read at once; between two of them a closed index stops the comparison.
+BLOCK_BYTES = 1 << 20
+
+# The end of a file of Lucene, as its CodecUtil documents it: magic number, algorithm 0, CRC-32 of all bytes before it.
+FOOTER = bytes.fromhex("c02893e8") + bytes(4)
+FOOTER_BYTES = 16
+CHECKSUM_BYTES = 8
+
+# What the memory holds for a file whose checksum is right.
+SOUND = sha256(b"the checksum at the end of the file is right").digest()
+
+
+class Verification:
+    """Compares files with the checksums at their ends; the comparison begins at once and is made once.
+
+    Args:
+        index: for errors.
+        names: of Lucene's files in the index. Those of a large index are opened here, so that they stay those of this
+            moment if another process replaces the index.
+
+    Raises:
+        ArtefactError: a file of a small index is damaged.
+    """
+
+    def __init__(self, index: Path, names: Iterable[str]):
+        self._index, self._stopped = index, Event()
+        self._problem = ""
+        paths = [index / name for name in sorted(names)]
+        self._small = sum(path.stat().st_size for path in paths) <= VERIFIED_BYTES
+        opened = ((path, path.open("rb")) for path in paths)
+        self._files = opened if self._small else list(opened)
+        self._thread = Thread(target=self._compare, name="lexvl-verification", daemon=True)
+        self._thread.start()
+        if self._small:
+            self.wait()
+
+    def check(self) -> None:
+        """Raises ArtefactError if a file is known to be damaged."""
+        if self._problem:
+            raise ArtefactError(self._problem)
+
+    def wait(self) -> None:
+        """Waits until all files are compared.
+
+        Raises:
+            ArtefactError: one is damaged.
+        """
+        self._thread.join()
+        self.check()
+
+    def close(self) -> None:
+        """Ends a comparison that still runs."""
+        self._stopped.set()
+        self._thread.join()
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Around reading the index: where a damaged file makes that fail, the error is about the file.
+
+        Raises:
+            ArtefactError: a file is damaged, or whatever is raised inside.
+        """
+        self.check()
+        try:
+            yield
+        except UsageError:
+            raise
+        except Exception:
+            self.wait()
+            raise
+
+    def _compare(self) -> None:
+        try:
+            # A small index is compared each time: the memory would save less than it costs.
+            with nullcontext() if self._small else FileDigests() as memory:
+                for path, file in self._files:
+                    with file:
+                        compare = partial(self._sound, file)
+                        found = memory.once(path, file, compare) if memory else compare()
+                    if found is None and not self._stopped.is_set():
+                        self._problem = f"{path}: damaged, not the bytes that were written; build the index again"
+                        return
+        except Exception as error:  # an answer counts only if the files were compared, whatever prevents it
+            self._problem = f"{self._index}: its files cannot be compared with their checksums ({error})"
+
+    def _sound(self, file: BinaryIO) -> bytes | None:
+        """`SOUND`, or None if the file does not have the checksum at its end."""
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - FOOTER_BYTES))
+        footer = file.read()
+        if len(footer) != FOOTER_BYTES or not footer.startswith(FOOTER):
+            return None
+        file.seek(0)
+        checksum, left = 0, size - CHECKSUM_BYTES
+        while left and not self._stopped.is_set():
+            block = file.read(min(left, BLOCK_BYTES))
+            if not block:
+                return None
+            checksum, left = zlib.crc32(block, checksum), left - len(block)
+        return SOUND if checksum == int.from_bytes(footer[-CHECKSUM_BYTES:], "big") else None
+
+
+def compare_digests(index: Path, digests: Mapping[str, str]) -> None:
+    """Compares files, which are read whole anyway, with their SHA-256 in index.json.
+
+    Raises:
+        ArtefactError: one is missing or differs.
+    """
+    for name, digest in digests.items():
+        try:
+            found = file_sha256(index / name)
+        except OSError as error:
+            raise ArtefactError(f"{index / name}: cannot be read ({error.strerror or error}); index again") from error
+        if found != digest:
+            raise ArtefactError(f"{index / name}: damaged, not the bytes that were written; index again")
