@@ -112,7 +112,7 @@ class EncodedCorpus(Entry):
     deleted                                        documents that were deleted from the index since it was built
     """
 
-    name: Key[str] = Key("", required=True)
+    name: Key[str] = Key("")
     split: Key[str | None] = Key(None)
     data_dir: Key[str | None] = Key(None)
     escape_ids: Key[bool] = Key(False)
@@ -127,7 +127,7 @@ class EncodedCorpus(Entry):
     def ref(self) -> CorpusRef:
         """The dataset that the documents belong to."""
         split, data_dir = self.get("split") or None, self.get("data_dir")
-        return CorpusRef(self["name"], split, data_dir, self.escape_ids, self.direction)
+        return CorpusRef(self.name, split, data_dir, self.escape_ids, self.direction)
 
     @property
     def part(self) -> CorpusPart | None:
@@ -182,7 +182,7 @@ class ShardRecord(Entry):
 class SideEntry(Entry):
     """One side of a quantiser in a manifest, see `quantise.SideQuantiser`."""
 
-    scheme: Key[str] = Key("", required=True)
+    scheme: Key[str] = Key("")
     bits: Key[int | None] = Key(None)
     scale: Key[float | None] = Key(None)
     percentile: Key[float] = Key(100.0)

@@ -110,7 +110,7 @@ class RunOptions:
     def path(self, about: Manifest) -> Path:
         """The run's file, for an index with this manifest."""
         suffix = "trec" if self.output_format == "trec" else "tsv"
-        name = f"{file_name(about.corpus['name'])}.{about.encoder['name']}.{suffix}"
+        name = f"{file_name(about.corpus.name)}.{about.encoder['name']}.{suffix}"
         return Path(self.output) if self.output else Path("runs") / name
 
 

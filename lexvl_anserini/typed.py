@@ -1,4 +1,4 @@
-"""The types of what JSON files hold: every record is checked once, where its file is read.
+"""The types of what JSON files hold: every record is checked once, where its file is read; and of numbers of callers.
 
 A record is a dataclass, or an `Entry`: a dictionary whose class names some of its keys and their types.
 
@@ -17,17 +17,24 @@ from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from inspect import getattr_static
+from operator import index as whole
 from types import NoneType, UnionType
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import orjson
 
-from lexvl_anserini.errors import ArtefactError
+from lexvl_anserini.errors import ArtefactError, UsageError
 
 T = TypeVar("T")
 
 # JSON's name of each type.
 NAMES = {str: "a text", bool: "true or false", int: "an integer", float: "a number", NoneType: "null"}
+
+# Of Java's and numpy's int.
+MOST = 2**31 - 1
+
+# More threads than any machine has processors.
+MOST_THREADS = 1024
 
 # Characters of a value in an error.
 SHOWN = 60
@@ -77,6 +84,21 @@ def check(data: Mapping[str, Any], record: type, where: str, remedy: str) -> Non
     """
     for place, found, expected in problems(data, record, ""):
         raise ArtefactError(f"{where}: {place} is {found}, expected {expected}; {remedy}")
+
+
+def check_count(name: str, value: Any, least: int = 1, most: int = MOST) -> None:
+    """Checks a number that a caller gives: hits, threads, the size of a batch.
+
+    Raises:
+        UsageError: it is no integer from `least` to `most`.
+    """
+    try:
+        number = None if isinstance(value, bool) else whole(value)
+    except TypeError:
+        number = None
+    if number is None or not least <= number <= most:
+        shown = repr(value) if number is None or abs(number) <= most**2 else "a number of many digits"
+        raise UsageError(f"{name} is {shown[:SHOWN]}, expected an integer from {least} to {most:,}")
 
 
 def problems(value: Any, expected: Any, place: str) -> Iterator[Problem]:

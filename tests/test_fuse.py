@@ -74,7 +74,7 @@ def test_wrong_wishes() -> None:
         Fusion("rff")
     with pytest.raises(UnknownName, match="unknown normalisation 'minmax'; did you mean 'min-max'"):
         Fusion("interpolation", normalisation="minmax")
-    with pytest.raises(UsageError, match="expected numbers >= 0"):
+    with pytest.raises(UsageError, match="expected numbers from 0 to"):
         Fusion(weights=(-1.0,))
     with pytest.raises(UsageError, match="1 weights for 2 runs"):
         fused(Fusion(weights=(1.0,)), ranking(a=1), ranking(a=1))

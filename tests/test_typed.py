@@ -11,10 +11,21 @@ from typing import Any
 
 import pytest
 
+from lexvl_anserini.engines.building import append_index, build_index
 from lexvl_anserini.engines.index_folder import read_report
-from lexvl_anserini.errors import ArtefactError
+from lexvl_anserini.errors import ArtefactError, UsageError
 from lexvl_anserini.manifest import Manifest, RunManifest, read_manifest, read_run_manifest
+from lexvl_anserini.queries.clauses import Boost, Term
+from lexvl_anserini.queries.feedback import Feedback
 from lexvl_anserini.queries.query_source import topic_source
+from lexvl_anserini.queries.refine import Refinement, TwoPhase
+from lexvl_anserini.queries.retrieval import search_index
+from lexvl_anserini.queries.shared_terms import explain
+from lexvl_anserini.ranking.rank_fusion import Fusion, fuse_runs
+from lexvl_anserini.ranking.rescoring import hybrid_lists
+from lexvl_anserini.records import ImpactQuery
+from lexvl_anserini.shards.layout import Layout
+from lexvl_anserini.shards.writing import write_impacts
 from lexvl_anserini.typed import Entry, Key, check
 
 FIXTURES = Path(__file__).parent / "fixtures" / "lexvl-1"
@@ -157,3 +168,56 @@ def test_the_manifest_beside_encoded_topics(tmp_path: Path) -> None:
             beside.write_text(json.dumps(replaced(whole, way, value)))
             arguments = (str(tmp_path / queries.name), FIXTURES / "indexes/splade", manifest, None, None)
             outcome(lambda given: sum(1 for _ in topic_source(*given).stream()), arguments)
+
+
+NO_COUNTS = (0, -1, True, 1.5, float("nan"), "3", None, 2**31, 10**400)
+
+
+@pytest.mark.parametrize("number", NO_COUNTS)
+def test_numbers_at_the_border_of_the_library(tmp_path: Path, number: Any) -> None:
+    """Functions that take a number of hits, threads or texts refuse what is none before they do anything."""
+    nothing = tmp_path / "nothing"
+    topics = [ImpactQuery("q", {"a": 1})]
+    calls: dict[str, list[Any]] = {
+        "hits": [
+            lambda: next(search_index(nothing, topics, hits=number)),
+            lambda: explain(nothing, topics[0], hits=number),
+            lambda: next(fuse_runs([nothing], Fusion(), hits=number)),
+            lambda: next(hybrid_lists([], {}, [], hits=number)),
+        ],
+        "threads": [
+            lambda: next(search_index(nothing, topics, threads=number)),
+            lambda: build_index(nothing, threads=number),
+            lambda: append_index(nothing, nothing, threads=number),
+        ],
+        "batch_size": [
+            lambda: next(search_index(nothing, topics, batch_size=number)),
+            lambda: write_impacts(None, None, nothing, batch_size=number),  # type: ignore[arg-type]
+            lambda: next(hybrid_lists([], {}, [], batch_size=number)),
+        ],
+        "shard size": [lambda: Layout(shard_size=number)],
+        "documents of feedback": [lambda: Feedback(documents=number)],
+        "terms of feedback": [lambda: Feedback(terms=number)],
+        "candidates": [lambda: Refinement(two_phase=TwoPhase(1, number))],
+    }
+    for name, every in calls.items():
+        for call in every:
+            with pytest.raises(UsageError, match=f"^{name} is .*, expected an integer from 1 to") as caught:
+                call()
+            assert len(str(caught.value)) < 150
+
+
+@pytest.mark.parametrize("number", [-1, float("nan"), float("inf"), 1e31])
+def test_shares_and_weights_at_the_border(number: float) -> None:
+    for call in (
+        lambda: Refinement(threshold=number),
+        lambda: Refinement(text_weight=number),
+        lambda: Fusion(k=number),
+        lambda: Fusion(weights=(1.0, number)),
+        lambda: Boost(Term("a"), number),
+    ):
+        with pytest.raises(UsageError, match="expected"):
+            call()
+    if number != 1e31:
+        with pytest.raises(UsageError, match="expected"):
+            Feedback(alpha=number)

@@ -28,6 +28,7 @@ from lexvl_anserini.manifest import Manifest
 from lexvl_anserini.progress import Progress, silent
 from lexvl_anserini.records import Index, ScoredDoc, Topic
 from lexvl_anserini.shards.reading import check_distinct, expect_counts, read_ids, read_texts
+from lexvl_anserini.typed import MOST_THREADS, check_count
 
 # Anserini's defaults, which its BEIR rows use.
 K1 = 0.9
@@ -109,8 +110,8 @@ class BM25Engine(Engine):
         Raises:
             UsageError: a topic has no text, or `hits` is below 1.
         """
-        if hits < 1:
-            raise UsageError(f"hits is {hits}, expected at least 1")
+        check_count("hits", hits)
+        check_count("threads", threads, most=MOST_THREADS)
         stream = iter(queries)
         while batch := list(islice(stream, BATCH_SIZE)):
             yield from self._search_batch(batch, hits, threads)

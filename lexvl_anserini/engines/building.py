@@ -15,6 +15,7 @@ from lexvl_anserini.errors import ArtefactError, UsageError
 from lexvl_anserini.files import clear_remains, sole_writer
 from lexvl_anserini.progress import Progress, silent
 from lexvl_anserini.records import Index
+from lexvl_anserini.typed import MOST_THREADS, check_count
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +59,7 @@ def build_index(
         UsageError: an unknown engine, one for shards of another kind, or an option that is not one of its own.
         JavaError: no usable Java.
     """
+    check_count("threads", threads, most=MOST_THREADS)
     switches = {"text": text, "store_text": store_text, "term_vectors": term_vectors}
     named = {name: True for name, on in switches.items() if on} | ({} if metadata else {"metadata": False})
     plan = plan_index(shards, index, engine, {**(options or {}), **named}, overwrite)
@@ -105,6 +107,7 @@ def append_index(
         ArtefactError: no index, folders that do not go with it, or an id that it holds already.
         UsageError: an index of an engine that only builds.
     """
+    check_count("threads", threads, most=MOST_THREADS)
     sources = folders_of(shards)
     return built_engine(Path(index), "append to").append(Path(index), sources, replace, threads, progress)
 

@@ -26,6 +26,7 @@ from lexvl_anserini.progress import Progress, silent
 from lexvl_anserini.ranking.order import ranked
 from lexvl_anserini.records import DenseQuery, Index, ScoredDoc
 from lexvl_anserini.shards.reading import check_distinct, expect_counts, read_ids, read_vectors
+from lexvl_anserini.typed import MOST_THREADS, check_count
 
 INDEX_FILE = "index.faiss"
 IDS_FILE = "ids.txt"
@@ -65,8 +66,8 @@ class VectorSearch:
         Raises:
             UsageError: `hits` is below 1, or a query has another number of dimensions or is not finite.
         """
-        if hits < 1:
-            raise UsageError(f"hits is {hits}, expected at least 1")
+        check_count("hits", hits)
+        check_count("threads", threads, most=MOST_THREADS)
         faiss.omp_set_num_threads(threads)
         stream = iter(queries)
         while batch := list(islice(stream, BATCH_SIZE)):

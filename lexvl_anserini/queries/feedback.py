@@ -10,12 +10,13 @@ from array import array
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import sqrt
+from math import inf, sqrt
 from pathlib import Path
 
 from lexvl_anserini.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.manifest import Manifest
 from lexvl_anserini.records import SCORE_LIMIT
+from lexvl_anserini.typed import check_count
 
 # The largest weight of an expanded query: 8 bits, whatever the query bits of the index are; 8 is their default.
 LARGEST = 255
@@ -41,9 +42,9 @@ class Feedback:
     beta: float = 0.5
 
     def __post_init__(self) -> None:
-        if self.documents < 1 or self.terms < 1:
-            raise UsageError(f"feedback from {self.documents} documents and {self.terms} terms: expected at least 1")
-        if self.alpha < 0 or self.beta < 0 or self.alpha + self.beta == 0:
+        check_count("documents of feedback", self.documents)
+        check_count("terms of feedback", self.terms)
+        if not (0 <= self.alpha < inf and 0 <= self.beta < inf and self.alpha + self.beta > 0):
             raise UsageError(f"feedback with alpha {self.alpha} and beta {self.beta}: expected >= 0, one of them above")
 
 

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from lexvl_anserini.errors import DataError, UsageError
 from lexvl_anserini.queries.clauses import All, AnyOf, Clause, Ids, Impacts, Text, TreeQuery, Unscored
 from lexvl_anserini.queries.feedback import Feedback, VectorOf, integers, rocchio
-from lexvl_anserini.records import ImpactQuery, ScoredDoc
+from lexvl_anserini.records import SCORE_LIMIT, ImpactQuery, ScoredDoc
+from lexvl_anserini.typed import check_count
 
 if TYPE_CHECKING:
     from lexvl_anserini.engines.engine import ImpactEngine
@@ -67,13 +68,16 @@ class Refinement:
     feedback: Feedback | None = None
 
     def __post_init__(self) -> None:
-        counts = [self.query_terms, *(self.two_phase or ())]
-        if any(count is not None and count < 1 for count in counts):
-            raise UsageError(f"query terms, first terms and candidates are {counts}: expected at least 1")
+        counts = zip(
+            ("query_terms", "first_terms", "candidates"), (self.query_terms, *(self.two_phase or ())), strict=False
+        )
+        for name, count in counts:
+            if count is not None:
+                check_count(name, count)
         if not 0 <= self.threshold <= 1:
             raise UsageError(f"threshold {self.threshold}: expected a share between 0 and 1 of the largest weight")
-        if not self.text_weight >= 0:
-            raise UsageError(f"text weight {self.text_weight}: expected a number >= 0")
+        if not 0 <= self.text_weight < SCORE_LIMIT:
+            raise UsageError(f"text weight {self.text_weight}: expected a number from 0 to {SCORE_LIMIT - 1:,}")
 
     @property
     def needs_trees(self) -> bool:

@@ -26,6 +26,7 @@ from lexvl_anserini.queries.refine import RefinedQuery, Refinement, refined_quer
 from lexvl_anserini.ranking.order import with_ranks
 from lexvl_anserini.ranking.runs import DEFAULT_HITS, write_run
 from lexvl_anserini.records import DenseQuery, ImpactQuery, Index, ScoredDoc, Topic
+from lexvl_anserini.typed import MOST, MOST_THREADS, check_count
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
@@ -114,6 +115,9 @@ def search_index(
         ArtefactError: not an index, or its vocabulary is not the model's.
         UsageError: a topic that the encoder cannot read, or a query of another kind than the index.
     """
+    check_count("hits", hits)
+    check_count("threads", threads, most=MOST_THREADS)
+    check_count("batch_size", batch_size)
     path, about = located(index, manifest)
     stream = iter(topics)
     first = next(stream, None)
@@ -150,7 +154,7 @@ def ranked_lists(
     feedback_shards: Path | str | None,
 ) -> Iterator[list[ScoredDoc]]:
     """As `search_index`, for encoded queries; `texts` yields their topics where the refinement needs the texts."""
-    fetch = hits + remove_query
+    fetch = min(hits + remove_query, MOST)
     with verified(open_index(index.path, index.manifest)) as engine:
         if refinement is None:
             lists = engine.search(tally.encoded(queries), fetch, threads)

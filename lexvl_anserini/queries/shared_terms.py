@@ -18,6 +18,7 @@ from lexvl_anserini.queries.refine import Refinement, refinement_names
 from lexvl_anserini.queries.retrieval import EncoderChanges, located
 from lexvl_anserini.ranking.runs import in_rank_order, read_run
 from lexvl_anserini.records import ImpactQuery, Index, Topic
+from lexvl_anserini.typed import check_count
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
@@ -82,6 +83,7 @@ def explain(
         UsageError: no impact index, or a topic that the encoder does not read.
         ArtefactError: the products do not sum to the engine's score; the index is damaged.
     """
+    check_count("hits", hits)
     path, about = located(index, manifest)
     if about.kind != "impact":
         raise UsageError(f"{path} is {about.kind}; only the score of an impact index is a sum over terms")

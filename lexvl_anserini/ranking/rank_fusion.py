@@ -21,11 +21,15 @@ from lexvl_anserini.manifest import EncodedCorpus, EncoderRef, RunManifest, read
 from lexvl_anserini.ranking.order import ranked
 from lexvl_anserini.ranking.runs import DEFAULT_HITS, in_rank_order, read_run
 from lexvl_anserini.records import ScoredDoc
+from lexvl_anserini.typed import check_count
 
 log = logging.getLogger(__name__)
 
 # Of the published RRF (Cormack et al., SIGIR 2009).
 RRF_K = 60
+
+# Weights, and scores of runs, are far below; their squares and sums must stay numbers.
+LARGEST = 1e30
 
 # What runs must agree in to be fused; the fused run has the same.
 SHARED = ("topics", "topics_sha256", "dataset", "split", "data_dir", "remove_query")
@@ -82,8 +86,8 @@ class Fusion:
             raise UnknownName("fusion", self.method, ("rrf", "interpolation"))
         if self.normalisation not in NORMALISATIONS:
             raise UnknownName("normalisation", self.normalisation, NORMALISATIONS)
-        if self.k < 0 or any(not weight >= 0 for weight in self.weights):
-            raise UsageError(f"k {self.k} and weights {list(self.weights)}: expected numbers >= 0")
+        if not all(0 <= number < LARGEST for number in (self.k, *self.weights)):
+            raise UsageError(f"k {self.k} and weights {list(self.weights)}: expected numbers from 0 to 1e30")
 
     def of_runs(self, runs: int) -> tuple[float, ...]:
         """The weight of each run.
@@ -125,11 +129,14 @@ def fuse_runs(runs: Sequence[Path], fusion: Fusion, hits: int = DEFAULT_HITS) ->
         DataError: a run cannot be read.
         UsageError: weights that do not fit the runs.
     """
+    check_count("hits", hits)
     fusion.of_runs(len(runs))
     by_topic: list[dict[str, list[ScoredDoc]]] = []
     for path in runs:
         lists: dict[str, list[ScoredDoc]] = {}
         for document in read_run(path):
+            if not abs(document.score) < LARGEST:
+                raise DataError(f"{path}: score {document.score} of topic {document.query_id!r}, expected below 1e30")
             lists.setdefault(document.query_id, []).append(document)
         if not lists:
             log.warning("%s: no hits in it; the other runs are fused without it", path)

@@ -27,6 +27,7 @@ from lexvl_anserini.ranking.order import ranked
 from lexvl_anserini.ranking.rank_fusion import Fusion, fused_manifest
 from lexvl_anserini.ranking.runs import DEFAULT_HITS, lists_of
 from lexvl_anserini.records import Document, ScoredDoc, Topic
+from lexvl_anserini.typed import check_count
 
 if TYPE_CHECKING:
     import numpy as np
@@ -74,6 +75,8 @@ def hybrid_lists(
         UsageError: no encoder, or one without vectors.
         DataError: a candidate is not in an encoder's corpus.
     """
+    check_count("hits", hits)
+    check_count("batch_size", batch_size)
     if not encoders:
         raise UsageError("nothing to score with: give at least one run")
     rows = {doc_id: row for row, doc_id in enumerate(dict.fromkeys(d for ids in candidates.values() for d in ids))}

@@ -211,9 +211,11 @@ def _parse(line: bytes, where: str) -> ScoredDoc:
     try:
         parsed = ScoredDoc(query_id, doc_id, int(rank), float(score))
     except ValueError as error:
-        raise DataError(f"{where}: rank {rank!r} and score {score!r}, expected a whole number and a number") from error
+        raise DataError(
+            f"{where}: rank {rank[:40]!r} and score {score[:40]!r}, expected a whole number and a number"
+        ) from error
     if not isfinite(parsed.score):
-        raise DataError(f"{where}: score {score!r} is not finite")
+        raise DataError(f"{where}: score {score[:40]!r} is not finite")
     return parsed
 
 

@@ -13,6 +13,7 @@ import orjson
 
 from lexvl_anserini.errors import UsageError
 from lexvl_anserini.files import packed, sync_to
+from lexvl_anserini.typed import check_count
 from lexvl_anserini.vocabulary import Vocabulary
 
 # Documents per shard: the most that a killed command encodes again, and the most in memory at once.
@@ -38,8 +39,7 @@ class Layout:
     def __post_init__(self) -> None:
         if self.shard_format not in ("jsonl", "parquet"):
             raise UsageError(f"shard format {self.shard_format!r}: expected jsonl or parquet")
-        if self.shard_size < 1:
-            raise UsageError(f"shard size {self.shard_size}: expected at least 1")
+        check_count("shard size", self.shard_size)
 
     def to_json(self) -> dict[str, Any]:
         """For the manifest; metadata only if stored, so that the request of older folders stays the same."""

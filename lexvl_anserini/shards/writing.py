@@ -48,6 +48,7 @@ from lexvl_anserini.quantise import Quantiser, TooLargeImpact
 from lexvl_anserini.records import Document, ImpactQuery
 from lexvl_anserini.shards.covered import Covered, CoveredDigest
 from lexvl_anserini.shards.layout import SHARD_WRITERS, Layout, Part, Shard, SkippedDocument, shard_stream
+from lexvl_anserini.typed import check_count
 from lexvl_anserini.vocabulary import VOCABULARY
 
 if TYPE_CHECKING:
@@ -272,6 +273,7 @@ def write_impacts(
         DataError: the corpus is malformed or empty, or an id occurs twice.
         ArtefactError: the output holds something else, the disk is full, or the corpus changed meanwhile.
     """
+    check_count("batch_size", batch_size)
     policy = OnError(on_error)
     layout = (layout or Layout()).of_kind(model.kind)
     summary = check_corpus(dataset.documents, dataset.name)

@@ -31,6 +31,7 @@ from lexvl_anserini.progress import Progress, silent
 from lexvl_anserini.queries.clauses import Clause, check_tree
 from lexvl_anserini.records import ImpactQuery, Index, ScoredDoc
 from lexvl_anserini.shards.reading import expect_counts, read_vocabulary
+from lexvl_anserini.typed import check_count
 
 
 class LuceneEngine(ImpactEngine, ChangingEngine):
@@ -163,6 +164,7 @@ class LuceneEngine(ImpactEngine, ChangingEngine):
             UnknownName, UsageError: as `Compiler`'s.
             ArtefactError: a score could reach 2^24, from where Lucene's floats round.
         """
+        check_count("hits", hits)
         check_tree(clause)
         with self.verification.reading():
             refuse_rounding(query_id, clause, self.bound)

@@ -17,6 +17,7 @@ from lexvl_anserini.engines.lucene.fields import CONTENTS
 from lexvl_anserini.errors import ArtefactError, UsageError
 from lexvl_anserini.queries.clauses import Impacts
 from lexvl_anserini.records import SCORE_LIMIT, ImpactQuery, ScoredDoc
+from lexvl_anserini.typed import MOST_THREADS, check_count
 
 # Hits that one call returns, about 20 bytes each.
 BATCH_HITS = 1 << 17
@@ -62,8 +63,8 @@ class BatchSearcher:
             UsageError: a weight is no integer >= 1, or `hits` is below 1.
             ArtefactError: a score could reach 2^24, from where float32 rounds; the message proposes bits.
         """
-        if hits < 1:
-            raise UsageError(f"hits is {hits}, expected at least 1")
+        check_count("hits", hits)
+        check_count("threads", threads, most=MOST_THREADS)
         stream = iter(queries)
         size = max(1, min(BATCH_QUERIES, BATCH_HITS // min(hits, self.documents)))
         # Batches grow, so that the first lists are returned early.
