@@ -19,7 +19,7 @@ from lexvl_anserini.engines.engine import Engine, NoOptions
 from lexvl_anserini.engines.index_folder import folder_bytes, new_index, read_report, report_digest, write_report
 from lexvl_anserini.engines.jvm import captured_stdout, java_class, java_errors, lucene_version
 from lexvl_anserini.engines.lucene import count_index
-from lexvl_anserini.engines.lucene.fields import commit_files, open_reader
+from lexvl_anserini.engines.lucene.fields import close, commit_files, open_reader
 from lexvl_anserini.engines.lucene.readers import as_written, manifest_there
 from lexvl_anserini.engines.lucene.versions import commit_id, dotted, newer_refused
 from lexvl_anserini.engines.verifying import Verification
@@ -56,7 +56,7 @@ class BM25Engine(Engine):
                 as_written(index, manifest_there(index))
                 self.verification = Verification(index, commit_files(reader))
             finally:
-                reader.close()
+                close(reader)
             self.searcher = java_class("io.anserini.search.SimpleSearcher")(str(index.absolute()))
             self.searcher.set_bm25(K1, B)
             documents = int(self.searcher.get_total_num_docs())

@@ -68,12 +68,9 @@ class Refinement:
     feedback: Feedback | None = None
 
     def __post_init__(self) -> None:
-        counts = zip(
-            ("query_terms", "first_terms", "candidates"), (self.query_terms, *(self.two_phase or ())), strict=False
-        )
-        for name, count in counts:
-            if count is not None:
-                check_count(name, count)
+        counts = {} if self.query_terms is None else {"query_terms": self.query_terms}
+        for name, count in {**counts, **(self.two_phase._asdict() if self.two_phase else {})}.items():
+            check_count(name, count)
         if not 0 <= self.threshold <= 1:
             raise UsageError(f"threshold {self.threshold}: expected a share between 0 and 1 of the largest weight")
         if not 0 <= self.text_weight < SCORE_LIMIT:
