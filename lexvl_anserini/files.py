@@ -26,6 +26,7 @@ UNWRITABLE = frozenset(
         errno.EACCES,
         errno.EPERM,
         errno.EROFS,
+        errno.EIO,
         errno.EEXIST,
         errno.ENOTDIR,
         errno.EISDIR,
@@ -35,7 +36,7 @@ UNWRITABLE = frozenset(
 )
 
 # Errors of writing that libraries in other languages quote: Java by their text, Rust by their number.
-QUOTED = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+QUOTED = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 
 # Arguments of Linux's renameat2: paths are relative to the working directory; swap the two names.
 AT_FDCWD = -100
@@ -70,7 +71,7 @@ def disk_errors(path: Path, needed: int | None = None) -> Iterator[None]:
             ) from error
         if number == errno.EFBIG:
             raise ArtefactError(f"{where}: larger than this disk or `ulimit -f` allows a file to be") from error
-        if number == errno.EROFS or isinstance(error, OSError) and number in UNWRITABLE and where == path:
+        if number in QUOTED or isinstance(error, OSError) and number in UNWRITABLE and where == path:
             raise ArtefactError(f"{where}: cannot be written ({os.strerror(number)}); choose another output") from error
         raise
 

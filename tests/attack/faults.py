@@ -1,7 +1,7 @@
 """Faults of the file system: the n-th call that changes something kills the process, or fails.
 
-    with faults(folder, number=5, effect="end") as found: ...   in this process; an exception instead of SIGKILL
-    outcome = forked(["search", "--index", ...], folder, number=5, effect="kill")
+    with faults(folder, number=5, effect="end") as found: ...     in this process; an exception instead of SIGKILL
+    outcome = Commands(notes).run(["search", "--index", ...], folder, number=5, effect="kill")
 
 Calls are counted that make, rename, link or remove a name, write or truncate a file, or flush one to the disk, below
 `folder`. Effects: "kill" (SIGKILL), "end" (an exception that is no `Exception`; as after a kill, nothing changes any
@@ -13,12 +13,16 @@ from __future__ import annotations
 import builtins
 import errno
 import io
+import json
 import os
 import signal
+import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -155,71 +159,109 @@ class Outcome(NamedTuple):
     calls: int
 
 
-def forked(
-    arguments: Sequence[str],
-    folder: Path,
-    number: int = 0,
-    effect: str = "kill",
-    after: bool = False,
-    notes: Path | None = None,
-) -> Outcome:
-    """Runs `lexvl ARGUMENTS` in a fork of this process, which may have imported what takes long; with one fault.
+class Commands:
+    """Runs `lexvl` commands as forks of one process that has imported what takes long, and started no Java.
 
-    `notes` is a folder for what the command prints, outside `folder`.
+    notes   a folder for what the commands print
     """
-    where = notes or folder.parent
-    out, err, calls = (where / name for name in ("out.txt", "err.txt", "calls.txt"))
-    calls.write_text("0")
-    child = os.fork()
-    if not child:
-        _run(arguments, folder, number, effect, after, (out, err, calls))
-    _, status = os.waitpid(child, 0)
-    return Outcome(os.waitstatus_to_exitcode(status), out.read_text(), err.read_text(), int(calls.read_text()))
+
+    def __init__(self, notes: Path):
+        self.notes = notes
+        notes.mkdir(exist_ok=True)
+        command = [sys.executable, __file__, str(notes)]
+        self.server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def start(
+        self, arguments: Sequence[object], folder: Path, number: int = 0, effect: str = "kill", after: bool = False
+    ) -> int:
+        """Starts `lexvl ARGUMENTS`, with one fault below `folder`; returns its process id.
+
+        The word ";" ends a command; the next one follows in the same process if it succeeds.
+        """
+        return int(self._ask("start", [*map(str, arguments)], str(folder), number, effect, after))
+
+    def wait(self, child: int) -> Outcome:
+        """Waits for the end of a command that was started."""
+        code = int(self._ask("wait", child))
+        out, err, calls = (self.notes / f"{child}.{name}" for name in NOTES)
+        outcome = Outcome(code, out.read_text(), err.read_text(), int(calls.read_text() if calls.exists() else 0))
+        for note in (out, err, calls):
+            note.unlink(missing_ok=True)
+        return outcome
+
+    def run(
+        self, arguments: Sequence[object], folder: Path, number: int = 0, effect: str = "kill", after: bool = False
+    ) -> Outcome:
+        """Both."""
+        return self.wait(self.start(arguments, folder, number, effect, after))
+
+    def close(self) -> None:
+        """Ends the process."""
+        self.server.communicate()
+
+    def _ask(self, *question: Any) -> Any:
+        assert self.server.stdin is not None and self.server.stdout is not None
+        self.server.stdin.write(json.dumps(question) + "\n")
+        self.server.stdin.flush()
+        return json.loads(self.server.stdout.readline())
 
 
-def started(arguments: Sequence[str], notes: Path) -> int:
-    """Starts `lexvl ARGUMENTS` in a fork without faults; returns its process id. What it prints goes into `notes`."""
-    notes.mkdir(exist_ok=True)
-    (notes / "calls.txt").write_text("0")
-    child = os.fork()
-    if not child:
-        _run(arguments, notes, 0, "kill", False, tuple(notes / name for name in ("out.txt", "err.txt", "calls.txt")))
-    return child
+NOTES = ("out", "err", "calls")
 
 
-def ended(child: int, notes: Path) -> Outcome:
-    """Waits for a command that `started` started."""
-    _, status = os.waitpid(child, 0)
-    out, err = ((notes / name).read_text() for name in ("out.txt", "err.txt"))
-    return Outcome(os.waitstatus_to_exitcode(status), out, err, 0)
+def serve(notes: Path) -> None:
+    """The process of `Commands`: answers one JSON line for each."""
+    from importlib import import_module
+
+    for module in ("torch", "transformers", "scipy.sparse", "lexvl_anserini.encode", "lexvl_anserini.search"):
+        import_module(module)
+    for line in sys.stdin:
+        what, *question = json.loads(line)
+        if what == "wait":
+            answer = os.waitstatus_to_exitcode(os.waitpid(question[0], 0)[1])
+        else:
+            answer = os.fork()
+            if not answer:
+                _run(notes, *question)
+        sys.stdout.write(f"{answer}\n")
+        sys.stdout.flush()
 
 
-def _run(
-    arguments: Sequence[str], folder: Path, number: int, effect: str, after: bool, notes: tuple[Path, ...]
-) -> None:
+def _run(notes: Path, arguments: Sequence[str], folder: str, number: int, effect: str, after: bool) -> None:
     """The child: never returns."""
-    out, err, calls = notes
-    code = 70
+    code = 0
+    out, err, calls = (notes / f"{os.getpid()}.{name}" for name in NOTES)
     try:
         for path, handle in ((out, 1), (err, 2)):
-            os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), handle)
+            os.dup2(OS_OPEN(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), handle)
+        os.dup2(OS_OPEN(os.devnull, os.O_RDONLY), 0)
         sys.stdout, sys.stderr = (OPEN(handle, "w", buffering=1, closefd=False) for handle in (1, 2))
-        sys.argv = ["lexvl", *arguments]
         from lexvl_anserini.cli import main
 
-        with faults(folder, number, effect, after) as found:
-            try:
-                main()
-                code = 0
-            except SystemExit as exit:
-                code = exit.code if isinstance(exit.code, int) else 1 if exit.code else 0
-        with OPEN(calls, "w") as noted:
-            noted.write(str(len(found.calls)))
+        with faults(Path(folder), number, effect, after) as found:
+            for ends, words in groupby(arguments, lambda word: word == ";"):
+                code = code if ends else _code(main, words)
+                if code:
+                    break
+        calls.write_text(str(len(found.calls)))
     except BaseException:
-        import traceback
-
+        code = 70
         traceback.print_exc()
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def _code(main: Callable[[], None], words: Iterable[str]) -> int:
+    """The exit code of one command."""
+    sys.argv = ["lexvl", *words]
+    try:
+        main()
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else 1 if ended.code else 0
+    return 0
+
+
+if __name__ == "__main__":
+    serve(Path(sys.argv[1]))

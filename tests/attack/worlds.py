@@ -1,0 +1,175 @@
+"""A small world for attacks on commands: topics, shards, indexes and runs; and the commands that write others."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+from faults import Commands, Outcome
+
+FIXTURES = Path(__file__).parents[1] / "fixtures" / "lexvl-1"
+WORDS = ["a", "dog", "man", "horse", "beach", "ocean", "pizza", "table", "people", "two", "on", "the", "near"]
+
+
+class Task(NamedTuple):
+    """A command that writes below a folder, and how its result is looked at.
+
+    arguments  of `lexvl`; words that start with IN/ are below the folder
+    output     below the folder
+    first      commands that prepare the folder
+    copied     an index of the world that is copied to `output` first
+    sources    shards of the world that the index holds afterwards; empty for what is no index
+    """
+
+    arguments: Sequence[object]
+    output: str
+    first: Sequence[Sequence[object]] = ()
+    copied: str = ""
+    sources: Sequence[str] = ()
+
+
+class World:
+    """What the commands read, and the commands."""
+
+    def __init__(self, folder: Path, checkpoint: Path):
+        self.folder = folder
+        self.commands = Commands(folder / "notes")
+        draw = Random(14)
+        for name, prefix in (("texts", "d"), ("more", "m")):
+            corpus = folder / name
+            (corpus / "qrels").mkdir(parents=True)
+            rows = [(f"{prefix}{n}", " ".join(draw.choices(WORDS, k=draw.randrange(9)))) for n in range(12)]
+            lines(corpus / "corpus.jsonl", [{"_id": i, "title": "", "text": t} for i, t in [*rows, ("both", name)]])
+            lines(corpus / "queries.jsonl", [{"_id": f"q{n}", "text": word} for n, word in enumerate(WORDS)])
+            (corpus / "qrels/test.tsv").write_text(f"query-id\tcorpus-id\tscore\nq1\t{prefix}1\t1\n")
+        shutil.copytree(FIXTURES / "squares", folder / "squares")
+        recipe, place = (FIXTURES / "tiny.yaml").read_text(), "squares/dataset.json,squares"
+        (folder / "tiny.yaml").write_text(recipe.replace(place, f"{folder}/squares/dataset.json,{folder}/squares"))
+        (folder / "ids.txt").write_text("d1\nd2\n")
+        self.encoder = ["--encoder", "bag-of-tokens", "--checkpoint", checkpoint, "--device", "cpu"]
+        self.made("encode", *self.corpus("texts"), "--output", folder / "impacts")
+        self.made("encode", *self.corpus("more"), "--output", folder / "more-impacts")
+        (folder / "alone").mkdir()
+        for name in ("x1", "x2"):
+            (folder / f"alone/{name}.txt").write_text("two people on a table")
+        self.made("encode", "--corpus", f"folder:{folder}/alone", *self.encoder, "--output", folder / "alone-impacts")
+        self.made("index", folder / "impacts", "--index", folder / "index")
+        for run, hits in (("a", 3), ("b", 9)):
+            self.made("search", "--index", folder / "index", "--output", folder / f"{run}.trec", "--hits", hits)
+        self.tasks = tasks(self)
+
+    def made(self, *arguments: object) -> Outcome:
+        """Runs a command that must succeed."""
+        outcome = self.commands.run(arguments, self.folder / "nowhere")
+        assert outcome.code == 0, (arguments, outcome)
+        return outcome
+
+    def corpus(self, name: str) -> list[object]:
+        return ["--corpus", f"beir:{self.folder / name}", *self.encoder, "--shard-size", 5]
+
+    def prepare(self, task: Task, folder: Path) -> None:
+        """Makes the folder as it is before the command."""
+        folder.mkdir()
+        if task.copied:
+            shutil.copytree(self.folder / task.copied, folder / task.output)
+        for arguments in task.first:
+            self.made(*placed(arguments, folder))
+
+    def state(self, task: Task, folder: Path, *before: object) -> Any:
+        """What the command made, without what differs between two calls: times, and the ids in Lucene's files.
+
+        `before` is a command that runs first, in the same process; it must succeed.
+        """
+        if not task.sources:
+            if before:
+                self.made(*before)
+            return contents(folder)
+        index, run = folder / task.output, self.folder / "looked.trec"
+        check = ["index", *(self.folder / name for name in task.sources), "--index", index, "--check"]
+        search = ["search", "--index", index, "--topics", f"beir:{self.folder / 'texts'}", "--output", run]
+        self.made(*before, *([";"] if before else ()), *check, ";", *search, "--overwrite")
+        names = sorted(path.name for path in folder.iterdir())
+        return run.read_bytes(), json.loads((index / "manifest.json").read_text()), names
+
+
+def tasks(world: World) -> Mapping[str, Task]:
+    """The commands that are attacked."""
+    at = world.folder
+    searching = ["search", "--index", at / "index", "--output", "IN/r.trec"]
+    runs = ["--run", at / "a.trec", "--run", at / "b.trec", "--output", "IN/r.trec"]
+    index, changed = ["index", at / "impacts", "--index", "IN/index"], ["index", "--index", "IN/index"]
+    return {
+        "encode": Task(["encode", *world.corpus("texts"), "--output", "IN/impacts"], "impacts"),
+        "encode bm25": Task(["encode", *world.corpus("texts")[:2], "--encoder", "bm25", "--output", "IN/t"], "t"),
+        "encode topics": Task(
+            ["encode", *world.corpus("texts"), "--topics", f"beir:{at / 'texts'}", "--output", "IN/q.jsonl.gz"],
+            "q.jsonl.gz",
+        ),
+        "prune": Task(["prune", at / "impacts", "--output", "IN/new/p", "--document-terms", 2], "new/p"),
+        "prune again": Task(
+            ["prune", at / "impacts", "--output", "IN/p", "--document-terms", 2, "--overwrite"],
+            "p",
+            [["prune", at / "impacts", "--output", "IN/p", "--document-terms", 1]],
+        ),
+        "index": Task(index, "index", sources=["impacts"]),
+        "index again": Task(
+            ["index", at / "more-impacts", "--index", "IN/index", "--overwrite"], "index", (), "index", ["more-impacts"]
+        ),
+        "index dense": Task(["index", FIXTURES / "dense/images", "--index", "IN/index"], "index"),
+        "merge": Task(
+            ["index", at / "impacts", at / "alone-impacts", "--index", "IN/index"],
+            "index",
+            sources=["impacts", "alone-impacts"],
+        ),
+        "append": Task(
+            [*changed, at / "alone-impacts", "--append"], "index", (), "index", ["impacts", "alone-impacts"]
+        ),
+        "replace": Task(
+            [*changed, at / "more-impacts", "--replace"], "index", (), "index", ["impacts", "more-impacts"]
+        ),
+        "delete": Task([*changed, "--delete-ids", at / "ids.txt"], "index", (), "index", ["impacts"]),
+        "search": Task(searching, "r.trec"),
+        "search again": Task([*searching, "--hits", 2, "--overwrite"], "r.trec", [searching]),
+        "fuse": Task(["fuse", *runs], "r.trec"),
+        "hybrid": Task(["hybrid", *runs, "--device", "cpu"], "r.trec"),
+        "rerank": Task(["rerank", *runs[:2], *runs[4:], "--device", "cpu"], "r.trec"),
+        "train": Task(
+            ["train", "--recipe", at / "tiny.yaml", "--output", "IN/t", "--device", "cpu", "--threads", 1], "t"
+        ),
+        "sheet": Task(["sheet", "--index", at / "index", "--query", "a dog", "--output", "IN/s.png"], "s.png"),
+    }
+
+
+def placed(arguments: Sequence[object], folder: Path) -> list[object]:
+    """The arguments with the folder for IN/."""
+    return [folder / str(word)[3:] if str(word).startswith("IN/") else word for word in arguments]
+
+
+def lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder, without times and without the folder's own name."""
+    files = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {name: cleaned(name, data, folder) for name, data in files.items()}
+
+
+def cleaned(name: str, data: bytes, folder: Path) -> bytes:
+    """The content of a file without what differs between two undisturbed calls."""
+    timeless: dict[str, Callable[[bytes], bytes]] = {
+        "trec.manifest.json": lambda data: json.dumps({**json.loads(data), "efficiency": {}}).encode(),
+        "log.jsonl": lambda data: b"".join(
+            json.dumps({key: value for key, value in json.loads(line).items() if key != "seconds"}).encode()
+            for line in data.splitlines()
+        ),
+        "step.json": lambda data: json.dumps({**json.loads(data), "seconds": 0}).encode(),
+        "random_states_0.pkl": lambda data: b"",
+        "training.json": lambda data: json.dumps({**json.loads(data), "validation": 0}).encode(),
+    }
+    change = next((change for end, change in timeless.items() if name.endswith(end)), lambda data: data)
+    return change(data.replace(bytes(folder), b"FOLDER"))
