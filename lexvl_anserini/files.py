@@ -418,6 +418,8 @@ def read_json(path: Path, what: str, error: type[LexvlError] = ArtefactError) ->
         error: the file is absent, unreadable, not JSON or not an object.
     """
     try:
+        if path.exists() and not path.is_file():  # a pipe or a device may have no end
+            raise error(f"{path}: no {what} (not a regular file)")
         data = orjson.loads(path.read_bytes())
     except OSError as problem:
         raise error(f"{path}: no {what} ({problem.strerror or problem})") from problem

@@ -196,6 +196,19 @@ def test_a_listing_that_changes(hub, true_digest):
     assert find_checkpoint("tiny/splade") == second and find_checkpoint(f"tiny/splade@{SHA}") == first
 
 
+def test_files_of_another_listing_of_the_same_commit(hub, true_digest):
+    """A mirror added a file; the hub does not have it. A file that is no link may be the user's own and stays."""
+    (hub.repositories["tiny/splade"] / "added_tokens.json").write_bytes(b"{}")
+    assert find_checkpoint("tiny/splade").digest() != true_digest
+    (hub.repositories["tiny/splade"] / "added_tokens.json").unlink()
+    folder = find_checkpoint("tiny/splade").folder
+    assert find_checkpoint("tiny/splade").digest() == true_digest
+    (folder / "added_tokens.json").write_bytes(b"{}")
+    with pytest.raises(CheckpointError, match=r"added_tokens\.json: not in the hub's listing .*move the file away"):
+        find_checkpoint("tiny/splade")
+    (folder / "added_tokens.json").unlink()
+
+
 def test_another_commit_than_the_one_named(hub):
     hub.sha = OTHER
     assert f"tiny/splade@{SHA}: the hub answers with another commit" in refused(f"tiny/splade@{SHA}")

@@ -450,3 +450,15 @@ def test_the_state_of_a_training_is_data(tmp_path, file):
     else:
         resume(accelerator, tmp_path)
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("name", ["vdr", "splade", "sentence"])
+def test_a_configuration_that_has_no_end(bert, name):
+    """A pipe, a device: reading them would wait, or fill the memory."""
+    for make in (os.mkfifo, lambda path: path.symlink_to("/dev/zero"), Path.mkdir, lambda path: path.symlink_to(path)):
+        (bert / "config.json").unlink()
+        make(bert / "config.json")
+        assert "config.json" in refused(name, bert)
+        if (bert / "config.json").is_dir():
+            (bert / "config.json").rmdir()
+            (bert / "config.json").touch()

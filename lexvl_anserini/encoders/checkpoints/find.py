@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import logging
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -24,6 +23,7 @@ from lexvl_anserini.encoders.checkpoints.hub import (
     check_cached,
     content_sha256,
     download,
+    names_in,
     read_listing,
 )
 from lexvl_anserini.errors import CheckpointError, LexvlError, MissingExtra, reason_of
@@ -157,7 +157,7 @@ def from_hub(name: str, revision: str | None = None, weights: bool = True) -> Ch
     listing, folder = None, None
     try:
         listing = read_listing(name, revision, weights)
-        folder = download(name, revision, listing)
+        folder = download(name, revision, listing, weights)
     except LexvlError:
         raise
     except GatedRepoError as error:
@@ -183,8 +183,3 @@ def from_hub(name: str, revision: str | None = None, weights: bool = True) -> Ch
         log.info("%s: the hub cannot be reached (%s); using its cache", where, reason)
     check_cached(f"{name}@{folder.name}", folder, weights)
     return Checkpoint(f"{name}@{folder.name}", folder, weights)
-
-
-def names_in(folder: Path) -> Iterator[str]:
-    """The names of all files in a folder and its subfolders, relative to it."""
-    return (path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())

@@ -15,7 +15,7 @@ import io
 import os
 import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from functools import lru_cache
 from hashlib import sha1
 from pathlib import Path
@@ -60,9 +60,9 @@ def read_listing(name: str, revision: str | None, weights: bool) -> Listing:
         CheckpointError: the answer has a name that is not a path inside a folder, or no digest of a file.
         Exception: any error of huggingface_hub.
     """
-    from huggingface_hub import HfApi
+    from huggingface_hub import HfApi, constants
 
-    info = HfApi().model_info(name, revision=revision, files_metadata=True)
+    info = HfApi().model_info(name, revision=revision, files_metadata=True, timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT)
     if not COMMIT.fullmatch(str(info.sha)):
         raise CheckpointError(f"{name}: the hub answers with commit {str(info.sha)!r:.80}, expected 40 hex digits")
     if COMMIT.fullmatch(revision or "") and info.sha != revision:
@@ -119,11 +119,12 @@ def storage_of(name: str) -> Path:
     return Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=name, repo_type="model")
 
 
-def download(name: str, revision: str | None, listing: Listing) -> Path:
+def download(name: str, revision: str | None, listing: Listing, weights: bool) -> Path:
     """The folder of a model's snapshot in the cache, after downloading what it lacks.
 
     Raises:
-        CheckpointError: a file does not have the bytes in the listing; it is removed.
+        CheckpointError: a file does not have the bytes in the listing; it is removed. Or a file that is not in the
+            listing, and no link, is in the snapshot.
         ArtefactError: the disk is full or the cache cannot be written.
         Exception: any error of huggingface_hub.
     """
@@ -137,6 +138,7 @@ def download(name: str, revision: str | None, listing: Listing) -> Path:
                     fetch(name, listing.commit, file, blobs / file.digest)
             for file in listing.files:
                 link(snapshot / file.name, blobs / file.digest)
+            remove_others(snapshot, {file.name for file in listing.files}, weights)
             reference = storage / "refs" / (revision or MAIN)
             if revision != listing.commit and not (reference.is_file() and reference.read_text() == listing.commit):
                 with atomic_write(reference) as out:
@@ -214,6 +216,24 @@ def link(pointer: Path, blob: Path) -> None:
     part.replace(pointer)
 
 
+def remove_others(snapshot: Path, listed: Collection[str], weights: bool) -> None:
+    """Removes links that the listing does not have, as another server's listing of the same commit leaves them.
+
+    Raises:
+        CheckpointError: a file of that kind is no link, so that it may be the user's own.
+    """
+    for name in model_files(names_in(snapshot), weights):
+        if name not in listed and not (snapshot / name).is_symlink():
+            raise CheckpointError(f"{snapshot / name}: not in the hub's listing of this model; move the file away")
+        if name not in listed:
+            (snapshot / name).unlink()
+
+
+def names_in(folder: Path) -> Iterator[str]:
+    """The names of all files in a folder and its subfolders, relative to it."""
+    return (path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
 def cached(name: str, revision: str | None) -> Path | None:
     """The snapshot of a revision in the cache, without the hub; None if there is none."""
     storage = storage_of(name)
@@ -231,8 +251,7 @@ def check_cached(reference: str, folder: Path, weights: bool) -> None:
     Raises:
         CheckpointError: a file is damaged; it is removed, so that the next call downloads it.
     """
-    files = (path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-    for name in model_files(files, weights):
+    for name in model_files(names_in(folder), weights):
         path = folder / name
         blob = path.resolve()
         if path.is_symlink() and DIGEST.fullmatch(blob.name) and (found := digest_like(blob.name, blob)) != blob.name:

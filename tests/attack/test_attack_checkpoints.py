@@ -1,0 +1,133 @@
+"""Hostile checkpoints: each loads and gives finite numbers, or is one line, and no code of it runs."""
+
+from __future__ import annotations
+
+import multiprocessing
+import resource
+import sys
+import time
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hostile import changed
+from rounds import Rounds
+from tiny_encoders import TINY_ENCODERS, Tiny, made_dense, made_stair, made_twin
+
+pytestmark = [pytest.mark.heavy, pytest.mark.attack(share=3)]
+
+# What one checkpoint may cost: its file has less than a MB.
+MOST_SECONDS, MOST_MB = 20, 1000
+
+TEXTS = ["a dog on a beach", "", "two men ride horses"]
+CHOSEN = ("splade max", "splade sum", "splade idf", "vdr full", "vdr shared", "vdr untrained", "bag-of-tokens")
+MADE = {"sentence": made_dense, "stair": made_stair, "dense-crossmodal": made_twin}
+
+
+class Yes:
+    """Stands for the standard input: says yes to every question, and notes that there was one."""
+
+    asked = 0
+
+    def readline(self, *_: Any) -> str:
+        """An answer."""
+        Yes.asked += 1
+        return "y\n"
+
+
+def serve(connection: Connection) -> None:
+    """Loads what it is sent, in a process whose memory is limited; answers with a line, or with None if all is well."""
+    import numpy as np
+
+    from lexvl_anserini.encoders.loading import load_encoder
+    from lexvl_anserini.errors import LexvlError
+
+    sys.stdin = Yes()  # type: ignore[assignment]
+    limited = False
+    while True:
+        name, folder, options = connection.recv()
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        line, what = None, "loaded"
+        try:
+            encoder = load_encoder(name, folder, device="cpu", **options)
+            side: Any = encoder.query
+            found = side.weights(TEXTS) if encoder.kind == "impact" else side.vectors(TEXTS)
+            if not np.isfinite(found.data if encoder.kind == "impact" else found).all():
+                line = "not finite"
+        except LexvlError as error:
+            what, line = str(error), None
+            if "\n" in what or "weights_only" in what or "trust_remote_code=True" in what or len(what) > 3000:
+                line = f"not one line of ours: {what}"
+        except BaseException as error:
+            line = f"{type(error).__name__}: {error}"
+        grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024
+        if limited and grown > MOST_MB:
+            line = f"{grown} MB; {line}"
+        connection.send((line or (f"asked {Yes.asked} questions" if Yes.asked else None), what))
+        if not limited:  # all libraries are imported
+            pages = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+            resource.setrlimit(resource.RLIMIT_AS, (pages + (6 << 30), pages + (6 << 30)))
+            limited = True
+
+
+class Loader:
+    """A process that loads checkpoints, one after the other."""
+
+    def __init__(self, warm: list[tuple[str, str, dict[str, Any]]]):
+        context = multiprocessing.get_context("spawn")
+        self.connection, other = context.Pipe()
+        self.process = context.Process(target=serve, args=(other,), daemon=True)
+        self.process.start()
+        for request in warm:
+            self.connection.send(request)
+            line, what = self.connection.recv()
+            assert line is None and what == "loaded", (request, line, what)
+
+    def __call__(self, *request: Any) -> tuple[str | None, str]:
+        """What is wrong, or None; and the line of the refusal, or "loaded"."""
+        start = time.monotonic()
+        self.connection.send(request)
+        if not self.connection.poll(3 * MOST_SECONDS):
+            self.process.kill()
+            return f"no answer in {time.monotonic() - start:.0f} s", ""
+        try:
+            line, what = self.connection.recv()
+        except EOFError:
+            return "the process died", ""
+        seconds = time.monotonic() - start
+        return line or (f"{seconds:.0f} s" if seconds > MOST_SECONDS else None), what
+
+
+@pytest.fixture(scope="module")
+def models(golden: Path, tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, Path, dict[str, Any]]]:
+    """True checkpoints: encoder, folder, options."""
+    made = tmp_path_factory.mktemp("made")
+    found = []
+    for tiny in [TINY_ENCODERS[name] for name in CHOSEN] + [Tiny(name, make) for name, make in MADE.items()]:
+        place = tiny.checkpoint
+        folder = place(golden, made) if callable(place) else golden / str(place)
+        found.append((tiny.encoder, folder, dict(tiny.options)))
+    return found
+
+
+@pytest.fixture(scope="module")
+def loader(models: list[tuple[str, Path, dict[str, Any]]]) -> Iterator[list[Loader]]:
+    """One process, which a test replaces when it is killed."""
+    here = [Loader([(name, str(folder), options) for name, folder, options in models])]
+    yield here
+    here[0].process.kill()
+
+
+def test_hostile_checkpoints(rounds: Rounds, models: Any, loader: list[Loader]) -> None:
+    for one in rounds:
+        name, folder, options = one.random.choice(models)
+        mark = one.folder / "ran"
+        hostile, done = changed(one.random, folder, one.folder, mark)
+        if not loader[0].process.is_alive():
+            loader[0] = Loader([(name, str(folder), options) for name, folder, options in models])
+        wrong, what = loader[0](name, str(hostile), options)
+        assert wrong is None, f"{name}, {done}: {wrong} ({what})"
+        assert not mark.exists(), f"{name}, {done}: its code ran ({what})"
+        rounds.count("hostile checkpoints loaded" if what == "loaded" else "hostile checkpoints refused")
