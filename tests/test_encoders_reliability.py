@@ -462,3 +462,17 @@ def test_a_configuration_that_has_no_end(bert, name):
         if (bert / "config.json").is_dir():
             (bert / "config.json").rmdir()
             (bert / "config.json").touch()
+
+
+def test_a_width_that_only_a_file_says(bert):
+    """numpy's error about -727379968 columns came with the first texts."""
+    pooling = {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}
+    (bert / "modules.json").write_text(json.dumps([TRANSFORMER, pooling]))
+    (bert / "1_Pooling").mkdir()
+    for width in (32, 33, 10**12, -5):
+        about = {"word_embedding_dimension": width, "pooling_mode_mean_tokens": True}
+        (bert / "1_Pooling/config.json").write_text(json.dumps(about))
+        if width == 32:
+            assert load_encoder("sentence", str(bert), device="cpu").encode_document(["a dog"]).shape == (1, 32)
+        else:
+            assert f"its modules say {width} dimensions, and give" in refused("sentence", bert)

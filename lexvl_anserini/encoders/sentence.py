@@ -96,8 +96,14 @@ def load_sentence(source: Source, max_length: int | None = None, dimensions: int
             model = SentenceTransformer(
                 str(checkpoint.folder), device=str(source.device), local_files_only=True, trust_remote_code=False
             )
+            # The width is what a file says; modules that do not fit each other fail only now.
+            shapes = {
+                encode([""], show_progress_bar=False).shape for encode in (model.encode_query, model.encode_document)
+            }
     except Exception as error:
         raise CheckpointError(f"{checkpoint.folder}: cannot be loaded as a dense model ({reason_of(error)})") from error
+    if shapes != {(1, width := model.get_embedding_dimension())}:
+        raise CheckpointError(f"{checkpoint.folder}: its modules say {width} dimensions, and give {shapes}")
     if max_length is not None:
         model.max_seq_length = max_length
     similarity = model.similarity_fn_name or "cosine"

@@ -203,7 +203,7 @@ def zipped(random: Random, folder: Path, mark: Path) -> None:
     kind = random.randrange(6)
     method = zipfile.ZIP_DEFLATED if kind in (0, 1) else zipfile.ZIP_STORED
     if kind == 0:
-        parts[f"{root}/data/0"] = bytes(random.choice([10**6, 10**8]))
+        parts["/".join((root, "data", "0"))] = bytes(random.choice([10**6, 10**8]))
     elif kind == 1:
         parts[f"{root}/data.pkl"] = b"\x80\x02" + b"N0" * 30_000_000 + b"}."
     elif kind == 2:
@@ -310,8 +310,12 @@ CHANGES: tuple[Callable[[Random, Path, Path], None], ...] = (
 
 def changed(random: Random, model: Path, folder: Path, mark: Path) -> tuple[Path, str]:
     """A copy of a checkpoint with one hostile change, sometimes two; and what was done."""
-    copy = Path(shutil.copytree(model, folder / "model"))
-    done = []
+    copy, done = folder / "model", []
+    if model.is_dir():
+        shutil.copytree(model, copy)
+    else:
+        copy.mkdir()
+        shutil.copyfile(model, copy / model.name)
     for _ in range(random.choice([1, 1, 1, 2])):
         change = random.choice(CHANGES)
         done.append(change.__name__)
@@ -325,4 +329,4 @@ def changed(random: Random, model: Path, folder: Path, mark: Path) -> tuple[Path
             RecursionError,
         ):  # what was there is gone or unreadable already
             continue
-    return copy, " and ".join(done)
+    return copy if model.is_dir() else copy / model.name, " and ".join(done)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from hostile import changed
 from rounds import Rounds
-from tiny_encoders import TINY_ENCODERS, Tiny, made_dense, made_stair, made_twin
+from tiny_encoders import TINY_ENCODERS
 
 pytestmark = [pytest.mark.heavy, pytest.mark.attack(share=3)]
 
@@ -22,8 +22,8 @@ pytestmark = [pytest.mark.heavy, pytest.mark.attack(share=3)]
 MOST_SECONDS, MOST_MB = 20, 1000
 
 TEXTS = ["a dog on a beach", "", "two men ride horses"]
-CHOSEN = ("splade max", "splade sum", "splade idf", "vdr full", "vdr shared", "vdr untrained", "bag-of-tokens")
-MADE = {"sentence": made_dense, "stair": made_stair, "dense-crossmodal": made_twin}
+# An encoder, its checkpoint, its options.
+Request = tuple[str, str, dict[str, Any]]
 
 
 class Yes:
@@ -75,7 +75,7 @@ def serve(connection: Connection) -> None:
 class Loader:
     """A process that loads checkpoints, one after the other."""
 
-    def __init__(self, warm: list[tuple[str, str, dict[str, Any]]]):
+    def __init__(self, warm: list[Request]):
         context = multiprocessing.get_context("spawn")
         self.connection, other = context.Pipe()
         self.process = context.Process(target=serve, args=(other,), daemon=True)
@@ -101,32 +101,41 @@ class Loader:
 
 
 @pytest.fixture(scope="module")
-def models(golden: Path, tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, Path, dict[str, Any]]]:
-    """True checkpoints: encoder, folder, options."""
+def models(golden: Path, shared: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Request]:
+    """True checkpoints: encoder, folder or file, options. Those beside the checkout are used if they are there."""
     made = tmp_path_factory.mktemp("made")
+
+    def place(name: str) -> str:
+        return str(shared.parent / name if name.startswith("shared/") else golden / name)
+
     found = []
-    for tiny in [TINY_ENCODERS[name] for name in CHOSEN] + [Tiny(name, make) for name, make in MADE.items()]:
-        place = tiny.checkpoint
-        folder = place(golden, made) if callable(place) else golden / str(place)
-        found.append((tiny.encoder, folder, dict(tiny.options)))
+    for tiny in TINY_ENCODERS.values():
+        if tiny.checkpoint is None or tiny.vectors or (tiny.needs_shared and not shared.is_dir()):
+            continue
+        options = {
+            key: place(value.removeprefix("path:")) if str(value).startswith("path:") else value
+            for key, value in tiny.options.items()
+        }
+        made_or_true = tiny.checkpoint if isinstance(tiny.checkpoint, str) else tiny.checkpoint(golden, made)
+        found.append((tiny.encoder, place(str(made_or_true)), options))
     return found
 
 
 @pytest.fixture(scope="module")
-def loader(models: list[tuple[str, Path, dict[str, Any]]]) -> Iterator[list[Loader]]:
+def loader(models: list[Request]) -> Iterator[list[Loader]]:
     """One process, which a test replaces when it is killed."""
-    here = [Loader([(name, str(folder), options) for name, folder, options in models])]
+    here = [Loader(models)]
     yield here
     here[0].process.kill()
 
 
-def test_hostile_checkpoints(rounds: Rounds, models: Any, loader: list[Loader]) -> None:
+def test_hostile_checkpoints(rounds: Rounds, models: list[Request], loader: list[Loader]) -> None:
     for one in rounds:
         name, folder, options = one.random.choice(models)
         mark = one.folder / "ran"
-        hostile, done = changed(one.random, folder, one.folder, mark)
+        hostile, done = changed(one.random, Path(folder), one.folder, mark)
         if not loader[0].process.is_alive():
-            loader[0] = Loader([(name, str(folder), options) for name, folder, options in models])
+            loader[0] = Loader(models)
         wrong, what = loader[0](name, str(hostile), options)
         assert wrong is None, f"{name}, {done}: {wrong} ({what})"
         assert not mark.exists(), f"{name}, {done}: its code ran ({what})"
