@@ -20,6 +20,7 @@ from lexvl_anserini.engines.building import append_index, build_index, delete_do
 from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.engines.jvm import lucene_version
 from lexvl_anserini.engines.lucene import LuceneEngine
+from lexvl_anserini.engines.lucene.metadata import value_type
 from lexvl_anserini.engines.lucene.versions import dotted
 from lexvl_anserini.errors import ArtefactError, UsageError
 from lexvl_anserini.manifest import Manifest, read_manifest
@@ -325,3 +326,25 @@ def test_stock_index_that_lost_documents_is_refused(tmp_path: Path) -> None:
     stock_index(tmp_path / "shards", tmp_path / "stock")
     with pytest.raises(ArtefactError, match="stock: 1 documents, the manifest says 2"):
         LuceneEngine(tmp_path / "stock", manifest)
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [("x" * 32_766, "keyword"), ("2024-02-29", "date"), (True, "keyword"), (2**63 - 1, "long"), (-0.5, "double")],
+)
+def test_types_of_metadata(value: object, found: str) -> None:
+    assert value_type("key", value) == found
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("é" * 16_384, "metadata 'key': a text of 32,768 bytes, an index holds 32,766; shorten it or"),
+        (2**63, "is a int; expected a text, a number below"),
+        ([1], "is a list"),
+        ({"a": 1}, "is a dict"),
+    ],
+)
+def test_metadata_that_no_field_holds(value: object, message: str) -> None:
+    with pytest.raises(ArtefactError, match=message):
+        value_type("key", value)

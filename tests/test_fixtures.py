@@ -164,6 +164,8 @@ def same_manifest(found: Path, expected: Path, exact: bool = True) -> None:
         if key == "corpus":
             # 0.1.0 did not note the digest of pictures.
             ours[key].pop("contents", None)
+        if key == "topics_sha256" and not theirs[key]:
+            continue  # 0.1.0 noted the digest of files only
         assert ours[key] == theirs[key], key
 
 

@@ -24,6 +24,7 @@ from lexvl_anserini.files import read_json, write_json
 from lexvl_anserini.manifest import Manifest, manifest_path, read_run_manifest
 from lexvl_anserini.queries import retrieval
 from lexvl_anserini.queries.clauses import Term, TreeQuery
+from lexvl_anserini.queries.query_source import TopicSource
 from lexvl_anserini.queries.refine import refinement_names
 from lexvl_anserini.queries.retrieval import search_index
 from lexvl_anserini.ranking.runs import read_run
@@ -183,6 +184,41 @@ def test_default_topics_and_default_output(
     monkeypatch.chdir(tmp_path)
     invoke("--index", index)
     assert [path.name for path in Path("runs").iterdir()] == ["beir-beir.toy.trec", "beir-beir.toy.trec.manifest.json"]
+
+
+def test_a_dataset_whose_topics_changed_is_another_request(
+    index: Path, beir: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    manifest = read_json(index / "manifest.json", "manifest")
+    write_json(index / "manifest.json", {**manifest, "corpus": {"name": f"beir:{beir}", "split": "test"}})
+    run = tmp_path / "x.trec"
+    invoke("--index", index, "--output", run)
+    queries = (beir / "queries.jsonl").read_text()
+    (beir / "queries.jsonl").write_text(queries.replace("zebra", "dog"))
+    with pytest.raises(ArtefactError, match="another request .topics_sha256: "):
+        invoke("--index", index, "--output", run)
+    about = read_json(manifest_path(run), "manifest")
+    write_json(manifest_path(run), {**about, "topics_sha256": ""})
+    caplog.set_level("INFO", "lexvl_anserini")
+    invoke("--index", index, "--output", run)
+    assert f"{run}: an older version wrote it, without a digest of its topics" in caplog.messages
+    assert f"{run}: finished already, nothing to do" in caplog.messages
+
+
+def test_topics_count_by_what_is_encoded(tmp_path: Path) -> None:
+    """Pictures by their bytes, wherever they are."""
+    picture = tmp_path / "a.png"
+    picture.write_bytes(b"1")
+    copy = tmp_path / "copy.png"
+    copy.write_bytes(b"1")
+
+    def digest(**topic: str) -> str:
+        return TopicSource(lambda: iter([Topic("q", **topic)]), "x").digest()
+
+    before = digest(image=str(picture))
+    assert before == digest(image=str(copy)) != digest(text="1")
+    picture.write_bytes(b"2")
+    assert before != digest(image=str(picture)) != digest(image="none.png")
 
 
 def test_a_file_of_topics(index: Path, tmp_path: Path) -> None:

@@ -6,9 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
+
+import orjson
 
 from lexvl_anserini.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.files import file_sha256, read_json
@@ -64,6 +67,18 @@ class TopicSource:
     def of(cls, dataset: Dataset) -> TopicSource:
         """The topics of a dataset."""
         return cls(dataset.topics, f"{dataset.name}/{dataset.split}", dataset.ref, dataset.remove_query)
+
+    def digest(self) -> str:
+        """SHA-256 (hex) of the ids, texts and pictures (or tables of vectors) of topics that are to be encoded."""
+        from lexvl_anserini.data.digests import FileDigests
+
+        whole = sha256()
+        with FileDigests() as files:
+            for topic in self.stream():
+                assert isinstance(topic, Topic), "encoded queries have the digest of their file"
+                picture = None if topic.image is None else files.of(topic.image) or "unreadable"
+                whole.update(orjson.dumps([topic.query_id, topic.text, picture]))
+        return whole.hexdigest()
 
     def count(self) -> int:
         """The number of topics, by reading them once."""

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
-from hashlib import sha256
 from itertools import islice, tee
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
-
-import orjson
 
 from lexvl_anserini.encoders.encoder import as_dense, as_lexical
 from lexvl_anserini.errors import ArtefactError, UsageError
@@ -97,7 +94,7 @@ def encode_topics(
         "quantiser": quantiser.to_json(),
         "vocabulary": {"size": len(vocabulary), "digest": vocabulary.digest},
         "topics": topics.to_json(),
-        "topics_sha256": topics_digest(topics),
+        "topics_sha256": topics.digest(),
         **({"contents": True} if store_contents else {}),
     }
     count = finished_queries(output, about, overwrite)
@@ -137,14 +134,6 @@ def queries_request(about: Mapping[str, Any]) -> dict[str, Any]:
     entries = {key: value for key, value in about.items() if key != "counts"}
     topics = {key: value for key, value in about.get("topics", {}).items() if key != "data_dir"}
     return {**entries, "encoder": EncoderRef(about.get("encoder", {})).without_places(), "topics": topics}
-
-
-def topics_digest(topics: TopicSource) -> str:
-    """SHA-256 (hex) of ids, texts and image references of all topics, in order."""
-    whole = sha256()
-    for topic in cast(Iterator[Topic], topics.stream()):
-        whole.update(orjson.dumps([topic.query_id, topic.text, topic.image]))
-    return whole.hexdigest()
 
 
 def _write_topics(

@@ -15,6 +15,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from lexvl_anserini.data.ids import MAX_ID_BYTES, fits_index
 from lexvl_anserini.errors import ArtefactError
 from lexvl_anserini.manifest import Manifest
 from lexvl_anserini.shards.reading import read_metadata
@@ -55,8 +56,13 @@ def value_type(key: str, value: Any) -> str:
         return "long"
     if isinstance(value, float):
         return "double"
-    if isinstance(value, str):
+    if isinstance(value, str) and fits_index(value):
         return "date" if is_date(value) else "keyword"
+    if isinstance(value, str):
+        raise ArtefactError(
+            f"metadata {key!r}: a text of {len(value.encode()):,} bytes, an index holds {MAX_ID_BYTES:,}; shorten it "
+            "or index with --no-metadata"
+        )
     raise ArtefactError(
         f"metadata {key!r}: {str(value)[:60]!r} is a {type(value).__name__}; expected a text, a number below 2^63 or a "
         "date, or index with --no-metadata"
