@@ -464,6 +464,14 @@ def test_a_configuration_that_has_no_end(bert, name):
             (bert / "config.json").touch()
 
 
+@pytest.mark.parametrize("file", ["config_sentence_transformers.json", "vocab.txt", "README.md", "modules.json"])
+def test_a_pipe_in_a_folder_of_sentence_transformers(bert, file):
+    (bert / "modules.json").write_text(json.dumps([TRANSFORMER]))
+    (bert / file).unlink(missing_ok=True)
+    os.mkfifo(bert / file)
+    assert file in refused("sentence", bert)
+
+
 def test_a_width_that_only_a_file_says(bert):
     """numpy's error about -727379968 columns came with the first texts."""
     pooling = {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}
@@ -476,3 +484,39 @@ def test_a_width_that_only_a_file_says(bert):
             assert load_encoder("sentence", str(bert), device="cpu").encode_document(["a dog"]).shape == (1, 32)
         else:
             assert f"its modules say {width} dimensions, and give" in refused("sentence", bert)
+
+
+def test_a_type_in_a_parquet_file_is_not_unpickled(tmp_path):
+    """Older pyarrow unpickled the metadata of this extension type."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from lexvl_anserini.data.embeddings import read_embeddings
+
+    class Runs:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "ran"),)
+
+    about = {"ARROW:extension:name": "arrow.py_extension_type", "ARROW:extension:metadata": pickle.dumps(Runs())}
+    schema = pa.schema([pa.field("id", pa.string()), pa.field("emb", pa.list_(pa.float32()), metadata=about)])
+    pq.write_table(pa.table({"id": ["1"], "emb": [[1.0, 2.0]]}, schema=schema), tmp_path / "img_embs.parquet")
+    try:
+        read_embeddings([f"{tmp_path / 'img_embs.parquet'}::1"])
+    except LexvlError as error:
+        assert "\n" not in str(error)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_pixels_that_only_hyper_parameters_say(tmp_path):
+    """LexLIP's checkpoint gives its image size beside the weights; the position index grows by its fourth power."""
+    from lexvl_anserini.encoders.lexlip import Beit, ImageStates, image_states
+
+    shape = {"width": 8, "layers": 1, "heads": 2, "inner": 8, "patch_size": 16, "window": 2}
+    weights = {
+        f"image_transformer.{key}": value
+        for key, value in ImageStates(Beit(**shape, resolution=32), 8).state_dict().items()
+    }
+    assert image_states(weights, 48, "here").beit.resolution == 48
+    for pixels in (16 * 300, 16 * 10**9):
+        with pytest.raises(CheckpointError, match=f"here: image_transformer at {pixels} pixels: describes"):
+            image_states(weights, pixels, "here")

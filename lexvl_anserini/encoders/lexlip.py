@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu
 
+from lexvl_anserini.encoders.checkpoints.bounds import build
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
 from lexvl_anserini.encoders.checkpoints.weights import below, complain, load_strictly, read_contents
 from lexvl_anserini.encoders.encoder import Encoder
@@ -167,7 +169,8 @@ def image_states(weights: Mapping[str, Tensor], resolution: int, where: str) -> 
         ],
     )
     width, _, patch_size, _ = own[patches].shape
-    beit = Beit(
+    beit = partial(
+        Beit,
         width=width,
         layers=layers_of(own, "beit.encoder.layer."),
         heads=own[table].shape[1],
@@ -176,7 +179,7 @@ def image_states(weights: Mapping[str, Tensor], resolution: int, where: str) -> 
         window=window_of(own[table], f"{where}: image_transformer.{table}"),
         resolution=resolution,
     )
-    states = ImageStates(beit, width)
+    states = build(lambda: ImageStates(beit(), width), own, f"{where}: image_transformer at {resolution} pixels")
     load_strictly(states, own, f"{where}: image_transformer")
     return states
 

@@ -52,7 +52,7 @@ def serve(connection: Connection) -> None:
         line, what = None, "loaded"
         try:
             encoder = load_encoder(name, folder, device="cpu", **options)
-            side: Any = encoder.query
+            side: Any = encoder.document if options.get("direction") == "image-to-text" else encoder.query  # of texts
             found = side.weights(TEXTS) if encoder.kind == "impact" else side.vectors(TEXTS)
             if not np.isfinite(found.data if encoder.kind == "impact" else found).all():
                 line = "not finite"

@@ -75,10 +75,17 @@ def check_modules(folder: Path) -> Iterator[SentenceModule]:
     Raises:
         CheckpointError: a class that is not a module of sentence-transformers, or an argument that is not passed on.
     """
+    if special := next((path for path in folder.rglob("*") if path.exists() and not is_plain(path)), None):
+        raise CheckpointError(f"{special}: neither a file nor a folder; a pipe or a device may have no end")
     parts = read_modules(folder)
     check_types([part.kind for part in parts], folder / "modules.json")
     for part in parts:
         yield from check_part(part)
+
+
+def is_plain(path: Path) -> bool:
+    """True for a file or a folder."""
+    return path.is_file() or path.is_dir()
 
 
 def check_part(part: SentenceModule) -> Iterator[SentenceModule]:
