@@ -61,7 +61,8 @@ def disk_errors(path: Path, needed: int | None = None) -> Iterator[None]:
     except LexvlError:
         raise
     except Exception as error:
-        named = getattr(error, "filename", None)
+        # Of a copy or a new name, the second file is the one that is written.
+        named = getattr(error, "filename2", None) or getattr(error, "filename", None)
         where = path if named is None or _is_of(named, path) else named
         number = _system_number(error)
         if number in (errno.ENOSPC, errno.EDQUOT):
@@ -178,6 +179,8 @@ def _lock(handle: int, path: Path, wait: bool = False) -> None:
         fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError as error:
         raise ArtefactError(f"{path}: another process is writing it; wait for it or name another output") from error
+    except OSError as error:
+        raise ArtefactError(f"{path}: cannot be locked ({error.strerror}); choose an output on another disk") from error
 
 
 def part_of(path: Path) -> Path:

@@ -157,6 +157,23 @@ def test_the_error_of_another_file_is_not_blamed_on_the_output(tmp_path):
         raise OSError(28, "No space left on device", "elsewhere")
 
 
+def test_of_a_copy_the_file_that_is_written_is_named(tmp_path):
+    with pytest.raises(ArtefactError, match="out: the disk is full"), disk_errors(tmp_path / "out"):
+        raise OSError(28, "No space left on device", str(tmp_path / "source"), None, str(tmp_path / "out/copy"))
+
+
+def test_a_disk_without_locks(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with (
+        pytest.raises(ArtefactError, match="out: cannot be locked .No locks available"),
+        atomic_write(tmp_path / "out"),
+    ):
+        pytest.fail("the work began")
+
+
 @pytest.mark.parametrize(
     ("said", "line"),
     [
@@ -263,6 +280,39 @@ def test_killed_at_every_call_the_same_command_ends_as_undisturbed(tmp_path, wri
             assert pair in [(state.get(name), state.get(f"{name}.manifest.json")) for state in (before, expected)]
         writing(folder)
         assert found_in(folder) == expected, whole.calls[number - 1]
+
+
+def flushed(calls: list[str], folder: Path) -> int:
+    """Checks that everything was on the disk before it got its name, and the name soon after; counts the names."""
+    renamed = 0
+    for at, call in enumerate(calls):
+        what, _, names = call.partition(" ")
+        if what in ("replace", "rename", "exchange"):
+            part, name = names.split(", ")
+            folders = [path.parent.name for path in folder.rglob(name)]
+            assert f"fsync {part}" in calls[:at], (call, calls)
+            assert {f"fsync {one}{suffix}" for one in folders for suffix in ("", ".part")} & {*calls[at:]}, (
+                call,
+                calls,
+            )
+            renamed += 1
+    return renamed
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="the system does not name open files")
+def test_what_has_its_name_is_on_the_disk(tmp_path, writing, world):
+    folder = tmp_path / "synced"
+    writing.prepare(folder)
+    with faults(folder) as found:
+        writing(folder)
+    assert flushed(found.calls, folder) >= 2
+    with faults(folder) as found:
+        build_index(world / "impacts", folder / "index")
+        build_index(world / "impacts", folder / "index", overwrite=True, term_vectors=True)
+    assert flushed(found.calls, folder) >= 4
+    assert {f"fsync {path.name}" for path in (folder / "index").iterdir() if path.name != "write.lock"} <= {
+        *found.calls
+    }
 
 
 def test_repeated_after_success_a_command_says_finished(tmp_path, writing, caplog):

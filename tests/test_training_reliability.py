@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 from pathlib import Path
 
 import pytest
@@ -63,3 +64,18 @@ def test_killed_training_ends_with_the_same_weights(corpus: str, trained: Path, 
             train(recipe_of(corpus), folder, device="cpu")
         assert same(train(recipe_of(corpus), folder, device="cpu"), trained), whole.calls[number - 1]
         assert sorted(path.name for path in folder.iterdir()) == names, whole.calls[number - 1]
+
+
+@pytest.mark.parametrize("kilobytes", [1, 20, 40])
+def test_a_limit_of_file_sizes_ends_training_in_one_line(
+    kilobytes: int,
+    corpus: str,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (kilobytes << 10, most))
+    try:
+        with pytest.raises(ArtefactError, match="ulimit -f"):
+            train(recipe_of(corpus), tmp_path / "run", device="cpu")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))

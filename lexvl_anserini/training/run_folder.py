@@ -152,7 +152,8 @@ def keep(accelerator: Any, output: Path, progress: TrainingState) -> None:
         except RuntimeError as error:  # torch counts bytes and does not say why one is missing
             if shutil.disk_usage(output).free < 1 << 16:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
-            raise
+            said = str(error).splitlines()[0]
+            raise ArtefactError(f"{state}: cannot be written ({said}); look at the disk and at `ulimit -f`") from error
         write_json(part / STATE_FILE, asdict(progress))
         sync_tree(part)
         shutil.rmtree(old, ignore_errors=True)

@@ -98,7 +98,7 @@ class Faults:
 
         def wrapped(handle: int, *arguments: Any) -> Any:
             if self.concerns(handle):
-                return self.call(name, function, handle, *arguments)
+                return self.call(f"{name} {_file_of(handle)}".strip(), function, handle, *arguments)
             return function(handle, *arguments)
 
         return wrapped
@@ -126,6 +126,12 @@ class Faults:
         # A raw file may write less than it is given: `Counted.write` of a whole piece below 2 GB does not.
         buffered = io.BufferedRandom(raw) if "+" in mode else io.BufferedWriter(raw)
         return buffered if "b" in mode else io.TextIOWrapper(buffered, **{"encoding": "utf-8", **options})
+
+
+def _file_of(handle: int) -> str:
+    """The name of an open file, where the system tells it."""
+    link = Path(f"/proc/self/fd/{handle}")
+    return link.readlink().name if link.is_symlink() else ""
 
 
 OPEN, OS_OPEN = io.open, os.open

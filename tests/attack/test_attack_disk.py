@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rounds import Rounds
 from small_disks import mounted, resize
-from test_attack_kills import ends_as_undisturbed, one_line, undisturbed, whole, world  # noqa: F401
+from test_attack_kills import ends_as_undisturbed, one_line, several, undisturbed, whole, world  # noqa: F401
 from worlds import World, contents, placed
 
 pytestmark = [pytest.mark.heavy, pytest.mark.attack]
@@ -35,20 +35,21 @@ def test_a_full_disk(
         name = one.random.choice(list(world.tasks))
         expected, _ = whole(world, undisturbed, name)
         folder = disk / "full"
-        resize(disk, "16m")
-        world.prepare(world.tasks[name], folder)
-        before = contents(folder)
-        used = sum(-(-len(data) // 4096) * 4 for data in before.values())
-        resize(disk, f"{used + one.random.choice(ROOM)}k")
-        failed = world.commands.run(placed(world.tasks[name].arguments, folder), folder)
-        assert failed.code == 0 or (failed.code == 1 and one_line(failed)), (name, failed)
-        if failed.code:
-            assert "the disk is full" in failed.err, (name, failed)
-            assert before.items() <= contents(folder).items(), (name, "something was lost")
-        resize(disk, "16m")
-        ends_as_undisturbed(world, name, folder, expected, "full disk")
-        subprocess.run(["rm", "-r", str(folder)], check=True)
-        rounds.count("commands on a full disk", failed.code != 0)
+        for _ in several(world, name):
+            resize(disk, "16m")
+            world.prepare(world.tasks[name], folder)
+            before = contents(folder)
+            used = sum(-(-len(data) // 4096) * 4 for data in before.values())
+            resize(disk, f"{used + one.random.choice(ROOM)}k")
+            failed = world.commands.run(placed(world.tasks[name].arguments, folder), folder)
+            assert failed.code == 0 or (failed.code == 1 and one_line(failed)), (name, failed)
+            if failed.code:
+                assert "the disk is full" in failed.err, (name, failed)
+                assert before.items() <= contents(folder).items(), (name, "something was lost")
+            resize(disk, "16m")
+            ends_as_undisturbed(world, name, folder, expected, "full disk")
+            subprocess.run(["rm", "-r", str(folder)], check=True)
+            rounds.count("commands on a full disk", failed.code != 0)
 
 
 def test_a_read_only_disk(
