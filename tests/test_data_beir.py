@@ -310,6 +310,17 @@ def test_a_half_filled_folder_is_not_overwritten(tmp_path):
         load_dataset("beir/scifact", data_dir=str(tmp_path))
 
 
+@pytest.mark.parametrize("at", [0, 30, -30, -10])
+def test_a_damaged_zip_is_not_unpacked(tmp_path, at):
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("x/corpus.jsonl", "x" * 2000, zipfile.ZIP_DEFLATED)
+    data = bytearray((tmp_path / "a.zip").read_bytes())
+    data[at] ^= 0xFF
+    (tmp_path / "a.zip").write_bytes(data)
+    with pytest.raises(fetch._NotFetchedError, match="not a zip archive that can be unpacked"):
+        fetch._unpack(tmp_path / "a.zip", tmp_path / "out")
+
+
 def test_every_known_name_has_an_address():
     for name in fetch.BEIR_ARCHIVES:
         source = fetch.archive_of(name)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import lzma
 import os
 import shutil
 import sys
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import md5
@@ -157,8 +160,12 @@ def _unpack(archive: Path, folder: Path) -> None:
             if unpacked > MOST_UNPACKED * archive.stat().st_size:
                 raise _NotFetchedError(f"the archive's {archive.stat().st_size} bytes unpack to {unpacked}")
             source.extractall(folder)
-    except (zipfile.BadZipFile, EOFError) as problem:
-        raise _NotFetchedError(f"not a zip archive ({problem})") from problem
+    except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError, ValueError, OSError) as problem:
+        # Of the system's errors, those about the disk are others': a place before the start of the archive is an
+        # invalid argument, and the error of a decompressor has no number.
+        if isinstance(problem, OSError) and problem.errno not in (None, errno.EINVAL):
+            raise
+        raise _NotFetchedError(f"not a zip archive that can be unpacked ({problem})") from problem
 
 
 def _put_in_place(unpacked: Path, target: Path) -> None:

@@ -13,6 +13,7 @@ import os
 import re
 import tarfile
 import time
+import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -30,13 +31,15 @@ from rounds import Round, Rounds
 from typer.testing import CliRunner
 
 from lexvl_anserini.cli import make_app
-from lexvl_anserini.data import digests
+from lexvl_anserini.data import digests, fetch
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.data.embeddings import read_embeddings
 from lexvl_anserini.data.images import image_suffixes, open_image
 from lexvl_anserini.data.left_out import log_once
 from lexvl_anserini.encode import command
 from lexvl_anserini.errors import ArtefactError, DataError, LexvlError
+from lexvl_anserini.files import disk_errors
+from lexvl_anserini.queries.query_source import read_queries
 from lexvl_anserini.records import Document
 from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.shards.reading import read_ids, read_metadata, read_shard, shard_pieces
@@ -334,6 +337,8 @@ def shards(folder: Path) -> list[tuple[Path, Callable[[], Iterable[Any]]]]:
     """Shards of each format with each of their readers, which look at no checksum."""
     documents = [Document(f"d{n}", text=f"{n}bc", metadata={"year": n}) for n in range(9)]
     found: list[tuple[Path, Callable[[], Iterable[Any]]]] = []
+    queries = folder / "encoded.jsonl"
+    queries.write_text('{"id": "q1", "contents": "", "vector": {"ash": 3}}\n{"id": "q2", "vector": {"bay": 1}}\n')
     for name, layout in {
         "json": Layout(metadata=True, contents=True),
         "gz": Layout(compress=True, metadata=True),
@@ -348,6 +353,7 @@ def shards(folder: Path) -> list[tuple[Path, Callable[[], Iterable[Any]]]]:
             lambda place=folder / name, manifest=manifest: read_ids(place, manifest),
         )
         found += [(path, reader) for reader in readers]
+        found.append((queries, lambda manifest=manifest: read_queries(queries, queries, manifest)))
     return found
 
 
@@ -359,6 +365,27 @@ def hostile(whole: bytes, path: Path, random: Random) -> bytes:
     places = [match.span() for match in re.finditer(rb'"[^"]*"|\d+', whole)]
     start, end = random.choice(places)
     return whole[:start] + random.choice(values).encode() + whole[end:]
+
+
+def test_damaged_zips_are_unpacked_whole_or_not_at_all(rounds: Rounds) -> None:
+    """What follows the check of a download's MD5."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        for number in range(3):
+            archive.writestr(f"x/{number}.jsonl", f"{number}" * 400, zipfile.ZIP_DEFLATED)
+    for one in rounds:
+        path = one.folder / "archive.zip"
+        for number in range(20):
+            path.write_bytes(damaged(out.getvalue(), one.random))
+            place = one.folder / str(number)
+            try:
+                with disk_errors(place):
+                    fetch._unpack(path, place)
+            except (fetch._NotFetchedError, LexvlError):
+                rounds.count("damaged zips refused")
+            else:
+                assert all(data == f"{data[:1].decode()}".encode() * 400 for data in tree(place).values())
+                rounds.count("damaged zips unpacked")
 
 
 def test_broken_pictures_are_pictures_or_one_line(rounds: Rounds) -> None:
