@@ -142,6 +142,8 @@ class FaissEngine(VectorSearch, Engine):
 
     def __init__(self, index: Path, manifest: Manifest, parameters: Mapping[str, Any] | None = None):
         about = read_report(index)
+        if not about:
+            raise ArtefactError(f"{index}: no index.json, which says how the vectors are stored; index again")
         if about.digest and about.digest != report_digest(about, manifest):
             raise ArtefactError(f"{index}: index.json and manifest.json are not as they were written; index again")
         compare_digests(index, about.files)

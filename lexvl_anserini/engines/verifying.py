@@ -46,16 +46,19 @@ class Verification:
             moment if another process replaces the index.
 
     Raises:
-        ArtefactError: a file of a small index is damaged.
+        ArtefactError: a file cannot be opened, or one of a small index is damaged.
     """
 
     def __init__(self, index: Path, names: Iterable[str]):
         self._index, self._stopped = index, Event()
         self._problem = ""
         paths = [index / name for name in sorted(names)]
-        self._small = sum(path.stat().st_size for path in paths) <= VERIFIED_BYTES
-        opened = ((path, path.open("rb")) for path in paths)
-        self._files = opened if self._small else list(opened)
+        try:
+            self._small = sum(path.stat().st_size for path in paths) <= VERIFIED_BYTES
+            opened = ((path, path.open("rb")) for path in paths)
+            self._files = opened if self._small else list(opened)
+        except OSError as error:
+            raise ArtefactError(f"{index}: a file of the index cannot be read ({error})") from error
         self._thread = Thread(target=self._compare, name="lexvl-verification", daemon=True)
         self._thread.start()
         if self._small:

@@ -198,7 +198,8 @@ def check_tree(clause: Clause) -> None:
     """Refuses a tree that no engine could search or score.
 
     Raises:
-        UsageError: clauses are nested more than `MAX_DEPTH` deep, or the factors on a path multiply to 2^24 or more.
+        UsageError: clauses are nested more than `MAX_DEPTH` deep, the factors on a path multiply to 2^24 or more, or a
+            text has half a character (a lone surrogate), which no file can hold.
     """
     waiting = [(clause, 1, 1.0)]
     while waiting:
@@ -208,7 +209,19 @@ def check_tree(clause: Clause) -> None:
         factor *= node.weight if isinstance(node, Boost) else 1
         if factor >= SCORE_LIMIT:
             raise UsageError(f"factors that multiply to {factor:,.0f}: expected at most {SCORE_LIMIT - 1:,}")
+        for text in _texts(node):
+            if not text.isascii() and text.encode(errors="ignore").decode() != text:
+                raise UsageError(f"{text[:40]!r}: half a character (a lone surrogate), expected a text in UTF-8")
         waiting += [(child, depth + 1, factor) for child in node.children()]
+
+
+def _texts(node: Clause) -> Iterator[str]:
+    """The texts of a clause itself: terms, fields, values, ids."""
+    for value in vars(node).values():
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, tuple | Mapping):
+            yield from (text for text in value if isinstance(text, str))
 
 
 def terms_of(clause: Clause) -> Iterator[str]:

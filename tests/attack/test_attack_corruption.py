@@ -1,0 +1,226 @@
+"""Damaged indexes: bytes flipped, files cut, swapped, removed or taken from another index.
+
+The answers are those of the undamaged index, or one clear line says what is damaged; never others, never a hang.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from rounds import Rounds
+from test_shards_reading import write_dense_shards, write_shards, write_text_shards
+
+from lexvl_anserini.engines import verifying
+from lexvl_anserini.engines.building import append_index, build_index, check_index
+from lexvl_anserini.errors import LexvlError
+from lexvl_anserini.queries.clauses import Term, TreeQuery
+from lexvl_anserini.queries.retrieval import search_index
+from lexvl_anserini.queries.shared_terms import explain
+from lexvl_anserini.records import DenseQuery, ImpactQuery, Topic
+
+pytestmark = [pytest.mark.heavy, pytest.mark.attack(share=2)]
+
+# A search that takes longer hangs.
+PATIENCE_S = 120
+
+TERMS = [f"t{number}" for number in range(60)]
+WORDS = ["sea", "dog", "boat", "red", "night"]
+
+Read = Callable[[Path], Any]
+
+
+def impacts(random: Random, first: int, number: int) -> list[tuple[str, dict[str, int]]]:
+    return [
+        (f"d{n}", {term: random.randint(1, 255) for term in random.sample(TERMS, random.randint(0, 12))})
+        for n in range(first, first + number)
+    ]
+
+
+class Sound:
+    """An undamaged index, another of the same form, what is read from it, and the answers."""
+
+    def __init__(self, index: Path, other: Path, reads: dict[str, Read]):
+        self.index, self.other, self.reads = index, other, reads
+        self.answers = {name: read(index) for name, read in reads.items()}
+
+
+def impact_index(folder: Path) -> Path:
+    random = Random(folder.name)
+    write_shards(folder / "one", impacts(random, 0, 150), impacts(random, 150, 50), terms=TERMS)
+    write_shards(folder / "two", impacts(random, 200, 100), terms=TERMS)
+    index = build_index(folder / "one", folder / "index", term_vectors=True).path
+    append_index(index, folder / "two")
+    return index
+
+
+def dense_index(folder: Path, layout: str) -> Path:
+    vectors = np.random.default_rng(len(folder.name)).normal(size=(80, 16)).astype(np.float32)
+    write_dense_shards(folder / "shards", [(f"d{n}", vector.tolist()) for n, vector in enumerate(vectors)])
+    return build_index(folder / "shards", folder / "index", options={"faiss": layout}).path
+
+
+def text_index(folder: Path) -> Path:
+    random = Random(folder.name)
+    texts = [(f"d{n}", " ".join(random.choices(WORDS, k=5))) for n in range(100)]
+    write_text_shards(folder / "shards", texts)
+    return build_index(folder / "shards", folder / "index").path
+
+
+def found(lists: Iterator[list[Any]]) -> Any:
+    return [[(hit.doc_id, hit.score) for hit in hits] for hits in lists]
+
+
+IMPACT_READS: dict[str, Read] = {
+    "search": lambda index: found(search_index(index, [ImpactQuery(t, {t: 3, "t1": 2}) for t in TERMS], 1000)),
+    "tree": lambda index: found(search_index(index, [TreeQuery("q", Term("t3", 2) & ~Term("t4"))], 1000)),
+    "explain": lambda index: explain(index, ImpactQuery("q", {"t5": 1, "t6": 9}), hits=3),
+}
+
+
+def checked(index: Path) -> Any:
+    """What `--check` says; it may also find damage that no answer shows."""
+    return check_index(index, [index.parent / name for name in ("one", "two")])["problems"]
+
+
+@pytest.fixture(scope="module")
+def sounds(tmp_path_factory: pytest.TempPathFactory) -> list[Sound]:
+    root = tmp_path_factory.mktemp("sound")
+    made = [Sound(impact_index(root / "impact"), impact_index(root / "impact-other"), IMPACT_READS)]
+    vector = np.random.default_rng(9).normal(size=16).astype(np.float32)
+    for layout in ("flat", "hnsw", "sq8", "binary", "ivfpq"):
+        pair = (dense_index(root / layout, layout), dense_index(root / f"{layout}-other", layout))
+        made.append(Sound(*pair, {"dense": lambda index: found(search_index(index, [DenseQuery("q", vector)], 9))}))
+    topics = [Topic(word, word) for word in WORDS]
+    pair = (text_index(root / "text"), text_index(root / "text-other"))
+    return [*made, Sound(*pair, {"bm25": lambda index: found(_texts(index, topics))})]
+
+
+def _texts(index: Path, topics: list[Topic]) -> Iterator[list[Any]]:
+    """BM25 without loading its encoder, which only passes texts on."""
+    from lexvl_anserini.engines.opening import open_index, verified
+    from lexvl_anserini.manifest import read_manifest
+
+    with verified(open_index(index, read_manifest(index))) as engine:
+        yield from engine.search(topics, 50)
+
+
+# ---- damage
+
+
+def flip(random: Random, path: Path, sound: Sound) -> None:
+    content = bytearray(path.read_bytes())
+    for _ in range(random.choice([1, 1, 1, 8])):
+        if content:
+            content[random.randrange(len(content))] ^= 1 << random.randrange(8)
+    path.write_bytes(content)
+
+
+def cut(random: Random, path: Path, sound: Sound) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[: random.randrange(len(content) + 1)])
+
+
+def lengthen(random: Random, path: Path, sound: Sound) -> None:
+    path.write_bytes(path.read_bytes() + random.choice([b"\n", bytes(16), random.randbytes(50)]))
+
+
+def blank(random: Random, path: Path, sound: Sound) -> None:
+    """A block of zeros, as a file system leaves it after a power cut."""
+    content = bytearray(path.read_bytes())
+    start = random.randrange(len(content) + 1)
+    end = min(len(content), start + random.choice([1, 512, 4096]))
+    content[start:end] = bytes(end - start)
+    path.write_bytes(content)
+
+
+def remove(random: Random, path: Path, sound: Sound) -> None:
+    path.unlink()
+
+
+def become_folder(random: Random, path: Path, sound: Sound) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def swap(random: Random, path: Path, sound: Sound) -> None:
+    other = random.choice(sorted(p for p in path.parent.iterdir() if p.is_file()))
+    mine, theirs = path.read_bytes(), other.read_bytes()
+    path.write_bytes(theirs)
+    other.write_bytes(mine)
+
+
+def of_another(random: Random, path: Path, sound: Sound) -> None:
+    """The file of that name in another index, or all files of one kind of it."""
+    names = [path.name]
+    if random.random() < 0.5:
+        names = [p.name for p in path.parent.iterdir() if p.suffix not in (".json", ".txt")]
+    for name in names:
+        if (sound.other / name).is_file():
+            shutil.copyfile(sound.other / name, path.parent / name)
+
+
+def change_value(random: Random, path: Path, sound: Sound) -> None:
+    """A value of index.json or manifest.json becomes another, or vanishes."""
+    path = path.parent / random.choice(["index.json", "manifest.json"])
+    data = json.loads(path.read_text())
+    inner: Any = data
+    while True:
+        key = random.choice(list(inner) if isinstance(inner, dict) else range(len(inner)))
+        if not (isinstance(inner[key], dict | list) and inner[key]) or random.random() < 0.3:
+            break
+        inner = inner[key]
+    if random.random() < 0.3:
+        del inner[key]
+    else:
+        inner[key] = random.choice(["x", 7, 0, -1, None, [], {}, True, 1.5, "../x", 10**18])
+    path.write_text(json.dumps(data))
+
+
+DAMAGES = (flip, flip, flip, cut, lengthen, blank, remove, become_folder, swap, of_another, change_value)
+
+
+def one_line(error: LexvlError) -> None:
+    text = str(error)
+    assert text and "\n" not in text and "\tat " not in text and "Traceback" not in text and len(text) < 1500, text
+
+
+def test_answers_of_a_damaged_index_are_right_or_refused(
+    rounds: Rounds, sounds: list[Sound], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("LEXVL_DATA", str(tmp_path / "data"))
+    for one in rounds:
+        sound = one.random.choice([sounds[0], *sounds])
+        index = one.folder / "index"
+        shutil.copytree(sound.index, index)
+        # Half of the indexes count as larger than 1 GiB.
+        monkeypatch.setattr(verifying, "VERIFIED_BYTES", one.random.choice([0, 1 << 30]))
+        path = one.random.choice(sorted(p for p in index.iterdir() if p.name != "write.lock"))
+        damage = one.random.choice(DAMAGES)
+        damage(one.random, path, sound)
+        faulthandler.dump_traceback_later(PATIENCE_S, exit=True)
+        for name, read in sound.reads.items():
+            try:
+                answers = read(index)
+            except LexvlError as error:
+                one_line(error)
+                rounds.count("damages found")
+            else:
+                what = f"{sound.index.parent.name}: {name} after {damage.__name__} of {path.name}"
+                assert answers == sound.answers[name], what
+        if sound is sounds[0]:
+            shutil.copytree(sound.index.parent / "one", one.folder / "one")
+            shutil.copytree(sound.index.parent / "two", one.folder / "two")
+            try:
+                checked(index)
+            except LexvlError as error:
+                one_line(error)
+        faulthandler.cancel_dump_traceback_later()
+        rounds.count("index corruptions")
