@@ -197,6 +197,11 @@ def test_the_heap_is_at_most_a_quarter_of_memory(monkeypatch: pytest.MonkeyPatch
     assert jvm.heap_option({}) == "-Xmx2048m"
 
 
+def test_new_objects_fill_little_before_they_are_collected() -> None:
+    heaps = ("-Xmx2048m", "-Xmx4g", "-Xmx128m", "-Xmx65536k", "-Xmx1073741824")
+    assert [jvm.young_option(heap) for heap in heaps] == [f"-Xmn{k}k" for k in (65536, 65536, 32768, 16384, 65536)]
+
+
 def test_strings_that_need_more_than_16_bits_reach_java() -> None:
     jvm.start()
     values = jvm.java_class("java.util.HashMap")()
