@@ -65,3 +65,20 @@ def test_readers_of_different_lengths_share_a_tokenizer(golden: Path) -> None:
     alone = [reader(piece) for reader, piece in jobs]
     with ThreadPoolExecutor(THREADS) as pool:
         assert list(pool.map(lambda job: job[0](job[1]), jobs)) == alone
+
+
+def test_models_load_in_threads(golden: Path) -> None:
+    """transformers' settings of the process are as before, whatever thread ends first."""
+    from transformers.utils import logging
+
+    before = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.enable_progress_bar()
+    try:
+        with ThreadPoolExecutor(THREADS) as pool:
+            jobs = [pool.submit(load_encoder, "splade", str(golden / BERT), device="cpu") for _ in range(16)]
+            found = [encode_inputs(job.result().query, ["a dog"]) for job in jobs]
+        assert all(same(found[0], other) for other in found)
+        assert logging.get_verbosity() == before[0] and logging.is_progress_bar_enabled()
+    finally:
+        if not before[1]:
+            logging.disable_progress_bar()

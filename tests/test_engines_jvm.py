@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -216,3 +217,59 @@ def test_what_java_prints_is_captured(capfd: pytest.CaptureFixture[str]) -> None
         assert "from Java" in printed()
     print("from Python")
     assert capfd.readouterr().out == "from Python\n"
+
+
+def test_only_java_is_captured(capfd: pytest.CaptureFixture[str]) -> None:
+    """Other threads print meanwhile; the second capture waits for the first."""
+    jvm.start()
+    out = getattr(jvm.java_class("java.lang.System"), "out")  # noqa: B009  (a field, not a name)
+    with jvm.captured_stdout() as printed:
+        print("from Python")
+        assert printed() == ""
+
+    def capture(number: int) -> str:
+        with jvm.captured_stdout() as printed:
+            with jvm.java_calls():
+                getattr(jvm.java_class("java.lang.System"), "out").println(str(number))  # noqa: B009
+            return str(printed())
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(capture, range(40))) == [f"{number}\n" for number in range(40)]
+    with jvm.java_calls():
+        out.println("from Java")
+    assert capfd.readouterr().out == "from Python\nfrom Java\n"
+
+
+def test_a_thread_leaves_java_when_it_ends() -> None:
+    """Java keeps what a thread that ended never detached, and its collector reads that thread's stack."""
+    code = """
+import gc, threading
+def threads():
+    with jvm.java_calls():
+        return int(jvm.java_class("java.lang.Thread").getAllStackTraces().size())
+def call():
+    with jvm.java_calls():
+        jvm.java_class("java.util.HashMap")().put("key", "value")
+def collect():
+    gc.collect()  # frees objects of Java in a thread that never called Java
+def dropped():
+    with jvm.java_calls():
+        ring = [jvm.java_class("java.util.HashMap")()]
+    ring.append(ring)
+before = threads()
+for work in (call, collect) * 100:
+    dropped()
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+jvm.java_class("java.lang.System").gc()
+print(threads() - before)
+"""
+    assert python(f"{START}{code}").stdout.split()[-1] == "0"
+
+
+def test_threads_start_it_once() -> None:
+    code = START.replace("    jvm.start()\n    jvm.start()\n", "    list(ThreadPoolExecutor(8).map(start, range(8)))\n")
+    first = "from concurrent.futures import ThreadPoolExecutor\nfrom threading import Barrier\ntogether = Barrier(8)\n"
+    child = python(f"{first}def start(_):\n    together.wait()\n    jvm.start()\n{code}")
+    assert child.stdout.split() == ["version", "21", "clauses", "1048576", "alive"], child.stderr

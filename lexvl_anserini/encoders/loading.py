@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
+from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 from lexvl_anserini.encoders.cards import ENCODERS, card_of
@@ -23,6 +24,9 @@ from lexvl_anserini.registry import resolve
 
 if TYPE_CHECKING:
     import torch
+
+# Models load one at a time: transformers changes settings of the whole process meanwhile.
+_LOADING = RLock()
 
 # The direction of an encoder that reads images where none is given.
 DEFAULT_DIRECTION = "text-to-image"
@@ -124,7 +128,8 @@ def load_encoder(
         raise
     chosen = choose_device(device)
     try:
-        encoder: Encoder = load(Source(found, chosen, tokenizer, backbone_config), **options)
+        with _LOADING:
+            encoder: Encoder = load(Source(found, chosen, tokenizer, backbone_config), **options)
     except LexvlError:
         raise
     except Exception as error:  # a value of another type than its reader expects raises any error

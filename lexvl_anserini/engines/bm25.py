@@ -17,7 +17,7 @@ from lexvl_anserini.data.ids import SeenIds
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.engine import Engine, NoOptions
 from lexvl_anserini.engines.index_folder import folder_bytes, new_index, read_report, report_digest, write_report
-from lexvl_anserini.engines.jvm import captured_stdout, java_class, java_errors, lucene_version
+from lexvl_anserini.engines.jvm import captured_stdout, java_calls, java_class, java_errors, lucene_version
 from lexvl_anserini.engines.lucene import count_index
 from lexvl_anserini.engines.lucene.fields import close, commit_files, open_reader
 from lexvl_anserini.engines.lucene.readers import as_written, manifest_there
@@ -57,18 +57,23 @@ class BM25Engine(Engine):
                 self.verification = Verification(index, commit_files(reader))
             finally:
                 close(reader)
-            self.searcher = java_class("io.anserini.search.SimpleSearcher")(str(index.absolute()))
-            self.searcher.set_bm25(K1, B)
-            documents = int(self.searcher.get_total_num_docs())
-            # One call returns the hits of a whole batch as JSON, without the stored documents.
-            self.json = java_class("com.fasterxml.jackson.databind.ObjectMapper")()
-            stored = java_class("java.lang.Class").forName("org.apache.lucene.document.Document")
-            self.json.configOverride(stored).setIsIgnoredType(java_class("java.lang.Boolean")("true"))
+            with java_calls():
+                documents = self._open(index)
         counts = read_report(index) or manifest.counts
         expected = counts.documents - counts.empty
         if documents != expected:
             self.close()
             raise ArtefactError(f"{index}: {documents} documents, the manifest says {expected} with text; index again")
+
+    def _open(self, index: Path) -> int:
+        """Makes the searcher; returns its number of documents."""
+        self.searcher = java_class("io.anserini.search.SimpleSearcher")(str(index.absolute()))
+        self.searcher.set_bm25(K1, B)
+        # One call returns the hits of a whole batch as JSON, without the stored documents.
+        self.json = java_class("com.fasterxml.jackson.databind.ObjectMapper")()
+        stored = java_class("java.lang.Class").forName("org.apache.lucene.document.Document")
+        self.json.configOverride(stored).setIsIgnoredType(java_class("java.lang.Boolean")("true"))
+        return int(self.searcher.get_total_num_docs())
 
     @staticmethod
     def build(
@@ -127,18 +132,17 @@ class BM25Engine(Engine):
     def close(self) -> None:
         """Closes Lucene's files."""
         self.verification.close()
-        self.searcher.close()
+        close(self.searcher)
 
     def _search_batch(self, batch: Sequence[Topic], hits: int, threads: int) -> Iterator[list[ScoredDoc]]:
-        texts, numbers = java_class("java.util.ArrayList")(), java_class("java.util.ArrayList")()
-        for number, topic in enumerate(batch):
+        for topic in batch:
             if topic.text is None:
                 raise UsageError(f"topic {topic.query_id!r} has no text; BM25 searches texts only")
-            texts.add(topic.text)
+        reading, failing = self.verification.reading(), java_errors("Anserini could not search")
+        with reading, captured_stdout() as printed, failing, java_calls():
             # Anserini merges topics of one id; positions are distinct.
-            numbers.add(str(number))
-        reading = self.verification.reading()
-        with reading, captured_stdout() as printed, java_errors("Anserini could not search"):
+            texts = java_list(str(topic.text) for topic in batch)
+            numbers = java_list(map(str, range(len(batch))))
             lists = orjson.loads(
                 self.json.writeValueAsString(self.searcher.batch_search(texts, numbers, hits, threads))
             )
@@ -150,6 +154,14 @@ class BM25Engine(Engine):
                 ScoredDoc(topic.query_id, document["docid"], rank, document["score"])
                 for rank, document in enumerate(lists[str(number)], start=1)
             ]
+
+
+def java_list(values: Iterable[str]) -> Any:
+    """A Java list of strings."""
+    made = java_class("java.util.ArrayList")()
+    for value in values:
+        made.add(value)
+    return made
 
 
 def _count_texts(shards: Path, manifest: Manifest, progress: Progress) -> dict[str, int]:

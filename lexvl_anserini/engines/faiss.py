@@ -68,9 +68,10 @@ class VectorSearch:
         """
         check_count("hits", hits)
         check_count("threads", threads, most=MOST_THREADS)
-        faiss.omp_set_num_threads(threads)
         stream = iter(queries)
         while batch := list(islice(stream, BATCH_SIZE)):
+            # A setting of FAISS for this thread, in which other searches may have run since the last batch.
+            faiss.omp_set_num_threads(threads)
             yield from self._search_batch(batch, hits)
 
     def close(self) -> None:

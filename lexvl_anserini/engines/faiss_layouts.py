@@ -168,7 +168,9 @@ class Store:
             RuntimeError: FAISS cannot read it.
         """
         index = (core.read_index_binary if name == "binary" else core.read_index)(str(path))
-        return cls(name, index, dimensions or index.d, parameters)
+        store = cls(name, index, dimensions or index.d, parameters)
+        store.map_positions()  # now, not at the first search, which threads may make at once
+        return store
 
     def write(self, path: Path) -> None:
         """To one file."""
@@ -216,9 +218,13 @@ class Store:
             return (kept.astype(np.float32) * 2 - 1) / np.float32(math.sqrt(self.dimensions))
         if self.name == "flat":
             return self._floats()[positions]
+        self.map_positions()
+        return self.index.reconstruct_batch(np.ascontiguousarray(positions, dtype=np.int64))
+
+    def map_positions(self) -> None:
+        """Makes the map from positions to inverted lists that `vectors` needs, where there are lists and no map."""
         if self.name == "ivfpq" and self.index.direct_map.type == core.DirectMap.NoMap:
             self.index.make_direct_map()
-        return self.index.reconstruct_batch(np.ascontiguousarray(positions, dtype=np.int64))
 
     def longest(self) -> float:
         """The largest L2 norm of a stored vector; 0 without vectors."""

@@ -15,7 +15,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -86,7 +85,7 @@ class Runtime(NamedTuple):
 class _Started:
     """State of the running machine, and the lock of its start and of calls (see `java_calls`)."""
 
-    lock = RLock()
+    lock, capture = RLock(), RLock()
     pid: int | None = None
     # java.util.logging forgets the level of a logger without references.
     loggers: tuple[Any, ...] = ()
@@ -345,22 +344,23 @@ def java_cast(name: str, value: Any) -> Any:
 def captured_stdout() -> Iterator[Any]:
     """Keeps what Java code writes to standard output out of ours; yields a function that returns it.
 
-    Java writes to file descriptor 1 directly, so the descriptor itself points to a file in the meantime.
+    Only Java's own stream is exchanged: what Python's threads print meanwhile is printed. One thread at a time.
     """
-    sys.stdout.flush()
-    with tempfile.TemporaryFile() as capture:
-        saved = os.dup(1)
-        os.dup2(capture.fileno(), 1)
+    with _Started.capture:
+        with java_calls():
+            system, written = java_class("java.lang.System"), java_class("java.io.ByteArrayOutputStream")()
+            before = getattr(system, "out")  # noqa: B009  (a field, not a name)
+            system.setOut(java_class("java.io.PrintStream")(java_cast("java.io.OutputStream", written), True))
 
         def text() -> str:
-            capture.seek(0)
-            return capture.read().decode("utf-8", "replace")
+            with java_calls():
+                return str(written.toByteArray().tostring().decode("utf-8", "replace"))
 
         try:
             yield text
         finally:
-            os.dup2(saved, 1)
-            os.close(saved)
+            with java_calls():
+                system.setOut(before)
 
 
 @contextmanager
