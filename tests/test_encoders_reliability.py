@@ -520,3 +520,14 @@ def test_pixels_that_only_hyper_parameters_say(tmp_path):
     for pixels in (16 * 300, 16 * 10**9):
         with pytest.raises(CheckpointError, match=f"here: image_transformer at {pixels} pixels: describes"):
             image_states(weights, pixels, "here")
+
+
+def test_a_tokenizer_that_fails_at_some_texts_only(bert):
+    """Its unknown token is missing; a token has an id above all dimensions."""
+    about = json.loads((bert / "tokenizer.json").read_text())
+    words = dict(about["model"]["vocab"])
+    without = {word: number for word, number in words.items() if word != "[UNK]"}
+    for change in ({"vocab": without}, {"vocab": {**words, "dog": 5000}}):
+        edit(bert / "tokenizer.json", model={**about["model"], **change})
+        line = refused("bag-of-tokens", bert)
+        assert "the tokenizer cannot be read (Exception: WordPiece error" in line or "has the id" in line

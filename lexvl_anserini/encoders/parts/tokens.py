@@ -19,6 +19,9 @@ from lexvl_anserini.vocabulary import Vocabulary
 # In BERT's uncased vocabulary id 999 is "!": everything below is [PAD], [UNK], [CLS], [SEP], [MASK] and [unused].
 FIRST_WORD_ID = 999
 
+# A text with a character that no vocabulary has.
+UNUSUAL = "a \u2603\U0010fffd"
+
 
 def load_tokenizer(folder: Path, size: int | None = None) -> Any:
     """Loads a fast tokenizer from a folder and checks that it fits its model.
@@ -28,8 +31,8 @@ def load_tokenizer(folder: Path, size: int | None = None) -> Any:
         size: number of rows of the model's embedding matrix.
 
     Raises:
-        CheckpointError: no tokenizer files (transformers would make a tokenizer of 5 tokens), or another size than the
-            model's.
+        CheckpointError: no tokenizer files (transformers would make a tokenizer of 5 tokens), files that cannot be
+            used, or another size than the model's.
     """
     import transformers
 
@@ -41,8 +44,12 @@ def load_tokenizer(folder: Path, size: int | None = None) -> Any:
         tokenizer = transformers.AutoTokenizer.from_pretrained(
             str(folder), use_fast=True, local_files_only=True, trust_remote_code=False
         )
+        tokenizer([UNUSUAL])  # a vocabulary that lacks its own unknown token fails only at a text that needs it
+        last = max(tokenizer.get_vocab().values())
     except Exception as error:
         raise CheckpointError(f"{folder}: the tokenizer cannot be read ({reason_of(error)})") from error
+    if last >= len(tokenizer):
+        raise CheckpointError(f"{folder}: the tokenizer has {len(tokenizer)} tokens, and one of them has the id {last}")
     if size is not None and len(tokenizer) != size:
         raise CheckpointError(
             f"{folder}: the tokenizer has {len(tokenizer)} tokens, the model {size}; "
