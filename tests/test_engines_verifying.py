@@ -134,6 +134,15 @@ def test_files_without_a_footer(large: Path, content: bytes) -> None:
         all_lists(large)
 
 
+@pytest.mark.parametrize("suffix", ["segments_1", ".doc", ".si", ".fdt", "index.json", "manifest.json"])
+def test_folders_in_place_of_files(large: Path, suffix: str) -> None:
+    path = file_of(large, suffix)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(ArtefactError, match=f"{large}"):
+        all_lists(large)
+
+
 def places(path: Path) -> Iterator[int]:
     size = path.stat().st_size
     yield from sorted({0, size // 3, size // 2, size - 9, size - 1} & set(range(size)))

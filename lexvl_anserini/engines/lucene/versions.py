@@ -100,7 +100,7 @@ def creator(indexes: Iterable[Path]) -> int:
 
 def _last_commit(index: Path) -> bytes | None:
     """The content of the last `segments_N`; None if there is none with a whole header."""
-    commits = [path for path in index.glob("segments_*") if COMMIT_NAME.fullmatch(path.name)]
+    commits = [path for path in index.glob("segments_*") if COMMIT_NAME.fullmatch(path.name) and path.is_file()]
     if not commits:
         return None
     data = max(commits, key=lambda path: int(path.name.removeprefix("segments_"), 36)).read_bytes()
