@@ -113,7 +113,7 @@ def short_starts() -> Iterator[None]:
 
 # The fixture changes nothing from example to example.
 many = settings(
-    max_examples=150, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=70, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 
 

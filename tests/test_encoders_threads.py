@@ -50,7 +50,7 @@ def shared_model(request: pytest.FixtureRequest, golden: Path, tmp_path: Path) -
 
 def test_threads_encode_what_one_thread_encodes(shared_model: Encoder) -> None:
     """Both sides at once, which share a model and a tokenizer and read texts of different lengths."""
-    jobs = [(side, [text]) for text in texts(60, 1) for side in (shared_model.query, shared_model.document)]
+    jobs = [(side, [text]) for text in texts(30, 1) for side in (shared_model.query, shared_model.document)]
     alone = [encode_inputs(side, piece) for side, piece in jobs]
     with ThreadPoolExecutor(THREADS) as pool:
         together = list(pool.map(lambda job: encode_inputs(*job), jobs * 3))
@@ -75,7 +75,7 @@ def test_models_load_in_threads(golden: Path) -> None:
     logging.enable_progress_bar()
     try:
         with ThreadPoolExecutor(THREADS) as pool:
-            jobs = [pool.submit(load_encoder, "splade", str(golden / BERT), device="cpu") for _ in range(16)]
+            jobs = [pool.submit(load_encoder, "splade", str(golden / BERT), device="cpu") for _ in range(8)]
             found = [encode_inputs(job.result().query, ["a dog"]) for job in jobs]
         assert all(same(found[0], other) for other in found)
         assert logging.get_verbosity() == before[0] and logging.is_progress_bar_enabled()

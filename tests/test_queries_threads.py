@@ -34,7 +34,7 @@ def service(golden: Path, tmp_path_factory: pytest.TempPathFactory) -> Service:
 
 
 def test_threads_ask_everything_at_once(service: Service) -> None:
-    asked = questions(100, random.Random(1)) * 2
+    asked = questions(60, random.Random(1)) * 2
     expected = [service.answer(question) for question in asked]
     assert Counter(wrong_answers(service.answer, asked, expected, THREADS)) == {}
 
@@ -82,7 +82,7 @@ def served(service: Service) -> Iterator[str]:
 
 def test_a_web_server_with_a_thread_per_request(service: Service) -> None:
     """Threads that end right after their answer leave nothing in the Java machine."""
-    asked = questions(60, random.Random(3), ("encode", "search", "search_index", "explained"))
+    asked = questions(32, random.Random(3), ("encode", "search", "search_index", "explained"))
     expected = [repr(service.answer(question)) for question in asked]
     before = java_threads()
     with served(service) as address:
