@@ -165,7 +165,10 @@ class Counts(Entry):
 
 
 class ShardRecord(Entry):
-    """One shard in a manifest; its name is a path inside the folder."""
+    """One shard in a manifest; its name is a path inside the folder.
+
+    `contents`, of its own documents as in `EncodedCorpus`, is noted while the shards are unfinished.
+    """
 
     name: Key[str] = Key("", required=True)
     documents: Key[int] = Key(0, required=True)
@@ -177,6 +180,7 @@ class ShardRecord(Entry):
     max_impact: Key[int] = Key(0)
     bytes: Key[int] = Key(0, required=True)
     sha256: Key[str] = Key("", required=True)
+    contents: Key[str | None] = Key(None)
 
 
 class SideEntry(Entry):

@@ -9,6 +9,7 @@ import tarfile
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from multiprocessing import get_context
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from lexvl_anserini.data.digests import MEMORY, RACY_NS, FileDigests
 from lexvl_anserini.errors import ArtefactError, DataError
 from lexvl_anserini.files import file_sha256
 from lexvl_anserini.manifest import EncodedCorpus, read_manifest
+from lexvl_anserini.quantise import Quantiser
 from lexvl_anserini.records import Document
 from lexvl_anserini.shards.combine import combined_corpus
 from lexvl_anserini.shards.covered import UNREADABLE, Covered
@@ -146,12 +148,39 @@ def test_a_resume_never_mixes_old_and_new_pictures(tmp_path, pictures):
         encode(tmp_path / "out", documents, Killed())
     assert (tmp_path / "out/docs/shard-00000.jsonl").is_file()
     before = (pictures / "0.png").read_bytes()
-    (pictures / "0.png").write_bytes(b"\x07\x09\x09")
-    with pytest.raises(ArtefactError, match=r"unfinished shards of another request \(pictures"):
+    (pictures / "0.png").write_bytes(b"\x63\x09\x09")
+    with pytest.raises(ArtefactError, match="the sample that calibrates impacts changed"):
         encode(tmp_path / "out", documents)
     (pictures / "0.png").write_bytes(before)
     encode(tmp_path / "out", documents)
     encode(tmp_path / "whole", documents)
+    assert tree(tmp_path / "out") == tree(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("repaired,again", [("3.png", 2), ("0.png", 4)])
+def test_after_a_repair_only_the_shards_of_changed_pictures_are_encoded_again(tmp_path, pictures, repaired, again):
+    """A picture that stops a command is repaired; of two shards of two, that with other bytes is encoded."""
+    plain = Quantiser.named("fixed", 8, 8, 1.0, 100.0)
+    read = []
+
+    class Strict(Bytes):
+        def weights(self, inputs, *others, **options):
+            if any(reference.endswith("3.png") and Path(reference).read_bytes() == b"" for reference in inputs):
+                raise DataError("3.png: a damaged picture")
+            read.extend(inputs)
+            return super().weights(inputs)
+
+    whole = (pictures / "3.png").read_bytes()
+    (pictures / "3.png").write_bytes(b"")
+    with pytest.raises(DataError, match="3.png"):
+        encode(tmp_path / "out", documents_of(pictures), Strict(), quantiser=plain)
+    (pictures / "3.png").write_bytes(whole)
+    if repaired != "3.png":
+        (pictures / repaired).write_bytes(b"\x07\x09\x09")
+    read.clear()
+    encode(tmp_path / "out", documents_of(pictures), Strict(), quantiser=plain)
+    assert len(read) == again
+    encode(tmp_path / "whole", documents_of(pictures), quantiser=plain)
     assert tree(tmp_path / "out") == tree(tmp_path / "whole")
 
 

@@ -65,12 +65,16 @@ class CoveredDigest:
         self._whole = sha256()
         self._any = False
 
-    def add(self, documents: Iterable[Document]) -> None:
-        """Adds the next documents."""
+    def add(self, documents: Iterable[Document]) -> str:
+        """Adds the next documents; returns the SHA-256 (hex) of these alone."""
+        these = sha256()
         for document in documents:
             fields = self._covered.fields(document)
             self._any |= fields != (None, None)
-            self._whole.update(b"".join(map(field_bytes, fields)))
+            data = b"".join(map(field_bytes, fields))
+            these.update(data)
+            self._whole.update(data)
+        return these.hexdigest()
 
     def hexdigest(self) -> str | None:
         """The digest; None if nothing but texts was encoded."""

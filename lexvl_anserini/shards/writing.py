@@ -290,13 +290,15 @@ def write_impacts(
                 (output / UNFINISHED).unlink()
             progress(plan.documents)
             return found
-        if found is not None:
+        if found is not None and found.corpus.contents in (None, plan.corpus.contents):
             plan = found
-            log.info("%s: resuming after %d finished shards", output, len(plan.shards))
         else:
             ready = calibrated(quantiser or Quantiser(), dataset, summary.documents, model, batch_size, policy)
             plan = replace(plan, quantiser=ready.to_json() if model.kind == "impact" else {})
+            plan = replace(plan, shards=kept_shards(output, found, plan, overwrite))
             write_json(output / UNFINISHED, plan.to_json())
+        if found is not None:
+            log.info("%s: resuming after %d finished shards", output, len(plan.shards))
         plan = fill(output, plan, dataset, model, layout, batch_size, progress, policy, covered)
         return finish(output, plan)
 
@@ -325,6 +327,8 @@ def previous(output: Path, plan: Manifest, overwrite: bool, on_error: str = "fai
         request["texts"], request[CONTENTS] = (request["corpus"].pop(key, None) for key in ("digest", "contents"))
     if state == UNFINISHED:
         wanted["versions"], made["versions"] = plan.versions, found.versions
+        if all(shard.get("contents") for shard in found.shards):
+            made[CONTENTS] = wanted[CONTENTS]  # `fill` compares them shard by shard
     if on_error == "fail" and (without := sum(shard.get("skipped", 0) for shard in found.shards)):
         wanted["skipped"] = "no document"
         made["skipped"] = f"{without} documents whose images cannot be read, see {SKIPPED}; --on-error skip accepts it"
@@ -335,6 +339,25 @@ def previous(output: Path, plan: Manifest, overwrite: bool, on_error: str = "fai
         return found
     clear(output)
     return None
+
+
+def kept_shards(output: Path, found: Manifest | None, plan: Manifest, overwrite: bool) -> tuple[Mapping[str, Any], ...]:
+    """The shards of an unfinished folder that still count although pictures, vectors or metadata changed since then.
+
+    `fill` encodes those again whose own documents changed. None counts if the scale of the impacts changed.
+
+    Raises:
+        ArtefactError: the scale changed, and `overwrite` is False.
+    """
+    if found is None or found.quantiser == plan.quantiser:
+        return found.shards if found else ()
+    if not overwrite:
+        raise ArtefactError(
+            f"{output}: {CONTENTS} of the sample that calibrates impacts changed, and with them the scale of the "
+            "unfinished shards; --overwrite replaces these"
+        )
+    clear(output)
+    return ()
 
 
 def clear(output: Path) -> None:
@@ -360,7 +383,7 @@ def fill(
     on_error: OnError,
     covered: Covered,
 ) -> Manifest:
-    """Encodes the shards that the plan does not record as done.
+    """Encodes the shards that the plan does not record as done, or whose pictures, vectors or metadata changed since.
 
     What was encoded is digested after it was encoded, so that a change between the first reading and this one is seen.
 
@@ -384,13 +407,14 @@ def fill(
     while batch := list(islice(mine, layout.shard_size)):
         name = layout.name(number)
         number += 1
-        if name in done:
+        if name in done and done[name].get("contents") in (None, CoveredDigest(covered).add(batch)):
             progress(len(batch))
+            shard = None
         else:
             shard = encode_shard(batch, model, quantiser, batch_size, progress, on_error)
-            plan = add_shard(output, plan, name, shard, lambda out, shard: write(out, shard, vocabulary, layout))
-        if plan.corpus.contents:
-            contents.add(batch)
+        covers = contents.add(batch) if plan.corpus.contents else None
+        if shard is not None:
+            plan = add_shard(output, plan, name, shard, covers, lambda out, one: write(out, one, vocabulary, layout))
     exhaust(documents)
     if (texts.hexdigest(), contents.hexdigest()) != (plan.corpus.digest, plan.corpus.contents):
         clear(output)
@@ -399,7 +423,12 @@ def fill(
 
 
 def add_shard(
-    output: Path, plan: Manifest, name: str, shard: Shard, write: Callable[[IO[bytes], Shard], None]
+    output: Path,
+    plan: Manifest,
+    name: str,
+    shard: Shard,
+    contents: str | None,
+    write: Callable[[IO[bytes], Shard], None],
 ) -> Manifest:
     """Writes a shard under a temporary name, records it in the plan, then gives it its name."""
     part = output / (Path(name).name + ".part")
@@ -412,7 +441,9 @@ def add_shard(
             raise
     list_skipped(output / SKIPPED, name, shard.skipped)
     record = {"name": name, **shard.counts(), "bytes": part.stat().st_size, "sha256": file_sha256(part)}
-    plan = replace(plan, shards=tuple(sorted((*plan.shards, record), key=lambda shard: shard["name"])))
+    record |= {"contents": contents} if contents else {}
+    others = (other for other in plan.shards if other["name"] != name)
+    plan = replace(plan, shards=tuple(sorted((*others, record), key=lambda shard: shard["name"])))
     write_json(output / UNFINISHED, plan.to_json())
     publish(part, output / name)
     return plan
@@ -477,7 +508,8 @@ def finish(output: Path, plan: Manifest) -> Manifest:
     assert counts.documents + counts.skipped == plan.documents, "documents out are not documents in"
     if not counts.documents:
         raise DataError(f"{plan.corpus.name}: no image can be read; {output / SKIPPED} lists them")
-    manifest = replace(plan, counts=counts)
+    shards = [{key: value for key, value in shard.items() if key != "contents"} for shard in plan.shards]
+    manifest = replace(plan, counts=counts, shards=tuple(shards))
     write_json(output / MANIFEST, manifest.to_json())
     (output / UNFINISHED).unlink()
     if without := counts.skipped:
