@@ -284,10 +284,8 @@ def write_impacts(
         covered = Covered(model.document, layout.metadata, files)
         plan = with_contents(plan, dataset, covered, summary.images)
         found = previous(output, plan, overwrite, on_error)
-        if found is not None and (output / MANIFEST).is_file():
+        if found is not None and is_complete(output):
             log.info("%s: finished already, nothing to do", output)
-            if (output / UNFINISHED).exists():
-                (output / UNFINISHED).unlink()
             progress(plan.documents)
             return found
         if found is not None and found.corpus.contents in (None, plan.corpus.contents):
@@ -339,6 +337,16 @@ def previous(output: Path, plan: Manifest, overwrite: bool, on_error: str = "fai
         return found
     clear(output)
     return None
+
+
+def is_complete(output: Path) -> bool:
+    """Whether a manifest says that the shards are finished; a plan that a killed call left beside it is removed."""
+    if not (output / MANIFEST).is_file():
+        return False
+    # Only what is there: on a read-only disk a removal fails even of nothing.
+    if (output / UNFINISHED).exists():
+        (output / UNFINISHED).unlink()
+    return True
 
 
 def kept_shards(output: Path, found: Manifest | None, plan: Manifest, overwrite: bool) -> tuple[Mapping[str, Any], ...]:
