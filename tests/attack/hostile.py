@@ -308,6 +308,10 @@ CHANGES: tuple[Callable[[Random, Path, Path], None], ...] = (
 )
 
 
+# What a change raises where an earlier one removed, cut or damaged what it would change.
+UNCHANGEABLE = (LookupError, ValueError, TypeError, AttributeError, OSError, RecursionError, struct.error)
+
+
 def changed(random: Random, model: Path, folder: Path, mark: Path) -> tuple[Path, str]:
     """A copy of a checkpoint with one hostile change, sometimes two; and what was done."""
     copy, done = folder / "model", []
@@ -321,12 +325,6 @@ def changed(random: Random, model: Path, folder: Path, mark: Path) -> tuple[Path
         done.append(change.__name__)
         try:
             change(random, copy, mark)
-        except (
-            IndexError,
-            ValueError,
-            AttributeError,
-            OSError,
-            RecursionError,
-        ):  # what was there is gone or unreadable already
+        except UNCHANGEABLE:
             continue
     return copy if model.is_dir() else copy / model.name, " and ".join(done)
