@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -89,8 +90,14 @@ def test_bad_shards_leave_nothing(tmp_path: Path) -> None:
 
 
 def test_damaged_index(tmp_path: Path) -> None:
+    """An index as 0.1.0 wrote it, without digests."""
     built(tmp_path, [("a", [1.0]), ("b", [2.0])])
     other: Any = write_dense_shards(tmp_path / "other", [("a", [1.0])])
+    with pytest.raises(ArtefactError, match="index.json"):
+        FaissEngine(tmp_path / "index", other)
+    report = json.loads((tmp_path / "index/index.json").read_text())
+    older = {key: value for key, value in report.items() if key not in ("digest", "files")}
+    (tmp_path / "index/index.json").write_text(json.dumps(older))
     with pytest.raises(ArtefactError, match="2 vectors and 2 ids, the manifest says 1 documents"):
         FaissEngine(tmp_path / "index", other)
     (tmp_path / "index/index.faiss").write_bytes(b"no")
