@@ -1,7 +1,12 @@
-"""The commands by the names that their modules have in a checkout, where the package lexvl_eval is the folder eval/."""
+"""The checkout: its commands by the names of their modules (lexvl_eval is the folder eval/), and its test data."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 from lexvl_anserini import cli
 
 COMMANDS = {name: module.replace("lexvl_eval", "eval", 1) for name, module in cli.COMMANDS.items()}
+
+GOLDEN = Path(__file__).parent / "golden"
+SHARED = Path(__file__).parents[2] / "shared"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from checkout import GOLDEN, SHARED
 
 # Before any test imports a model library.
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -17,9 +18,6 @@ os.environ.pop("OPENAI_API_KEY", None)
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-
-GOLDEN = Path(__file__).parent / "golden"
-SHARED = Path(__file__).parents[2] / "shared"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import SHARED
+from checkout import SHARED
 from safetensors.torch import save_file
 from tiny_encoders import TINY_ENCODERS, Tiny
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import SHARED
+from checkout import SHARED
 from embedding_tables import write_embeddings
 from PIL import Image
 from tiny_encoders import TINY_ENCODERS, Tiny

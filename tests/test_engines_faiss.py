@@ -187,11 +187,12 @@ def test_one_document(tmp_path: Path) -> None:
         built(tmp_path / "ivfpq", [("a", [3.0, 4.0])], faiss="ivfpq")
 
 
-def test_an_index_of_before_layouts_is_flat(tmp_path: Path) -> None:
+def test_an_index_without_its_record_is_refused(tmp_path: Path) -> None:
     built(tmp_path, [("a", [1.0, 2.0])])
     manifest: Any = write_dense_shards(tmp_path / "again", [("a", [1.0, 2.0])])
     (tmp_path / "index/index.json").unlink()
-    assert FaissEngine(tmp_path / "index", manifest).store.name == "flat"
+    with pytest.raises(ArtefactError, match="no index.json, which says how the vectors are stored"):
+        FaissEngine(tmp_path / "index", manifest)
 
 
 def test_layouts_are_the_same_every_time(tmp_path: Path) -> None:

@@ -176,11 +176,17 @@ def test_finished_and_other_runs(index: Path, beir: Path, tmp_path: Path, monkey
         invoke(*arguments, "--hits", 1)
 
 
+def make_of(index: Path, beir: Path) -> None:
+    """Makes an index one of a BEIR folder, and of a version that compared no digest of its manifest."""
+    manifest, report = (read_json(index / name, "manifest") for name in ("manifest.json", "index.json"))
+    write_json(index / "manifest.json", {**manifest, "corpus": {"name": f"beir:{beir}", "split": "test"}})
+    write_json(index / "index.json", {key: value for key, value in report.items() if key != "digest"})
+
+
 def test_default_topics_and_default_output(
     index: Path, beir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    manifest = read_json(index / "manifest.json", "manifest")
-    write_json(index / "manifest.json", {**manifest, "corpus": {"name": f"beir:{beir}", "split": "test"}})
+    make_of(index, beir)
     monkeypatch.chdir(tmp_path)
     invoke("--index", index)
     assert [path.name for path in Path("runs").iterdir()] == ["beir-beir.toy.trec", "beir-beir.toy.trec.manifest.json"]
@@ -189,8 +195,7 @@ def test_default_topics_and_default_output(
 def test_a_dataset_whose_topics_changed_is_another_request(
     index: Path, beir: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    manifest = read_json(index / "manifest.json", "manifest")
-    write_json(index / "manifest.json", {**manifest, "corpus": {"name": f"beir:{beir}", "split": "test"}})
+    make_of(index, beir)
     run = tmp_path / "x.trec"
     invoke("--index", index, "--output", run)
     queries = (beir / "queries.jsonl").read_text()

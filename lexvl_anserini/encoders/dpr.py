@@ -84,8 +84,8 @@ class Passages(Items):
     def tokens(self, item: str | tuple[str, str]) -> tuple[list[int], list[int]]:
         """Token ids and types; if a pair is too long, its longer part is cut."""
         title, text = item if isinstance(item, tuple) else getattr(item, "parts", ("", item))
-        if not title:
-            [ids] = self.reader([str(text)])
+        if not title or not text:  # transformers takes a pair with an empty part as one text
+            [ids] = self.reader([title or str(text)])
             return ids, [0] * len(ids)
         tokenizer, length = self.reader.tokenizer, self.reader.max_length
         room = length - int(tokenizer.num_special_tokens_to_add(pair=True))
