@@ -6,6 +6,7 @@ stdout.
 
 from __future__ import annotations
 
+import errno
 import inspect
 import logging
 import os
@@ -289,6 +290,12 @@ def guarded(app: Callable[[], Any]) -> None:
     except Exception as error:
         if verbose:
             raise
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC and not error.filename:
+            print(
+                "error: standard output: the disk is full; free some space and run the same command again",
+                file=sys.stderr,
+            )
+            sys.exit(1)
         print(f"error: {type(error).__name__}: {error} (--verbose shows where)", file=sys.stderr)
         sys.exit(1)
 

@@ -20,15 +20,23 @@ from difflib import get_close_matches
 LONGEST_REASON = 200
 
 
+# Words of other libraries' messages that advise to run code or to lift a limit, and what the message says instead.
+ADVICE = {
+    "weights_only": "more than plain data, which could run code",
+    "custom code": "it names code of its own, and code of a checkpoint is never run",
+}
+
+
 def reason_of(error: BaseException) -> str:
     """An error of another library as part of one line: its type, and the first line of its message cut short.
 
     >>> reason_of(ValueError("no such\\nthing"))
     'ValueError: no such'
     """
-    first = next((line for line in str(error).splitlines() if line.strip()), "").strip()
-    if "weights_only" in first:  # torch advises to read the file so that its code runs
-        first = "more than plain data, which could run code"
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    first = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])
+    for word, reason in ADVICE.items():
+        first = reason if word in first else first
     told = "".join(letter if letter.isprintable() else "?" for letter in first[:LONGEST_REASON])
     return f"{type(error).__name__}: {told}" if told else type(error).__name__
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import inspect
 import json
 import os
@@ -23,7 +24,7 @@ import lexvl_anserini
 from eval.measures.metrics import parse_measure
 from eval.options import measure_names
 from lexvl_anserini import cli
-from lexvl_anserini.cli import GROUPS, Command, expanded, make_app
+from lexvl_anserini.cli import GROUPS, Command, expanded, guarded, make_app
 from lexvl_anserini.encoders.cards import ENCODERS
 from lexvl_anserini.registry import DATASETS
 
@@ -244,3 +245,13 @@ def test_completed_names_are_names() -> None:
     assert {name.rstrip(":") for name in cli.corpus_names() if "/" not in name} == set(DATASETS)
     assert set(DATASETS) > cli.FAMILIES_OF_PATHS
     assert len({str(parse_measure(name)) for name in measure_names()}) == len(measure_names())
+
+
+def test_no_room_for_standard_output_is_one_line(capsys):
+    def full():
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(SystemExit) as ended:
+        guarded(full)
+    assert ended.value.code == 1
+    assert capsys.readouterr().err.startswith("error: standard output: the disk is full")

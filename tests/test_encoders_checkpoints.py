@@ -9,6 +9,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+import warnings
 from collections import OrderedDict, defaultdict
 from fractions import Fraction
 from pathlib import Path
@@ -25,7 +26,7 @@ from lexvl_anserini.encoders.checkpoints.filenames import TORCH_SUFFIXES, model_
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
 from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_contents, read_weight_file, read_weights
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.errors import CheckpointError
+from lexvl_anserini.errors import CheckpointError, reason_of
 
 BERT = "splade/ckpt_bert"
 
@@ -532,3 +533,23 @@ def test_the_whole_line_from_a_hub_of_its_own(hub, golden, tmp_path):
     away(hub)
     told = encode(0)
     assert "the hub cannot be reached" in told and "finished already" in told
+
+
+@pytest.mark.parametrize("protocol", [4, 5])
+def test_a_pickle_of_another_protocol_is_one_line(tmp_path, protocol):
+    """torch warns on several lines about what it then refuses."""
+    (tmp_path / "pytorch_model.bin").write_bytes(pickle.dumps({"a": 1}, protocol))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(CheckpointError, match="refused"):
+            read_weights(tmp_path)
+
+
+def test_advice_to_run_code_is_not_passed_on():
+    asking = "The repository x contains custom code which must be executed to correctly load the model."
+    assert reason_of(ValueError(asking)) == (
+        "ValueError: it names code of its own, and code of a checkpoint is never run"
+    )
+    assert reason_of(ValueError("Validation error:\n  expected int, got str")) == (
+        "ValueError: Validation error: expected int, got str"
+    )

@@ -104,7 +104,8 @@ def parse_object(line: Line) -> dict[str, Any]:
             # It also takes NaN, which is no JSON and which nothing can store.
             record = whole_characters(json.loads(decode(line), parse_constant=lambda name: None))
         except (ValueError, RecursionError) as problem:
-            raise DataError(f"{line.where}: malformed JSON ({problem})") from problem
+            # After a semicolon, Python advises to lift its limit of digits.
+            raise DataError(f"{line.where}: malformed JSON ({str(problem).partition(';')[0]})") from problem
     if not isinstance(record, dict):
         raise DataError(
             f'{line.where}: a JSON {_json_type(record)}, expected an object such as {{"_id": ..., "text": ...}}'

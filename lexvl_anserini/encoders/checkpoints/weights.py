@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import pickle
 import re
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -186,7 +187,8 @@ def read_pickle(path: Path) -> Any:
         stand_ins: list[Any] = [
             (MappingStandIn if MAPPINGS.fullmatch(name) else StandIn, name) for name in (*USUAL, *harmless)
         ]
-        with torch.serialization.safe_globals(stand_ins):
+        with torch.serialization.safe_globals(stand_ins), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about pickle's protocols; what cannot be read raises
             return torch.load(path, map_location="cpu", weights_only=True)
     except CheckpointError:
         raise
