@@ -151,6 +151,10 @@ def test_a_resume_never_mixes_old_and_new_pictures(tmp_path, pictures):
     (pictures / "0.png").write_bytes(b"\x63\x09\x09")
     with pytest.raises(ArtefactError, match="the sample that calibrates impacts changed"):
         encode(tmp_path / "out", documents)
+    (tmp_path / "plan").mkdir()
+    plan = json.loads((tmp_path / "out/unfinished.json").read_text())
+    (tmp_path / "plan/unfinished.json").write_text(json.dumps({**plan, "shards": []}))
+    encode(tmp_path / "plan", documents)  # a plan without a shard has cost no time
     (pictures / "0.png").write_bytes(before)
     encode(tmp_path / "out", documents)
     encode(tmp_path / "whole", documents)

@@ -275,11 +275,15 @@ def open_source(where: str) -> BinaryIO:
 
 
 @cache
-def _without_warnings_of_bombs() -> None:
-    """Silences Pillow's own warning about large images, which has another limit; the user's filters take precedence."""
+def _without_warnings() -> None:
+    """Silences Pillow's warnings about large images, which have another limit, and about details of damaged ones.
+
+    What cannot be decoded raises; the user's own filters take precedence.
+    """
     import PIL.Image
 
     warnings.filterwarnings("ignore", category=PIL.Image.DecompressionBombWarning, append=True)
+    warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.", append=True)
 
 
 @cache
@@ -294,7 +298,7 @@ def _readable_formats() -> tuple[str, ...]:
 def _opened(source: BinaryIO, where: str) -> Image:
     import PIL.Image
 
-    _without_warnings_of_bombs()
+    _without_warnings()
     try:
         return PIL.Image.open(source, formats=_readable_formats())
     except PIL.UnidentifiedImageError as problem:

@@ -357,8 +357,10 @@ def kept_shards(output: Path, found: Manifest | None, plan: Manifest, overwrite:
     Raises:
         ArtefactError: the scale changed, and `overwrite` is False.
     """
-    if found is None or found.quantiser == plan.quantiser:
-        return found.shards if found else ()
+    if found is None or not found.shards:
+        return ()
+    if found.quantiser == plan.quantiser:
+        return found.shards
     if not overwrite:
         raise ArtefactError(
             f"{output}: {CONTENTS} of the sample that calibrates impacts changed, and with them the scale of the "
