@@ -16,9 +16,19 @@ from eval.efficiency import cost, encode, index, search
 from eval.efficiency.collection import prepare, read_queries
 from eval.efficiency.command import SUITES, check_options, command, run_suite
 from eval.efficiency.cost import PANELS, draw_cost, panel_lines
-from eval.efficiency.processes import Outcome, Ready, Stopwatch, Worker, reset_peak, resident_bytes, run_once
+from eval.efficiency.dense import DIMENSIONS, dense_vectors, enough_candidates, share_found
+from eval.efficiency.processes import (
+    Outcome,
+    Ready,
+    Stopwatch,
+    Worker,
+    one_by_one,
+    reset_peak,
+    resident_bytes,
+    run_once,
+)
 from eval.efficiency.suite import Options, Ratio, Report, Spread, cell, latency, machine, ratio, row_table, spread
-from eval.efficiency.systems import DIMENSIONS, dense_vectors, digest, one_by_one
+from eval.efficiency.systems import digest
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.errors import LexvlError, UnknownName, UsageError
 from lexvl_anserini.manifest import read_manifest
@@ -31,6 +41,7 @@ HERE = Path(__file__)
 @pytest.fixture(autouse=True)
 def importable(monkeypatch):
     paths = [str(HERE.parent), str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")]
+    monkeypatch.setattr("eval.efficiency.opening.REPEATS", 1)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in paths if path))
 
 
@@ -279,22 +290,25 @@ def test_queries_for_a_user_s_shards_come_from_their_postings(workdir):
 
 
 def test_search_times_ours_lucene_and_faiss(workdir):
-    systems = ("ours", "lucene", "faiss-flat", "faiss-hnsw")
-    report = search.measure(tiny(workdir, hits=(5,), system=systems))
+    systems = ("ours", "ours-lucene", "lucene", "faiss-flat", "faiss-hnsw")
+    report = search.measure(tiny(workdir, hits=(5,), system=systems, threads=2))
     assert {(row["system"], row["task"]) for row in report.rows} == {
-        ("ours", "latency"), ("ours", "batch"), ("lucene", "latency"), ("lucene", "sorted"),
-        ("faiss-flat", "latency"), ("faiss-hnsw", "latency"),
+        ("ours", "latency"), ("ours", "batch"), ("ours", "batch, 1 thread"),
+        ("ours-lucene", "latency"), ("ours-lucene", "batch"), ("ours-lucene", "batch, 1 thread"),
+        ("lucene", "latency"), ("lucene", "sorted"), ("faiss-flat", "latency"), ("faiss-hnsw", "latency"),
     }  # fmt: skip
     assert 0 < report.settings["expected_overlapping_postings"] < 3
     assert {r.what for r in report.ratios} == {
         f"{what}: single query, {clock}, k=5"
         for what in (
-            "faiss-flat / ours", "faiss-hnsw / ours", "ours / lucene by score", "ours / lucene by score and id"
+            "ours-lucene / ours", "faiss-flat / ours", "faiss-hnsw / ours", "ours / lucene by score",
+            "ours / lucene by score and id",
         )
         for clock in ("wall", "CPU")
-    }  # fmt: skip
+    } | {"ours: batch of queries, 1 thread / 2 threads, wall, k=5"}  # fmt: skip
     assert all(r.spread.rounds == 2 and r.spread.low > 0 for r in report.ratios)
-    assert report.notes == ("faiss-hnsw is approximate: it finds 1.0000 of the first 5",)
+    assert report.notes == ("faiss-hnsw is approximate: it finds 1.0000 of the first 5 (efSearch 64)",)
+    assert report.figures["open_ms"] > 0 and report.figures["first_query_ms"] > 0
 
 
 @pytest.mark.heavy
@@ -309,15 +323,16 @@ def test_search_and_index_next_to_stock(workdir):
 def test_rankings_that_differ_do_not_compare():
     answers = {("ours", "batch", 5): [{"digest": "a"}], ("stock", "batch", 5): [{"digest": "a"}]}
     search.expect_agreement(answers, (5,))
-    answers["stock", "batch", 5] = [{"digest": "b"}]
-    with pytest.raises(LexvlError, match="rank differently at k=5"):
+    answers["ours-lucene", "batch", 5] = [{"digest": "b"}]
+    with pytest.raises(LexvlError, match="ours and ours-lucene and stock rank differently at k=5"):
         search.expect_agreement(answers, (5,))
 
 
 def test_ratios_of_batches_and_single_queries():
-    rounds = search.Rounds({}, (10,), 1)
+    rounds = search.Rounds({}, (10,), 2)
     rounds.answers = {
         ("ours", "batch", 10): [{"wall_s": 2.0, "cpu_s": 1.0}],
+        ("ours", "batch, 1 thread", 10): [{"wall_s": 3.0, "cpu_s": 1.0}],
         ("stock", "batch", 10): [{"wall_s": 8.0, "cpu_s": 6.0, "read_s": 2.0}],
         ("ours", "latency", 10): [{"wall_s": [0.001, 0.002, 0.9], "cpu_s": [0.001] * 3}],
         ("lucene", "latency", 10): [{"wall_s": [0.001] * 3, "cpu_s": [0.001] * 3}],
@@ -328,6 +343,7 @@ def test_ratios_of_batches_and_single_queries():
             "stock / ours: batch of queries, wall, k=10": 4.0,
             "stock / ours: batch of queries, CPU, k=10": 6.0,
             "stock / ours: the same with ids and scores read, k=10": 5.0,
+            "ours: batch of queries, 1 thread / 2 threads, wall, k=10": 1.5,
             "stock / ours: single query, wall, k=10": 3.0,
             "stock / ours: single query, CPU, k=10": 4.0,
             "ours / lucene by score: single query, wall, k=10": 2.0,
@@ -356,7 +372,7 @@ def test_the_first_round_is_not_kept():
 
 def test_systems_by_name(monkeypatch):
     monkeypatch.setattr("eval.efficiency.search.seismic_installed", lambda: False)
-    assert search.chosen(None) == ["ours", "stock", "lucene", "faiss-flat", "faiss-hnsw"]
+    assert search.chosen(None) == ["ours", "ours-lucene", "stock", "lucene", "faiss-flat", "faiss-hnsw"]
     assert search.chosen(("lucene", "ours")) == ["ours", "lucene"]
     with pytest.raises(UsageError, match="pip install pyseismic-lsr"):
         search.chosen(("seismic",))
@@ -365,7 +381,7 @@ def test_systems_by_name(monkeypatch):
 
 
 def test_share_found():
-    assert search.share_found([["a", "b"], ["c"], []], [["b", "x"], ["c"], []]) == pytest.approx((0.5 + 1 + 1) / 3)
+    assert share_found([["a", "b"], ["c"], []], [["b", "x"], ["c"], []]) == pytest.approx((0.5 + 1 + 1) / 3)
 
 
 def test_dense_vectors_are_unit_and_repeat():
@@ -375,20 +391,40 @@ def test_dense_vectors_are_unit_and_repeat():
     assert (next(dense_vectors(50, 1, 0)) == block).all() and (next(dense_vectors(50, 1, 1)) != block).any()
 
 
+def test_a_graph_search_reads_candidates_until_it_finds_almost_all():
+    """A graph with few links needs more candidates for the same recall."""
+    import faiss
+
+    vectors = np.random.default_rng(5).standard_normal((2000, DIMENSIONS)).astype(np.float32)
+    poor, rich = (faiss.IndexHNSWFlat(DIMENSIONS, links, faiss.METRIC_INNER_PRODUCT) for links in (4, 64))
+    poor.add(vectors)
+    rich.add(vectors)
+    queries = vectors[:10] + 1
+    few, many = enough_candidates(rich, queries, 10), enough_candidates(poor, queries, 10)
+    assert 64 <= few < many and few % 64 == many % 64 == 0
+    exact = (queries @ vectors.T).argsort(axis=1)[:, :-11:-1].tolist()
+    rich.hnsw.efSearch = few
+    assert share_found(exact, rich.search(queries, 10)[1].tolist()) >= 0.99
+
+
 def test_cost_has_a_row_per_size_and_system_and_a_plot(workdir, tmp_path):
     options = Options(documents=(40,), terms=6, query_count=4, query_terms=3, hits=(3,), workdir=workdir)
     report = cost.measure(options)
-    assert [(row["documents"], row["system"]) for row in report.rows] == [(40, "ours"), (40, "faiss-flat")]
-    ours, flat = report.rows
+    assert [row["system"] for row in report.rows] == ["ours", "ours-lucene", "faiss-flat"]
+    ours, _, flat = report.rows
+    assert report.settings["terms_per_document"] == 6 and ours["open_ms"] > 0
     assert ours["bytes"] > 0 and ours["build_cpu_s"] > 0 and ours["cpu_ms_k3"] > 0
     # 40 vectors of 512 floats, and a header.
     assert 40 * 512 * 4 < flat["bytes"] < 40 * 512 * 4 + 200
     assert {r.what for r in report.ratios} == {
-        "40 documents: faiss-flat / ours, wall, k=3",
-        "40 documents: faiss-flat / ours, CPU, k=3",
-    }
+        f"40 documents: {name} / ours, {clock}, k=3"
+        for name in ("ours-lucene", "faiss-flat")
+        for clock in ("wall", "CPU")
+    } | {"40 documents: ours: batch of queries, 1 thread / 2 threads, wall, k=3"}
     lines = [panel_lines(report.rows, beginnings) for _, beginnings in PANELS]
     assert all(len(points) == 1 for panel in lines for points in panel.values()) and all(lines)
+    # Both read one index.
+    assert sorted(lines[1]) == ["faiss-flat bytes", "ours bytes"]
     draw_cost(report, tmp_path / "cost.png")
     assert (tmp_path / "cost.png").read_bytes().startswith(b"\x89PNG")
 

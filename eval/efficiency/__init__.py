@@ -13,7 +13,9 @@ command       the command line, and the table of suites
 suite         what a suite takes (Options) and returns (Report)
 index, search, encode, cost, process, overview   the suites; process has startup, memory and overhead
 collection, vectors   the documents and queries of a suite: a user's own or synthetic
-systems       what index and search compare: ours, stock Pyserini, Lucene alone, FAISS, Seismic
+systems       what index and search compare: ours, stock Pyserini, Lucene alone, Seismic
+dense         FAISS, flat and HNSW at 99 % recall
+opening       the time to open an index, and its bytes per posting
 text_models, image_models   what encode compares
 processes     child processes, each measured on its own
 """

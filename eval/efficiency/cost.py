@@ -15,17 +15,20 @@ from lexvl_anserini.files import atomic_write
 
 from .collection import prepare, working_folder
 from .index import index_bytes
+from .opening import measure_opening
 from .processes import Worker, run_once
 from .search import HITS, Rounds, chosen, start
 from .suite import Options, Ratio, Report, mib, ratio, spread
 from .systems import INDEXERS
+from .vectors import shape_of
 
 SIZES = (10_000, 100_000, 1_000_000)
-TERMS = 64
-QUERY_COUNT = 50
+QUERY_COUNT = 100
 ROUNDS = 2
-# Both are built here; a user may add other systems of the suite search.
-SYSTEMS = ("ours", "faiss-flat")
+# Of batches; single queries have one.
+THREADS = 2
+# A user may add other systems of the suite search.
+SYSTEMS = ("ours", "ours-lucene", "faiss-flat")
 
 # Title of a panel, and the prefixes of its columns.
 PANELS: Sequence[tuple[str, tuple[str, ...]]] = (
@@ -44,7 +47,8 @@ def measure(options: Options) -> Report:
     """
     if options.system is not None and "ours" not in options.system:
         raise UsageError("the suite cost draws our curve; add --system ours")
-    options = replace(options, query_count=options.query_count or QUERY_COUNT, terms=options.terms or TERMS)
+    shape = shape_of(options.one_shape(), options.terms)
+    options = replace(options, query_count=options.query_count or QUERY_COUNT)
     rows: list[dict[str, Any]] = []
     ratios: list[Ratio] = []
     for documents in options.documents or SIZES:
@@ -54,7 +58,7 @@ def measure(options: Options) -> Report:
         ratios.extend(compared)
     settings = {
         "vectors": options.one_shape(),
-        "terms_per_document": options.terms,
+        "terms_per_document": shape.terms,
         "queries": options.query_count,
         "rounds": ROUNDS,
     }
@@ -74,7 +78,7 @@ def one_size(options: Options, folder: Path, documents: int) -> tuple[list[dict[
             name: stack.enter_context(start(name, index, collection, options))
             for name in chosen(options.system or SYSTEMS)
         }
-        rounds = Rounds(workers, hits, 1)
+        rounds = Rounds(workers, hits, THREADS)
         # The first round warms caches and Java's compiler; its results are dropped.
         for _ in range(1 + ROUNDS):
             rounds.run()
@@ -84,6 +88,7 @@ def one_size(options: Options, folder: Path, documents: int) -> tuple[list[dict[
                 "build_cpu_s": round(built.result["cpu_s"], 2),
                 "build_peak_mib": mib(built.peak_bytes),
                 "bytes": index_bytes(index),
+                **measure_opening(index, collection.queries),
             }
         }
         rows = [
@@ -115,8 +120,10 @@ def latencies(rounds: Rounds, name: str, hits: Sequence[int]) -> dict[str, float
 
 
 def size_ratios(rounds: Rounds, documents: int, hits: Sequence[int]) -> Iterator[Ratio]:
-    """The other systems over ours at one size, single queries."""
+    """The other systems over ours at one size, single queries; and our batches with one thread over several."""
     for k in hits:
+        for what, found in rounds.thread_ratios(k):
+            yield Ratio(f"{documents:,} documents: {what}", found)
         for what, field in (("wall", "wall_s"), ("CPU", "cpu_s")):
             mine = rounds.single("ours", "latency", k, field)
             for name in rounds.workers:

@@ -25,6 +25,9 @@ class SizedSuite(NamedTuple):
     takes_queries: bool = False
 
 
+# The same engine with resident postings and with Lucene's.
+RESIDENT = ("ours", "ours-lucene")
+
 PARTS: Mapping[str, SizedSuite] = MappingProxyType(
     {
         "index": SizedSuite(index.measure, Options(documents=[20_000], repeats=3)),
@@ -35,7 +38,7 @@ PARTS: Mapping[str, SizedSuite] = MappingProxyType(
         ),
         "dense": SizedSuite(
             search.measure,
-            Options(documents=[100_000], query_count=100, repeats=2, system=["ours", "faiss-flat", "faiss-hnsw"]),
+            Options(documents=[100_000], query_count=100, repeats=2, system=[*RESIDENT, "faiss-flat", "faiss-hnsw"]),
             takes_queries=True,
         ),
         "vdr": SizedSuite(
@@ -46,7 +49,30 @@ PARTS: Mapping[str, SizedSuite] = MappingProxyType(
                 query_count=50,
                 query_terms=768,
                 repeats=2,
-                system=["ours", "stock", "lucene", "faiss-flat"],
+                system=[*RESIDENT, "stock", "lucene", "faiss-flat", "faiss-hnsw"],
+            ),
+        ),
+        "vdr-100k": SizedSuite(
+            search.measure,
+            Options(
+                documents=[100_000],
+                shape=["vdr"],
+                query_count=50,
+                query_terms=768,
+                repeats=2,
+                system=[*RESIDENT, "faiss-flat", "faiss-hnsw"],
+            ),
+        ),
+        "threads": SizedSuite(
+            search.measure,
+            Options(
+                documents=[20_000],
+                shape=["vdr"],
+                query_count=1000,
+                query_terms=768,
+                repeats=5,
+                threads=2,
+                system=["ours"],
             ),
         ),
         "cost": SizedSuite(cost.measure, Options()),
@@ -63,34 +89,37 @@ class Goal(NamedTuple):
     aim: str = ""
 
 
+def both(part: str, what: str, sides: str, ratio: str, aim: str = "", aim_1000: str | None = None) -> Iterator[Goal]:
+    """The rows of k=10 and of k=1000; the second aim is the first unless it is given."""
+    for k, wanted in ((10, aim), (1000, aim if aim_1000 is None else aim_1000)):
+        yield Goal(part, f"{what}, k={k}: {sides}", f"{ratio}, {{}}, k={k}", wanted)
+
+
+MILLION = "1,000,000 documents: "
+
 GOALS = (
     Goal("index", "indexing 20k documents, whole process: stock / ours", "stock / ours: {} seconds", "10, wall 6"),
     Goal("index", "the same without start-up", "stock / ours: {} seconds of indexing alone"),
     Goal("index", "the same from parquet", "stock / ours-parquet: {} seconds of indexing alone"),
-    Goal("index", "index size: stock / ours", "stock / ours: index bytes", "1"),
+    Goal("index", "index size: stock / ours", "stock / ours: index bytes", "0.5"),
     Goal("index", "peak memory: stock / ours", "stock / ours: peak memory"),
-    Goal("search", "batch, 20k documents, k=10: stock / ours", "stock / ours: batch of queries, {}, k=10", "2"),
-    Goal("search", "batch, 20k documents, k=1000: stock / ours", "stock / ours: batch of queries, {}, k=1000", "5"),
-    Goal("search", "one query, 20k, k=10: stock / ours", "stock / ours: single query, {}, k=10"),
-    Goal("search", "one query, 20k, k=1000: stock / ours", "stock / ours: single query, {}, k=1000"),
-    Goal(
-        "search", "one query, 20k, k=10: ours / Lucene", "ours / lucene by score: single query, {}, k=10", "at most 1.5"
-    ),
-    Goal(
-        "search",
-        "one query, 20k, k=1000: ours / Lucene",
-        "ours / lucene by score: single query, {}, k=1000",
-        "at most 1.5",
-    ),
-    Goal("dense", "one query, 100k, k=10: FAISS flat / ours", "faiss-flat / ours: single query, {}, k=10", "4"),
-    Goal("dense", "one query, 100k, k=1000: FAISS flat / ours", "faiss-flat / ours: single query, {}, k=1000", "4"),
-    Goal("dense", "one query, 100k, k=10: FAISS HNSW / ours", "faiss-hnsw / ours: single query, {}, k=10"),
-    Goal("dense", "one query, 100k, k=1000: FAISS HNSW / ours", "faiss-hnsw / ours: single query, {}, k=1000"),
-    Goal("vdr", "VDR-like, 20k, k=10: stock / ours", "stock / ours: single query, {}, k=10"),
-    Goal("vdr", "VDR-like, 20k, k=10: ours / Lucene", "ours / lucene by score: single query, {}, k=10"),
-    Goal("vdr", "VDR-like, 20k, k=10: FAISS flat / ours", "faiss-flat / ours: single query, {}, k=10"),
-    Goal("cost", "one query, 1M, k=10: FAISS flat / ours", "1,000,000 documents: faiss-flat / ours, {}, k=10", "4"),
-    Goal("cost", "one query, 1M, k=1000: FAISS flat / ours", "1,000,000 documents: faiss-flat / ours, {}, k=1000", "4"),
+    *both("search", "batch, 20k documents", "stock / ours", "stock / ours: batch of queries", "2", "5"),
+    *both("search", "one query, 20k", "stock / ours", "stock / ours: single query"),
+    *both("search", "one query, 20k", "ours / Lucene", "ours / lucene by score: single query", "at most 1.5"),
+    *both("dense", "one query, 100k", "FAISS flat / ours", "faiss-flat / ours: single query", "4"),
+    *both("dense", "one query, 100k", "FAISS HNSW / ours", "faiss-hnsw / ours: single query"),
+    *both("dense", "one query, 100k", "Lucene's postings / ours", "ours-lucene / ours: single query"),
+    *both("vdr", "VDR-like, 20k", "FAISS flat / ours", "faiss-flat / ours: single query", "1", "0.67"),
+    *both("vdr", "VDR-like, 20k", "FAISS HNSW / ours", "faiss-hnsw / ours: single query"),
+    *both("vdr", "VDR-like, 20k", "Lucene's postings / ours", "ours-lucene / ours: single query", "5"),
+    *both("vdr", "VDR-like, 20k", "stock / ours", "stock / ours: single query"),
+    *both("vdr-100k", "VDR-like, 100k", "FAISS flat / ours", "faiss-flat / ours: single query", "1", "0.67"),
+    *both("vdr-100k", "VDR-like, 100k", "FAISS HNSW / ours", "faiss-hnsw / ours: single query"),
+    *both("vdr-100k", "VDR-like, 100k", "Lucene's postings / ours", "ours-lucene / ours: single query", "5"),
+    *both("threads", "batch, VDR-like, 20k", "1 thread / 2", "ours: batch of queries, 1 thread / 2 threads", "1.8"),
+    *both("cost", "one query, 1M", "FAISS flat / ours", f"{MILLION}faiss-flat / ours", "4"),
+    *both("cost", "one query, 1M", "Lucene's postings / ours", f"{MILLION}ours-lucene / ours", "3"),
+    *both("cost", "batch, 1M", "1 thread / 2", f"{MILLION}ours: batch of queries, 1 thread / 2 threads", "1.8"),
 )
 
 
@@ -121,7 +150,8 @@ def rows(reports: Mapping[str, Report]) -> Iterator[dict[str, Any]]:
             continue
         timed = "{}" in goal.ratio
         for clock, name in zip(CLOCKS, names, strict=True):
-            row[f"by {clock} time" if timed else "by size"] = as_text(found[name])
+            if name in found:
+                row[f"by {clock} time" if timed else "by size"] = as_text(found[name])
         yield row
 
 
@@ -131,14 +161,25 @@ def as_text(ratio: Ratio) -> str:
     return f"{middle:.2f} ({low:.2f} to {high:.2f})" if rounds > 1 else f"{middle:.2f}"
 
 
+MEMORY_NOTES = (
+    ("peak memory of indexing", "build_peak_mib", " MiB"),
+    ("opening", "open_ms", " ms"),
+    ("first query after opening", "first_query_ms", " ms"),
+    ("Lucene's bytes per posting", "lucene_bytes_per_posting", ""),
+    ("bytes per posting of resident postings", "resident_bytes_per_posting", ""),
+)
+
+
 def settings_note(report: Report) -> str:
-    """The settings of a part, in one line."""
-    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in report.settings.items())
+    """The settings and single figures of a part, in one line."""
+    values = {**report.settings, **report.figures}
+    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in values.items())
 
 
 def memory_notes(curve: Report) -> Iterator[str]:
-    """The peak memory of indexing by number of documents."""
-    peaks = {row["documents"]: row["build_peak_mib"] for row in curve.rows if "build_peak_mib" in row}
-    if len(peaks) > 1:
-        listed = ", ".join(f"{documents:,} documents {peak:.0f} MiB" for documents, peak in peaks.items())
-        yield f"peak memory of indexing: {listed}"
+    """Per number of documents: the peak memory of indexing, the time to open, and the bytes of a posting."""
+    for what, key, unit in MEMORY_NOTES:
+        found = {row["documents"]: row[key] for row in curve.rows if key in row}
+        if len(found) > 1:
+            listed = ", ".join(f"{documents:,} documents {value:,}{unit}" for documents, value in found.items())
+            yield f"{what}: {listed}"

@@ -17,15 +17,17 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, TypeVar
 
 import orjson
 
 from lexvl_anserini.errors import LexvlError
+
+QueryType = TypeVar("QueryType")
 
 STATUS = Path("/proc/self/status")
 CLEAR = Path("/proc/self/clear_refs")
@@ -69,6 +71,17 @@ class Stopwatch:
     def seconds(self) -> dict[str, float]:
         """Both times, as a child answers."""
         return {"wall_s": self.wall_s, "cpu_s": self.cpu_s}
+
+
+def one_by_one(search: Callable[[QueryType], Any], queries: Iterable[QueryType]) -> dict[str, list[float]]:
+    """Wall and CPU seconds (all threads of this process) of each query, one after the other."""
+    wall, cpu = [], []
+    for query in queries:
+        started, worked = time.perf_counter(), time.process_time()
+        search(query)
+        wall.append(time.perf_counter() - started)
+        cpu.append(time.process_time() - worked)
+    return {"wall_s": wall, "cpu_s": cpu}
 
 
 def check_system() -> None:

@@ -10,7 +10,9 @@ from typing import Any
 from lexvl_anserini.errors import LexvlError, UnknownName, UsageError
 
 from .collection import QUERY_COUNT, Collection, prepare, read_queries, working_folder
+from .dense import share_found
 from .index import describe
+from .opening import measure_opening
 from .processes import Worker, run_once
 from .suite import Options, Ratio, Report, latency, mib, ratio, spread
 from .systems import INDEXERS, SEARCHERS, SEISMIC_REMEDY, seismic_installed
@@ -18,6 +20,13 @@ from .systems import INDEXERS, SEARCHERS, SEISMIC_REMEDY, seismic_installed
 DOCUMENTS = 100_000
 REPEATS = 3
 HITS = (10, 1000)
+
+# Exact engines over the same vectors: they find the same documents, with the same scores, in the same order.
+EXACT = ("ours", "ours-lucene", "stock")
+OTHERS = ("ours-lucene", "stock", "faiss-flat", "faiss-hnsw", "seismic")
+
+# Batches with one thread, where the others have several.
+ALONE = "batch, 1 thread"
 
 # Of the rows, in a fixed order, so that the table does not depend on the measured tasks.
 COLUMNS = (
@@ -30,7 +39,7 @@ def measure(options: Options) -> Report:
     """Latency of single queries and throughput of a batch, by system and number of hits.
 
     Raises:
-        LexvlError: ours and stock rank differently: their costs are not comparable then.
+        LexvlError: two exact systems rank differently: their costs are not comparable then.
     """
     hits = options.hits or HITS
     with working_folder(options) as folder, ExitStack() as stack:
@@ -52,9 +61,8 @@ def measure(options: Options) -> Report:
             settings["expected_overlapping_postings"] = round(workers["lucene"].about["overlap"], 3)
         expect_agreement(rounds.answers, hits)
         notes = recall_notes(workers, hits)
-        return Report(
-            rows=tuple(rounds.rows(settings["queries"])), ratios=rounds.ratios(), settings=settings, notes=notes
-        )
+        figures = measure_opening(index, collection.queries) if "ours" in names else {}
+    return Report(figures, tuple(rounds.rows(settings["queries"])), rounds.ratios(), settings, notes)
 
 
 def chosen(systems: Sequence[str] | None) -> list[str]:
@@ -110,18 +118,23 @@ class Rounds:
             for task in ("latency", "sorted", "batch"):
                 for name, worker in self.workers.items():
                     if task in SEARCHERS[name].tasks:
-                        answer = worker.request(task=task, hits=k, threads=self.threads)
-                        if self.warm:
-                            self.answers.setdefault((name, task, k), []).append(answer)
+                        self.keep((name, task, k), worker.request(task=task, hits=k, threads=self.threads))
+                        if task == "batch" and self.threads > 1:
+                            self.keep((name, ALONE, k), worker.request(task=task, hits=k, threads=1))
         self.warm = True
+
+    def keep(self, key: tuple[str, str, int], answer: Any) -> None:
+        """Keeps an answer, unless the round is the first."""
+        if self.warm:
+            self.answers.setdefault(key, []).append(answer)
 
     def rows(self, queries: int) -> list[dict[str, Any]]:
         """One line per system, task and number of hits; single queries over all rounds, batches by median."""
         rows = []
-        for (name, task, k), answers in sorted(self.answers.items(), key=lambda row: (row[0][2], row[0][1] == "batch")):
+        for (name, task, k), answers in sorted(self.answers.items(), key=lambda row: (row[0][2], "batch" in row[0][1])):
             row: dict[str, Any] = {"system": name, "task": task, "hits": k}
             row["peak_mib"] = mib(self.workers[name].peak_bytes)
-            if task == "batch":
+            if task in ("batch", ALONE):
                 wall_s = spread([answer["wall_s"] for answer in answers]).median
                 cpu_s = spread([answer["cpu_s"] for answer in answers]).median
                 row["mean_ms"] = round(wall_s * 1000 / queries, 3)
@@ -147,14 +160,21 @@ class Rounds:
                 found.append(
                     ratio(f"stock / ours: the same with ids and scores read, k={k}", read, [a["wall_s"] for a in mine])
                 )
+            found.extend(self.thread_ratios(k))
             for what, field in (("wall", "wall_s"), ("CPU", "cpu_s")):
                 found.extend(self.single_ratios(k, what, field))
         return tuple(found)
 
+    def thread_ratios(self, k: int) -> Iterator[Ratio]:
+        """Our batch with one thread over the same with all threads, wall time."""
+        if one := self.answers.get(("ours", ALONE, k)):
+            pair = [[answer["wall_s"] for answer in side] for side in (one, self.answers["ours", "batch", k])]
+            yield ratio(f"ours: batch of queries, 1 thread / {self.threads} threads, wall, k={k}", *pair)
+
     def single_ratios(self, k: int, what: str, field: str) -> Iterator[Ratio]:
         """Single queries: other systems over ours, and ours over Lucene alone, its lower bound."""
         alone = self.single("ours", "latency", k, field)
-        for name in ("stock", "faiss-flat", "faiss-hnsw", "seismic") if alone else ():
+        for name in OTHERS if alone else ():
             if others := self.single(name, "latency", k, field):
                 yield ratio(f"{name} / ours: single query, {what}, k={k}", others, alone)
         for task, order in (("latency", "score"), ("sorted", "score and id")) if alone else ():
@@ -167,13 +187,11 @@ class Rounds:
 
 
 def expect_agreement(answers: Mapping[tuple[str, str, int], list[Any]], hits: Sequence[int]) -> None:
-    """Raises LexvlError if ours and stock find different documents, scores or orders."""
+    """Raises LexvlError if two exact systems find different documents, scores or orders."""
     for k in hits:
-        digests = {
-            name: answers[name, "batch", k][0]["digest"] for name in ("ours", "stock") if (name, "batch", k) in answers
-        }
+        digests = {name: answer["digest"] for name in EXACT for answer in answers.get((name, "batch", k), ())}
         if len(set(digests.values())) > 1:
-            raise LexvlError(f"ours and stock rank differently at k={k}; their times are not comparable")
+            raise LexvlError(f"{' and '.join(digests)} rank differently at k={k}; their times are not comparable")
 
 
 def recall_notes(workers: Mapping[str, Worker], hits: Sequence[int]) -> tuple[str, ...]:
@@ -182,11 +200,6 @@ def recall_notes(workers: Mapping[str, Worker], hits: Sequence[int]) -> tuple[st
     for name, reference in (("faiss-hnsw", "faiss-flat"), ("seismic", "ours")):
         for k in hits if name in workers and reference in workers else ():
             exact, found = (workers[system].request(task="found", hits=k) for system in (reference, name))
-            notes.append(f"{name} is approximate: it finds {share_found(exact, found):.4f} of the first {k}")
+            note = f"{name} is approximate: it finds {share_found(exact['hits'], found['hits']):.4f} of the first {k}"
+            notes.append(f"{note} (efSearch {found['candidates']})" if "candidates" in found else note)
     return tuple(notes)
-
-
-def share_found(exact: Sequence[Sequence[Any]], found: Sequence[Sequence[Any]]) -> float:
-    """Mean over queries of the share of the exact list that is found; an empty list counts as found."""
-    shares = [len(set(e) & set(f)) / len(e) if e else 1.0 for e, f in zip(exact, found, strict=True)]
-    return sum(shares) / len(shares)

@@ -1,4 +1,6 @@
-"""The systems that the suites compare, each run in a child: ours, stock Pyserini, Lucene alone, FAISS, Seismic.
+"""The systems that the suites compare, each run in a child: ours, stock Pyserini, Lucene alone, Seismic.
+
+FAISS is in `dense`.
 
 An indexing function returns its cost after the start of Java. A searching function returns a `Ready` worker; its
 requests are `latency` (single queries), `sorted` (single queries in the total order), `batch` (all queries at once) and
@@ -9,13 +11,12 @@ from __future__ import annotations
 
 import runpy
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
@@ -26,9 +27,7 @@ from lexvl_anserini.errors import LexvlError
 from lexvl_anserini.stock import prepare
 
 from .collection import read_queries
-from .processes import Ready, Stopwatch, resident_bytes
-
-QueryType = TypeVar("QueryType")
+from .processes import Ready, Stopwatch, one_by_one
 
 # (doc_id, score) by rank.
 Ranking = list[tuple[str, float]]
@@ -66,11 +65,13 @@ INDEXERS: Mapping[str, Indexer] = {
 }
 
 SEARCHERS: Mapping[str, Searcher] = {
-    "ours": Searcher(".systems:search_ours", ("latency", "batch")),
+    # Resident postings serve from the first query, so that no round mixes the two paths.
+    "ours": Searcher(".systems:search_ours", ("latency", "batch"), environ={"LEXVL_POSTINGS": "resident"}),
+    "ours-lucene": Searcher(".systems:search_ours", ("latency", "batch"), environ={"LEXVL_POSTINGS": "lucene"}),
     "stock": Searcher(".systems:search_stock", ("latency", "batch")),
     "lucene": Searcher(".systems:search_lucene", ("latency", "sorted")),
-    "faiss-flat": Searcher(".systems:search_faiss", ("latency",), "nothing", arguments={"kind": "flat"}),
-    "faiss-hnsw": Searcher(".systems:search_faiss", ("latency",), "nothing", arguments={"kind": "hnsw"}),
+    "faiss-flat": Searcher(".dense:search_faiss", ("latency",), "nothing", arguments={"kind": "flat"}),
+    "faiss-hnsw": Searcher(".dense:search_faiss", ("latency",), "nothing", arguments={"kind": "hnsw"}),
     "seismic": Searcher(".systems:search_seismic", ("latency",), "shards"),
 }
 
@@ -84,17 +85,6 @@ def digest(rankings: Iterable[Ranking]) -> str:
     for ranking in rankings:
         found.update(orjson.dumps([(doc_id, round(score)) for doc_id, score in ranking]))
     return found.hexdigest()
-
-
-def one_by_one(search: Callable[[QueryType], Any], queries: Iterable[QueryType]) -> dict[str, list[float]]:
-    """Wall and CPU seconds (all threads of this process) of each query, one after the other."""
-    wall, cpu = [], []
-    for query in queries:
-        started, worked = time.perf_counter(), time.process_time()
-        search(query)
-        wall.append(time.perf_counter() - started)
-        cpu.append(time.process_time() - worked)
-    return {"wall_s": wall, "cpu_s": cpu}
 
 
 # --- ours -----------------------------------------------------------------------------------------------------------
@@ -124,7 +114,7 @@ def search_ours(index: str, queries: str) -> Ready:
         if task == "latency":
             return one_by_one(lambda query: list(engine.search([query], hits)), encoded)
         if task == "found":
-            return [[d.doc_id for d in found] for found in engine.search(encoded, hits)]
+            return {"hits": [[d.doc_id for d in found] for found in engine.search(encoded, hits)]}
         with Stopwatch() as watch:
             lists = list(engine.search(encoded, hits, threads))
         return {**watch.seconds(), "digest": digest([(d.doc_id, d.score) for d in found] for found in lists)}
@@ -268,70 +258,6 @@ def expected_overlap(reader: Any, queries: Sequence[Any]) -> float:
     return touched / (len(queries) * int(reader.maxDoc()))
 
 
-# --- FAISS ----------------------------------------------------------------------------------------------------------
-# As many items, 512 dimensions, inner product, one query at a time on one thread. The vectors are synthetic: unit
-# vectors near a 64-dimensional subspace, as embeddings of texts and images are, so that a graph search has something to
-# find. A flat index takes the same time for any vectors.
-
-DIMENSIONS = 512
-INNER = 64
-NOISE = 0.05
-DENSE_BLOCK = 20_000
-
-# FAISS's own HNSW example values; a search reads as many candidates as hits, at least EF_SEARCH.
-HNSW_LINKS = 32
-EF_CONSTRUCTION = 40
-EF_SEARCH = 64
-
-
-def dense_vectors(count: int, seed: int, stream: int) -> Iterator[np.ndarray]:
-    """Unit vectors, float32 [up to DENSE_BLOCK, DIMENSIONS] at a time; `stream` separates documents from queries."""
-    basis = np.random.default_rng([seed, 0]).standard_normal((INNER, DIMENSIONS), dtype=np.float32)
-    random = np.random.default_rng([seed, 1 + stream])
-    for start in range(0, count, DENSE_BLOCK):
-        rows = min(DENSE_BLOCK, count - start)
-        block = random.standard_normal((rows, INNER), dtype=np.float32) @ basis / INNER**0.5
-        block += NOISE * random.standard_normal((rows, DIMENSIONS), dtype=np.float32)
-        yield block / np.linalg.norm(block, axis=1, keepdims=True)
-
-
-def search_faiss(kind: str, documents: int, query_count: int, seed: int) -> Ready:
-    """A worker around a FAISS index (flat or hnsw); building uses all cores, searching one."""
-    import faiss
-
-    if kind == "flat":
-        index: Any = faiss.IndexFlatIP(DIMENSIONS)
-    else:
-        index = faiss.IndexHNSWFlat(DIMENSIONS, HNSW_LINKS, faiss.METRIC_INNER_PRODUCT)
-        index.hnsw.efConstruction = EF_CONSTRUCTION
-    with Stopwatch() as watch:
-        for block in dense_vectors(documents, seed, 0):
-            index.add(block)
-    faiss.omp_set_num_threads(1)
-    queries = np.concatenate(list(dense_vectors(query_count, seed, 1)))
-
-    def answer(task: str, hits: int, threads: int = 1) -> Any:
-        if kind == "hnsw":
-            index.hnsw.efSearch = max(EF_SEARCH, hits)
-        if task == "found":
-            return index.search(queries, hits)[1].tolist()
-        return one_by_one(lambda query: index.search(query[None], hits), queries)
-
-    return Ready({"build_s": watch.wall_s, "bytes": faiss_bytes(index), "resident_bytes": resident_bytes()}, answer)
-
-
-def faiss_bytes(index: Any) -> int:
-    """Size of the index as FAISS writes it to a file; the bytes are dropped, so the peak stays that of a search."""
-    import faiss
-
-    pieces: list[int] = []
-    writer = faiss.PyCallbackIOWriter(lambda piece: pieces.append(len(piece)))  # type: ignore[attr-defined]
-    faiss.write_index(index, writer)
-    # The writer has its own buffer, which it flushes when it is deleted.
-    del writer
-    return sum(pieces)
-
-
 # --- Seismic --------------------------------------------------------------------------------------------------------
 # An approximate engine for the same vectors, if pyseismic-lsr is installed.
 
@@ -372,7 +298,7 @@ def search_seismic(shards: str, queries: str) -> Ready:
 
     def answer(task: str, hits: int, threads: int = 1) -> Any:
         if task == "found":
-            return [[doc_id for _, _, doc_id in search(query, hits)] for query in encoded]
+            return {"hits": [[doc_id for _, _, doc_id in search(query, hits)] for query in encoded]}
         return one_by_one(lambda query: search(query, hits), encoded)
 
     return Ready({"build_s": watch.wall_s}, answer)

@@ -1,0 +1,57 @@
+"""What an index costs before its first query: opening it, its first answer, and the bytes of its files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from lexvl_anserini.engines import jvm
+
+from .collection import read_queries
+from .index import index_bytes
+from .processes import Stopwatch, resident_bytes, run_once
+from .suite import mib, spread
+
+REPEATS = 3
+
+# Hits of the first query.
+HITS = 10
+
+
+def measure_opening(index: Path, queries: Path) -> dict[str, Any]:
+    """Median wall milliseconds of opening and of the first query, by processes that have started Java; and sizes.
+
+    The files were just written or read, so they are in the memory of the system.
+    """
+    from lexvl_anserini.engines.index_folder import read_report
+
+    found = [run_once(".opening:open_ours", index=str(index), queries=str(queries)).result for _ in range(REPEATS)]
+    postings = read_report(index).postings
+    beside = side_bytes(index)
+    return {
+        "open_ms": round(spread([one["open_s"] for one in found]).median * 1000, 1),
+        "first_query_ms": round(spread([one["first_s"] for one in found]).median * 1000, 1),
+        "opened_mib": mib(spread([one["resident_bytes"] for one in found]).median),
+        "lucene_bytes_per_posting": round((index_bytes(index) - beside) / postings, 2),
+        "resident_bytes_per_posting": round(beside / postings, 2),
+    }
+
+
+def open_ours(index: str, queries: str) -> dict[str, float]:
+    """What the child does: opens an index as `search` does, with the default of LEXVL_POSTINGS, and asks one query."""
+    from lexvl_anserini.engines.index_folder import index_manifest
+    from lexvl_anserini.engines.opening import open_index
+
+    jvm.start()
+    [query, *_] = read_queries(queries)
+    with Stopwatch() as opening:
+        engine = open_index(Path(index), index_manifest(Path(index)))
+    with Stopwatch() as first:
+        list(engine.search([query], HITS))
+    return {"open_s": opening.wall_s, "first_s": first.wall_s, "resident_bytes": resident_bytes()}
+
+
+def side_bytes(index: Path) -> int:
+    """Size of the resident postings beside Lucene's files; 0 for a small index, which has none."""
+    file = index / "resident.bin"
+    return file.stat().st_size if file.is_file() else 0
