@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import resource
 import sys
@@ -24,13 +25,16 @@ from lexvl_anserini.cli import (
     progress_bar,
     run,
 )
-from lexvl_anserini.engines.building import append_index, carry_out, check_index, delete_documents
-from lexvl_anserini.engines.index_folder import read_report
+from lexvl_anserini.engines.building import append_index, carry_out, check_index, delete_documents, repair_index
+from lexvl_anserini.engines.index_folder import RESIDENT, read_report
 from lexvl_anserini.engines.opening import engine_of
 from lexvl_anserini.engines.planning import folders_of, plan_index, planned_manifest
 from lexvl_anserini.errors import ArtefactError, UsageError
 from lexvl_anserini.manifest import Manifest
 from lexvl_anserini.records import Index
+
+# Not __name__, which is "__main__" when the module runs as the command.
+log = logging.getLogger("lexvl_anserini.index")
 
 # For --dry-run: the Lucene writer on a shared machine, 120 terms a document.
 POSTINGS_PER_S = 1_500_000
@@ -45,6 +49,9 @@ class ChangeOptions:
     replace: Annotated[bool, typer.Option("--replace", help="Append; documents of equal id are replaced.")] = False
     delete_ids: Annotated[str | None, typer.Option(help="File of ids, one a line, of documents to delete.")] = None
     check: Annotated[bool, typer.Option("--check", help="Compare the index with SHARDS and its checksums.")] = False
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Before --check: write resident.bin again if it is missing or damaged.")
+    ] = False
 
     def action(self) -> str:
         """The option that is given; empty without any.
@@ -61,6 +68,8 @@ class ChangeOptions:
         chosen = [name for name, value in given.items() if value]
         if len(chosen) > 1:
             raise UsageError(f"{' and '.join(chosen)} exclude each other; give one of them")
+        if self.repair and not self.check:
+            raise UsageError("--repair is for --check; give both")
         return chosen[0] if chosen else ""
 
 
@@ -144,6 +153,8 @@ def command(
         print_rows(deleted(Path(index), Path(change.delete_ids), dry_run, style), style)
         return
     build.refuse_with(action)
+    if change.repair and not dry_run and repair_index(index):
+        log.info("%s: %s written again", index, RESIDENT)
     print_rows(changed(shards or (), Path(index), action, build.threads, dry_run, style), style)
 
 
@@ -191,6 +202,7 @@ def report(index: Index, seconds: float | None, style: str) -> dict[str, Any]:
     rows["empty"] = found["empty"]
     rows |= engine_of(index.path, index.manifest.kind).figures(found)
     rows["bytes"] = found["bytes"]
+    rows |= {"resident_bytes": found.resident_bytes} if found.resident_bytes else {}
     if found["postings"]:
         rows["bytes_per_posting"] = round(found["bytes"] / found["postings"], 3)
     if lists := found.get("longest_lists"):

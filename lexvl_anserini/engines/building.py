@@ -137,6 +137,16 @@ def check_index(index: Path | str, shards: Folders, progress: Progress = silent)
     return changing_engine(folder, read_report(folder).get("engine")).check(folder, sources, progress)
 
 
+def repair_index(index: Path | str) -> bool:
+    """Writes again what an impact index has beside its documents and lacks, or what is damaged; True if it did.
+
+    Raises:
+        ArtefactError: no index, or its documents are damaged.
+        UsageError: an index of an engine that only builds.
+    """
+    return built_engine(Path(index), "repair").repair(Path(index))
+
+
 def built_engine(index: Path, purpose: str) -> type[ChangingEngine]:
     """The engine of an existing index, to change it.
 

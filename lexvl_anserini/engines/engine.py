@@ -74,6 +74,10 @@ class Engine(Protocol):
         """
         return
 
+    def served(self) -> Mapping[str, int]:
+        """The number of queries by the form of the index that answered them; empty for an engine of one form."""
+        return {}
+
     @abstractmethod
     def close(self) -> None:
         """Releases files and memory."""
@@ -218,6 +222,15 @@ class ChangingEngine(Protocol):
         Raises:
             ArtefactError: an id that is not in the index, or no document would be left.
         """
+
+    @staticmethod
+    def repair(index: Path) -> bool:
+        """Writes again what an index has beside its documents and lacks, or what is damaged; True if it did.
+
+        Raises:
+            ArtefactError: the documents themselves are damaged.
+        """
+        return False
 
     @staticmethod
     @abstractmethod

@@ -28,6 +28,9 @@ from lexvl_anserini.vocabulary import VOCABULARY
 
 REPORT = "index.json"
 
+# Of an index of impacts, beside Lucene's files: its postings as `engines/resident` reads them.
+RESIDENT = "resident.bin"
+
 
 class SourceEntry(Entry):
     """An encoded corpus that an index was built from."""
@@ -55,6 +58,7 @@ class IndexReport(Entry):
     max_impact: Key[int] = Key(0)
     dimensions: Key[int] = Key(0)
     bytes: Key[int] = Key(0)
+    resident_bytes: Key[int] = Key(0)
     changed: Key[bool] = Key(False)
     digest: Key[str] = Key("")
     commit: Key[str] = Key("")
@@ -132,8 +136,8 @@ def is_index(folder: Path) -> bool:
 
 
 def folder_bytes(index: Path) -> int:
-    """Size of the engine's files, without the manifest and its companions."""
-    ours = {MANIFEST, REPORT, VOCABULARY}
+    """Size of the engine's files, without the manifest and its companions and without resident postings."""
+    ours = {MANIFEST, REPORT, VOCABULARY, RESIDENT}
     return sum(f.stat().st_size for f in index.rglob("*") if f.is_file() and f.name not in ours)
 
 

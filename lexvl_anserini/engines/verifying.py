@@ -16,6 +16,7 @@ from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from threading import Event, Thread
+from types import MappingProxyType
 from typing import BinaryIO
 
 from lexvl_anserini.data.digests import FileDigests
@@ -42,17 +43,20 @@ class Verification:
 
     Args:
         index: for errors.
-        names: of Lucene's files in the index. Those of a large index are opened here, so that they stay those of this
-            moment if another process replaces the index.
+        names: of Lucene's files in the index, and of other files with such an end. Those of a large index are opened
+            here, so that they stay those of this moment if another process replaces the index.
+        remedies: what to do about a damaged file, by name, other than to build the index again.
 
     Raises:
         ArtefactError: a file cannot be opened, or one of a small index is damaged.
     """
 
-    def __init__(self, index: Path, names: Iterable[str]):
-        self._index, self._stopped = index, Event()
+    def __init__(self, index: Path, names: Iterable[str], remedies: Mapping[str, str] = MappingProxyType({})):
+        self._index, self._stopped, self._remedies = index, Event(), remedies
         self._problem = ""
-        paths = [index / name for name in sorted(names)]
+        # Files with a remedy come first: what reads one waits for it alone.
+        paths = [index / name for name in sorted(names, key=lambda name: (name not in remedies, name))]
+        self._compared = {name: Event() for name in remedies}
         try:
             self._small = sum(path.stat().st_size for path in paths) <= VERIFIED_BYTES
             opened = ((path, path.open("rb")) for path in paths)
@@ -76,6 +80,15 @@ class Verification:
             ArtefactError: one is damaged.
         """
         self._thread.join()
+        self.check()
+
+    def wait_for(self, name: str) -> None:
+        """Waits until a file of `remedies` is compared.
+
+        Raises:
+            ArtefactError: it is damaged, or another file that was compared before it.
+        """
+        self._compared[name].wait()
         self.check()
 
     def close(self) -> None:
@@ -105,29 +118,46 @@ class Verification:
             with nullcontext() if self._small else FileDigests() as memory:
                 for path, file in self._files:
                     with file:
-                        compare = partial(self._sound, file)
+                        compare = partial(compare_checksum, file, self._stopped)
                         found = memory.once(path, file, compare) if memory else compare()
                     if found is None and not self._stopped.is_set():
-                        self._problem = f"{path}: damaged, not the bytes that were written; build the index again"
+                        remedy = self._remedies.get(path.name, "build the index again")
+                        self._problem = f"{path}: damaged, not the bytes that were written; {remedy}"
                         return
+                    if path.name in self._compared:
+                        self._compared[path.name].set()
         except Exception as error:  # an answer counts only if the files were compared, whatever prevents it
             self._problem = f"{self._index}: its files cannot be compared with their checksums ({error})"
+        finally:
+            for event in self._compared.values():
+                event.set()
 
-    def _sound(self, file: BinaryIO) -> bytes | None:
-        """`SOUND`, or None if the file does not have the checksum at its end."""
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - FOOTER_BYTES))
-        footer = file.read()
-        if len(footer) != FOOTER_BYTES or not footer.startswith(FOOTER):
+
+def is_sound(path: Path) -> bool:
+    """Returns True if a file has the checksum of its bytes at its end.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as file:
+        return compare_checksum(file, Event()) is not None
+
+
+def compare_checksum(file: BinaryIO, stopped: Event) -> bytes | None:
+    """`SOUND`, or None if the file does not have the checksum at its end, or another thread stopped the comparison."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(0, size - FOOTER_BYTES))
+    footer = file.read()
+    if len(footer) != FOOTER_BYTES or not footer.startswith(FOOTER):
+        return None
+    file.seek(0)
+    checksum, left = 0, size - CHECKSUM_BYTES
+    while left and not stopped.is_set():
+        block = file.read(min(left, BLOCK_BYTES))
+        if not block:
             return None
-        file.seek(0)
-        checksum, left = 0, size - CHECKSUM_BYTES
-        while left and not self._stopped.is_set():
-            block = file.read(min(left, BLOCK_BYTES))
-            if not block:
-                return None
-            checksum, left = zlib.crc32(block, checksum), left - len(block)
-        return SOUND if checksum == int.from_bytes(footer[-CHECKSUM_BYTES:], "big") else None
+        checksum, left = zlib.crc32(block, checksum), left - len(block)
+    return SOUND if checksum == int.from_bytes(footer[-CHECKSUM_BYTES:], "big") else None
 
 
 def compare_digests(index: Path, digests: Mapping[str, str]) -> None:

@@ -39,12 +39,13 @@ VERSIONED = ("lexvl-anserini", "pyserini", "faiss-cpu", "torch", "transformers")
 
 @dataclass
 class SearchCost:
-    """What a search costs, counted while its streams run."""
+    """What a search costs, counted while its streams run; `served` by the form of the index, at their end."""
 
     queries: int = 0
     terms: int = 0
     encode_s: float = 0.0
     all_s: float = 0.0
+    served: Mapping[str, int] = field(default_factory=dict)
 
     def encoded(self, queries: Iterator[Any]) -> Iterator[Any]:
         """Passes queries on; counts them, their terms, and the seconds that encoding takes."""
@@ -77,6 +78,7 @@ class SearchCost:
             figures["ms_per_query"] = round((self.all_s - self.encode_s) * 1000 / self.queries, 3)
         if manifest.kind == "impact" and self.queries:
             figures["mean_query_terms"] = round(self.terms / self.queries, 2)
+            figures |= {f"queries_from_{form}": count for form, count in self.served.items()}
             figures["mean_document_terms"] = round(manifest.counts.postings / manifest.counts.documents, 2)
         return figures
 
@@ -166,6 +168,7 @@ def ranked_lists(
             lists = search_refined(impacts, with_texts, refinement, fetch, threads, vector_of, remove_query)
         for documents in tally.found(lists):
             yield without_query(documents, hits) if remove_query else documents
+        tally.served = engine.served()
 
 
 def located(index: Index | Path | str, manifest: Path | str | None = None) -> tuple[Path, Manifest]:

@@ -11,12 +11,15 @@ import numpy as np
 
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.engine import ImpactEngine
-from lexvl_anserini.engines.index_folder import read_report, report_digest
-from lexvl_anserini.engines.jvm import java_errors
+from lexvl_anserini.engines.index_folder import RESIDENT, read_report, report_digest
+from lexvl_anserini.engines.jvm import environment, java_errors
 from lexvl_anserini.engines.lucene.census import census
 from lexvl_anserini.engines.lucene.fields import CONTENTS, count_index
 from lexvl_anserini.engines.lucene.record import NOT_EXACT, read_impact_manifest, sources_of
 from lexvl_anserini.engines.lucene.versions import commit_id
+from lexvl_anserini.engines.resident.choosing import ALWAYS, NEVER, VARIABLE, has_resident
+from lexvl_anserini.engines.resident.layout import REMEDY
+from lexvl_anserini.engines.verifying import is_sound
 from lexvl_anserini.errors import ArtefactError, LexvlError, UsageError
 from lexvl_anserini.manifest import Manifest, same_request
 from lexvl_anserini.progress import Progress, silent
@@ -65,6 +68,7 @@ def check_index(index: Path, shards: Sequence[Path], opened: Open, progress: Pro
         _check_source(index, manifest, folder, source, problems)
     noted = [entry["shards"] for entry in sources_of(index, manifest)]
     if not problems:
+        _check_resident(index)
         # In the order in which the index received them, whatever the order of the arguments.
         sources.sort(key=lambda source: noted.index(source_digest(source[1])))
         if read_report(index).get("changed") and len(sources) < len(noted):
@@ -108,6 +112,17 @@ def _check_counts(index: Path, manifest: Manifest, problems: list[str]) -> None:
         for where, counts in (("index.json", report), ("manifest.json", manifest.counts)):
             if counts.get(name, count) != count:
                 problems.append(f"{count} {name} in the index, {where} says {counts[name]}")
+
+
+def _check_resident(index: Path) -> None:
+    """Checks the file of resident postings, if there is one.
+
+    Raises:
+        ArtefactError: it is damaged, or older than the index.
+    """
+    path = index / RESIDENT
+    if path.exists() and not (has_resident(index) and is_sound(path)):
+        raise ArtefactError(f"{path}: damaged, or not of the index as it is now; {REMEDY}")
 
 
 def _check_source(index: Path, manifest: Manifest, folder: Path, source: Manifest, problems: list[str]) -> None:
@@ -160,12 +175,15 @@ def _check_documents(
     whole = {entry["shards"] for entry in sources_of(index, manifest)} <= {source_digest(of) for _, of in sources}
     if whole and seen != manifest.counts.documents:
         problems.append(f"{manifest.counts['documents']} documents in the index, {seen} of them in the shards")
-    engine = opened(index, manifest)
-    try:
-        problems += _differing_postings(engine, sample)
-        problems += _differing_scores(engine, sample)
-    finally:
-        engine.close()
+    # The scores of every form of the postings.
+    for form in (ALWAYS, NEVER) if has_resident(index) else (NEVER,):
+        with environment(**{VARIABLE: form}):
+            engine = opened(index, manifest)
+        try:
+            problems += _differing_postings(engine, sample)
+            problems += _differing_scores(engine, sample)
+        finally:
+            engine.close()
     return {"ids": seen, "sampled_documents": len(sample), "sampled_queries": min(QUERIES, len(sample))}
 
 

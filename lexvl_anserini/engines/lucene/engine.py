@@ -19,11 +19,11 @@ from lexvl_anserini.engines.lucene import postings
 from lexvl_anserini.engines.lucene.census import refuse_duplicates
 from lexvl_anserini.engines.lucene.checking import check_index
 from lexvl_anserini.engines.lucene.compile import Compiler, refuse_rounding
-from lexvl_anserini.engines.lucene.fields import ID, as_reader, close, count_index, field_similarity
+from lexvl_anserini.engines.lucene.fields import ID, as_reader, count_index, field_similarity
 from lexvl_anserini.engines.lucene.readers import open_verified
-from lexvl_anserini.engines.lucene.record import source_manifest, sources_of, write_record
-from lexvl_anserini.engines.lucene.searching import BatchSearcher
-from lexvl_anserini.engines.lucene.updating import append, delete, merge
+from lexvl_anserini.engines.lucene.record import finish_index, source_manifest, sources_of
+from lexvl_anserini.engines.lucene.searching import BatchSearcher, LucenePostings
+from lexvl_anserini.engines.lucene.updating import append, delete, merge, repair
 from lexvl_anserini.engines.lucene.writing import IndexOptions, write_lucene
 from lexvl_anserini.errors import ArtefactError, UnknownName, UsageError
 from lexvl_anserini.manifest import Manifest
@@ -46,7 +46,8 @@ class LuceneEngine(ImpactEngine, ChangingEngine):
 
     def __init__(self, index: Path, manifest: Manifest):
         jvm.start()
-        self.reader, self.manifest, self.verification = open_verified(index, manifest)
+        self.opened = open_verified(index, manifest)
+        self.reader, self.manifest, self.verification, self.resident = self.opened
         with java_calls():
             self._prepare(index)
 
@@ -56,7 +57,9 @@ class LuceneEngine(ImpactEngine, ChangingEngine):
         self.searcher.setSimilarity(field_similarity())
         report = read_report(index)
         self.fields = report.fields
-        self.batches = BatchSearcher(self.reader, self.documents, self.manifest.counts.max_impact)
+        ready = self.resident.ready if self.resident else lambda: None
+        lucene = LucenePostings(self.reader)
+        self.batches = BatchSearcher(lucene, self.documents, self.manifest.counts.max_impact, ready)
         sort_field = java_class("org.apache.lucene.search.SortField")
         by_id = sort_field(ID, java_class("org.apache.lucene.search.SortField$Type").STRING_VAL)
         self.order = java_class("org.apache.lucene.search.Sort")(sort_field.FIELD_SCORE, by_id)
@@ -92,7 +95,7 @@ class LuceneEngine(ImpactEngine, ChangingEngine):
             refuse_duplicates(part)
             held = count_index(part)
             expect_counts(f"{index} after writing", held, found)
-            write_record(part, manifest, found, options, sources_of(shards, manifest))
+            finish_index(part, manifest, found, options, sources_of(shards, manifest))
         return Index(index, manifest, found["documents"])
 
     @staticmethod
@@ -119,6 +122,8 @@ class LuceneEngine(ImpactEngine, ChangingEngine):
     merge = staticmethod(merge)
     append = staticmethod(append)
     delete = staticmethod(delete)
+
+    repair = staticmethod(repair)
 
     @staticmethod
     def check(index: Path, shards: Sequence[Path], progress: Progress = silent) -> dict[str, Any]:
@@ -148,6 +153,10 @@ class LuceneEngine(ImpactEngine, ChangingEngine):
                 return
             yield documents
 
+    def served(self) -> Mapping[str, int]:
+        """The number of queries that each form of the postings has answered; trees are Lucene's."""
+        return self.batches.served
+
     def bound(self, vector: Mapping[str, float]) -> float:
         """The highest score that any document could reach: sum over terms of weight x greatest impact."""
         return self.batches.bound(vector)
@@ -168,6 +177,7 @@ class LuceneEngine(ImpactEngine, ChangingEngine):
         check_tree(clause)
         with self.verification.reading():
             refuse_rounding(query_id, clause, self.bound)
+            self.batches.served[self.batches.lucene.name] += 1
             return self.top(self.compiler.query(clause), hits, query_id)
 
     def impacts(self, doc_id: str, terms: Iterable[str]) -> dict[str, int]:
@@ -189,9 +199,8 @@ class LuceneEngine(ImpactEngine, ChangingEngine):
         self.verification.wait()
 
     def close(self) -> None:
-        """Closes Lucene's files."""
-        self.verification.close()
-        close(self.reader)
+        """Closes the files."""
+        self.opened.close()
 
     def top(self, query: Any, hits: int, query_id: str = "query") -> list[ScoredDoc]:
         """The best hits of any `org.apache.lucene.search.Query`: score descending, then doc_id ascending.

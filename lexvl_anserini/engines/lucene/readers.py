@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from time import sleep
-from typing import Any
+from typing import Any, NamedTuple
 
 from lexvl_anserini.engines.index_folder import read_report, report_digest
 from lexvl_anserini.engines.jvm import Exclusive, java_errors
 from lexvl_anserini.engines.lucene.fields import close, commit_files, open_reader
 from lexvl_anserini.engines.lucene.versions import commit_id
+from lexvl_anserini.engines.resident.choosing import Resident, usable
+from lexvl_anserini.engines.resident.layout import REMEDY, RESIDENT
 from lexvl_anserini.engines.verifying import Verification
 from lexvl_anserini.errors import ArtefactError
 from lexvl_anserini.files import read_json
@@ -22,8 +24,24 @@ OPENINGS = 20
 PAUSE_S = 0.02
 
 
-def open_verified(index: Path, manifest: Manifest) -> tuple[Any, Manifest, Verification]:
-    """A reader, the manifest of its index, which may have changed since `manifest` was read, and their verification.
+class OpenLucene(NamedTuple):
+    """An open index; `resident` is None where its resident postings do not serve."""
+
+    reader: Any
+    manifest: Manifest
+    verification: Verification
+    resident: Resident | None
+
+    def close(self) -> None:
+        """Closes the files."""
+        if self.resident is not None:
+            self.resident.close()
+        self.verification.close()
+        close(self.reader)
+
+
+def open_verified(index: Path, manifest: Manifest) -> OpenLucene:
+    """Opens an index, whose manifest may have changed since `manifest` was read.
 
     Raises:
         ArtefactError: no Lucene index, a damaged one, or not of these documents.
@@ -36,7 +54,10 @@ def open_verified(index: Path, manifest: Manifest) -> tuple[Any, Manifest, Verif
             with _closed_on_errors(reader):
                 now = manifest_there(index)
                 as_written(index, now)
-                verification = Verification(index, commit_files(reader))
+                served = usable(index)
+                names = [*commit_files(reader), *([RESIDENT] if served else [])]
+                verification = Verification(index, names, {RESIDENT: REMEDY} if served else {})
+                resident = Resident(index, verification) if served else None
         except (ArtefactError, FileNotFoundError):
             if last or _folder_of(index) == folder:
                 raise
@@ -44,18 +65,17 @@ def open_verified(index: Path, manifest: Manifest) -> tuple[Any, Manifest, Verif
             # Reader and manifest belong to one index only if no process replaced it in between.
             if last or _folder_of(index) == folder:
                 break
-            verification.close()
-            close(reader)
+            OpenLucene(reader, manifest, verification, resident).close()
         sleep(PAUSE_S)
     if now is not None and _digests(manifest) <= _digests(now):
         manifest = now
+    opened = OpenLucene(reader, manifest, verification, resident)
     found = int(Exclusive(reader).maxDoc())
     documents, empty = manifest.counts.documents, manifest.counts.get("empty", 0)
     # Stock Anserini skips documents without terms; they cannot be hits.
     if found == documents or now is None and found == documents - empty:
-        return reader, manifest, verification
-    verification.close()
-    close(reader)
+        return opened
+    opened.close()
     raise ArtefactError(
         f"{index}: {found} documents, the manifest says {documents} of which {empty} empty; index again"
     )

@@ -6,11 +6,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lexvl_anserini.engines.index_folder import folder_bytes, is_index, read_report, report_digest, write_report
+from lexvl_anserini.engines.index_folder import (
+    RESIDENT,
+    folder_bytes,
+    is_index,
+    read_report,
+    report_digest,
+    write_report,
+)
 from lexvl_anserini.engines.jvm import lucene_version
 from lexvl_anserini.engines.lucene.census import longest_lists
 from lexvl_anserini.engines.lucene.versions import commit_id, dotted
 from lexvl_anserini.engines.lucene.writing import IndexOptions
+from lexvl_anserini.engines.resident import layout
 from lexvl_anserini.errors import ArtefactError, UsageError
 from lexvl_anserini.manifest import Manifest, read_manifest
 from lexvl_anserini.records import SCORE_LIMIT
@@ -36,7 +44,7 @@ def read_impact_manifest(folder: Path) -> Manifest:
     manifest = read_manifest(folder)
     if manifest.kind != "impact":
         raise UsageError(f"{folder}: {manifest.kind}; only impact indexes are merged and changed; build it again")
-    if is_index(folder) and set(read_report(folder).options) != set(IndexOptions().to_json()):
+    if is_index(folder) and not set(IndexOptions().to_json()) <= set(read_report(folder).options):
         raise ArtefactError(f"{folder}: an index of an older version, or with a damaged index.json; build it again")
     return manifest
 
@@ -60,7 +68,7 @@ def sources_of(folder: Path, manifest: Manifest) -> list[Mapping[str, Any]]:
     return [{"corpus": manifest.corpus.name, "documents": manifest.counts.documents, "shards": source_digest(manifest)}]
 
 
-def write_record(
+def finish_index(
     part: Path,
     manifest: Manifest,
     found: Mapping[str, Any],
@@ -69,7 +77,17 @@ def write_record(
     changed: bool = False,
     changes: Sequence[str] = (),
 ) -> None:
-    """Writes index.json; `changed` is True if documents of the sources were deleted or replaced, by `changes`."""
+    """Writes what an index has beside Lucene's files: its resident postings, if it has enough of them, and index.json.
+
+    `changed` is True if documents of the sources were deleted or replaced, by `changes`.
+    """
+    # In a changed index the name is a link to the file of the older one.
+    (part / RESIDENT).unlink(missing_ok=True)
+    if options.resident and found["postings"] >= layout.LEAST_POSTINGS:
+        from lexvl_anserini.engines.resident.packing import write_resident
+
+        write_resident(part, found["max_impact"])
+        found = {**found, "resident_bytes": (part / RESIDENT).stat().st_size}
     version = dotted(lucene_version())
     about = {
         "engine": "lucene",

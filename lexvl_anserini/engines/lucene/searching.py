@@ -1,17 +1,18 @@
-"""Searches batches of queries in Java: one call and a few arrays for hundreds of queries."""
+"""Searches batches of queries: one call and a few arrays for hundreds of queries."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice, repeat
 from math import ceil, log2
 from struct import Struct
 from threading import Lock
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
+from lexvl_anserini.engines.hit_lists import hit_list
 from lexvl_anserini.engines.jvm import attend, java_errors, our_class
 from lexvl_anserini.engines.lucene.fields import CONTENTS
 from lexvl_anserini.errors import ArtefactError, UsageError
@@ -32,32 +33,52 @@ KNOWN_TERMS = 1 << 20
 # Before each list: the number of hits, and of the bytes of their ids.
 HEADER = Struct("<ii")
 
-# NamedTuple's own constructor without its Python frame.
-_scored = partial(tuple.__new__, ScoredDoc)
+
+class PostingsReader(Protocol):
+    """Postings that answer batches, in one form or another; all forms give the same lists.
+
+    name  of the form
+    """
+
+    name: str
+
+    def lists(self, queries: Sequence[ImpactQuery], hits: int, threads: int) -> list[list[ScoredDoc]]:
+        """One ranked list per query, whose scores are below 2^24; `hits` is at most the number of documents."""
+        ...
+
+    def max_impacts(self, terms: Sequence[str]) -> list[int]:
+        """The greatest impact of each of these terms; 0 for one without postings."""
+        ...
 
 
 class BatchSearcher:
-    """Computes dot products with the documents of an open index; calls from several threads run one after the other.
+    """Computes dot products with the documents of an open index, whichever form of its postings serves.
 
     Args:
-        reader: of Lucene.
+        lucene: Lucene's postings.
         documents: how many the index has.
         max_impact: the greatest impact of all, if known.
+        ready: called before each batch; returns another form of the postings that serves it, or None.
+
+    served  the number of queries that each form has answered
     """
 
-    def __init__(self, reader: Any, documents: int, max_impact: int | None):
-        self.static = our_class("ImpactSearcher")  # static methods, which threads may call at once
-        self.java = self.static(reader, CONTENTS)
-        self.documents, self.max_impact = documents, max_impact
-        self.numbers: dict[str, int] = {}
-        self.lock = Lock()
+    def __init__(
+        self,
+        lucene: PostingsReader,
+        documents: int,
+        max_impact: int | None,
+        ready: Callable[[], PostingsReader | None] = lambda: None,
+    ):
+        self.lucene, self.documents, self.max_impact, self.ready = lucene, documents, max_impact, ready
+        self.served: Counter[str] = Counter()
 
     def search(self, queries: Iterable[ImpactQuery], hits: int, threads: int = 1) -> Iterator[list[ScoredDoc]]:
         """One list per query, in their order; memory does not grow with their number.
 
         Args:
             hits: at most, per query.
-            threads: of Java, over the queries of a batch.
+            threads: over the queries of a batch.
 
         Raises:
             UsageError: a weight is no integer >= 1, or `hits` is below 1.
@@ -73,10 +94,7 @@ class BatchSearcher:
             if not batch:
                 return
             for part in _limited(batch):
-                attend()
-                with self.lock:
-                    lists = self._batch(part, min(hits, self.documents), threads)
-                yield from lists
+                yield from self._lists(part, min(hits, self.documents), threads)
 
     def bound(self, vector: Mapping[str, float]) -> float:
         """The highest score that any document could reach: sum over terms of weight x greatest impact.
@@ -87,22 +105,66 @@ class BatchSearcher:
             quick = self.max_impact * sum(vector.values())
             if quick < SCORE_LIMIT:
                 return quick
+        return sum(w * m for w, m in zip(vector.values(), self.lucene.max_impacts(list(vector)), strict=True))
+
+    def _lists(self, batch: list[ImpactQuery], hits: int, threads: int) -> list[list[ScoredDoc]]:
+        checked = [query._replace(vector=_checked(query)) for query in batch]
+        for query in checked:
+            self._refuse_rounding(query)
+        serving = self.ready() or self.lucene
+        lists = serving.lists(checked, hits, threads)
+        self.served[serving.name] += len(batch)
+        return lists
+
+    def _refuse_rounding(self, query: ImpactQuery) -> None:
+        bound = self.bound(query.vector)
+        if bound >= SCORE_LIMIT:
+            bits = ceil(log2((bound + 1) / SCORE_LIMIT))
+            raise ArtefactError(
+                f"topic {query.query_id!r}: its score could reach {bound:,}, above {SCORE_LIMIT - 1:,} up to which "
+                f"Lucene's scores are exact; quantise queries (or documents) with {bits} bit{'s' * (bits > 1)} less"
+            )
+
+
+class LucenePostings:
+    """The postings in Lucene's own files, read by Java; calls from several threads run one after the other.
+
+    Args:
+        reader: of Lucene.
+    """
+
+    name = "lucene"
+
+    def __init__(self, reader: Any):
+        self.static = our_class("ImpactSearcher")  # static methods, which threads may call at once
+        self.java = self.static(reader, CONTENTS)
+        self.numbers: dict[str, int] = {}
+        self.lock = Lock()
+
+    def lists(self, queries: Sequence[ImpactQuery], hits: int, threads: int) -> list[list[ScoredDoc]]:
+        """One ranked list per query; `threads` of Java."""
+        vectors = [query.vector for query in queries]
         attend()
         with self.lock:
-            return self._bound(vector)
+            self._know(chain.from_iterable(vectors))
+            ends = np.cumsum([len(vector) for vector in vectors], dtype="<i4")
+            numbers = np.fromiter(map(self.numbers.__getitem__, chain.from_iterable(vectors)), "<i4", ends[-1])
+            weights = np.fromiter(chain.from_iterable(vector.values() for vector in vectors), "<f4", ends[-1])
+            with java_errors("the index cannot be searched"):
+                arrays = (ends.tobytes(), numbers.tobytes(), weights.tobytes())
+                raw = self.static.search(self.java, *arrays, hits, threads).tostring()
+        return list(_hit_lists(raw, [query.query_id for query in queries]))
 
-    def _batch(self, batch: list[ImpactQuery], hits: int, threads: int) -> list[list[ScoredDoc]]:
-        vectors = [_checked(query) for query in batch]
-        self._know(chain.from_iterable(vectors))
-        for query, vector in zip(batch, vectors, strict=True):
-            self._refuse_rounding(query.query_id, vector)
-        ends = np.cumsum([len(vector) for vector in vectors], dtype="<i4")
-        numbers = np.fromiter(map(self.numbers.__getitem__, chain.from_iterable(vectors)), "<i4", ends[-1])
-        weights = np.fromiter(chain.from_iterable(vector.values() for vector in vectors), "<f4", ends[-1])
-        with java_errors("the index cannot be searched"):
-            arrays = (ends.tobytes(), numbers.tobytes(), weights.tobytes())
-            raw = self.static.search(self.java, *arrays, hits, threads).tostring()
-        return list(_lists(raw, [query.query_id for query in batch]))
+    def max_impacts(self, terms: Sequence[str]) -> list[int]:
+        """The greatest impact of each of these terms, from all its postings."""
+        attend()
+        with self.lock:
+            self._know(terms)
+            numbers = np.array([self.numbers[term] for term in terms], dtype="<i4")
+            with java_errors("the index cannot be searched"):
+                raw = self.static.maxImpacts(self.java, numbers.tobytes()).tostring()
+        found: list[int] = np.frombuffer(raw, "<i4").tolist()
+        return found
 
     def _know(self, terms: Iterable[str]) -> None:
         """Numbers the terms; looks new ones up in the index."""
@@ -118,29 +180,6 @@ class BatchSearcher:
             names = [term.encode("utf-8", "surrogatepass") for term in new]
             self.static.know(self.java, b"".join((b"\x01" if b"\0" in name else name) + b"\0" for name in names))
         self.numbers.update(zip(new, range(len(self.numbers), len(self.numbers) + len(new)), strict=True))
-
-    def _refuse_rounding(self, query_id: str, vector: Mapping[str, int]) -> None:
-        if self.max_impact is not None and self.max_impact * sum(vector.values()) < SCORE_LIMIT:
-            return
-        bound = self._bound(vector)
-        if bound >= SCORE_LIMIT:
-            bits = ceil(log2((bound + 1) / SCORE_LIMIT))
-            raise ArtefactError(
-                f"topic {query_id!r}: its score could reach {bound:,}, above {SCORE_LIMIT - 1:,} up to which Lucene's "
-                f"scores are exact; quantise queries (or documents) with {bits} bit{'s' * (bits > 1)} less"
-            )
-
-    def _bound(self, vector: Mapping[str, float]) -> float:
-        return sum(w * m for w, m in zip(vector.values(), self._max_impacts(list(vector)), strict=True))
-
-    def _max_impacts(self, terms: Sequence[str]) -> list[int]:
-        self._know(terms)
-        numbers = np.array([self.numbers[term] for term in terms], dtype="<i4")
-        with java_errors("the index cannot be searched"):
-            found: list[int] = np.frombuffer(
-                self.static.maxImpacts(self.java, numbers.tobytes()).tostring(), "<i4"
-            ).tolist()
-        return found
 
 
 def _limited(batch: list[ImpactQuery]) -> Iterator[list[ImpactQuery]]:
@@ -172,15 +211,11 @@ def _checked(query: ImpactQuery) -> Mapping[str, int]:
         raise UsageError(f"topic {query.query_id!r}: {error}") from error
 
 
-def _lists(raw: bytes, query_ids: Iterable[str]) -> Iterator[list[ScoredDoc]]:
+def _hit_lists(raw: bytes, query_ids: Iterable[str]) -> Iterator[list[ScoredDoc]]:
     """Ranked lists from Java's bytes: per query int32 hits, int32 bytes, float32 scores, ids one a line."""
     at = 0
     for query_id in query_ids:
         hits, length = HEADER.unpack_from(raw, at)
-        at += HEADER.size
-        scores = np.frombuffer(raw, "<f4", hits, at).tolist()
-        at += 4 * hits
-        ids = raw[at : at + length].decode().split("\n")
-        at += length
-        # The last line ends with a line feed too, so the split has one more, empty id.
-        yield list(map(_scored, zip(repeat(query_id), ids, range(1, hits + 1), scores, strict=False)))
+        ids = at + HEADER.size + 4 * hits
+        yield hit_list(query_id, raw[ids : ids + length], np.frombuffer(raw, "<f4", hits, at + HEADER.size))
+        at = ids + length

@@ -17,19 +17,21 @@ from shutil import rmtree
 from typing import Any
 
 from lexvl_anserini.engines import jvm
-from lexvl_anserini.engines.index_folder import changed_index, is_index, new_index, read_report
+from lexvl_anserini.engines.index_folder import RESIDENT, changed_index, is_index, new_index, read_report
 from lexvl_anserini.engines.jvm import Exclusive, java_errors, our_class
 from lexvl_anserini.engines.lucene.census import census, refuse_duplicates
 from lexvl_anserini.engines.lucene.fields import CONTENTS, close, count_index, field_similarity, open_reader
 from lexvl_anserini.engines.lucene.record import (
     CHANGES,
+    finish_index,
     read_impact_manifest,
     source_manifest,
     sources_of,
-    write_record,
 )
-from lexvl_anserini.engines.lucene.versions import creator, newer_refused
+from lexvl_anserini.engines.lucene.versions import commit_id, creator, newer_refused
 from lexvl_anserini.engines.lucene.writing import IndexOptions, write_lucene
+from lexvl_anserini.engines.resident import layout
+from lexvl_anserini.engines.verifying import is_sound
 from lexvl_anserini.errors import ArtefactError
 from lexvl_anserini.files import sole_writer, write_json
 from lexvl_anserini.manifest import MANIFEST, Counts, EncodedCorpus, Manifest
@@ -74,7 +76,7 @@ def merge(
         expect_counts(f"{index} after merging", held, manifest.counts)
         found = {**held, "max_impact": manifest.counts.get("max_impact", 0), "fields": fields}
         entries = [entry for source, of in zip(sources, manifests, strict=True) for entry in sources_of(source, of)]
-        write_record(part, manifest, found, options, entries)
+        finish_index(part, manifest, found, options, entries)
     return Index(index, manifest, held["documents"])
 
 
@@ -137,7 +139,7 @@ def _append(index: Path, new: Sequence[Path], replacing: str | None, threads: in
             # In the order of appending: of two documents with one id, the last one is in the index.
             kept = [entry for entry in noted if entry["shards"] not in again]
             changes = [*report.get(CHANGES, ()), *([replacing] if replacing and changed else ())]
-            write_record(part, after, found, options, [*kept, *entries], changed, changes)
+            finish_index(part, after, found, options, [*kept, *entries], changed, changes)
             write_json(part / MANIFEST, after.to_json())
     return Index(index, after, held["documents"])
 
@@ -177,9 +179,49 @@ def _delete(index: Path, doc_ids: Sequence[str], request: str) -> Index:
         after = _recounted(before, held, part, gone)
         found = {**held, "max_impact": after.counts.max_impact, "fields": report.fields}
         changes = list(dict.fromkeys([*report.get(CHANGES, ()), request]))
-        write_record(part, after, found, IndexOptions(**report.options), sources_of(part, before), True, changes)
+        finish_index(part, after, found, IndexOptions(**report.options), sources_of(part, before), True, changes)
         write_json(part / MANIFEST, after.to_json())
     return Index(index, after, held["documents"])
+
+
+def repair(index: Path) -> bool:
+    """Writes the resident postings of an index again if they are missing, older than the index, or damaged.
+
+    Returns:
+        True if it did.
+
+    Raises:
+        ArtefactError: Lucene's files are damaged.
+    """
+    jvm.start()
+    if _needs_no_repair(index):
+        return False
+    with sole_writer(index, folder=True):
+        # Another process may have repaired it since the first look.
+        if _needs_no_repair(index):
+            return False
+        with java_errors(f"{index}: damaged"), census(index) as whole:
+            whole.checkIntegrity()
+        with changed_index(index) as part, java_errors(f"{index}: cannot be written"):
+            manifest, report = read_impact_manifest(part), read_report(part)
+            with census(part) as whole:
+                most = int(whole.maxImpact(CONTENTS))
+            found = {**count_index(part), "max_impact": most, "fields": report.fields}
+            options, sources = IndexOptions(**report.options), sources_of(part, manifest)
+            finish_index(part, manifest, found, options, sources, report.changed, report.get(CHANGES, ()))
+    return True
+
+
+def _needs_no_repair(index: Path) -> bool:
+    """Returns True for an index whose resident postings are sound, or that is to have none."""
+    report = read_report(index)
+    if not IndexOptions(**report.options).resident or report.postings < layout.LEAST_POSTINGS:
+        return not (index / RESIDENT).exists()
+    try:
+        contents = layout.read_contents(index)
+        return contents is not None and contents.commit == commit_id(index) and is_sound(index / RESIDENT)
+    except (ArtefactError, OSError):
+        return False
 
 
 @contextmanager
@@ -214,7 +256,8 @@ def _as_index(
     """
     if is_index(source):
         report = read_report(source)
-        if report.options != options.to_json():
+        # Resident postings are written for the whole, whatever its parts have.
+        if replace(IndexOptions(**report.options), resident=options.resident) != options:
             raise ArtefactError(
                 f"{source}: built with {report['options']}, expected {options.to_json()}; build it again"
             )

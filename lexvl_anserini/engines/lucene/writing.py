@@ -30,16 +30,18 @@ class IndexOptions:
     store_text    the texts as they are, to show them
     term_vectors  each document's vector, to read it back (feedback)
     metadata      one field for each key of the documents' metadata
+    resident      the postings once more, in the form that is searched fastest (`engines/resident`), if there are many
     """
 
     text: bool = False
     store_text: bool = False
     term_vectors: bool = False
     metadata: bool = True
+    resident: bool = True
 
     def to_json(self) -> dict[str, bool]:
-        """For index.json."""
-        return asdict(self)
+        """For index.json; without `resident` where it has its default, as older versions wrote it."""
+        return {name: value for name, value in asdict(self).items() if name != "resident" or not value}
 
 
 def write_lucene(

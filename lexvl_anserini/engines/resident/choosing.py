@@ -1,0 +1,129 @@
+"""Whether the resident postings of an open index serve: the user's choice, the memory, and whether they are ready.
+
+`LEXVL_POSTINGS` chooses: `auto` (default) uses them if they take at most half of the memory, and serves the first
+queries from Lucene's postings while the kernels load; `resident` waits for them; `lucene` does not use them.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING
+
+from lexvl_anserini.engines.jvm import quarter_of_memory
+from lexvl_anserini.engines.lucene.versions import commit_id
+from lexvl_anserini.engines.resident.layout import REMEDY, RESIDENT, open_sections, read_contents
+from lexvl_anserini.engines.verifying import Verification
+from lexvl_anserini.errors import ArtefactError, UsageError
+
+if TYPE_CHECKING:
+    from lexvl_anserini.engines.resident.searching import ResidentPostings
+
+log = logging.getLogger(__name__)
+
+VARIABLE = "LEXVL_POSTINGS"
+AUTO, ALWAYS, NEVER = CHOICES = ("auto", "resident", "lucene")
+
+# Loading the kernels takes some tenths of a second, compiling them, once per machine, some seconds.
+SLOW_S = 2.0
+
+
+def choice() -> str:
+    """The user's choice.
+
+    Raises:
+        UsageError: the variable has another value.
+    """
+    value = os.environ.get(VARIABLE) or AUTO
+    if value not in CHOICES:
+        raise UsageError(f"{VARIABLE} is {value!r}, expected {', '.join(CHOICES[:-1])} or {CHOICES[-1]}")
+    return value
+
+
+def has_resident(index: Path) -> bool:
+    """Returns True if the index has resident postings of its last commit.
+
+    Raises:
+        ArtefactError: they are damaged.
+    """
+    contents = read_contents(index)
+    return contents is not None and contents.commit == commit_id(index)
+
+
+def usable(index: Path) -> bool:
+    """Returns True if the index has resident postings of its last commit, and they are to be used.
+
+    Raises:
+        ArtefactError: they are damaged, or the user wants them and they are not there.
+        UsageError: the variable has a value that it cannot have.
+    """
+    chosen = choice()
+    if chosen == NEVER:
+        return False
+    contents = read_contents(index)
+    if contents is None or contents.commit != commit_id(index):
+        if chosen == ALWAYS:
+            what = "no" if contents is None else "an older"
+            raise ArtefactError(f"{index}: {VARIABLE} is {ALWAYS}, and the index has {what} {RESIDENT}; {REMEDY}")
+        return False
+    needed = (index / RESIDENT).stat().st_size + contents.columns * contents.width
+    return chosen == ALWAYS or needed <= 2 * quarter_of_memory()
+
+
+class Resident:
+    """The resident postings of an index, which are loaded by a thread of their own once they are worth it.
+
+    Args:
+        index: one whose resident postings are `usable`.
+        verification: of the index's files, this one among them: nothing is read from it before it is compared.
+    """
+
+    def __init__(self, index: Path, verification: Verification):
+        self._path, self._verification, self._waits = index / RESIDENT, verification, choice() == ALWAYS
+        # Opened now, so that it stays this file if another process replaces the index.
+        self._file = self._path.open("rb")
+        self._calls = 0
+        self._thread: Thread | None = None
+        self._postings: ResidentPostings | None = None
+        self._error: BaseException | None = None
+
+    def ready(self) -> ResidentPostings | None:
+        """The postings, or None as long as Lucene's serve; the second call starts to load them.
+
+        Raises:
+            ArtefactError: the file is damaged.
+        """
+        self._calls += 1
+        if self._thread is None and (self._waits or self._calls > 1):
+            self._thread = Thread(target=self._load, name="lexvl-resident", daemon=True)
+            self._thread.start()
+        if self._waits and self._thread is not None:
+            self._thread.join()
+        if self._error is not None:
+            raise self._error
+        return self._postings
+
+    def close(self) -> None:
+        """Waits for the thread, and closes the file."""
+        if self._thread is not None:
+            self._thread.join()
+        self._file.close()
+
+    def _load(self) -> None:
+        started = time.perf_counter()
+        try:
+            from lexvl_anserini.engines.resident.searching import ResidentPostings
+
+            self._verification.wait_for(RESIDENT)
+            postings = ResidentPostings(open_sections(self._file, self._path))
+            postings.warm()
+        except Exception as error:  # the next query raises it
+            self._error = error
+            return
+        self._postings = postings
+        seconds = time.perf_counter() - started
+        level = logging.INFO if seconds > SLOW_S else logging.DEBUG
+        log.log(level, "%s: resident postings ready after %.1f s", self._path, seconds)

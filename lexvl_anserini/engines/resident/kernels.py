@@ -1,0 +1,392 @@
+"""The kernels over resident postings, compiled by numba; they hold no lock of Python and keep nothing between calls.
+
+Scores are sums of weight x impact in int32, exact below 2^24. A query is answered one block of 65,536 documents after
+the other: its sums fit a core's cache. A slot is the part of a term's posting list in one block; `layout.py` describes
+its three kinds. Of a bitmap slot the kernels read the column: the impact of every document of the block, 0 for none.
+
+Skipping: `most` bounds what a slot adds to a score. A block whose bounds sum to less than the k-th score is skipped.
+Columns are added by descending bound, until the rest of the bounds leaves few documents that can reach the k-th score;
+of these, the rest is looked up (MaxScore, Turtle and Flood 1995, over blocks).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lexvl_anserini.engines.resident.compiling import kernel
+from lexvl_anserini.engines.resident.layout import BITMAP, BLOCK, GAPS, GROUP
+
+# Documents of a block whose sums are made at once: 16 KiB, the part of a core's nearest cache that columns leave.
+STRIP = 4096
+
+# Sums of which the greatest is compared with the bar before each is.
+CHUNK = 256
+
+# Looking up the remaining columns of one document costs about as much as adding one column to that many documents.
+LOOKUP = 64
+
+# Queries with more columns than this are not sorted by bound: their weights are too flat for skipping.
+SORTED = 64
+
+
+class Postings(NamedTuple):
+    """The arrays of an open file; S slots, V terms, D documents.
+
+    slots     int64 [V + 1], the slots of term t are slots[t]..slots[t + 1], by ascending block
+    block     uint16 [S], kind uint8 [S], counts uint16 [S]: entries - 1
+    most      [S], the greatest impact
+    place     int64 [S], the first byte of the slot in `octets`
+    column    int64 [S], the first impact of a bitmap slot in `columns`; -1 for other slots
+    octets    uint8, `shorts` uint16 and `impacts` the same bytes as numbers of each width
+    columns   of the type of `impacts`
+    rank      uint32 [D], a document's place in the order of ids
+    """
+
+    slots: np.ndarray
+    block: np.ndarray
+    kind: np.ndarray
+    counts: np.ndarray
+    most: np.ndarray
+    place: np.ndarray
+    column: np.ndarray
+    octets: np.ndarray
+    shorts: np.ndarray
+    impacts: np.ndarray
+    columns: np.ndarray
+    rank: np.ndarray
+
+
+class Queries(NamedTuple):
+    """A batch: the terms (int64) and weights (int32) of query q are ends[q]..ends[q + 1]; terms that exist only."""
+
+    ends: np.ndarray
+    terms: np.ndarray
+    weights: np.ndarray
+
+
+class Space(NamedTuple):
+    """One thread's arrays, for queries of at most T terms.
+
+    sums      int32 [BLOCK]
+    keys      int64, at least twice the hits: the best so far
+    next      int64 [T], per query term its first slot that is not behind the current block
+    slots     int64 [T], weights int32 [T]: those of the current block
+    columns   int64 [T], factors int32 [T], bounds int64 [T]: those of its bitmap slots
+    """
+
+    sums: np.ndarray
+    keys: np.ndarray
+    next: np.ndarray
+    slots: np.ndarray
+    weights: np.ndarray
+    columns: np.ndarray
+    factors: np.ndarray
+    bounds: np.ndarray
+
+
+@kernel
+def search(postings: Postings, queries: Queries, span: Any, hits: int, space: Space, found: Any, counts: Any) -> None:
+    """Answers the queries span[0]..span[1].
+
+    Args:
+        found: int64 [queries x hits]; receives the keys of query q from q * hits on, the best first. A key is the
+            score x 2^32 + 2^32 - 1 - rank of the document, so that keys order as hits do.
+        counts: int64 [queries]; receives the number of hits.
+    """
+    documents = len(postings.rank)
+    for q in range(span[0], span[1]):
+        for i in range(queries.ends[q], queries.ends[q + 1]):
+            space.next[i - queries.ends[q]] = postings.slots[queries.terms[i]]
+        # The least score of a hit is 1.
+        size, bar = 0, np.int64(1) << 32
+        for block in range((documents + BLOCK - 1) // BLOCK):
+            present, bound = enter(postings, queries, q, block, space)
+            if bound >= bar >> 32:
+                size, bar = search_block(postings, present, block, space, hits, size, bar)
+        ordered = np.sort(space.keys[:size])
+        for i in range(size):
+            found[q * hits + i] = ordered[size - 1 - i]
+        counts[q] = size
+
+
+@kernel
+def enter(postings: Postings, queries: Queries, q: int, block: int, space: Space) -> Any:
+    """Finds the slots of a query in a block; returns their number and the greatest score that they allow."""
+    start = queries.ends[q]
+    present, bound = 0, np.int64(0)
+    for i in range(start, queries.ends[q + 1]):
+        slot = space.next[i - start]
+        if slot < postings.slots[queries.terms[i] + 1] and postings.block[slot] == block:
+            space.next[i - start] = slot + 1
+            space.slots[present] = slot
+            space.weights[present] = queries.weights[i]
+            bound += np.int64(queries.weights[i]) * np.int64(postings.most[slot])
+            present += 1
+    return present, bound
+
+
+@kernel
+def search_block(postings: Postings, present: int, block: int, space: Space, hits: int, size: int, bar: Any) -> Any:
+    """Adds a block's hits to the best so far; returns their number and the key of the last, once there are enough."""
+    length = min(BLOCK, len(postings.rank) - block * BLOCK)
+    sums = space.sums
+    for i in range(length):
+        sums[np.uint64(i)] = 0
+    columns, rest = 0, np.int64(0)
+    for i in range(present):
+        slot, weight = space.slots[i], space.weights[i]
+        if postings.kind[slot] == BITMAP:
+            bound = np.int64(weight) * np.int64(postings.most[slot])
+            place_column(space, columns, postings.column[slot], weight, bound)
+            columns += 1
+            rest += bound
+        elif postings.kind[slot] == GAPS:
+            add_gaps(postings, slot, weight, sums)
+        else:
+            add_numbers(postings, slot, weight, sums)
+    # Without a bar every document can still be a hit.
+    done = 0
+    if size == hits:
+        for quarters in (3, 2, 1):
+            upto = done
+            while upto < columns and (rest > (bar >> 32) * quarters // 4 or upto % 4):
+                rest -= space.bounds[upto]
+                upto += 1
+            add_columns(postings.columns, space, done, upto, length)
+            done = upto
+            if done == columns:
+                break
+            if within_reach(sums, length, (bar >> 32) - rest) * LOOKUP < length:
+                return collect(postings, space, done, columns, block, (bar >> 32) - rest, hits, size, bar)
+    add_columns(postings.columns, space, done, columns, length)
+    return collect(postings, space, columns, columns, block, bar >> 32, hits, size, bar)
+
+
+@kernel
+def place_column(space: Space, columns: int, column: Any, weight: Any, bound: Any) -> None:
+    """Puts a column among those before it, by descending bound."""
+    at = columns
+    while at > 0 and columns < SORTED and space.bounds[at - 1] < bound:
+        space.columns[at] = space.columns[at - 1]
+        space.factors[at] = space.factors[at - 1]
+        space.bounds[at] = space.bounds[at - 1]
+        at -= 1
+    space.columns[at] = column
+    space.factors[at] = weight
+    space.bounds[at] = bound
+
+
+@kernel
+def add_gaps(postings: Postings, slot: int, weight: Any, sums: Any) -> None:
+    """Adds the products of a slot of gaps."""
+    count = np.uint64(postings.counts[slot]) + np.uint64(1)
+    gaps = np.uint64(postings.place[slot])
+    impacts = first_impact(postings, gaps + count)
+    document = np.int64(-1)
+    for i in range(count):
+        document += np.int64(postings.octets[gaps + np.uint64(i)])
+        sums[np.uint64(document)] += weight * np.int32(postings.impacts[impacts + np.uint64(i)])
+
+
+@kernel
+def add_numbers(postings: Postings, slot: int, weight: Any, sums: Any) -> None:
+    """Adds the products of a slot of numbers."""
+    count = np.uint64(postings.counts[slot]) + np.uint64(1)
+    numbers = np.uint64(postings.place[slot]) >> np.uint64(1)
+    impacts = first_impact(postings, np.uint64(postings.place[slot]) + count + count)
+    for i in range(count):
+        document = np.uint64(postings.shorts[numbers + np.uint64(i)])
+        sums[document] += weight * np.int32(postings.impacts[impacts + np.uint64(i)])
+
+
+@kernel
+def first_impact(postings: Postings, end: Any) -> Any:
+    """The place in `impacts` of the first impact behind addresses that end at a byte."""
+    width = np.uint64(postings.impacts.itemsize)
+    return (end + width - np.uint64(1)) // width
+
+
+@kernel
+def add_columns(table: Any, space: Space, first: int, last: int, length: int) -> None:
+    """Adds the products of the columns first..last of a block to its sums, four columns at a time."""
+    columns, factors = space.columns, space.factors
+    for low in range(0, length, STRIP):
+        high = min(low + STRIP, length)
+        at = first
+        while at + 4 <= last:
+            add_four(
+                table,
+                (columns[at], columns[at + 1], columns[at + 2], columns[at + 3]),
+                (factors[at], factors[at + 1], factors[at + 2], factors[at + 3]),
+                space.sums,
+                low,
+                high,
+            )
+            at += 4
+        while at < last:
+            add_one(table, columns[at], factors[at], space.sums, low, high)
+            at += 1
+
+
+@kernel
+def add_four(table: Any, columns: Any, factors: Any, sums: Any, low: int, high: int) -> None:
+    """Adds four columns to the sums of the documents low..high."""
+    a, b = np.uint64(columns[0]), np.uint64(columns[1])
+    c, d = np.uint64(columns[2]), np.uint64(columns[3])
+    v, w, x, y = factors
+    for i in range(low, high):
+        at = np.uint64(i)
+        sums[at] += (
+            v * np.int32(table[a + at])
+            + w * np.int32(table[b + at])
+            + x * np.int32(table[c + at])
+            + y * np.int32(table[d + at])
+        )
+
+
+@kernel
+def add_one(table: Any, column: Any, factor: Any, sums: Any, low: int, high: int) -> None:
+    """Adds one column to the sums of the documents low..high."""
+    first = np.uint64(column)
+    for i in range(low, high):
+        sums[np.uint64(i)] += factor * np.int32(table[first + np.uint64(i)])
+
+
+@kernel
+def within_reach(sums: Any, length: int, least: Any) -> Any:
+    """About how many sums are `least` or more, from a sample of them."""
+    count, bar = np.int32(0), np.int32(least)
+    for low in range(0, length, STRIP):
+        for i in range(low, min(low + CHUNK, length)):
+            count += np.int32(sums[np.uint64(i)] >= bar)
+    return count * (STRIP // CHUNK)
+
+
+@kernel
+def collect(
+    postings: Postings, space: Space, first: int, last: int, block: int, least: Any, hits: int, size: int, bar: Any
+) -> Any:
+    """Takes the documents whose sum is `least` or more, with the columns first..last that the sums lack, if they beat
+    the bar; returns the number of the best so far and the bar.
+    """
+    sums, keys = space.sums, space.keys
+    length = min(BLOCK, len(postings.rank) - block * BLOCK)
+    for low in range(0, length, CHUNK):
+        high = min(low + CHUNK, length)
+        greatest = np.int32(0)
+        for i in range(low, high):
+            greatest = max(greatest, sums[np.uint64(i)])
+        if greatest < least:
+            continue
+        for i in range(low, high):
+            if sums[i] < least:
+                continue
+            score = np.int64(sums[i])
+            for at in range(first, last):
+                impact = postings.columns[space.columns[at] + i]
+                score += np.int64(space.factors[at]) * np.int64(impact)
+            key = (score << 32) | (np.int64(0xFFFFFFFF) - np.int64(postings.rank[block * BLOCK + i]))
+            if key < bar:
+                continue
+            if size == len(keys):
+                select(keys, size, hits)
+                size, bar = hits, keys[hits - 1]
+                # Without columns to look up, a sum below the bar's score is out of reach.
+                least = max(least, bar >> 32) if first == last else least
+            keys[size] = key
+            size += 1
+    if size >= hits:
+        select(keys, size, hits)
+        size, bar = hits, keys[hits - 1]
+    return size, bar
+
+
+@kernel
+def select(keys: Any, size: int, hits: int) -> None:
+    """Hoare's selection: keys[hits - 1] becomes what it would be in descending order, greater keys come before it."""
+    low, high, place = 0, size - 1, hits - 1
+    while low < high:
+        pivot = keys[(low + high) >> 1]
+        i, j = low, high
+        while i <= j:
+            while keys[i] > pivot:
+                i += 1
+            while keys[j] < pivot:
+                j -= 1
+            if i <= j:
+                keys[i], keys[j] = keys[j], keys[i]
+                i += 1
+                j -= 1
+        if place <= j:
+            high = j
+        elif place >= i:
+            low = i
+        else:
+            break
+
+
+@kernel
+def expand(postings: Postings, queries: Queries, expanded: Any) -> None:
+    """Fills the columns of the bitmap slots of a batch's terms that are not filled yet.
+
+    Args:
+        expanded: bool [S], of the filled ones; extended.
+    """
+    for i in range(len(queries.terms)):
+        term = queries.terms[i]
+        for slot in range(postings.slots[term], postings.slots[term + 1]):
+            if postings.kind[slot] == BITMAP and not expanded[slot]:
+                expand_slot(postings, slot)
+                expanded[slot] = True
+
+
+@kernel
+def expand_slot(postings: Postings, slot: int) -> None:
+    """Fills the column of a bitmap slot."""
+    length: Any = min(BLOCK, len(postings.rank) - np.int64(postings.block[slot]) * BLOCK)
+    octets, column = (length + 63) // 64 * 8, postings.column[slot]
+    impact = np.int64(first_impact(postings, np.uint64(postings.place[slot] + octets)))
+    for at in range((length + 7) // 8):
+        octet = postings.octets[postings.place[slot] + at]
+        for bit in range(8):
+            if octet >> bit & 1:
+                postings.columns[column + 8 * at + bit] = postings.impacts[impact]
+                impact += 1
+
+
+@kernel
+def spell(front: Any, ends: Any, ranks: Any, spelt: Any) -> int:
+    """Writes the ids of these ranks, a line feed after each; returns the number of bytes.
+
+    Args:
+        front: uint8, the ids by rank, front-coded as `layout.py` describes; `ends` int64, where each group ends.
+        spelt: uint8, with room for the longest id for each rank.
+    """
+    size = 0
+    for rank in ranks:
+        group = rank // GROUP
+        at: Any = np.int64(ends[group - 1] if group else 0)
+        length = 0
+        for _ in range(rank % GROUP + 1):
+            shared, rest = read_number(front, at)
+            suffix, rest = read_number(front, rest)
+            for i in range(suffix):
+                spelt[size + shared + i] = front[rest + i]
+            length, at = shared + suffix, rest + suffix
+        size += length
+        spelt[size] = 10
+        size += 1
+    return size
+
+
+@kernel
+def read_number(octets: Any, at: Any) -> tuple[int, int]:
+    """A number of 7 bits an octet, the lowest first, all but the last octet with its highest bit set; and its end."""
+    number, shift = 0, 0
+    while octets[at] & 128:
+        number |= (octets[at] & 127) << shift
+        shift += 7
+        at += 1
+    return number | octets[at] << shift, at + 1

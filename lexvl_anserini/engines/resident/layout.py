@@ -1,0 +1,213 @@
+"""The file of resident postings, `resident.bin` beside Lucene's files.
+
+Documents have Lucene's numbers and come in blocks of 65,536. A slot holds the postings of one term in one block. Slots
+are in the order of terms (of their UTF-8 bytes), then of blocks, each at an even byte: the addresses of its documents,
+then its impacts. Impacts have the width of the greatest, 1, 2 or 4 bytes, and are at multiples of it, as the slots are.
+
+BITMAP   a bit for every document of the block, the lowest bit of a byte first, in whole 8 bytes; for 1/8 of them on
+GAPS     a byte a posting: the distance to the document before (the first to -1). Where it is above 255, entries of
+         distance 255 and impact 0 come between
+NUMBERS  uint16 a posting, where gaps would need more space
+
+The sections follow, each at a multiple of 64 bytes: slots per term, the slots' blocks, kinds, counts and greatest
+impacts, the terms, the documents' places in the order of ids, and the ids in this order, front-coded: in groups of 16,
+each id as the length of the prefix that it shares with the id before it in the group, the length of the rest, the rest.
+Then come the contents as JSON, their length (uint64), and the end of a file as Lucene's have it, with a CRC-32.
+"""
+
+from __future__ import annotations
+
+import mmap
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+import orjson
+
+from lexvl_anserini.engines.index_folder import RESIDENT
+from lexvl_anserini.engines.verifying import CHECKSUM_BYTES, FOOTER, FOOTER_BYTES
+from lexvl_anserini.errors import ArtefactError
+from lexvl_anserini.typed import Entry, Key, check
+
+FORMAT = "lexvl-resident/1"
+
+# An index of fewer postings has no such file: Lucene's answer as fast as kernels load.
+LEAST_POSTINGS = 1 << 20
+
+BLOCK = 1 << 16
+BITMAP, GAPS, NUMBERS = range(3)
+
+# A slot with this share of its block's documents or more is a bitmap: from here on it is the smallest form, and adding
+# a column of all documents takes less time than adding so many postings.
+BITMAP_SHARE = 8
+
+# Ids that are coded together; of each group the first is whole.
+GROUP = 16
+
+# Of slots of impacts of one byte; of wider ones their width.
+LEAST_ALIGNMENT = 2
+SECTION_ALIGNMENT = 64
+LENGTH_BYTES = 8
+
+# The type of each section; that of `most` and of the impacts is the width's.
+TYPES: Mapping[str, str] = MappingProxyType(
+    {
+        "octets": "<u1",
+        "slots": "<u4",
+        "block": "<u2",
+        "kind": "<u1",
+        "counts": "<u2",
+        "most": "",
+        "terms": "<u1",
+        "rank": "<u4",
+        "ids": "<u1",
+        "id_ends": "<i8",
+    }
+)
+
+WIDTHS: Mapping[int, str] = MappingProxyType({1: "<u1", 2: "<u2", 4: "<u4"})
+
+REMEDY = "write it again with python -m lexvl_anserini.index SHARDS --index INDEX --check --repair"
+
+
+class FileContents(Entry):
+    """What the file holds.
+
+    commit      id of Lucene's commit that it was written from
+    documents   Lucene's number of documents, deleted ones included
+    postings    of documents that are not deleted
+    width       bytes of an impact
+    ids         documents that are not deleted
+    longest_id  bytes of the longest id
+    columns     numbers of all columns
+    sections    place and number of bytes of each section, by name
+    """
+
+    format: Key[str] = Key("", required=True)
+    commit: Key[str] = Key("", required=True)
+    documents: Key[int] = Key(0, required=True)
+    postings: Key[int] = Key(0, required=True)
+    width: Key[int] = Key(1, required=True)
+    ids: Key[int] = Key(0, required=True)
+    longest_id: Key[int] = Key(0, required=True)
+    columns: Key[int] = Key(0, required=True)
+    sections: Key[Mapping[str, list[int]]] = Key(MappingProxyType({}), required=True)
+
+
+class Sections(NamedTuple):
+    """An open file: its contents, and its sections as read-only arrays over the mapped file."""
+
+    contents: FileContents
+    arrays: Mapping[str, np.ndarray]
+
+
+class Writer:
+    """Writes the file, from the slots on: bytes of slots by `write`, then the sections by `section`, then `finish`."""
+
+    def __init__(self, out: BinaryIO):
+        self._out, self._checksum, self._size = out, 0, 0
+        self._sections: dict[str, list[int]] = {}
+
+    def write(self, raw: Any) -> None:
+        """Appends bytes."""
+        self._out.write(raw)
+        self._checksum = zlib.crc32(raw, self._checksum)
+        self._size += len(raw)
+
+    def slots_end(self) -> None:
+        """Ends the bytes of slots."""
+        self._sections["octets"] = [0, self._size]
+
+    def section(self, name: str, numbers: np.ndarray) -> None:
+        """Appends a section, contiguous and of its type."""
+        self.write(bytes(-self._size % SECTION_ALIGNMENT))
+        self._sections[name] = [self._size, numbers.nbytes]
+        self.write(numbers.data.cast("B"))
+
+    def finish(self, contents: Mapping[str, Any]) -> None:
+        """Appends the contents and the checksum."""
+        raw = orjson.dumps({"format": FORMAT, **contents, "sections": self._sections})
+        self.write(raw)
+        self.write(len(raw).to_bytes(LENGTH_BYTES, "little") + FOOTER)
+        self._out.write(self._checksum.to_bytes(CHECKSUM_BYTES, "big"))
+
+
+def read_contents(index: Path) -> FileContents | None:
+    """What the file of an index holds; None without a file, or for one of another format.
+
+    Raises:
+        ArtefactError: it is damaged.
+    """
+    path = index / RESIDENT
+    try:
+        with path.open("rb") as file:
+            return _contents(file, path)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ArtefactError(f"{path}: cannot be read ({error.strerror or error}); {REMEDY}") from error
+
+
+def _contents(file: BinaryIO, path: Path) -> FileContents | None:
+    size = file.seek(0, 2)
+    try:
+        file.seek(size - FOOTER_BYTES - LENGTH_BYTES)
+        length = int.from_bytes(file.read(LENGTH_BYTES), "little")
+        file.seek(size - FOOTER_BYTES - LENGTH_BYTES - length)
+        found = orjson.loads(file.read(length))
+    except (OSError, ValueError, OverflowError) as error:
+        raise ArtefactError(f"{path}: damaged, no contents at its end; {REMEDY}") from error
+    if not isinstance(found, dict) or found.get("format") != FORMAT:
+        return None
+    check(found, FileContents, str(path), REMEDY)
+    return FileContents(found)
+
+
+def open_sections(file: BinaryIO, path: Path) -> Sections:
+    """Maps the file; its sections stay readable when it is closed or replaced.
+
+    Raises:
+        ArtefactError: a section is not inside the file.
+    """
+    contents = _contents(file, path)
+    assert contents is not None, "read_contents comes first"
+    mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    arrays = {}
+    for name, type_name in TYPES.items():
+        start, length = contents.sections.get(name, (0, -1))
+        if not 0 <= start <= start + length <= len(mapped):
+            raise ArtefactError(f"{path}: damaged, its section {name} is not inside it; {REMEDY}")
+        kind = np.dtype(type_name or WIDTHS[contents.width])
+        arrays[name] = np.frombuffer(mapped, kind, length // kind.itemsize, start)
+    return Sections(contents, arrays)
+
+
+def slot_places(sections: Sections) -> tuple[np.ndarray, np.ndarray]:
+    """Where the slots are, int64 [S]: the first byte of each, and the first number of its column, -1 without one."""
+    arrays, width, documents = sections.arrays, sections.contents.width, sections.contents.documents
+    block, kind, entries = arrays["block"], arrays["kind"], arrays["counts"].astype(np.int64) + 1
+    bits = block_lengths(block, documents, 64) // 8
+    addresses = np.where(kind == BITMAP, bits, np.where(kind == GAPS, entries, 2 * entries))
+    sizes = -(-addresses // width) * width + entries * width
+    columns = _starts(column_lengths(block, kind, documents))
+    to = max(width, LEAST_ALIGNMENT)
+    return _starts(-(-sizes // to) * to), np.where(kind == BITMAP, columns, -1)
+
+
+def column_lengths(block: np.ndarray, kind: np.ndarray, documents: int) -> np.ndarray:
+    """The length of each slot's column, int64 [S]; 0 for slots without."""
+    return np.where(kind == BITMAP, block_lengths(block, documents, SECTION_ALIGNMENT), 0)
+
+
+def block_lengths(block: np.ndarray, documents: int, multiple: int) -> np.ndarray:
+    """The number of documents of each of these blocks, rounded up to a multiple, int64."""
+    lengths = np.minimum(BLOCK, documents - block.astype(np.int64) * BLOCK)
+    return -(-lengths // multiple) * multiple
+
+
+def _starts(sizes: np.ndarray) -> np.ndarray:
+    """Where each begins if they follow each other."""
+    return np.cumsum(sizes) - sizes

@@ -1,0 +1,132 @@
+"""Answers batches of queries from resident postings, on as many threads as requested."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain, islice, repeat
+from threading import Lock
+
+import numpy as np
+
+from lexvl_anserini.engines.hit_lists import hit_list
+from lexvl_anserini.engines.resident.kernels import Postings, Queries, Space, expand, search, spell
+from lexvl_anserini.engines.resident.layout import BLOCK, WIDTHS, Sections, slot_places
+from lexvl_anserini.records import ImpactQuery, ScoredDoc
+
+# Queries that a thread takes at a time: enough that a call costs little, few enough that all threads end together.
+STEP = 4
+
+# Room for keys of hits that are not the best in the end: it is sorted out each time it is full.
+LEAST_KEYS = 1024
+
+# The part of a key that holds 2^32 - 1 - rank.
+RANKS = 2**32 - 1
+
+
+class ResidentPostings:
+    """The postings of an open file, ready for queries; threads may call at once.
+
+    Args:
+        sections: of the file, whose checksum was compared: the kernels trust what it says.
+    """
+
+    name = "resident"
+
+    def __init__(self, sections: Sections):
+        arrays, contents = sections.arrays, sections.contents
+        place, column = slot_places(sections)
+        octets, width = arrays["octets"], np.dtype(WIDTHS[contents.width])
+        # A read-only file cannot grow, so only whole numbers of it are seen.
+        whole = octets[: len(octets) // 4 * 4]
+        self.postings = Postings(
+            slots=arrays["slots"].astype(np.int64),
+            block=arrays["block"],
+            kind=arrays["kind"],
+            counts=arrays["counts"],
+            most=arrays["most"],
+            place=place,
+            column=column,
+            octets=whole,
+            shorts=whole.view("<u2"),
+            impacts=whole.view(width),
+            # The system gives memory where a column is filled, not before.
+            columns=np.zeros(contents.columns, width),
+            rank=arrays["rank"],
+        )
+        self.ids, self.id_ends, self.longest_id = arrays["ids"], arrays["id_ends"], contents.longest_id
+        self.numbers = {term: n for n, term in enumerate(bytes(arrays["terms"]).decode().split("\0")[:-1])}
+        starts = self.postings.slots[:-1]
+        self.most = np.maximum.reduceat(arrays["most"], starts) if len(starts) else arrays["most"]
+        self.expanded, self.lock = np.zeros(len(place), bool), Lock()
+        self.spaces: list[Space] = []
+
+    def warm(self) -> None:
+        """Loads or compiles the kernels, which their first call does."""
+        self.lists([ImpactQuery("", dict.fromkeys(islice(self.numbers, 1), 1))], 1, 1)
+
+    def lists(self, queries: Sequence[ImpactQuery], hits: int, threads: int) -> list[list[ScoredDoc]]:
+        """One ranked list per query, whose scores are below 2^24."""
+        batch = self._batch(queries)
+        with self.lock:
+            expand(self.postings, batch, self.expanded)
+        found: list[list[ScoredDoc]] = [[]] * len(queries)
+        steps = iter(range(0, len(queries), STEP))
+
+        def work() -> None:
+            for first in steps:
+                last = min(first + STEP, len(queries))
+                names = [query.query_id for query in queries[first:last]]
+                found[first:last] = self._some(batch, names, first, last, hits)
+
+        if threads == 1 or len(queries) <= STEP:
+            work()
+        else:
+            with ThreadPoolExecutor(threads) as pool:
+                for done in [pool.submit(work) for _ in range(threads)]:
+                    done.result()
+        return found
+
+    def max_impacts(self, terms: Sequence[str]) -> list[int]:
+        """The greatest impact of each term; 0 for one without postings."""
+        numbers = map(self.numbers.get, terms, repeat(-1))
+        return [0 if number < 0 else int(self.most[number]) for number in numbers]
+
+    def _batch(self, queries: Sequence[ImpactQuery]) -> Queries:
+        """The queries' terms that the index has."""
+        vectors = [query.vector for query in queries]
+        ends = np.cumsum([0, *map(len, vectors)])
+        terms = np.fromiter(map(self.numbers.get, chain.from_iterable(vectors), repeat(-1)), np.int64, ends[-1])
+        weights = np.fromiter(chain.from_iterable(vector.values() for vector in vectors), np.int32, ends[-1])
+        there = terms >= 0
+        if not there.all():
+            ends = np.concatenate([[0], np.cumsum(there)])[ends]
+            terms, weights = terms[there], weights[there]
+        return Queries(ends, terms, weights)
+
+    def _some(
+        self, batch: Queries, names: Sequence[str], first: int, last: int, hits: int
+    ) -> Iterator[list[ScoredDoc]]:
+        """The lists of the queries first..last, whose ids are `names`."""
+        keys, counts = np.empty((last - first) * hits, np.int64), np.empty(last - first, np.int64)
+        some = Queries(batch.ends[first : last + 1], batch.terms, batch.weights)
+        space = self._space(hits, int(np.diff(some.ends).max()))
+        search(self.postings, some, (0, last - first), hits, space, keys, counts)
+        self.spaces.append(space)
+        spelt = np.empty(hits * (self.longest_id + 1), np.uint8)
+        for place, (name, count) in enumerate(zip(names, counts.tolist(), strict=True)):
+            best = keys[place * hits : place * hits + count]
+            size = spell(self.ids, self.id_ends, RANKS - (best & RANKS), spelt)
+            yield hit_list(name, spelt[:size].tobytes(), (best >> 32).astype(np.float64))
+
+    def _space(self, hits: int, terms: int) -> Space:
+        """One thread's arrays, those of an earlier call if they are large enough."""
+        try:
+            space = self.spaces.pop()
+        except IndexError:
+            space = None
+        if space is not None and len(space.next) >= terms and len(space.keys) >= 2 * hits:
+            return space
+        keys = np.empty(max(4 * hits, LEAST_KEYS), np.int64)
+        wide, narrow = np.zeros((4, terms), np.int64), np.zeros((2, terms), np.int32)
+        return Space(np.empty(BLOCK, np.int32), keys, wide[0], wide[1], narrow[0], wide[2], narrow[1], wide[3])
