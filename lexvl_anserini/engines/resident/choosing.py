@@ -109,6 +109,9 @@ class Resident:
     def close(self) -> None:
         """Waits for the thread, and closes the file."""
         if self._thread is not None:
+            self._thread.join(SLOW_S)
+            if self._thread.is_alive():
+                log.info("waiting for the kernels of resident postings, which are compiled once on a machine")
             self._thread.join()
         self._file.close()
 

@@ -91,8 +91,8 @@ def search(postings: Postings, queries: Queries, span: Any, hits: int, space: Sp
     """Answers the queries span[0]..span[1].
 
     Args:
-        found: int64 [queries x hits]; receives the keys of query q from q * hits on, the best first. A key is the
-            score x 2^32 + 2^32 - 1 - rank of the document, so that keys order as hits do.
+        found: int64 [queries x hits]; receives the keys of query q from q * hits on, in any order. A key is the score
+            x 2^32 + 2^32 - 1 - rank of the document, so that keys order as hits do.
         counts: int64 [queries]; receives the number of hits.
     """
     documents = len(postings.rank)
@@ -105,9 +105,8 @@ def search(postings: Postings, queries: Queries, span: Any, hits: int, space: Sp
             present, bound = enter(postings, queries, q, block, space)
             if bound >= bar >> 32:
                 size, bar = search_block(postings, present, block, space, hits, size, bar)
-        ordered = np.sort(space.keys[:size])
         for i in range(size):
-            found[q * hits + i] = ordered[size - 1 - i]
+            found[q * hits + i] = space.keys[i]
         counts[q] = size
 
 

@@ -26,7 +26,9 @@ from lexvl_anserini.engines.resident.layout import (
     WIDTHS,
     Writer,
     column_lengths,
+    open_sections,
 )
+from lexvl_anserini.engines.resident.searching import ResidentPostings
 
 # Postings that one call of Java returns, 8 bytes each.
 CHUNK = 1 << 22
@@ -82,6 +84,9 @@ def write_resident(index: Path, max_impact: int) -> None:
             _write_file(index, reader, greatest)
     finally:
         close(reader)
+    # What searches need once per machine is compiled here, off their path.
+    with (index / RESIDENT).open("rb") as file:
+        ResidentPostings(open_sections(file, index / RESIDENT)).warm()
 
 
 def _write_file(index: Path, reader: Any, max_impact: int) -> int:

@@ -115,7 +115,7 @@ class ResidentPostings:
         self.spaces.append(space)
         spelt = np.empty(hits * (self.longest_id + 1), np.uint8)
         for place, (name, count) in enumerate(zip(names, counts.tolist(), strict=True)):
-            best = keys[place * hits : place * hits + count]
+            best = np.sort(keys[place * hits : place * hits + count])[::-1]
             size = spell(self.ids, self.id_ends, RANKS - (best & RANKS), spelt)
             yield hit_list(name, spelt[:size].tobytes(), (best >> 32).astype(np.float64))
 
