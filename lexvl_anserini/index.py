@@ -25,7 +25,14 @@ from lexvl_anserini.cli import (
     progress_bar,
     run,
 )
-from lexvl_anserini.engines.building import append_index, carry_out, check_index, delete_documents, repair_index
+from lexvl_anserini.engines.building import (
+    append_index,
+    carry_out,
+    check_index,
+    checked_threads,
+    delete_documents,
+    repair_index,
+)
 from lexvl_anserini.engines.index_folder import RESIDENT, read_report
 from lexvl_anserini.engines.opening import engine_of
 from lexvl_anserini.engines.planning import folders_of, plan_index, planned_manifest
@@ -84,7 +91,9 @@ class BuildOptions:
     store_text: Annotated[bool, typer.Option("--store-text", help="Of impacts: store the texts.")] = False
     term_vectors: Annotated[bool, typer.Option("--term-vectors", help="Of impacts: store documents' vectors.")] = False
     metadata: Annotated[bool, typer.Option("--metadata/--no-metadata", help="Of impacts: index metadata.")] = True
-    threads: Annotated[int, typer.Option(min=1, help="Of Lucene and BM25; FAISS uses one.")] = 1
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Of Lucene and BM25, default all cores; FAISS uses one.")
+    ] = None
     faiss: Annotated[
         str | None, typer.Option(help="Of dense vectors: flat (exact, default), hnsw, ivfpq, sq8 or binary.")
     ] = None
@@ -168,11 +177,13 @@ def built(
     if dry_run:
         return {**estimate(first, plan.index, plan.manifest), "todo": "build", "finished": plan.finished}
     with progress_bar(f"index {first}", plan.manifest.counts.documents) as progress:
-        found = carry_out(plan, build.threads, progress)
+        found = carry_out(plan, checked_threads(build.threads), progress)
     return report(found, None if plan.finished else time.perf_counter() - started, style)
 
 
-def changed(shards: Sequence[str], index: Path, action: str, threads: int, dry_run: bool, style: str) -> dict[str, Any]:
+def changed(
+    shards: Sequence[str], index: Path, action: str, threads: int | None, dry_run: bool, style: str
+) -> dict[str, Any]:
     """Appends to an index, or checks it; returns what the command prints."""
     started = time.perf_counter()
     sources = folders_of(list(shards))

@@ -162,6 +162,34 @@ def test_an_id_in_two_shards_is_refused_and_nothing_is_left(tmp_path: Path) -> N
     assert [path.name for path in tmp_path.iterdir()] == ["shards"]
 
 
+def without_ids(index: Path) -> dict[str, bytes]:
+    """The files of an index of one segment, without its random id and checksums; the .si has a date."""
+    [info] = index.glob("_*.si")
+    data = info.read_bytes()
+    # Magic number, the format's name after its length, version.
+    start = 4 + 1 + data[4] + 4
+    segment = data[start : start + 16]
+    files = (path for path in index.glob("_*") if path != info)
+    return {path.name: path.read_bytes()[:-8].replace(segment, b"") for path in files}
+
+
+def test_an_index_is_the_same_whatever_the_number_of_threads(tmp_path: Path) -> None:
+    """Four tasks of about a million postings, more threads than cores: the documents are in the order of the shards."""
+    random = np.random.default_rng(1)
+    terms = [f"t{n}" for n in range(3000)]
+    rows = [(f"d{n}", {terms[t]: 1 + n % 9 for t in random.choice(3000, 1000, False)}) for n in range(1000)]
+    shards = [[(f"{doc_id}-{part}", vector) for doc_id, vector in rows] for part in range(4)]
+    write_shards(tmp_path / "shards", *shards, terms=terms, suffix="parquet")
+    one, two, five = (
+        build_index(tmp_path / "shards", tmp_path / f"index{threads}", threads=threads).path for threads in (1, 2, 5)
+    )
+    whole = without_ids(one)
+    assert {Path(name).suffix for name in whole} >= {".doc", ".tim", ".fdt", ".dvd"}
+    assert without_ids(two) == whole and without_ids(five) == whole
+    reports = [{**read_report(index), "commit": None, "digest": None} for index in (one, two, five)]
+    assert reports[0] == reports[1] == reports[2]
+
+
 def test_a_failure_in_the_middle_leaves_no_lock(tmp_path: Path) -> None:
     manifest = write_shards(tmp_path / "shards", [("d1", {"a": 1})], [("d2", {"a": 1})])
     second = tmp_path / "shards/docs/shard-00001.jsonl"

@@ -6,6 +6,7 @@ import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -266,6 +267,24 @@ def test_texts_metadata_and_vectors_come_along(tmp_path: Path) -> None:
     year = described(tmp_path / "third", [Doc("d9", {"a": 1}, "", {"year": "MMI"})])
     with pytest.raises(ArtefactError, match="third: meta.year is keyword, in the others long; give it one type"):
         append_index(index, year)
+
+
+def test_texts_beyond_memory_go_through_a_temporary_index(tmp_path: Path) -> None:
+    """24 texts of two million random digits: two thirds of them leave memory before the last shard is read."""
+    random = Random(1)
+    vectors = [{"a": n + 1, "😀": 70_000 + n} if n % 5 else {} for n in range(24)]
+    texts = [f"word{n} {random.randbytes(1 << 20).hex()}" for n in range(24)]
+    documents = [Doc(f"d{n}", vectors[n], texts[n], {"year": 2000 + n}) for n in range(24)]
+    shards = described(tmp_path / "shards", documents)
+    index = build_index(shards, tmp_path / "index", 2, store_text=True, term_vectors=True).path
+    assert not list(index.glob("*.tmp"))
+    assert stored_texts(index, [d.doc_id for d in documents]) == {d.doc_id: d.text for d in documents}
+    engine = LuceneEngine(index, read_manifest(index))
+    assert [engine.vector(d.doc_id) for d in documents] == vectors
+    assert [d.doc_id for d in engine.search_tree("q", Equals("meta.year", 2019), 9)] == ["d19"]
+    [found] = engine.search([ImpactQuery("q", {"😀": 1})], 2)
+    assert [(d.doc_id, d.score) for d in found] == [("d23", 70_023.0), ("d22", 70_022.0)]
+    engine.close()
 
 
 # ---- against the oracle

@@ -252,6 +252,19 @@ def test_index_counts_the_same_documents(workdir):
     assert report.ratios == ()
 
 
+def test_index_compares_numbers_of_threads(workdir):
+    options = Options(documents=(40,), terms=6, repeats=1, threads=2, workdir=workdir, system=("ours-parquet",))
+    report = index.measure(options)
+    ones = ["ours-parquet (1 thread)", "ours-parquet (1 core)"]
+    assert [row["system"] for row in report.rows] == ["ours-parquet", *ones]
+    assert [r.what for r in report.ratios] == [
+        f"ours-parquet / {one}: documents per second of indexing alone" for one in ones
+    ]
+    seconds = [row["alone_wall_s"] for row in report.rows]
+    assert report.ratios[0].spread.median == pytest.approx(seconds[1] / seconds[0], rel=0.2)
+    assert index.arrangements(["ours", "stock"], 3)["stock"] == ("stock", 3, None)
+
+
 def test_index_compares_stock_with_each_of_ours():
     def outcome(cpu):
         return Outcome({"cpu_s": cpu / 2, "wall_s": cpu}, cpu, 2 * cpu, int(100 * cpu))

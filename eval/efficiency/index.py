@@ -1,11 +1,14 @@
-"""The suite index: our indexing against stock Pyserini's, each run in its own process, in turns."""
+"""The suite index: our indexing against stock Pyserini's, each run in its own process, in turns.
+
+With several threads, ours runs also with one thread, and with one thread on one core.
+"""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from lexvl_anserini.errors import LexvlError, UnknownName
 from lexvl_anserini.manifest import read_manifest
@@ -19,6 +22,24 @@ DOCUMENTS = 20_000
 REPEATS = 3
 
 
+class Arrangement(NamedTuple):
+    """A system, its threads, and its number of cores; None is all."""
+
+    system: str
+    threads: int
+    cores: int | None = None
+
+
+def arrangements(names: Sequence[str], threads: int) -> dict[str, Arrangement]:
+    """What to run, by name of the row."""
+    if threads == 1:
+        return {name: Arrangement(name, 1) for name in names}
+    found = {name: Arrangement(name, threads) for name in names}
+    for name in [name for name in names if name != "stock"]:
+        found |= {f"{name} (1 thread)": Arrangement(name, 1), f"{name} (1 core)": Arrangement(name, 1, 1)}
+    return found
+
+
 def measure(options: Options) -> Report:
     """CPU and wall seconds, peak memory and size, of processes that read the same documents.
 
@@ -29,16 +50,18 @@ def measure(options: Options) -> Report:
     documents = options.one_size(DOCUMENTS)
     with working_folder(options) as folder:
         shards = shards_by_format(options, folder, documents)
-        names = chosen_systems(options, shards)
+        runnable = arrangements(chosen_systems(options, shards), threads)
+        names = list(runnable)
         runs: dict[str, list[Outcome]] = {name: [] for name in names}
         sizes: dict[str, int] = {}
         found: dict[str, Any] = {}
         for _ in range(repeats):
             for name in names:
-                system = INDEXERS[name]
+                system = INDEXERS[runnable[name].system]
                 index = folder / f"index-{name}"
                 shutil.rmtree(index, ignore_errors=True)
-                arguments = {"shards": str(shards[system.shard_format]), "index": str(index), "threads": threads}
+                arguments: dict[str, Any] = {"shards": str(shards[system.shard_format]), "index": str(index)}
+                arguments |= {"threads": runnable[name].threads, "cores": runnable[name].cores}
                 runs[name].append(run_once(system.function, system.environ, **arguments))
                 sizes[name] = index_bytes(index)
                 if name not in found:
@@ -46,8 +69,10 @@ def measure(options: Options) -> Report:
                 shutil.rmtree(index)
         settings = {**describe(options, next(iter(shards.values()))), "threads": threads, "repeats": repeats}
     expect_equal(found)
-    rows = tuple(row(name, runs[name], sizes[name]) for name in names)
-    return Report(rows=rows, ratios=compare(runs, sizes), settings=settings)
+    counted = settings["documents"]
+    rows = tuple(row(name, runs[name], sizes[name], counted) for name in names)
+    whole = {name: runs[name] for name in names if runnable[name].threads == threads}
+    return Report(rows=rows, ratios=(*compare(whole, sizes), *speed_ups(runs, runnable)), settings=settings)
 
 
 def shards_by_format(options: Options, folder: Path, documents: int) -> dict[str, Path]:
@@ -100,7 +125,7 @@ def expect_equal(found: Mapping[str, Any]) -> None:
             )
 
 
-def row(name: str, runs: list[Outcome], size: int) -> dict[str, Any]:
+def row(name: str, runs: list[Outcome], size: int, documents: int) -> dict[str, Any]:
     """One line of the table: medians over the rounds."""
     return {
         "system": name,
@@ -108,6 +133,7 @@ def row(name: str, runs: list[Outcome], size: int) -> dict[str, Any]:
         "wall_s": round(spread([run.wall_s for run in runs]).median, 2),
         "alone_cpu_s": round(spread([run.result["cpu_s"] for run in runs]).median, 2),
         "alone_wall_s": round(spread([run.result["wall_s"] for run in runs]).median, 2),
+        "documents_per_s": round(documents / spread([run.result["wall_s"] for run in runs]).median),
         "peak_mib": mib(spread([run.peak_bytes for run in runs]).median),
         "index_bytes": size,
     }
@@ -131,3 +157,11 @@ def compare(runs: Mapping[str, list[Outcome]], sizes: Mapping[str, int]) -> tupl
             ratios.append(ratio(f"stock / {name}: {what}", theirs, mine))
         ratios.append(ratio(f"stock / {name}: index bytes", [sizes["stock"]], [sizes[name]]))
     return tuple(ratios)
+
+
+def speed_ups(runs: Mapping[str, list[Outcome]], runnable: Mapping[str, Arrangement]) -> Iterator[Ratio]:
+    """Documents per second of indexing alone with all threads, over those of one thread and of one core."""
+    for name, arrangement in runnable.items():
+        if name != arrangement.system:
+            one, all_threads = ([run.result["wall_s"] for run in runs[key]] for key in (name, arrangement.system))
+            yield ratio(f"{arrangement.system} / {name}: documents per second of indexing alone", one, all_threads)

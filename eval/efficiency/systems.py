@@ -9,6 +9,7 @@ requests are `latency` (single queries), `sorted` (single queries in the total o
 
 from __future__ import annotations
 
+import os
 import runpy
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -90,10 +91,11 @@ def digest(rankings: Iterable[Ranking]) -> str:
 # --- ours -----------------------------------------------------------------------------------------------------------
 
 
-def index_ours(shards: str, index: str, threads: int) -> dict[str, float]:
-    """Our indexing; returns its cost after the start of Java."""
+def index_ours(shards: str, index: str, threads: int, cores: int | None = None) -> dict[str, float]:
+    """Our indexing, on so many of this process's cores; returns its cost after the start of Java."""
     from lexvl_anserini import build_index
 
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
     jvm.start()
     with Stopwatch() as watch:
         build_index(shards, index, threads=threads)
@@ -126,7 +128,7 @@ def search_ours(index: str, queries: str) -> Ready:
 # On the Java that this package found and started, with Java's default heap.
 
 
-def index_stock(shards: str, index: str, threads: int) -> dict[str, float]:
+def index_stock(shards: str, index: str, threads: int, cores: int | None = None) -> dict[str, float]:
     """`python -m pyserini.index.lucene --collection JsonVectorCollection --impact --pretokenized` on `shards/docs`.
 
     Returns its cost after the start of Java and the import of Pyserini.

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from lexvl_anserini.data.images import usable_cores
 from lexvl_anserini.engines.engine import ChangingEngine
 from lexvl_anserini.engines.index_folder import is_index, read_report
 from lexvl_anserini.engines.opening import changing_engine, engine_class
@@ -23,7 +24,7 @@ log = logging.getLogger(__name__)
 def build_index(
     shards: Folders,
     index: Path | str | None = None,
-    threads: int = 1,
+    threads: int | None = None,
     overwrite: bool = False,
     progress: Progress = silent,
     options: Mapping[str, Any] | None = None,
@@ -39,7 +40,7 @@ def build_index(
     Args:
         shards: a folder that `encode` wrote, or several of impacts (or impact indexes), which become one index.
         index: the folder to write; default `indexes/<name of the shards folder>`. It appears whole or not at all.
-        threads: of the engine, where it can use more than one.
+        threads: of the engine, where it can use more than one; default all cores that this process may use.
         overwrite: replace a finished index of other shards or options.
         progress: called with the number of documents just read.
         options: of the engine, by name. FAISS: `faiss`, its layout (flat, hnsw, ivfpq, sq8, binary), and that layout's
@@ -59,11 +60,23 @@ def build_index(
         UsageError: an unknown engine, one for shards of another kind, or an option that is not one of its own.
         JavaError: no usable Java.
     """
-    check_count("threads", threads, most=MOST_THREADS)
+    threads = checked_threads(threads)
     switches = {"text": text, "store_text": store_text, "term_vectors": term_vectors}
     named = {name: True for name, on in switches.items() if on} | ({} if metadata else {"metadata": False})
     plan = plan_index(shards, index, engine, {**(options or {}), **named}, overwrite)
     return carry_out(plan, threads, progress)
+
+
+def checked_threads(threads: int | None) -> int:
+    """The number of threads that writes an index: as given, or all cores that this process may use.
+
+    Raises:
+        UsageError: it is no number of threads.
+    """
+    if threads is None:
+        return usable_cores()
+    check_count("threads", threads, most=MOST_THREADS)
+    return threads
 
 
 def carry_out(plan: BuildPlan, threads: int = 1, progress: Progress = silent) -> Index:
@@ -94,7 +107,7 @@ def _built(plan: BuildPlan, threads: int, progress: Progress) -> Index:
 
 
 def append_index(
-    index: Path | str, shards: Folders, replace: bool = False, threads: int = 1, progress: Progress = silent
+    index: Path | str, shards: Folders, replace: bool = False, threads: int | None = None, progress: Progress = silent
 ) -> Index:
     """Adds the documents of shards (or of other indexes) to an impact index; it skips those that it holds already.
 
@@ -102,12 +115,13 @@ def append_index(
         index: it changes completely or not at all; a process that has it open continues to read the older one.
         shards: one folder or several, of the index's encoder, vocabulary and quantiser.
         replace: a new document replaces the one of its id; without, a common id raises.
+        threads: default all cores that this process may use.
 
     Raises:
         ArtefactError: no index, folders that do not go with it, or an id that it holds already.
         UsageError: an index of an engine that only builds.
     """
-    check_count("threads", threads, most=MOST_THREADS)
+    threads = checked_threads(threads)
     sources = folders_of(shards)
     return built_engine(Path(index), "append to").append(Path(index), sources, replace, threads, progress)
 

@@ -13,6 +13,13 @@ final class Bytes {
         return numbers;
     }
 
+    /** The numbers from {@code from} to {@code to}. */
+    static int[] ints(byte[] bytes, int from, int to) {
+        int[] numbers = new int[to - from];
+        ByteBuffer.wrap(bytes).order(ByteOrder.LITTLE_ENDIAN).asIntBuffer().get(from, numbers);
+        return numbers;
+    }
+
     static float[] floats(byte[] bytes) {
         float[] numbers = new float[bytes.length / 4];
         ByteBuffer.wrap(bytes).order(ByteOrder.LITTLE_ENDIAN).asFloatBuffer().get(numbers);

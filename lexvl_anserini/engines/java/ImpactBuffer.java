@@ -1,19 +1,23 @@
 package lexvl;
 
+import java.nio.ByteBuffer;
 import java.util.Arrays;
 
-/** Impacts of some documents, gathered by document, to be turned over to postings by term. */
+/** Impacts of some documents, gathered by document, to be turned over to postings by term. One thread's. */
 final class ImpactBuffer {
+    /** The greatest impact that one byte holds. */
+    static final int BYTE = 255;
+
     private final TermTable terms;
     // By document: postings of document i lie before ends[i].
     private int documents;
-    private int empty;
     private int size;
+    private int most;
     private int[] ends = new int[1024];
     private int[] ranks = new int[1 << 16];
     private int[] impacts = new int[1 << 16];
-    // By term, used again for the next segment: arrays of this size would leave the heap larger each time.
-    private int[] docs = {};
+    // By term, used again for the next run: arrays of this size would leave the heap larger each time.
+    private char[] docs = {};
     private int[] values = {};
 
     ImpactBuffer(TermTable terms) {
@@ -28,10 +32,15 @@ final class ImpactBuffer {
         return size;
     }
 
+    /** All impacts are at most 255. */
+    boolean isSmall() {
+        return most <= BYTE;
+    }
+
     void clear() {
         documents = 0;
-        empty = 0;
         size = 0;
+        most = 0;
     }
 
     void add(ImpactRow row) {
@@ -44,72 +53,85 @@ final class ImpactBuffer {
             impacts = Arrays.copyOf(impacts, capacity);
         }
         for (int i = 0; i < row.size; i++) {
+            int impact = row.impacts[i];
             ranks[size] = terms.rank(row.dimensions[i]);
-            impacts[size++] = row.impacts[i];
+            impacts[size++] = impact;
+            most = Math.max(most, impact);
         }
-        empty += row.size == 0 ? 1 : 0;
         ends[documents++] = size;
     }
 
-    boolean isEmpty(int document) {
-        return start(document) == ends[document];
+    /** Where the postings of each document end. */
+    int[] ends() {
+        return Arrays.copyOf(ends, documents);
     }
 
-    /** By term: a counting sort, which keeps the order of documents. What came before is overwritten. */
-    Postings byTerm() {
+    /** By document: int32 rank and impact of each posting. */
+    ByteBuffer byDocument() {
+        ByteBuffer bytes = Spill.buffer(8 * size);
+        for (int i = 0; i < size; i++) {
+            bytes.putInt(ranks[i]).putInt(impacts[i]);
+        }
+        return bytes.flip();
+    }
+
+    /**
+     * By term, in the order of ranks, in blocks of one term: int32 rank, int32 number of postings, uint16 documents,
+     * impacts (uint8 if all are small, else int32). A counting sort keeps the order of documents.
+     */
+    ByteBuffer byTerm() {
         int[] counts = new int[terms.size() + 1];
         for (int i = 0; i < size; i++) {
             counts[ranks[i] + 1]++;
         }
-        int[] dimensions = new int[terms.size()];
-        int[] starts = new int[terms.size() + 1];
         int present = 0;
         for (int rank = 0; rank < terms.size(); rank++) {
-            if (counts[rank + 1] > 0) {
-                dimensions[present] = terms.dimensionOfRank(rank);
-                starts[present++] = counts[rank];
-            }
+            present += counts[rank + 1] > 0 ? 1 : 0;
             counts[rank + 1] += counts[rank];
         }
-        starts[present] = size;
         if (docs.length < size) {
-            docs = new int[ranks.length];
+            docs = new char[ranks.length];
             values = new int[ranks.length];
         }
-        for (int document = 0; document < documents; document++) {
-            for (int i = start(document); i < ends[document]; i++) {
+        for (int document = 0, i = 0; document < documents; document++) {
+            for (; i < ends[document]; i++) {
                 int to = counts[ranks[i]]++;
-                docs[to] = document;
+                docs[to] = (char) document;
                 values[to] = impacts[i];
             }
         }
-        return new Postings(terms, dimensions, starts, present, docs, values, documents - empty);
+        int blocks = present + size / Run.BLOCK;
+        ByteBuffer bytes = Spill.buffer(Run.HEAD * blocks + (isSmall() ? Run.SMALL : Run.LARGE) * size);
+        // Each count has moved to where its term ends.
+        for (int rank = 0, start = 0; rank < terms.size(); start = counts[rank++]) {
+            for (int from = start; from < counts[rank]; from += Run.BLOCK) {
+                put(bytes, rank, from, Math.min(counts[rank], from + Run.BLOCK));
+            }
+        }
+        return bytes.flip();
     }
 
-    /** One document's terms with its impacts, as a term vector; null if it has none. */
-    Postings vector(int document) {
-        int start = start(document);
-        int length = ends[document] - start;
-        if (length == 0) {
-            return null;
+    private void put(ByteBuffer bytes, int rank, int from, int to) {
+        int count = to - from;
+        bytes.putInt(rank).putInt(count);
+        bytes.asCharBuffer().put(docs, from, count);
+        bytes.position(bytes.position() + 2 * count);
+        if (isSmall()) {
+            for (int i = from; i < to; i++) {
+                bytes.put((byte) values[i]);
+            }
+        } else {
+            bytes.asIntBuffer().put(values, from, count);
+            bytes.position(bytes.position() + 4 * count);
         }
-        long[] sorted = new long[length];
-        for (int i = 0; i < length; i++) {
-            sorted[i] = (long) ranks[start + i] << 32 | impacts[start + i];
-        }
-        Arrays.sort(sorted);
-        int[] dimensions = new int[length];
-        int[] starts = new int[length + 1];
-        int[] values = new int[length];
-        for (int i = 0; i < length; i++) {
-            dimensions[i] = terms.dimensionOfRank((int) (sorted[i] >>> 32));
-            values[i] = (int) sorted[i];
-            starts[i + 1] = i + 1;
-        }
-        return new Postings(terms, dimensions, starts, length, new int[length], values, 1);
     }
 
-    private int start(int document) {
-        return document == 0 ? 0 : ends[document - 1];
+    /** Adds the number of documents of each term. */
+    void count(int[] frequencies) {
+        synchronized (frequencies) {
+            for (int i = 0; i < size; i++) {
+                frequencies[ranks[i]]++;
+            }
+        }
     }
 }

@@ -1,7 +1,9 @@
 package lexvl;
 
+import java.io.IOException;
 import java.util.Collections;
 import java.util.Iterator;
+import java.util.List;
 import org.apache.lucene.index.CodecReader;
 import org.apache.lucene.index.Fields;
 import org.apache.lucene.index.FilterLeafReader;
@@ -13,29 +15,42 @@ import org.apache.lucene.index.StoredFields;
 import org.apache.lucene.index.TermVectors;
 import org.apache.lucene.index.Terms;
 
-/** A segment in memory: its side fields as Lucene wrote them, its impacts as our arrays hold them. */
+/** Runs as a segment to be merged: their side fields as Lucene wrote them, norms and term vectors of their impacts. */
 final class ImpactLeaf extends FilterLeafReader {
     private final CodecReader side;
     private final String field;
-    private final ImpactBuffer impacts;
-    private final Postings postings;
+    private final TermTable terms;
+    private final List<Run> runs;
+    // The run of the document that was asked for last, and the number of its first document.
+    private int run;
+    private int base;
 
-    private ImpactLeaf(CodecReader side, String field, ImpactBuffer impacts) {
+    private ImpactLeaf(CodecReader side, String field, TermTable terms, List<Run> runs) {
         super(side);
         this.side = side;
         this.field = field;
-        this.impacts = impacts;
-        this.postings = impacts.byTerm();
+        this.terms = terms;
+        this.runs = runs;
     }
 
-    /** What IndexWriter.addIndexes takes. */
-    static CodecReader of(LeafReader side, String field, ImpactBuffer impacts) throws java.io.IOException {
-        return SlowCodecReaderWrapper.wrap(new ImpactLeaf((CodecReader) side, field, impacts));
+    /**
+     * What IndexWriter.addIndexes takes, for one thread.
+     *
+     * @param side the runs' side fields, in their order
+     */
+    static CodecReader of(LeafReader side, String field, TermTable terms, List<Run> runs) throws IOException {
+        return SlowCodecReaderWrapper.wrap(new ImpactLeaf((CodecReader) side, field, terms, runs));
     }
 
-    @Override
-    public Terms terms(String name) throws java.io.IOException {
-        return name.equals(field) ? postings : super.terms(name);
+    private Run runOf(int document) {
+        if (document < base) {
+            run = 0;
+            base = 0;
+        }
+        while (document >= base + runs.get(run).documents()) {
+            base += runs.get(run++).documents();
+        }
+        return runs.get(run);
     }
 
     /** For reading in order, as merging does: otherwise a block is inflated again for each of its documents. */
@@ -46,7 +61,7 @@ final class ImpactLeaf extends FilterLeafReader {
 
     /** As Anserini's similarity computes them: 1, and Lucene's 0 where there is no term. */
     @Override
-    public NumericDocValues getNormValues(String name) throws java.io.IOException {
+    public NumericDocValues getNormValues(String name) throws IOException {
         return name.equals(field) ? new Norms() : super.getNormValues(name);
     }
 
@@ -54,8 +69,8 @@ final class ImpactLeaf extends FilterLeafReader {
     public TermVectors termVectors() {
         return new TermVectors() {
             @Override
-            public Fields get(int document) {
-                Postings vector = impacts.vector(document);
+            public Fields get(int document) throws IOException {
+                Postings vector = runOf(document).vector(document - base, terms);
                 return vector == null ? null : new OneField(vector);
             }
         };
@@ -99,7 +114,7 @@ final class ImpactLeaf extends FilterLeafReader {
 
         @Override
         public long longValue() {
-            return impacts.isEmpty(document) ? 0 : 1;
+            return runOf(document).isEmpty(document - base) ? 0 : 1;
         }
 
         @Override

@@ -2,6 +2,8 @@ package lexvl;
 
 import java.io.IOException;
 import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
 import java.util.Map;
 import java.util.concurrent.ArrayBlockingQueue;
 import java.util.concurrent.BlockingQueue;
@@ -9,35 +11,47 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.concurrent.atomic.AtomicReference;
 import org.apache.lucene.analysis.Analyzer;
+import org.apache.lucene.index.CodecReader;
 import org.apache.lucene.index.IndexWriter;
 import org.apache.lucene.index.IndexWriterConfig;
-import org.apache.lucene.index.TieredMergePolicy;
+import org.apache.lucene.index.NoMergePolicy;
 import org.apache.lucene.search.similarities.Similarity;
 import org.apache.lucene.store.Directory;
 import org.apache.lucene.store.FSDirectory;
 
 /**
  * Writes impact documents: a term's frequency is its impact. Whole pieces of shards come in one call each and are
- * indexed by threads of their own, while Python reads the next piece.
+ * sorted by threads of their own, while Python reads the next piece; in the end Lucene writes all of them once.
  */
 public final class ImpactWriter {
     /** Per shard: documents, empty ones, postings. */
     private static final int COUNTS = 3;
-    /** Pieces that wait: enough to keep the threads busy, few enough to keep memory flat. */
+    /** Pieces of this size together, roughly, are one task: a million postings. */
+    private static final long TASK_BYTES = 1 << 23;
+    /** Tasks that wait: enough to keep the threads busy, few enough to keep memory flat. */
     private static final int WAITING = 2;
-    /** Segments that are merged at once. */
-    private static final int MANY_SEGMENTS = 64;
+    private static final String FIELD = "contents";
     /** Time between two checks whether the other side has failed. */
     private static final long PATIENCE_MS = 20;
 
     private final Directory directory;
     private final IndexWriter writer;
+    private final ImpactCodec codec = new ImpactCodec(FIELD);
+    private final Similarity similarity;
+    private final Analyzer analyzer;
+    private final int created;
     private final TermTable terms;
     private final boolean text;
     private final boolean storeText;
     private final boolean vectors;
     private final Map<String, String> metadata;
-    private final BlockingQueue<Piece> waiting = new ArrayBlockingQueue<>(WAITING);
+    private final BlockingQueue<Task> waiting = new ArrayBlockingQueue<>(WAITING);
+    private final Spill spill;
+    private final Runs runs;
+    private final int[] frequencies;
+    private List<Piece> gathered = new ArrayList<>();
+    private long gatheredBytes;
+    private int tasks;
     private final Thread[] threads;
     private final AtomicReference<Throwable> failure = new AtomicReference<>();
     private final AtomicLong documents = new AtomicLong();
@@ -46,26 +60,8 @@ public final class ImpactWriter {
     private long impacts;
     private long maxImpact;
 
-    /** Rows of one shard, in whatever form. */
-    private interface Piece {
-        int shard();
-
-        void rows(ImpactRow row, Sink sink) throws IOException;
-    }
-
-    private interface Sink {
-        void take() throws IOException;
-    }
-
-    private static final Piece END = new Piece() {
-        @Override
-        public int shard() {
-            return -1;
-        }
-
-        @Override
-        public void rows(ImpactRow row, Sink sink) {}
-    };
+    /** Neighbouring pieces that one thread makes runs of; the last task has none. */
+    private record Task(int number, List<Piece> pieces) {}
 
     /**
      * @param terms the vocabulary's terms, UTF-8, one after the other; {@code ends} where each ends (int32)
@@ -92,15 +88,18 @@ public final class ImpactWriter {
         this.vectors = vectors;
         this.metadata = metadata;
         counts = new long[shards * COUNTS];
-        directory = FSDirectory.open(Path.of(folder));
-        IndexWriterConfig config = new IndexWriterConfig(analyzer);
-        config.setSimilarity(similarity);
-        config.setUseCompoundFile(false);
-        config.setMergePolicy(lateMerges());
-        config.setMergeScheduler(new QuietMerges());
-        config.setIndexCreatedVersionMajor(created);
+        this.similarity = similarity;
+        this.analyzer = analyzer;
+        this.created = created;
+        Path path = Path.of(folder);
+        directory = FSDirectory.open(path);
+        IndexWriterConfig config = config();
         config.setOpenMode(IndexWriterConfig.OpenMode.CREATE);
+        config.setCodec(codec);
         writer = new IndexWriter(directory, config);
+        spill = new Spill(path.resolve("impacts.tmp"));
+        runs = new Runs(path.resolve("fields.tmp"), this::config);
+        frequencies = new int[this.terms.size()];
         this.threads = new Thread[threads];
         for (int i = 0; i < threads; i++) {
             this.threads[i] = new Thread(this::work, "lexvl-writer-" + i);
@@ -109,30 +108,20 @@ public final class ImpactWriter {
         }
     }
 
-    /** All segments become one in the end: until then, few merges of many, since each writes its postings again. */
-    private static TieredMergePolicy lateMerges() {
-        TieredMergePolicy policy = new TieredMergePolicy();
-        policy.setSegmentsPerTier(MANY_SEGMENTS);
-        policy.setMaxMergeAtOnce(MANY_SEGMENTS);
-        return policy;
+    /** Of any writer: all is merged by one call, and by nothing else. */
+    private IndexWriterConfig config() {
+        IndexWriterConfig config = new IndexWriterConfig(analyzer);
+        config.setSimilarity(similarity);
+        config.setUseCompoundFile(false);
+        config.setMergePolicy(NoMergePolicy.INSTANCE);
+        config.setMergeScheduler(new QuietMerges());
+        config.setIndexCreatedVersionMajor(created);
+        return config;
     }
 
     /** Whole lines of JSON. */
     public void addJson(int shard, byte[] lines) throws Throwable {
-        put(new Piece() {
-            @Override
-            public int shard() {
-                return shard;
-            }
-
-            @Override
-            public void rows(ImpactRow row, Sink sink) throws IOException {
-                JsonRows rows = new JsonRows(lines, terms, text || storeText, !metadata.isEmpty());
-                while (rows.next(row)) {
-                    sink.take();
-                }
-            }
-        });
+        add(Piece.json(shard, lines, terms, text || storeText, !metadata.isEmpty()));
     }
 
     /**
@@ -154,39 +143,13 @@ public final class ImpactWriter {
             byte[] metadata,
             byte[] metadataEnds)
             throws Throwable {
-        put(new Piece() {
-            @Override
-            public int shard() {
-                return shard;
-            }
-
-            @Override
-            public void rows(ImpactRow row, Sink sink) throws IOException {
-                int[] end = Bytes.ints(ends);
-                int[] idEnd = Bytes.ints(idEnds);
-                int[] dimension = Bytes.ints(dims);
-                int[] impact = Bytes.ints(impacts);
-                int[] contentEnd = contents == null ? null : Bytes.ints(contentEnds);
-                int[] metadataEnd = metadata == null ? null : Bytes.ints(metadataEnds);
-                for (int i = 0; i < end.length; i++) {
-                    row.start();
-                    row.id = ImpactRow.text(ids, i == 0 ? 0 : idEnd[i - 1], idEnd[i]);
-                    row.checkId();
-                    for (int j = i == 0 ? 0 : end[i - 1]; j < end[i]; j++) {
-                        row.add(dimension[j], impact[j]);
-                    }
-                    if (contents != null) {
-                        row.contents = ImpactRow.text(contents, i == 0 ? 0 : contentEnd[i - 1], contentEnd[i]);
-                    }
-                    if (metadata != null) {
-                        int from = i == 0 ? 0 : metadataEnd[i - 1];
-                        byte[] object = java.util.Arrays.copyOfRange(metadata, from, metadataEnd[i]);
-                        new JsonRows(object, terms, false, true).metadata(row);
-                    }
-                    sink.take();
-                }
-            }
-        });
+        int[] contentEnd = contents == null ? null : Bytes.ints(contentEnds);
+        int[] metadataEnd = metadata == null ? null : Bytes.ints(metadataEnds);
+        Piece.Columns columns = new Piece.Columns(
+                ids, Bytes.ints(idEnds), Bytes.ints(ends), dims, impacts, contents, contentEnd, metadata, metadataEnd);
+        for (Piece piece : Piece.of(shard, columns, terms)) {
+            add(piece);
+        }
     }
 
     /** Documents indexed so far. */
@@ -200,23 +163,23 @@ public final class ImpactWriter {
     }
 
     /**
-     * Waits for all pieces, commits and closes.
+     * Waits for all pieces, writes the index as one segment, commits and closes.
      *
-     * @param merge leave one segment: smaller and quicker to search
      * @return int64: documents, empty, postings of each shard; then the sum and the maximum of all impacts
      */
-    public byte[] finish(boolean merge) throws Throwable {
-        put(END);
+    public byte[] finish() throws Throwable {
+        flush();
+        put(new Task(tasks, List.of()));
         for (Thread thread : threads) {
             thread.join();
         }
         refuse();
-        if (merge) {
-            writer.forceMerge(1);
+        if (documents() > 0) {
+            merge();
         }
         writer.commit();
         writer.close();
-        directory.close();
+        release();
         long[] all = java.util.Arrays.copyOf(counts, counts.length + 2);
         all[counts.length] = impacts;
         all[counts.length + 1] = maxImpact;
@@ -230,13 +193,51 @@ public final class ImpactWriter {
             thread.join();
         }
         writer.rollback();
+        release();
+    }
+
+    private void release() throws IOException {
+        runs.close();
+        spill.close();
         directory.close();
     }
 
-    private void put(Piece piece) throws Throwable {
+    /** With threads to spare, one reads and joins postings while Lucene's codec writes those before. */
+    private void merge() throws IOException {
+        CodecReader[] leaves = runs.leaves(FIELD, terms);
+        try (PostingStream stream = new PostingStream(runs.cursors(), terms.size(), threads.length > 1)) {
+            int filled = 0;
+            long postings = 0;
+            for (int i = 0; i < counts.length; i += COUNTS) {
+                filled += (int) (counts[i] - counts[i + 1]);
+                postings += counts[i + 2];
+            }
+            codec.feed(postings == 0 ? null : new JoinedPostings(terms, frequencies, stream, filled));
+            writer.addIndexes(leaves);
+        }
+    }
+
+    private void add(Piece piece) throws Throwable {
         refuse();
-        // The threads may fail while the queue is full; then no thread takes pieces from it.
-        while (!waiting.offer(piece, PATIENCE_MS, TimeUnit.MILLISECONDS)) {
+        gathered.add(piece);
+        gatheredBytes += piece.bytes();
+        if (gatheredBytes >= TASK_BYTES) {
+            flush();
+        }
+    }
+
+    private void flush() throws Throwable {
+        if (!gathered.isEmpty()) {
+            put(new Task(tasks++, gathered));
+            gathered = new ArrayList<>();
+            gatheredBytes = 0;
+        }
+    }
+
+    private void put(Task task) throws Throwable {
+        refuse();
+        // The threads may fail while the queue is full; then no thread takes tasks from it.
+        while (!waiting.offer(task, PATIENCE_MS, TimeUnit.MILLISECONDS)) {
             refuse();
         }
     }
@@ -248,38 +249,53 @@ public final class ImpactWriter {
     }
 
     private void work() {
-        ImpactRow row = new ImpactRow(terms);
-        Segment segment = new Segment(writer, terms, text, storeText, vectors, metadata);
-        int shard = -1;
+        Rows rows = new Rows();
         try {
             while (failure.get() == null) {
-                Piece piece = waiting.poll(PATIENCE_MS, TimeUnit.MILLISECONDS);
-                if (piece == null) {
-                    continue;
-                }
-                if (piece == END) {
-                    waiting.put(END);
-                    if (!segment.isEmpty()) {
-                        segment.flush();
-                    }
+                Task task = waiting.poll(PATIENCE_MS, TimeUnit.MILLISECONDS);
+                if (task != null && task.pieces.isEmpty()) {
+                    waiting.put(task);
                     return;
                 }
+                if (task != null) {
+                    runs.add(task.number, rows.runs(task.pieces));
+                }
+            }
+        } catch (Throwable error) {
+            if (failure.compareAndSet(null, error)) {
+                failedShard = rows.shard;
+            }
+        }
+    }
+
+    /** Rows of one thread. */
+    private final class Rows {
+        private final ImpactRow row = new ImpactRow(terms);
+        private final RunBuilder builder =
+                new RunBuilder(ImpactWriter.this::config, terms, text, storeText, vectors, metadata, spill, frequencies);
+        /** The shard whose rows are read, or -1. */
+        private int shard = -1;
+
+        List<Run> runs(List<Piece> pieces) throws IOException {
+            List<Run> runs = new ArrayList<>();
+            for (Piece piece : pieces) {
                 shard = piece.shard();
                 Tally tally = new Tally();
                 piece.rows(row, () -> {
-                    segment.add(row);
+                    builder.add(row);
                     tally.count(row);
                     documents.incrementAndGet();
-                    if (segment.isFull()) {
-                        segment.flush();
+                    if (builder.isFull()) {
+                        runs.add(builder.take());
                     }
                 });
                 add(shard, tally);
             }
-        } catch (Throwable error) {
-            if (failure.compareAndSet(null, error)) {
-                failedShard = shard;
+            if (!builder.isEmpty()) {
+                runs.add(builder.take());
             }
+            shard = -1;
+            return runs;
         }
     }
 

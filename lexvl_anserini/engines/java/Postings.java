@@ -1,6 +1,7 @@
 package lexvl;
 
 import java.util.Arrays;
+import java.util.stream.IntStream;
 import org.apache.lucene.index.BaseTermsEnum;
 import org.apache.lucene.index.ImpactsEnum;
 import org.apache.lucene.index.PostingsEnum;
@@ -31,6 +32,12 @@ final class Postings extends Terms {
         this.docs = docs;
         this.impacts = impacts;
         this.documents = documents;
+    }
+
+    /** One document's terms with its impacts, as a term vector. */
+    static Postings ofOne(TermTable terms, int[] dimensions, int[] impacts) {
+        int[] starts = IntStream.rangeClosed(0, dimensions.length).toArray();
+        return new Postings(terms, dimensions, starts, dimensions.length, new int[dimensions.length], impacts, 1);
     }
 
     @Override

@@ -268,7 +268,7 @@ def _as_index(
     folder = part / INCOMING
     folder.mkdir()
     vocabulary = read_vocabulary(source, manifest)
-    found = write_lucene(source, folder, manifest, vocabulary, options, threads, progress, False, created)
+    found = write_lucene(source, folder, manifest, vocabulary, options, threads, progress, created)
     total = {name: found[name] for name in ("documents", "empty", "postings", "max_impact")}
     expect_counts(str(source), total, manifest.counts)
     yield folder, found["fields"]

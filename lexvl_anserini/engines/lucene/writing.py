@@ -52,13 +52,13 @@ def write_lucene(
     options: IndexOptions,
     threads: int,
     progress: Progress,
-    merge: bool = True,
     created: int | None = None,
 ) -> dict[str, Any]:
     """Writes the shards' documents into `folder`; returns their counts and their fields.
 
-    `merge` leaves one segment, which is smaller and faster to search. `created` is the major version of Lucene that
-    counts as the index's creator, for one that joins older indexes; default: that of this process.
+    The index is one segment, with documents in the order of the shards, whatever the number of threads. `created` is
+    the major version of Lucene that counts as the index's creator, for one that joins older indexes; default: that of
+    this process.
 
     Raises:
         ArtefactError: a shard is damaged or malformed, or its counts differ from the manifest's.
@@ -79,7 +79,7 @@ def write_lucene(
                 before, done = done, int(writer.documents())
                 progress(done - before)
         with _explained_by_python(entries, vocabulary, writer):
-            counted = np.frombuffer(writer.finish(merge).tostring(), dtype="<i8")
+            counted = np.frombuffer(writer.finish().tostring(), dtype="<i8")
         progress(int(writer.documents()) - done)
     per_shard = counted[:-2].reshape(-1, len(COUNTED))
     for (path, entry), counts in zip(entries, per_shard.tolist(), strict=True):

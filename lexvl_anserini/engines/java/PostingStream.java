@@ -1,0 +1,106 @@
+package lexvl;
+
+import java.io.IOException;
+import java.util.List;
+import java.util.concurrent.ArrayBlockingQueue;
+import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.TimeUnit;
+
+/** The postings of runs, joined: by term, and of a term by document, a chunk at a time. */
+final class PostingStream implements AutoCloseable {
+    /** Chunks that wait. */
+    private static final int AHEAD = 4;
+    /** Time between two checks whether the other side has failed. */
+    private static final long PATIENCE_MS = 20;
+
+    private final List<Run.Cursor> cursors;
+    private final int terms;
+    private final BlockingQueue<Chunk> read = new ArrayBlockingQueue<>(AHEAD);
+    private final BlockingQueue<Chunk> free = new ArrayBlockingQueue<>(AHEAD + 2);
+    private final Thread thread;
+    private volatile Throwable failure;
+    private volatile boolean closed;
+    private int rank;
+    private int cursor;
+    private Chunk current;
+
+    /**
+     * @param cursors in the order of documents
+     * @param terms ranks are below it
+     * @param ahead read in a thread of its own
+     */
+    PostingStream(List<Run.Cursor> cursors, int terms, boolean ahead) {
+        this.cursors = cursors;
+        this.terms = terms;
+        thread = ahead ? new Thread(this::work, "lexvl-postings") : null;
+        if (ahead) {
+            thread.setDaemon(true);
+            thread.start();
+        }
+    }
+
+    /** The next chunk, which is not empty; the one before is used again. */
+    Chunk next() throws IOException {
+        if (thread == null) {
+            current = current == null ? new Chunk() : current;
+            fill(current);
+            return current;
+        }
+        try {
+            if (current != null) {
+                free.add(current);
+            }
+            current = null;
+            while (current == null) {
+                if (failure != null) {
+                    throw new IOException(failure);
+                }
+                current = read.poll(PATIENCE_MS, TimeUnit.MILLISECONDS);
+            }
+            return current;
+        } catch (InterruptedException error) {
+            throw new IOException(error);
+        }
+    }
+
+    private void work() {
+        try {
+            while (!closed) {
+                Chunk chunk = free.poll();
+                chunk = chunk == null ? new Chunk() : chunk;
+                fill(chunk);
+                if (chunk.size == 0) {
+                    return;
+                }
+                while (!closed && !read.offer(chunk, PATIENCE_MS, TimeUnit.MILLISECONDS)) {}
+            }
+        } catch (Throwable error) {
+            failure = error;
+        }
+    }
+
+    private void fill(Chunk chunk) throws IOException {
+        chunk.size = 0;
+        for (; rank < terms; rank++, cursor = 0) {
+            for (; cursor < cursors.size(); cursor++) {
+                for (Run.Cursor run = cursors.get(cursor); run.rank() == rank; run.copy(chunk)) {
+                    if (chunk.size + run.count() > Chunk.CAPACITY) {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    @Override
+    public void close() throws IOException {
+        closed = true;
+        try {
+            if (thread != null) {
+                thread.join();
+            }
+        } catch (InterruptedException error) {
+            throw new IOException(error);
+        }
+    }
+}
