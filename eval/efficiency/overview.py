@@ -163,7 +163,8 @@ def as_text(ratio: Ratio) -> str:
 
 MEMORY_NOTES = (
     ("peak memory of indexing", "build_peak_mib", " MiB"),
-    ("opening", "open_ms", " ms"),
+    ("opening the first index of a process", "open_ms", " ms"),
+    ("opening a further index", "open_again_ms", " ms"),
     ("first query after opening", "first_query_ms", " ms"),
     ("Lucene's bytes per posting", "lucene_bytes_per_posting", ""),
     ("bytes per posting of resident postings", "resident_bytes_per_posting", ""),
