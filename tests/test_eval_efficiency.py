@@ -248,7 +248,10 @@ def test_index_counts_the_same_documents(workdir):
     )
     assert report.settings["documents"] == 40 and report.settings["postings"] == 240
     assert [row["system"] for row in report.rows] == ["ours", "ours-parquet"]
-    assert all(row["index_bytes"] > 0 and 0 < row["alone_cpu_s"] <= row["cpu_s"] for row in report.rows)
+    assert all(
+        row["lucene_bytes"] > row["resident_bytes"] == 0 and 0 < row["alone_cpu_s"] <= row["cpu_s"]
+        for row in report.rows
+    )
     assert report.ratios == ()
 
 
@@ -270,9 +273,9 @@ def test_index_compares_stock_with_each_of_ours():
         return Outcome({"cpu_s": cpu / 2, "wall_s": cpu}, cpu, 2 * cpu, int(100 * cpu))
 
     runs = {"ours": [outcome(1.0), outcome(2.0)], "stock": [outcome(10.0), outcome(10.0)]}
-    found = {r.what: r.spread for r in index.compare(runs, {"ours": 50, "stock": 60})}
+    found = {r.what: r.spread for r in index.compare(runs, {"ours": index.Sizes(50, 10), "stock": index.Sizes(60, 0)})}
     assert found["stock / ours: CPU seconds"] == Spread(7.5, 5.0, 10.0, 2)
-    assert found["stock / ours: index bytes"].median == 1.2
+    assert (found["stock / ours: Lucene's bytes"].median, found["stock / ours: index bytes"].median) == (1.2, 1.0)
     assert {"CPU seconds of indexing alone", "peak memory"} <= {what.partition(": ")[2] for what in found}
 
 
@@ -320,7 +323,12 @@ def test_search_times_ours_lucene_and_faiss(workdir):
         for clock in ("wall", "CPU")
     } | {"ours: batch of queries, 1 thread / 2 threads, wall, k=5"}  # fmt: skip
     assert all(r.spread.rounds == 2 and r.spread.low > 0 for r in report.ratios)
-    assert report.notes == ("faiss-hnsw is approximate: it finds 1.0000 of the first 5 (efSearch 64)",)
+    # Of 5 queries: single, a batch with each number of threads, three rounds; then the exact hits.
+    assert report.notes == (
+        "ours: lucene postings answered 45 queries",
+        "ours-lucene: lucene postings answered 45 queries",
+        "faiss-hnsw is approximate: it finds 1.0000 of the first 5 (efSearch 64)",
+    )
     assert set(report.figures) == {
         "open_ms", "open_again_ms", "first_query_ms", "opened_mib", "lucene_bytes_per_posting",
         "resident_bytes_per_posting",

@@ -52,7 +52,7 @@ def test_rows_hold_both_clocks_and_leave_out_what_was_not_measured():
             "by CPU time": "11.00 (10.00 to 12.50)",
             "by wall time": "8.00 (7.00 to 9.00)",
         },
-        {"figure": "index size: stock / ours", "aim": "0.5", "by size": "1.00"},
+        {"figure": "index size: stock / ours, with resident postings", "aim": "0.5", "by size": "1.00"},
         {"figure": "batch, VDR-like, 20k, k=10: 1 thread / 2", "aim": "1.8", "by wall time": "1.90 (1.80 to 2.00)"},
     ]
 
@@ -65,7 +65,7 @@ def test_the_command_prints_markdown_and_writes_parts_and_a_plot(monkeypatch, tm
     assert done.exit_code == 0, done.output
     lines = done.stdout.splitlines()
     assert lines[0] == "| figure | aim | by CPU time | by wall time | by size |"
-    assert lines[3] == "| index size: stock / ours | 0.5 | – | – | 1.00 |"
+    assert lines[3] == "| index size: stock / ours, with resident postings | 0.5 | – | – | 1.00 |"
     assert "index: documents 5, terms per document 2" in lines and "search: a is approximate" in lines
     assert "threads: open ms 7.5" in lines
     assert lines[-1] == "peak memory of indexing: 10 documents 100.0 MiB, 1,000 documents 120.4 MiB"

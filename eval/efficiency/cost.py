@@ -14,7 +14,7 @@ from lexvl_anserini.errors import UsageError
 from lexvl_anserini.files import atomic_write
 
 from .collection import prepare, working_folder
-from .index import index_bytes
+from .index import index_bytes, resident_bytes
 from .opening import measure_opening
 from .processes import Worker, run_once
 from .search import HITS, Rounds, chosen, start
@@ -87,7 +87,7 @@ def one_size(options: Options, folder: Path, documents: int) -> tuple[list[dict[
                 "build_s": round(built.result["wall_s"], 2),
                 "build_cpu_s": round(built.result["cpu_s"], 2),
                 "build_peak_mib": mib(built.peak_bytes),
-                "bytes": index_bytes(index),
+                "bytes": index_bytes(index) + resident_bytes(index),
                 **measure_opening(index, collection.queries),
             }
         }

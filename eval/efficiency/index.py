@@ -22,6 +22,13 @@ DOCUMENTS = 20_000
 REPEATS = 3
 
 
+class Sizes(NamedTuple):
+    """Bytes of an index: Lucene's own files, and the resident postings beside them."""
+
+    lucene: int
+    resident: int
+
+
 class Arrangement(NamedTuple):
     """A system, its threads, and its number of cores; None is all."""
 
@@ -53,7 +60,7 @@ def measure(options: Options) -> Report:
         runnable = arrangements(chosen_systems(options, shards), threads)
         names = list(runnable)
         runs: dict[str, list[Outcome]] = {name: [] for name in names}
-        sizes: dict[str, int] = {}
+        sizes: dict[str, Sizes] = {}
         found: dict[str, Any] = {}
         for _ in range(repeats):
             for name in names:
@@ -63,7 +70,7 @@ def measure(options: Options) -> Report:
                 arguments: dict[str, Any] = {"shards": str(shards[system.shard_format]), "index": str(index)}
                 arguments |= {"threads": runnable[name].threads, "cores": runnable[name].cores}
                 runs[name].append(run_once(system.function, system.environ, **arguments))
-                sizes[name] = index_bytes(index)
+                sizes[name] = Sizes(index_bytes(index), resident_bytes(index))
                 if name not in found:
                     found[name] = run_once(".systems:index_counts", index=str(index)).result
                 shutil.rmtree(index)
@@ -115,6 +122,14 @@ def index_bytes(index: Path) -> int:
     return folder_bytes(index)
 
 
+def resident_bytes(index: Path) -> int:
+    """Size of the resident postings beside Lucene's files; 0 for an index that has none."""
+    from lexvl_anserini.engines.index_folder import RESIDENT
+
+    file = index / RESIDENT
+    return file.stat().st_size if file.is_file() else 0
+
+
 def expect_equal(found: Mapping[str, Any]) -> None:
     """Raises LexvlError if the indexes hold different counts: their costs are not comparable then."""
     first = next(iter(found))
@@ -125,7 +140,7 @@ def expect_equal(found: Mapping[str, Any]) -> None:
             )
 
 
-def row(name: str, runs: list[Outcome], size: int, documents: int) -> dict[str, Any]:
+def row(name: str, runs: list[Outcome], size: Sizes, documents: int) -> dict[str, Any]:
     """One line of the table: medians over the rounds."""
     return {
         "system": name,
@@ -135,11 +150,12 @@ def row(name: str, runs: list[Outcome], size: int, documents: int) -> dict[str, 
         "alone_wall_s": round(spread([run.result["wall_s"] for run in runs]).median, 2),
         "documents_per_s": round(documents / spread([run.result["wall_s"] for run in runs]).median),
         "peak_mib": mib(spread([run.peak_bytes for run in runs]).median),
-        "index_bytes": size,
+        "lucene_bytes": size.lucene,
+        "resident_bytes": size.resident,
     }
 
 
-def compare(runs: Mapping[str, list[Outcome]], sizes: Mapping[str, int]) -> tuple[Ratio, ...]:
+def compare(runs: Mapping[str, list[Outcome]], sizes: Mapping[str, Sizes]) -> tuple[Ratio, ...]:
     """Stock over ours, if both run: whole processes, then indexing alone, without start-up and imports."""
     if "stock" not in runs:
         return ()
@@ -155,7 +171,9 @@ def compare(runs: Mapping[str, list[Outcome]], sizes: Mapping[str, int]) -> tupl
         for what, value in whole.items():
             theirs, mine = ([value(run) for run in runs[side]] for side in ("stock", name))
             ratios.append(ratio(f"stock / {name}: {what}", theirs, mine))
-        ratios.append(ratio(f"stock / {name}: index bytes", [sizes["stock"]], [sizes[name]]))
+        stock = [sizes["stock"].lucene]
+        ratios.append(ratio(f"stock / {name}: Lucene's bytes", stock, [sizes[name].lucene]))
+        ratios.append(ratio(f"stock / {name}: index bytes", stock, [sum(sizes[name])]))
     return tuple(ratios)
 
 

@@ -8,8 +8,9 @@ from typing import Any
 from lexvl_anserini.engines import jvm
 
 from .collection import read_queries
-from .index import index_bytes
-from .processes import Stopwatch, resident_bytes, run_once
+from .index import index_bytes, resident_bytes
+from .processes import Stopwatch, run_once
+from .processes import resident_bytes as resident_memory
 from .suite import mib, spread
 
 REPEATS = 3
@@ -28,14 +29,13 @@ def measure_opening(index: Path, queries: Path) -> dict[str, Any]:
 
     found = [run_once(".opening:open_ours", index=str(index), queries=str(queries)).result for _ in range(REPEATS)]
     postings = read_report(index).postings
-    beside = side_bytes(index)
     return {
         "open_ms": round(spread([one["open_s"] for one in found]).median * 1000, 1),
         "open_again_ms": round(spread([one["again_s"] for one in found]).median * 1000, 1),
         "first_query_ms": round(spread([one["first_s"] for one in found]).median * 1000, 1),
         "opened_mib": mib(spread([one["resident_bytes"] for one in found]).median),
-        "lucene_bytes_per_posting": round((index_bytes(index) - beside) / postings, 2),
-        "resident_bytes_per_posting": round(beside / postings, 2),
+        "lucene_bytes_per_posting": round(index_bytes(index) / postings, 2),
+        "resident_bytes_per_posting": round(resident_bytes(index) / postings, 2),
     }
 
 
@@ -50,7 +50,7 @@ def open_ours(index: str, queries: str) -> dict[str, float]:
         engine = open_index(Path(index), index_manifest(Path(index)))
     with Stopwatch() as first:
         list(engine.search([query], HITS))
-    memory = resident_bytes()
+    memory = resident_memory()
     engine.close()
     with Stopwatch() as again:
         open_index(Path(index), index_manifest(Path(index))).close()
@@ -60,9 +60,3 @@ def open_ours(index: str, queries: str) -> dict[str, float]:
         "first_s": first.wall_s,
         "resident_bytes": memory,
     }
-
-
-def side_bytes(index: Path) -> int:
-    """Size of the resident postings beside Lucene's files; 0 for a small index, which has none."""
-    file = index / "resident.bin"
-    return file.stat().st_size if file.is_file() else 0

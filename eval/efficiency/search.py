@@ -60,7 +60,7 @@ def measure(options: Options) -> Report:
         if "lucene" in workers:
             settings["expected_overlapping_postings"] = round(workers["lucene"].about["overlap"], 3)
         expect_agreement(rounds.answers, hits)
-        notes = recall_notes(workers, hits)
+        notes = (*served_notes(workers), *recall_notes(workers, hits))
         figures = measure_opening(index, collection.queries) if "ours" in names else {}
     return Report(figures, tuple(rounds.rows(settings["queries"])), rounds.ratios(), settings, notes)
 
@@ -93,7 +93,8 @@ def start(name: str, index: Path, collection: Collection, options: Options) -> W
     system = SEARCHERS[name]
     if system.reads != "nothing":
         place = {"index": index, "shards": collection.shards}[system.reads]
-        return Worker(system.function, system.environ, **{system.reads: str(place)}, queries=str(collection.queries))
+        read = {system.reads: str(place), "queries": str(collection.queries)}
+        return Worker(system.function, system.environ, **read, **system.arguments)
     return Worker(
         system.function,
         system.environ,
@@ -192,6 +193,14 @@ def expect_agreement(answers: Mapping[tuple[str, str, int], list[Any]], hits: Se
         digests = {name: answer["digest"] for name in EXACT for answer in answers.get((name, "batch", k), ())}
         if len(set(digests.values())) > 1:
             raise LexvlError(f"{' and '.join(digests)} rank differently at k={k}; their times are not comparable")
+
+
+def served_notes(workers: Mapping[str, Worker]) -> Iterator[str]:
+    """The form of the postings that answered the queries of ours."""
+    for name in ("ours", "ours-lucene"):
+        if name in workers:
+            for form, count in workers[name].request(task="served", hits=0).items():
+                yield f"{name}: {form} postings answered {count:,} queries"
 
 
 def recall_notes(workers: Mapping[str, Worker], hits: Sequence[int]) -> tuple[str, ...]:

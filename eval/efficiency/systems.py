@@ -4,7 +4,7 @@ FAISS is in `dense`.
 
 An indexing function returns its cost after the start of Java. A searching function returns a `Ready` worker; its
 requests are `latency` (single queries), `sorted` (single queries in the total order), `batch` (all queries at once) and
-`found` (the ids of the hits).
+`found` (the ids of the hits); of ours also `served` (the number of queries by the form of the postings).
 """
 
 from __future__ import annotations
@@ -66,9 +66,8 @@ INDEXERS: Mapping[str, Indexer] = {
 }
 
 SEARCHERS: Mapping[str, Searcher] = {
-    # Resident postings serve from the first query, so that no round mixes the two paths.
-    "ours": Searcher(".systems:search_ours", ("latency", "batch"), environ={"LEXVL_POSTINGS": "resident"}),
-    "ours-lucene": Searcher(".systems:search_ours", ("latency", "batch"), environ={"LEXVL_POSTINGS": "lucene"}),
+    "ours": Searcher(".systems:search_ours", ("latency", "batch"), arguments={"resident": True}),
+    "ours-lucene": Searcher(".systems:search_ours", ("latency", "batch"), arguments={"resident": False}),
     "stock": Searcher(".systems:search_stock", ("latency", "batch")),
     "lucene": Searcher(".systems:search_lucene", ("latency", "sorted")),
     "faiss-flat": Searcher(".dense:search_faiss", ("latency",), "nothing", arguments={"kind": "flat"}),
@@ -102,12 +101,17 @@ def index_ours(shards: str, index: str, threads: int, cores: int | None = None) 
     return watch.seconds()
 
 
-def search_ours(index: str, queries: str) -> Ready:
-    """A worker around our engine, opened as `search_index` opens it."""
-    from lexvl_anserini.engines.index_folder import index_manifest
+def search_ours(index: str, queries: str, resident: bool) -> Ready:
+    """A worker around our engine, opened as `search_index` opens it.
+
+    One form of the postings serves from the first query on, so that no round mixes the two: resident ones if they are
+    wanted and the index has them.
+    """
+    from lexvl_anserini.engines.index_folder import RESIDENT, index_manifest
     from lexvl_anserini.engines.opening import open_index
 
     path = Path(index)
+    os.environ["LEXVL_POSTINGS"] = "resident" if resident and (path / RESIDENT).is_file() else "lucene"
     manifest = index_manifest(path)
     engine = open_index(path, manifest)
     encoded = read_queries(queries)
@@ -115,6 +119,8 @@ def search_ours(index: str, queries: str) -> Ready:
     def answer(task: str, hits: int, threads: int = 1) -> Any:
         if task == "latency":
             return one_by_one(lambda query: list(engine.search([query], hits)), encoded)
+        if task == "served":
+            return dict(engine.served())
         if task == "found":
             return {"hits": [[d.doc_id for d in found] for found in engine.search(encoded, hits)]}
         with Stopwatch() as watch:
