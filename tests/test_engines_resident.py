@@ -15,6 +15,7 @@ from scipy import sparse
 from lexvl_anserini.engines.resident.layout import BITMAP, BLOCK, GAPS, NUMBERS, RESIDENT, Writer, open_sections
 from lexvl_anserini.engines.resident.packing import Lists, write_ids, write_postings
 from lexvl_anserini.engines.resident.searching import ResidentPostings
+from lexvl_anserini.errors import ArtefactError
 from lexvl_anserini.records import ImpactQuery
 
 
@@ -216,3 +217,25 @@ def test_skipping_changes_nothing(tmp_path: Path) -> None:
         vector = {**dict.fromkeys(rows, weight), "rare": 9}
         for hits in (1, 10, 39):
             assert searched(resident, [vector], hits)[0] == expected(rows, ids, vector, hits)
+
+
+def test_a_file_with_any_content_leads_nowhere_else(tmp_path: Path) -> None:
+    """A file whose checksum is right can say anything: it is refused, or answers, and reads nothing outside of it."""
+    rng = np.random.default_rng(3)
+    steps = (1, 5, 9, 40, 300, 900, 2999)
+    rows = {f"t{step}": {n: int(rng.integers(1, 255)) for n in range(0, 3000, step)} for step in steps}
+    resident_of(tmp_path, rows, {number: f"d{number * 7}" for number in range(3000)}, 3000)
+    path = tmp_path / RESIDENT
+    sound, refused = path.read_bytes(), 0
+    for _ in range(400):
+        broken = bytearray(sound)
+        for place in rng.integers(0, len(sound) - 24, rng.integers(1, 9)).tolist():
+            broken[place] = int(rng.integers(256))
+        path.write_bytes(broken)
+        try:
+            with path.open("rb") as file:
+                resident = ResidentPostings(open_sections(file, path))
+            searched(resident, [dict.fromkeys(rows, 200), {"t5": 1}], 4000)
+        except (ArtefactError, UnicodeDecodeError):
+            refused += 1
+    assert 0 < refused < 400

@@ -186,7 +186,9 @@ def add_gaps(postings: Postings, slot: int, weight: Any, sums: Any) -> None:
     document = np.int64(-1)
     for i in range(count):
         document += np.int64(postings.octets[gaps + np.uint64(i)])
-        sums[np.uint64(document)] += weight * np.int32(postings.impacts[impacts + np.uint64(i)])
+        # The mask keeps a damaged file from leading outside.
+        at = np.uint64(document) & np.uint64(BLOCK - 1)
+        sums[at] += weight * np.int32(postings.impacts[impacts + np.uint64(i)])
 
 
 @kernel
@@ -347,17 +349,18 @@ def expand_slot(postings: Postings, slot: int) -> None:
     length: Any = min(BLOCK, len(postings.rank) - np.int64(postings.block[slot]) * BLOCK)
     octets, column = (length + 63) // 64 * 8, postings.column[slot]
     impact = np.int64(first_impact(postings, np.uint64(postings.place[slot] + octets)))
+    end = impact + np.int64(postings.counts[slot]) + 1
     for at in range((length + 7) // 8):
         octet = postings.octets[postings.place[slot] + at]
         for bit in range(8):
-            if octet >> bit & 1:
+            if octet >> bit & 1 and impact < end:
                 postings.columns[column + 8 * at + bit] = postings.impacts[impact]
                 impact += 1
 
 
 @kernel
 def spell(front: Any, ends: Any, ranks: Any, spelt: Any) -> int:
-    """Writes the ids of these ranks, a line feed after each; returns the number of bytes.
+    """Writes the ids of these ranks, a line feed after each; returns the number of bytes, -1 for a damaged file.
 
     Args:
         front: uint8, the ids by rank, front-coded as `layout.py` describes; `ends` int64, where each group ends.
@@ -366,11 +369,15 @@ def spell(front: Any, ends: Any, ranks: Any, spelt: Any) -> int:
     size = 0
     for rank in ranks:
         group = rank // GROUP
+        if group >= len(ends):
+            return -1
         at: Any = np.int64(ends[group - 1] if group else 0)
         length = 0
         for _ in range(rank % GROUP + 1):
             shared, rest = read_number(front, at)
             suffix, rest = read_number(front, rest)
+            if shared > length or rest + suffix > len(front) or size + shared + suffix >= len(spelt):
+                return -1
             for i in range(suffix):
                 spelt[size + shared + i] = front[rest + i]
             length, at = shared + suffix, rest + suffix
@@ -381,11 +388,14 @@ def spell(front: Any, ends: Any, ranks: Any, spelt: Any) -> int:
 
 
 @kernel
-def read_number(octets: Any, at: Any) -> tuple[int, int]:
+def read_number(octets: Any, at: Any) -> Any:
     """A number of 7 bits an octet, the lowest first, all but the last octet with its highest bit set; and its end."""
-    number, shift = 0, 0
-    while octets[at] & 128:
-        number |= (octets[at] & 127) << shift
+    number: Any = 0
+    shift = 0
+    while at < len(octets) and octets[at] & 128 and shift < 28:
+        number |= np.int64(octets[at] & 127) << shift
         shift += 7
         at += 1
-    return number | octets[at] << shift, at + 1
+    # A number that ends outside is too large for whoever reads it.
+    last = np.int64(octets[at]) if at < len(octets) else np.int64(len(octets))
+    return number | last << shift, at + 1

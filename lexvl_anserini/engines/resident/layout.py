@@ -50,6 +50,9 @@ GROUP = 16
 # Of slots of impacts of one byte; of wider ones their width.
 LEAST_ALIGNMENT = 2
 SECTION_ALIGNMENT = 64
+
+# Of a deleted document.
+NO_RANK = 2**32 - 1
 LENGTH_BYTES = 8
 
 # The type of each section; that of `most` and of the impacts is the width's.
@@ -170,7 +173,7 @@ def open_sections(file: BinaryIO, path: Path) -> Sections:
     """Maps the file; its sections stay readable when it is closed or replaced.
 
     Raises:
-        ArtefactError: a section is not inside the file.
+        ArtefactError: a section is not inside the file, or as `check_sections`.
     """
     contents = _contents(file, path)
     assert contents is not None, "read_contents comes first"
@@ -180,21 +183,57 @@ def open_sections(file: BinaryIO, path: Path) -> Sections:
         start, length = contents.sections.get(name, (0, -1))
         if not 0 <= start <= start + length <= len(mapped):
             raise ArtefactError(f"{path}: damaged, its section {name} is not inside it; {REMEDY}")
-        kind = np.dtype(type_name or WIDTHS[contents.width])
+        kind = np.dtype(type_name or WIDTHS.get(contents.width, WIDTHS[1]))
         arrays[name] = np.frombuffer(mapped, kind, length // kind.itemsize, start)
-    return Sections(contents, arrays)
+    sections = Sections(contents, arrays)
+    if contents.width not in WIDTHS or contents.documents < 0:
+        raise ArtefactError(f"{path}: damaged, impacts of {contents.width} bytes; {REMEDY}")
+    check_sections(sections, path)
+    return sections
+
+
+def check_sections(sections: Sections, path: Path) -> None:
+    """Checks what the kernels rely on: nothing in the file may lead them outside of it, whoever wrote it.
+
+    Raises:
+        ArtefactError: the sections do not fit each other.
+    """
+    arrays, contents = sections.arrays, sections.contents
+    slots, block = arrays["slots"].astype(np.int64), arrays["block"]
+    total, documents = len(block), contents.documents
+    whole = len(slots) > 0 and slots[0] == 0 and slots[-1] == total and bool((np.diff(slots) > 0).all())
+    whole = whole and len(arrays["kind"]) == len(arrays["counts"]) == len(arrays["most"]) == total
+    whole = whole and bool((block.astype(np.int64) * BLOCK < documents).all()) and len(arrays["rank"]) == documents
+    whole = whole and bool((arrays["kind"] <= NUMBERS).all()) and len(arrays["terms"]) >= len(slots) - 1
+    if whole:
+        place, size = slot_places(sections)[0], _slot_sizes(sections)
+        whole = (int(place[-1] + size[-1]) if total else 0) == len(arrays["octets"])
+        columns = column_lengths(block, arrays["kind"], documents)
+        whole = whole and int(columns.sum()) == contents.columns
+    rank, ends = arrays["rank"], arrays["id_ends"]
+    whole = whole and len(ends) == -(-contents.ids // GROUP) and bool((np.diff(ends, prepend=0) >= 0).all())
+    whole = whole and (int(ends[-1]) if len(ends) else 0) == len(arrays["ids"])
+    whole = whole and bool(((rank < contents.ids) | (rank == NO_RANK)).all())
+    if not whole:
+        raise ArtefactError(f"{path}: damaged, its sections do not fit each other; {REMEDY}")
 
 
 def slot_places(sections: Sections) -> tuple[np.ndarray, np.ndarray]:
     """Where the slots are, int64 [S]: the first byte of each, and the first number of its column, -1 without one."""
+    kind = sections.arrays["kind"]
+    columns = _starts(column_lengths(sections.arrays["block"], kind, sections.contents.documents))
+    return _starts(_slot_sizes(sections)), np.where(kind == BITMAP, columns, -1)
+
+
+def _slot_sizes(sections: Sections) -> np.ndarray:
+    """The number of bytes of each slot, int64 [S]."""
     arrays, width, documents = sections.arrays, sections.contents.width, sections.contents.documents
     block, kind, entries = arrays["block"], arrays["kind"], arrays["counts"].astype(np.int64) + 1
     bits = block_lengths(block, documents, 64) // 8
     addresses = np.where(kind == BITMAP, bits, np.where(kind == GAPS, entries, 2 * entries))
     sizes = -(-addresses // width) * width + entries * width
-    columns = _starts(column_lengths(block, kind, documents))
     to = max(width, LEAST_ALIGNMENT)
-    return _starts(-(-sizes // to) * to), np.where(kind == BITMAP, columns, -1)
+    return -(-sizes // to) * to
 
 
 def column_lengths(block: np.ndarray, kind: np.ndarray, documents: int) -> np.ndarray:

@@ -20,6 +20,7 @@ from lexvl_anserini.engines.resident.layout import (
     GROUP,
     LEAST_ALIGNMENT,
     LENGTH_BYTES,
+    NO_RANK,
     NUMBERS,
     RESIDENT,
     TYPES,
@@ -34,9 +35,6 @@ from lexvl_anserini.engines.resident.searching import ResidentPostings
 CHUNK = 1 << 22
 
 LARGEST_GAP = 255
-
-# Of a number that no document has.
-NO_RANK = 2**32 - 1
 
 
 class Lists(NamedTuple):

@@ -11,7 +11,8 @@ import numpy as np
 
 from lexvl_anserini.engines.hit_lists import hit_list
 from lexvl_anserini.engines.resident.kernels import Postings, Queries, Space, expand, search, spell
-from lexvl_anserini.engines.resident.layout import BLOCK, WIDTHS, Sections, slot_places
+from lexvl_anserini.engines.resident.layout import BLOCK, REMEDY, WIDTHS, Sections, slot_places
+from lexvl_anserini.errors import ArtefactError
 from lexvl_anserini.records import ImpactQuery, ScoredDoc
 
 # Queries that a thread takes at a time: enough that a call costs little, few enough that all threads end together.
@@ -37,8 +38,6 @@ class ResidentPostings:
         arrays, contents = sections.arrays, sections.contents
         place, column = slot_places(sections)
         octets, width = arrays["octets"], np.dtype(WIDTHS[contents.width])
-        # A read-only file cannot grow, so only whole numbers of it are seen.
-        whole = octets[: len(octets) // 4 * 4]
         self.postings = Postings(
             slots=arrays["slots"].astype(np.int64),
             block=arrays["block"],
@@ -47,15 +46,16 @@ class ResidentPostings:
             most=arrays["most"],
             place=place,
             column=column,
-            octets=whole,
-            shorts=whole.view("<u2"),
-            impacts=whole.view(width),
+            octets=octets,
+            shorts=octets.view("<u2"),
+            impacts=octets.view(width),
             # The system gives memory where a column is filled, not before.
             columns=np.zeros(contents.columns, width),
             rank=arrays["rank"],
         )
         self.ids, self.id_ends, self.longest_id = arrays["ids"], arrays["id_ends"], contents.longest_id
-        self.numbers = {term: n for n, term in enumerate(bytes(arrays["terms"]).decode().split("\0")[:-1])}
+        names = bytes(arrays["terms"]).decode("utf-8", "replace").split("\0")
+        self.numbers = {term: n for n, term in enumerate(names[: len(arrays["slots"]) - 1])}
         starts = self.postings.slots[:-1]
         self.most = np.maximum.reduceat(arrays["most"], starts) if len(starts) else arrays["most"]
         self.expanded, self.lock = np.zeros(len(place), bool), Lock()
@@ -117,6 +117,8 @@ class ResidentPostings:
         for place, (name, count) in enumerate(zip(names, counts.tolist(), strict=True)):
             best = np.sort(keys[place * hits : place * hits + count])[::-1]
             size = spell(self.ids, self.id_ends, RANKS - (best & RANKS), spelt)
+            if size < 0:
+                raise ArtefactError(f"topic {name!r}: resident postings are damaged, an id cannot be read; {REMEDY}")
             yield hit_list(name, spelt[:size].tobytes(), (best >> 32).astype(np.float64))
 
     def _space(self, hits: int, terms: int) -> Space:
