@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from lexvl_anserini.engines.jvm import Exclusive, java_errors, our_class
+from lexvl_anserini.engines.jvm import Exclusive, attend, java_errors, our_class
 from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, close, open_reader
 from lexvl_anserini.engines.lucene.versions import commit_id
 from lexvl_anserini.engines.resident.compiling import kernel
@@ -158,8 +159,7 @@ def exported(reader: Any, field: str) -> Iterator[Lists]:
     static = our_class("PostingsExport")
     with java_errors("the index cannot be read"):
         export = static(reader, field)
-        while True:
-            raw = static.next(export, CHUNK).tostring()
+        for raw in _ahead(lambda: static.next(export, CHUNK).tostring()):
             terms, postings, size = np.frombuffer(raw, "<i4", 3).tolist()
             if not terms:
                 return
@@ -167,6 +167,20 @@ def exported(reader: Any, field: str) -> Iterator[Lists]:
             counts, documents, impacts, lengths = np.split(numbers, np.cumsum([terms, postings, postings]))
             names = np.frombuffer(raw, "<u1", size, len(raw) - size)
             yield Lists(np.cumsum(counts, dtype=np.int64), documents, impacts, lengths, names)
+
+
+def _ahead(make: Callable[[], bytes]) -> Iterator[bytes]:
+    """What the calls of a function return, without end; each is made while the result before it is used."""
+
+    def attended() -> bytes:
+        attend()
+        return make()
+
+    with ThreadPoolExecutor(1) as pool:
+        coming = pool.submit(attended)
+        while True:
+            made, coming = coming.result(), pool.submit(attended)
+            yield made
 
 
 def _room(lists: Lists, width: int) -> Packed:
