@@ -177,7 +177,7 @@ class LuceneEngine(ImpactEngine, ChangingEngine):
         check_tree(clause)
         with self.verification.reading():
             refuse_rounding(query_id, clause, self.bound)
-            self.batches.served[self.batches.lucene.name] += 1
+            self.batches.count(self.batches.lucene.name, 1)
             return self.top(self.compiler.query(clause), hits, query_id)
 
     def impacts(self, doc_id: str, terms: Iterable[str]) -> dict[str, int]:

@@ -72,6 +72,7 @@ class BatchSearcher:
     ):
         self.lucene, self.documents, self.max_impact, self.ready = lucene, documents, max_impact, ready
         self.served: Counter[str] = Counter()
+        self._counting = Lock()
 
     def search(self, queries: Iterable[ImpactQuery], hits: int, threads: int = 1) -> Iterator[list[ScoredDoc]]:
         """One list per query, in their order; memory does not grow with their number.
@@ -113,8 +114,13 @@ class BatchSearcher:
             self._refuse_rounding(query)
         serving = self.ready() or self.lucene
         lists = serving.lists(checked, hits, threads)
-        self.served[serving.name] += len(batch)
+        self.count(serving.name, len(batch))
         return lists
+
+    def count(self, form: str, queries: int) -> None:
+        """Notes that a form of the postings has answered queries."""
+        with self._counting:
+            self.served[form] += queries
 
     def _refuse_rounding(self, query: ImpactQuery) -> None:
         bound = self.bound(query.vector)

@@ -10,7 +10,7 @@ import logging
 import os
 import time
 from pathlib import Path
-from threading import Thread
+from threading import Lock, Thread
 from typing import TYPE_CHECKING
 
 from lexvl_anserini.engines.jvm import quarter_of_memory
@@ -85,7 +85,7 @@ class Resident:
         self._path, self._verification, self._waits = index / RESIDENT, verification, choice() == ALWAYS
         # Opened now, so that it stays this file if another process replaces the index.
         self._file = self._path.open("rb")
-        self._calls = 0
+        self._calls, self._starting = 0, Lock()
         self._thread: Thread | None = None
         self._postings: ResidentPostings | None = None
         self._error: BaseException | None = None
@@ -96,10 +96,11 @@ class Resident:
         Raises:
             ArtefactError: the file is damaged.
         """
-        self._calls += 1
-        if self._thread is None and (self._waits or self._calls > 1):
-            self._thread = Thread(target=self._load, name="lexvl-resident", daemon=True)
-            self._thread.start()
+        with self._starting:
+            self._calls += 1
+            if self._thread is None and (self._waits or self._calls > 1):
+                self._thread = Thread(target=self._load, name="lexvl-resident", daemon=True)
+                self._thread.start()
         if self._waits and self._thread is not None:
             self._thread.join()
         if self._error is not None:
