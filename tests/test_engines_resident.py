@@ -94,8 +94,9 @@ def test_the_three_kinds_of_slots(tmp_path: Path) -> None:
     ids = {number: f"d{number}" for number in range(16_000)}
     resident = resident_of(tmp_path, rows, ids, 16_000)
     assert resident.postings.kind.tolist() == [BITMAP, GAPS, NUMBERS]
-    # 2,000 bits and impacts; 160 gaps and impacts; 16 numbers and impacts: each slot begins at an even byte.
-    assert resident.postings.place.tolist() == [0, 2000 + 2000, 4000 + 320]
+    # 16,000 bits; 2,000 impacts of 3 bits in 31 groups of 64 and one of 16, each after a byte; 160 gaps and impacts.
+    packed = 31 * (1 + 24) + 1 + 6
+    assert resident.postings.place.tolist() == [0, 2000 + packed, 2000 + packed + 320]
     for term in rows:
         assert searched(resident, [{term: 3}], 20_000)[0] == expected(rows, ids, {term: 3}, 20_000)
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lexvl_anserini.engines.resident.compiling import kernel
-from lexvl_anserini.engines.resident.layout import BITMAP, BLOCK, GAPS, GROUP
+from lexvl_anserini.engines.resident.layout import BITMAP, BLOCK, GAPS, GROUP, PACKED_TOGETHER
 
 # Documents of a block whose sums are made at once: 16 KiB, the part of a core's nearest cache that columns leave.
 STRIP = 4096
@@ -347,15 +347,26 @@ def expand(postings: Postings, queries: Queries, expanded: Any) -> None:
 def expand_slot(postings: Postings, slot: int) -> None:
     """Fills the column of a bitmap slot."""
     length: Any = min(BLOCK, len(postings.rank) - np.int64(postings.block[slot]) * BLOCK)
-    octets, column = (length + 63) // 64 * 8, postings.column[slot]
-    impact = np.int64(first_impact(postings, np.uint64(postings.place[slot] + octets)))
-    end = impact + np.int64(postings.counts[slot]) + 1
-    for at in range((length + 7) // 8):
-        octet = postings.octets[postings.place[slot] + at]
-        for bit in range(8):
-            if octet >> bit & 1 and impact < end:
-                postings.columns[column + 8 * at + bit] = postings.impacts[impact]
-                impact += 1
+    bitmap, column = postings.place[slot], postings.column[slot]
+    at, left = bitmap + (length + 63) // 64 * 8, np.int64(postings.counts[slot]) + 1
+    bits: Any = 0
+    waiting, held, together = np.int64(0), 0, 0
+    for document in range(length):
+        if left == 0 or not postings.octets[bitmap + document // 8] >> document % 8 & 1:
+            continue
+        if together == 0:
+            if at >= len(postings.octets):
+                return
+            bits, together = min(np.int64(postings.octets[at]), 32), PACKED_TOGETHER
+            waiting, held, at = np.int64(0), 0, at + 1
+        while held < bits:
+            # The octets of a damaged file may end before.
+            if at >= len(postings.octets):
+                return
+            waiting |= np.int64(postings.octets[at]) << held
+            held, at = held + 8, at + 1
+        postings.columns[column + document] = waiting & ((np.int64(1) << bits) - 1)
+        waiting, held, together, left = waiting >> bits, held - bits, together - 1, left - 1
 
 
 @kernel

@@ -4,15 +4,18 @@ Documents have Lucene's numbers and come in blocks of 65,536. A slot holds the p
 are in the order of terms (of their UTF-8 bytes), then of blocks, each at an even byte: the addresses of its documents,
 then its impacts. Impacts have the width of the greatest, 1, 2 or 4 bytes, and are at multiples of it, as the slots are.
 
-BITMAP   a bit for every document of the block, the lowest bit of a byte first, in whole 8 bytes; for 1/8 of them on
+BITMAP   a bit for every document of the block, the lowest bit of a byte first, in whole 8 bytes; for 1/8 of them on.
+         Its impacts are packed, 64 at a time: a byte with the number of bits of the greatest, then so many bits of
+         each, the lowest first, up to a whole byte
 GAPS     a byte a posting: the distance to the document before (the first to -1). Where it is above 255, entries of
          distance 255 and impact 0 come between
 NUMBERS  uint16 a posting, where gaps would need more space
 
 The sections follow, each at a multiple of 64 bytes: slots per term, the slots' blocks, kinds, counts and greatest
-impacts, the terms, the documents' places in the order of ids, and the ids in this order, front-coded: in groups of 16,
-each id as the length of the prefix that it shares with the id before it in the group, the length of the rest, the rest.
-Then come the contents as JSON, their length (uint64), and the end of a file as Lucene's have it, with a CRC-32.
+impacts, the bytes of packed impacts of each bitmap slot, the terms, the documents' places in the order of ids, and the
+ids in this order, front-coded: in groups of 16, each id as the length of the prefix that it shares with the id before
+it in the group, the length of the rest, the rest. Then come the contents as JSON, their length (uint64), and the end of
+a file as Lucene's have it, with a CRC-32.
 """
 
 from __future__ import annotations
@@ -55,6 +58,9 @@ SECTION_ALIGNMENT = 64
 NO_RANK = 2**32 - 1
 LENGTH_BYTES = 8
 
+# Impacts of a bitmap slot that are packed with one number of bits.
+PACKED_TOGETHER = 64
+
 # The type of each section; that of `most` and of the impacts is the width's.
 TYPES: Mapping[str, str] = MappingProxyType(
     {
@@ -64,6 +70,7 @@ TYPES: Mapping[str, str] = MappingProxyType(
         "kind": "<u1",
         "counts": "<u2",
         "most": "",
+        "packed": "<u4",
         "terms": "<u1",
         "rank": "<u4",
         "ids": "<u1",
@@ -205,6 +212,7 @@ def check_sections(sections: Sections, path: Path) -> None:
     whole = whole and len(arrays["kind"]) == len(arrays["counts"]) == len(arrays["most"]) == total
     whole = whole and bool((block.astype(np.int64) * BLOCK < documents).all()) and len(arrays["rank"]) == documents
     whole = whole and bool((arrays["kind"] <= NUMBERS).all()) and len(arrays["terms"]) >= len(slots) - 1
+    whole = whole and len(arrays["packed"]) == int((arrays["kind"] == BITMAP).sum())
     if whole:
         place, size = slot_places(sections)[0], _slot_sizes(sections)
         whole = (int(place[-1] + size[-1]) if total else 0) == len(arrays["octets"])
@@ -229,9 +237,10 @@ def _slot_sizes(sections: Sections) -> np.ndarray:
     """The number of bytes of each slot, int64 [S]."""
     arrays, width, documents = sections.arrays, sections.contents.width, sections.contents.documents
     block, kind, entries = arrays["block"], arrays["kind"], arrays["counts"].astype(np.int64) + 1
-    bits = block_lengths(block, documents, 64) // 8
-    addresses = np.where(kind == BITMAP, bits, np.where(kind == GAPS, entries, 2 * entries))
+    addresses = np.where(kind == GAPS, entries, 2 * entries)
     sizes = -(-addresses // width) * width + entries * width
+    bitmaps = kind == BITMAP
+    sizes[bitmaps] = block_lengths(block[bitmaps], documents, 64) // 8 + arrays["packed"]
     to = max(width, LEAST_ALIGNMENT)
     return -(-sizes // to) * to
 

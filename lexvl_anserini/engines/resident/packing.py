@@ -23,6 +23,7 @@ from lexvl_anserini.engines.resident.layout import (
     LENGTH_BYTES,
     NO_RANK,
     NUMBERS,
+    PACKED_TOGETHER,
     RESIDENT,
     TYPES,
     WIDTHS,
@@ -54,13 +55,14 @@ class Lists(NamedTuple):
 
 
 class Packed(NamedTuple):
-    """Room for slots: their bytes, and of each its block, kind, entries - 1, and greatest impact."""
+    """Room for slots: their bytes; of each its block, kind, entries - 1, greatest impact, bytes of packed impacts."""
 
     octets: np.ndarray
     block: np.ndarray
     kind: np.ndarray
     counts: np.ndarray
     most: np.ndarray
+    packed: np.ndarray
 
 
 def write_resident(index: Path, max_impact: int) -> None:
@@ -109,7 +111,7 @@ def write_postings(writer: Writer, terms: Iterable[Lists], documents: int, width
         width: bytes of an impact.
     """
     slots, names = [np.zeros(1, "<i8")], [np.empty(0, "<u1")]
-    parts: dict[str, list[np.ndarray]] = {name: [np.empty(0, "<u4")] for name in ("block", "kind", "counts", "most")}
+    parts: dict[str, list[np.ndarray]] = {name: [np.empty(0, "<u4")] for name in Packed._fields[1:]}
     postings = 0
     for lists in terms:
         room, last = _room(lists, width), np.empty(len(lists.ends), "<i8")
@@ -123,6 +125,7 @@ def write_postings(writer: Writer, terms: Iterable[Lists], documents: int, width
     writer.slots_end()
     joined = {name: np.concatenate(numbers) for name, numbers in parts.items()}
     writer.section("slots", np.concatenate(slots).astype(TYPES["slots"]))
+    joined["packed"] = joined["packed"][joined["kind"] == BITMAP]
     for name, values in joined.items():
         writer.section(name, values.astype(TYPES[name] or WIDTHS[width]))
     writer.section("terms", np.concatenate(names))
@@ -188,7 +191,7 @@ def _room(lists: Lists, width: int) -> Packed:
     postings = len(lists.documents)
     # Bits of 1/8 byte for each document of a block, in whole 8 bytes, of which 1/8 have postings; gaps need less.
     octets = postings * (LENGTH_BYTES + 1 + 2 * (1 + width) + max(width, LEAST_ALIGNMENT))
-    types = ("<u2", "<u1", "<u2", "<u4")
+    types = ("<u2", "<u1", "<u2", "<u4", "<u4")
     return Packed(np.empty(octets, "<u1"), *(np.empty(postings, type_name) for type_name in types))
 
 
@@ -209,7 +212,9 @@ def pack(lists: Lists, documents: int, width: int, last: Any, room: Packed) -> A
             count, length = end - start, min(BLOCK, documents - block * BLOCK)
             if count * BITMAP_SHARE >= length:
                 kind, entries = BITMAP, count
-                size = put_bitmap(lists, start, end, length, room.octets, size)
+                bits = put_bitmap(lists, start, end, length, room.octets, size)
+                size = put_packed(lists, start, end, room.octets, bits)
+                room.packed[slots] = size - bits
             elif entries * (1 + width) <= count * (2 + width):
                 kind = GAPS
             else:
@@ -217,7 +222,7 @@ def pack(lists: Lists, documents: int, width: int, last: Any, room: Packed) -> A
                 size = put_numbers(lists, start, end, room.octets, size)
             if kind == GAPS:
                 size = put_gaps(lists, start, end, width, room.octets, size)
-            else:
+            elif kind == NUMBERS:
                 size = put_impacts(lists, start, end, width, room.octets, padded(room.octets, size, width))
             size = padded(room.octets, size, max(width, LEAST_ALIGNMENT))
             room.block[slots] = block
@@ -260,6 +265,30 @@ def put_bitmap(lists: Lists, start: int, end: int, length: int, octets: Any, siz
         document = lists.documents[at] % BLOCK
         octets[size + document // 8] |= 1 << document % 8
     return size + bits
+
+
+@kernel
+def put_packed(lists: Lists, start: int, end: int, octets: Any, size: int) -> int:
+    """Writes a slot's impacts with as few bits as the greatest of 64 has."""
+    for first in range(start, end, PACKED_TOGETHER):
+        last, most, bits = min(first + PACKED_TOGETHER, end), 0, 0
+        for at in range(first, last):
+            most = max(most, lists.impacts[at])
+        while most >> bits:
+            bits += 1
+        octets[size] = bits
+        size += 1
+        waiting, held = np.int64(0), 0
+        for at in range(first, last):
+            waiting |= np.int64(lists.impacts[at]) << held
+            held += bits
+            while held >= 8:
+                octets[size] = waiting & 255
+                waiting, held, size = waiting >> 8, held - 8, size + 1
+        if held:
+            octets[size] = waiting
+            size += 1
+    return size
 
 
 @kernel
