@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from lexvl_anserini.engines.resident.packing import write_resident
 from lexvl_anserini.errors import ArtefactError, UsageError
 from lexvl_anserini.manifest import read_manifest
 from lexvl_anserini.queries.clauses import Term
+from lexvl_anserini.queries.retrieval import SearchCost, search_index
 from lexvl_anserini.records import ImpactQuery
 
 MORE = [("e1", {"t1": 250, "t2": 3}), ("d3", {"t1": 9})]
@@ -95,23 +97,38 @@ def appended(folder: Path, documents: Any) -> Path:
     return folder
 
 
-def test_lucene_serves_until_the_kernels_are_ready(index: Path) -> None:
+def test_lucene_serves_until_the_kernels_are_worth_it_and_ready(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = opened(index)
     try:
         assert engine.resident is not None
         first = list(engine.search(QUERIES[:1], 10))
         assert engine.served() == {"lucene": 1} and engine.resident._thread is None
-        # The second call starts to load, and whoever serves, the lists are the same.
+        # The next call starts to load, and whoever serves, the lists are the same.
+        monkeypatch.setattr(choosing, "WORTH_S", engine.batches.spent_s)
         assert list(engine.search(QUERIES[:1], 10)) == first
-        engine.resident._thread.join()  # type: ignore[union-attr]
+        engine.verified()
         assert list(engine.search(QUERIES[:1], 10)) == first
         assert engine.served()["resident"] >= 1 and engine.served()["lucene"] >= 1
-        assert engine.search_tree("q", Term("t1"), 5) == [
-            hit._replace(query_id="q") for hit in next(engine.search([ImpactQuery("q", {"t1": 1})], 5))
-        ]
+        assert engine.search_tree("q", Term("t1"), 5) == next(engine.search([ImpactQuery("q", {"t1": 1})], 5))
         assert sum(engine.served().values()) == 5
     finally:
         engine.close()
+    with pytest.raises(ArtefactError, match="the index is closed; open it again"):
+        list(engine.search(QUERIES, 10))
+
+
+def test_an_error_of_loading_is_not_lost(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file with a right checksum whose sections do not fit is an error of the search, and is repaired."""
+    whole = (index / RESIDENT).read_bytes()
+    body = whole[:-8].replace(b'"documents":151', b'"documents":152')
+    (index / RESIDENT).write_bytes(body + zlib.crc32(body).to_bytes(8, "big"))
+    monkeypatch.setattr(choosing, "WORTH_S", 0)
+    with pytest.raises(
+        ArtefactError, match="damaged, its sections do not fit each other; write it again"
+    ):
+        list(search_index(index, QUERIES[:1], 10))
+    assert repair_index(index)
+    assert (index / RESIDENT).read_bytes() == whole
 
 
 def test_too_large_for_the_memory(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,8 +201,9 @@ def test_every_change_writes_it_again(
     agree(merged, monkeypatch)
     assert layout.read_contents(merged).width == 4  # type: ignore[union-attr]
     # The open engine continues to read the older file, on which the new ones left no trace.
-    engine.resident.ready()  # type: ignore[union-attr]
-    engine.resident._thread.join()  # type: ignore[union-attr]
+    monkeypatch.setattr(choosing, "WORTH_S", 0)
+    engine.resident.ready(0)  # type: ignore[union-attr]
+    engine.verified()
     assert list(engine.search(QUERIES, 1000)) == before and engine.served()["resident"] >= len(QUERIES)
     engine.close()
 
@@ -216,8 +234,6 @@ def test_deleted_documents_of_an_index_that_others_changed(index: Path, monkeypa
 
 
 def test_a_search_notes_which_postings_served(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lexvl_anserini.queries.retrieval import SearchCost, search_index
-
     for form in ("resident", "lucene"):
         monkeypatch.setenv(choosing.VARIABLE, form)
         tally = SearchCost()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -17,6 +18,7 @@ from lexvl_anserini.engines.lucene.census import census
 from lexvl_anserini.engines.lucene.fields import CONTENTS, count_index
 from lexvl_anserini.engines.lucene.record import NOT_EXACT, read_impact_manifest, sources_of
 from lexvl_anserini.engines.lucene.versions import commit_id
+from lexvl_anserini.engines.resident import layout
 from lexvl_anserini.engines.resident.choosing import ALWAYS, NEVER, VARIABLE, has_resident
 from lexvl_anserini.engines.resident.layout import REMEDY
 from lexvl_anserini.engines.verifying import is_sound
@@ -26,6 +28,8 @@ from lexvl_anserini.progress import Progress, silent
 from lexvl_anserini.records import SCORE_LIMIT, ImpactDocument, ImpactQuery
 from lexvl_anserini.shards.combine import source_digest
 from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
+
+log = logging.getLogger(__name__)
 
 # Documents whose postings are compared one by one, and how many of these serve as queries.
 SAMPLE = 200
@@ -121,6 +125,8 @@ def _check_resident(index: Path) -> None:
         ArtefactError: it is damaged, or older than the index.
     """
     path = index / RESIDENT
+    if not path.exists() and read_report(index).postings >= layout.LEAST_POSTINGS:
+        log.info("%s: no %s, so that Lucene's postings serve; --repair writes it", index, RESIDENT)
     if path.exists() and not (has_resident(index) and is_sound(path)):
         raise ArtefactError(f"{path}: damaged, or not of the index as it is now; {REMEDY}")
 

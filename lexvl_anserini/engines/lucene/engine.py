@@ -57,7 +57,7 @@ class LuceneEngine(ImpactEngine, ChangingEngine):
         self.searcher.setSimilarity(field_similarity())
         report = read_report(index)
         self.fields = report.fields
-        ready = self.resident.ready if self.resident else lambda: None
+        ready = self.resident.ready if self.resident else None
         lucene = LucenePostings(self.reader)
         self.batches = BatchSearcher(lucene, self.documents, self.manifest.counts.max_impact, ready)
         sort_field = java_class("org.apache.lucene.search.SortField")
@@ -197,6 +197,8 @@ class LuceneEngine(ImpactEngine, ChangingEngine):
             ArtefactError: one is damaged.
         """
         self.verification.wait()
+        if self.resident is not None:
+            self.resident.verified()
 
     def close(self) -> None:
         """Closes the files."""

@@ -8,6 +8,7 @@ from itertools import chain, islice, repeat
 from math import ceil, log2
 from struct import Struct
 from threading import Lock
+from time import perf_counter
 from typing import Any, Protocol
 
 import numpy as np
@@ -58,7 +59,8 @@ class BatchSearcher:
         lucene: Lucene's postings.
         documents: how many the index has.
         max_impact: the greatest impact of all, if known.
-        ready: called before each batch; returns another form of the postings that serves it, or None.
+        ready: called before each batch with the seconds that Lucene's postings have taken; returns another form of the
+            postings that serves it, or None.
 
     served  the number of queries that each form has answered
     """
@@ -68,10 +70,11 @@ class BatchSearcher:
         lucene: PostingsReader,
         documents: int,
         max_impact: int | None,
-        ready: Callable[[], PostingsReader | None] = lambda: None,
+        ready: Callable[[float], PostingsReader | None] | None = None,
     ):
         self.lucene, self.documents, self.max_impact, self.ready = lucene, documents, max_impact, ready
         self.served: Counter[str] = Counter()
+        self.spent_s = 0.0
         self._counting = Lock()
 
     def search(self, queries: Iterable[ImpactQuery], hits: int, threads: int = 1) -> Iterator[list[ScoredDoc]]:
@@ -112,8 +115,10 @@ class BatchSearcher:
         checked = [query._replace(vector=_checked(query)) for query in batch]
         for query in checked:
             self._refuse_rounding(query)
-        serving = self.ready() or self.lucene
+        serving = (self.ready and self.ready(self.spent_s)) or self.lucene
+        started = perf_counter()
         lists = serving.lists(checked, hits, threads)
+        self.spent_s += perf_counter() - started if serving is self.lucene else 0
         self.count(serving.name, len(batch))
         return lists
 

@@ -219,7 +219,11 @@ def _needs_no_repair(index: Path) -> bool:
         return not (index / RESIDENT).exists()
     try:
         contents = layout.read_contents(index)
-        return contents is not None and contents.commit == commit_id(index) and is_sound(index / RESIDENT)
+        if contents is None or contents.commit != commit_id(index) or not is_sound(index / RESIDENT):
+            return False
+        with (index / RESIDENT).open("rb") as file:
+            layout.open_sections(file, index / RESIDENT)
+        return True
     except (ArtefactError, OSError):
         return False
 

@@ -1,7 +1,7 @@
 """Whether the resident postings of an open index serve: the user's choice, the memory, and whether they are ready.
 
-`LEXVL_POSTINGS` chooses: `auto` (default) uses them if they take at most half of the memory, and serves the first
-queries from Lucene's postings while the kernels load; `resident` waits for them; `lucene` does not use them.
+`LEXVL_POSTINGS` chooses: `auto` (default) uses them if they take at most half of the memory, and loads them once
+Lucene's postings have taken as long as loading does; `resident` waits for them; `lucene` does not use them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ log = logging.getLogger(__name__)
 VARIABLE = "LEXVL_POSTINGS"
 AUTO, ALWAYS, NEVER = CHOICES = ("auto", "resident", "lucene")
 
-# Loading the kernels takes some tenths of a second, compiling them, once per machine, some seconds.
+# Of answers from Lucene's postings: about the time that loading the kernels takes, which is not worth it before.
+WORTH_S = 0.5
+
+# Compiling the kernels, once per machine, takes longer.
 SLOW_S = 2.0
 
 
@@ -85,36 +88,54 @@ class Resident:
         self._path, self._verification, self._waits = index / RESIDENT, verification, choice() == ALWAYS
         # Opened now, so that it stays this file if another process replaces the index.
         self._file = self._path.open("rb")
-        self._calls, self._starting = 0, Lock()
+        self._starting, self._closed = Lock(), False
         self._thread: Thread | None = None
         self._postings: ResidentPostings | None = None
         self._error: BaseException | None = None
 
-    def ready(self) -> ResidentPostings | None:
-        """The postings, or None as long as Lucene's serve; the second call starts to load them.
+    def ready(self, spent_s: float) -> ResidentPostings | None:
+        """The postings, or None as long as Lucene's serve.
+
+        Args:
+            spent_s: seconds that Lucene's have taken so far; from `WORTH_S` on, these are loaded.
 
         Raises:
-            ArtefactError: the file is damaged.
+            ArtefactError: the file is damaged, or the index is closed.
         """
+        if self._closed:
+            raise ArtefactError(f"{self._path.parent}: the index is closed; open it again")
         with self._starting:
-            self._calls += 1
-            if self._thread is None and (self._waits or self._calls > 1):
+            if self._thread is None and (self._waits or spent_s >= WORTH_S):
                 self._thread = Thread(target=self._load, name="lexvl-resident", daemon=True)
                 self._thread.start()
-        if self._waits and self._thread is not None:
-            self._thread.join()
+        if self._waits:
+            self._join()
         if self._error is not None:
             raise self._error
         return self._postings
 
+    def verified(self) -> None:
+        """Waits until they are loaded, if that began.
+
+        Raises:
+            ArtefactError: the file is damaged.
+        """
+        self._join()
+        if self._error is not None:
+            raise self._error
+
     def close(self) -> None:
-        """Waits for the thread, and closes the file."""
+        """Waits until they are loaded, if that began, and closes the file."""
+        self._closed = True
+        self._join()
+        self._file.close()
+
+    def _join(self) -> None:
         if self._thread is not None:
             self._thread.join(SLOW_S)
             if self._thread.is_alive():
-                log.info("waiting for the kernels of resident postings, which are compiled once on a machine")
+                log.info("%s: waiting for its kernels, which a machine compiles once", self._path)
             self._thread.join()
-        self._file.close()
 
     def _load(self) -> None:
         started = time.perf_counter()
