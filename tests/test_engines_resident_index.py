@@ -123,9 +123,7 @@ def test_an_error_of_loading_is_not_lost(index: Path, monkeypatch: pytest.Monkey
     body = whole[:-8].replace(b'"documents":151', b'"documents":152')
     (index / RESIDENT).write_bytes(body + zlib.crc32(body).to_bytes(8, "big"))
     monkeypatch.setattr(choosing, "WORTH_S", 0)
-    with pytest.raises(
-        ArtefactError, match="damaged, its sections do not fit each other; write it again"
-    ):
+    with pytest.raises(ArtefactError, match="damaged, its sections do not fit each other; write it again"):
         list(search_index(index, QUERIES[:1], 10))
     assert repair_index(index)
     assert (index / RESIDENT).read_bytes() == whole
