@@ -101,8 +101,8 @@ def test_latency_percentiles():
 
 
 def test_one_by_one_times_each_query():
-    found = one_by_one(lambda seconds: time.sleep(seconds), [0.0, 0.02])
-    assert found["wall_s"][1] >= 0.02 > found["cpu_s"][1]
+    found = one_by_one(lambda seconds: time.sleep(seconds), [0.0, 0.2])
+    assert found["wall_s"][1] >= 0.2 > found["cpu_s"][1]
     assert len(found["wall_s"]) == len(found["cpu_s"]) == 2
 
 
