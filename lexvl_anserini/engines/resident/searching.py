@@ -67,17 +67,12 @@ class ResidentPostings:
 
     def lists(self, queries: Sequence[ImpactQuery], hits: int, threads: int) -> list[list[ScoredDoc]]:
         """One ranked list per query, whose scores are below 2^24."""
-        batch = self._batch(queries)
-        with self.lock:
-            expand(self.postings, batch, self.expanded)
         found: list[list[ScoredDoc]] = [[]] * len(queries)
         steps = iter(range(0, len(queries), STEP))
 
         def work() -> None:
             for first in steps:
-                last = min(first + STEP, len(queries))
-                names = [query.query_id for query in queries[first:last]]
-                found[first:last] = self._some(batch, names, first, last, hits)
+                found[first : first + STEP] = self._some(queries[first : first + STEP], hits)
 
         if threads == 1 or len(queries) <= STEP:
             work()
@@ -104,22 +99,24 @@ class ResidentPostings:
             terms, weights = terms[there], weights[there]
         return Queries(ends, terms, weights)
 
-    def _some(
-        self, batch: Queries, names: Sequence[str], first: int, last: int, hits: int
-    ) -> Iterator[list[ScoredDoc]]:
-        """The lists of the queries first..last, whose ids are `names`."""
-        keys, counts = np.empty((last - first) * hits, np.int64), np.empty(last - first, np.int64)
-        some = Queries(batch.ends[first : last + 1], batch.terms, batch.weights)
-        space = self._space(hits, int(np.diff(some.ends).max()))
-        search(self.postings, some, (0, last - first), hits, space, keys, counts)
+    def _some(self, queries: Sequence[ImpactQuery], hits: int) -> Iterator[list[ScoredDoc]]:
+        """The lists of some queries, by this thread alone."""
+        batch = self._batch(queries)
+        with self.lock:
+            expand(self.postings, batch, self.expanded)
+        keys, counts = np.empty(len(queries) * hits, np.int64), np.empty(len(queries), np.int64)
+        space = self._space(hits, int(np.diff(batch.ends).max()))
+        search(self.postings, batch, (0, len(queries)), hits, space, keys, counts)
         self.spaces.append(space)
         spelt = np.empty(hits * (self.longest_id + 1), np.uint8)
-        for place, (name, count) in enumerate(zip(names, counts.tolist(), strict=True)):
+        for place, (query, count) in enumerate(zip(queries, counts.tolist(), strict=True)):
             best = np.sort(keys[place * hits : place * hits + count])[::-1]
             size = spell(self.ids, self.id_ends, RANKS - (best & RANKS), spelt)
             if size < 0:
-                raise ArtefactError(f"topic {name!r}: resident postings are damaged, an id cannot be read; {REMEDY}")
-            yield hit_list(name, spelt[:size].tobytes(), (best >> 32).astype(np.float64))
+                raise ArtefactError(
+                    f"topic {query.query_id!r}: resident postings are damaged, an id cannot be read; {REMEDY}"
+                )
+            yield hit_list(query.query_id, spelt[:size].tobytes(), (best >> 32).astype(np.float64))
 
     def _space(self, hits: int, terms: int) -> Space:
         """One thread's arrays, those of an earlier call if they are large enough."""
