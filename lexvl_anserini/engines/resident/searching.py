@@ -16,7 +16,7 @@ from lexvl_anserini.errors import ArtefactError
 from lexvl_anserini.records import ImpactQuery, ScoredDoc
 
 # Queries that a thread takes at a time: enough that a call costs little, few enough that all threads end together.
-STEP = 4
+STEP = 8
 
 # Room for keys of hits that are not the best in the end: it is sorted out each time it is full.
 LEAST_KEYS = 1024
