@@ -4,26 +4,24 @@ import java.io.IOException;
 import org.apache.lucene.index.BaseTermsEnum;
 import org.apache.lucene.index.ImpactsEnum;
 import org.apache.lucene.index.PostingsEnum;
-import org.apache.lucene.index.Terms;
 import org.apache.lucene.index.TermsEnum;
 import org.apache.lucene.util.BytesRef;
 
 /** The postings of a whole index as Lucene's codec reads them: once, each term's completely, in order. */
-final class JoinedPostings extends Terms {
+final class JoinedPostings extends ImpactTerms {
     private final TermTable terms;
     private final int[] frequencies;
     private final PostingStream stream;
-    private final int documents;
 
     /**
      * @param frequencies documents of each term, by rank
      * @param documents those that have a term
      */
     JoinedPostings(TermTable terms, int[] frequencies, PostingStream stream, int documents) {
+        super(documents);
         this.terms = terms;
         this.frequencies = frequencies;
         this.stream = stream;
-        this.documents = documents;
     }
 
     @Override
@@ -46,34 +44,9 @@ final class JoinedPostings extends Terms {
         throw new UnsupportedOperationException();
     }
 
-    @Override
-    public int getDocCount() {
-        return documents;
-    }
-
-    @Override
-    public boolean hasFreqs() {
-        return true;
-    }
-
-    @Override
-    public boolean hasOffsets() {
-        return false;
-    }
-
-    @Override
-    public boolean hasPositions() {
-        return false;
-    }
-
-    @Override
-    public boolean hasPayloads() {
-        return false;
-    }
-
     private final class Iterator extends BaseTermsEnum {
         private final BytesRef term = new BytesRef();
-        private final Documents documents = new Documents();
+        private final Listed documents = new Listed();
         private int rank = -1;
 
         @Override
@@ -134,7 +107,7 @@ final class JoinedPostings extends Terms {
         }
     }
 
-    private final class Documents extends PostingsEnum {
+    private final class Listed extends Documents {
         private int[] docs = {};
         private int[] impacts = {};
         private int at;
@@ -180,26 +153,6 @@ final class JoinedPostings extends Terms {
         @Override
         public long cost() {
             return left;
-        }
-
-        @Override
-        public int nextPosition() {
-            return -1;
-        }
-
-        @Override
-        public int startOffset() {
-            return -1;
-        }
-
-        @Override
-        public int endOffset() {
-            return -1;
-        }
-
-        @Override
-        public BytesRef getPayload() {
-            return null;
         }
     }
 }

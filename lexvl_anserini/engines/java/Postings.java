@@ -6,7 +6,6 @@ import org.apache.lucene.index.BaseTermsEnum;
 import org.apache.lucene.index.ImpactsEnum;
 import org.apache.lucene.index.PostingsEnum;
 import org.apache.lucene.index.SlowImpactsEnum;
-import org.apache.lucene.index.Terms;
 import org.apache.lucene.index.TermsEnum;
 import org.apache.lucene.util.BytesRef;
 
@@ -15,23 +14,22 @@ import org.apache.lucene.util.BytesRef;
  * postings are docs[starts[i]..starts[i + 1]) with impacts. This is what Lucene's merging reads, so that nothing is
  * hashed or sorted on the way in.
  */
-final class Postings extends Terms {
+final class Postings extends ImpactTerms {
     private final TermTable terms;
     private final int[] dimensions;
     private final int[] starts;
     private final int[] docs;
     private final int[] impacts;
     private final int size;
-    private final int documents;
 
     Postings(TermTable terms, int[] dimensions, int[] starts, int size, int[] docs, int[] impacts, int documents) {
+        super(documents);
         this.terms = terms;
         this.dimensions = dimensions;
         this.starts = starts;
         this.size = size;
         this.docs = docs;
         this.impacts = impacts;
-        this.documents = documents;
     }
 
     /** One document's terms with its impacts, as a term vector. */
@@ -62,31 +60,6 @@ final class Postings extends Terms {
     @Override
     public long getSumDocFreq() {
         return starts[size] - starts[0];
-    }
-
-    @Override
-    public int getDocCount() {
-        return documents;
-    }
-
-    @Override
-    public boolean hasFreqs() {
-        return true;
-    }
-
-    @Override
-    public boolean hasOffsets() {
-        return false;
-    }
-
-    @Override
-    public boolean hasPositions() {
-        return false;
-    }
-
-    @Override
-    public boolean hasPayloads() {
-        return false;
     }
 
     private final class Iterator extends BaseTermsEnum {
@@ -155,7 +128,7 @@ final class Postings extends Terms {
 
         @Override
         public PostingsEnum postings(PostingsEnum reuse, int flags) {
-            Documents documents = reuse instanceof Documents ? (Documents) reuse : new Documents();
+            Listed documents = reuse instanceof Listed ? (Listed) reuse : new Listed();
             documents.reset(docs, impacts, starts[at], starts[at + 1]);
             return documents;
         }
@@ -166,7 +139,7 @@ final class Postings extends Terms {
         }
     }
 
-    private static final class Documents extends PostingsEnum {
+    private static final class Listed extends Documents {
         private int[] docs;
         private int[] impacts;
         private int end;
@@ -207,26 +180,6 @@ final class Postings extends Terms {
         @Override
         public long cost() {
             return end - at;
-        }
-
-        @Override
-        public int nextPosition() {
-            return -1;
-        }
-
-        @Override
-        public int startOffset() {
-            return -1;
-        }
-
-        @Override
-        public int endOffset() {
-            return -1;
-        }
-
-        @Override
-        public BytesRef getPayload() {
-            return null;
         }
     }
 }
