@@ -28,9 +28,10 @@ from lexvl_anserini.engines.lucene.record import (
     source_manifest,
     sources_of,
 )
-from lexvl_anserini.engines.lucene.versions import commit_id, creator, newer_refused
+from lexvl_anserini.engines.lucene.versions import creator, newer_refused
 from lexvl_anserini.engines.lucene.writing import IndexOptions, write_lucene
 from lexvl_anserini.engines.resident import layout
+from lexvl_anserini.engines.resident.choosing import has_resident
 from lexvl_anserini.engines.verifying import is_sound
 from lexvl_anserini.errors import ArtefactError
 from lexvl_anserini.files import sole_writer, write_json
@@ -218,8 +219,7 @@ def _needs_no_repair(index: Path) -> bool:
     if not IndexOptions(**report.options).resident or report.postings < layout.LEAST_POSTINGS:
         return not (index / RESIDENT).exists()
     try:
-        contents = layout.read_contents(index)
-        if contents is None or contents.commit != commit_id(index) or not is_sound(index / RESIDENT):
+        if not (has_resident(index) and is_sound(index / RESIDENT)):
             return False
         with (index / RESIDENT).open("rb") as file:
             layout.open_sections(file, index / RESIDENT)

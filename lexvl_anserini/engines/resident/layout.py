@@ -214,8 +214,7 @@ def check_sections(sections: Sections, path: Path) -> None:
     whole = whole and bool((arrays["kind"] <= NUMBERS).all()) and len(arrays["terms"]) >= len(slots) - 1
     whole = whole and len(arrays["packed"]) == int((arrays["kind"] == BITMAP).sum())
     if whole:
-        place, size = slot_places(sections)[0], _slot_sizes(sections)
-        whole = (int(place[-1] + size[-1]) if total else 0) == len(arrays["octets"])
+        whole = int(_slot_sizes(sections).sum()) == len(arrays["octets"])
         columns = column_lengths(block, arrays["kind"], documents)
         whole = whole and int(columns.sum()) == contents.columns
     rank, ends = arrays["rank"], arrays["id_ends"]
