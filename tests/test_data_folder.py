@@ -1,7 +1,9 @@
 import os
 import tarfile
+from importlib.util import find_spec
 
 import pytest
+from PIL import Image
 
 from lexvl_anserini.data.checks import check_corpus
 from lexvl_anserini.data.dataset import load_dataset
@@ -242,3 +244,36 @@ def test_links_to_nothing_are_files_that_cannot_be_read(tmp_path):
     (tmp_path / "d.txt").symlink_to(tmp_path / "gone.txt")
     with pytest.raises(DataError, match=r"d\.txt: cannot be read"):
         documents(tmp_path)
+
+
+HEIC = b"\x00\x00\x00\x18ftypheic\x00\x00\x00\x00mif1heic"
+
+
+@pytest.mark.skipif(find_spec("pillow_heif") is not None, reason="pillow-heif is installed, so HEIC is read")
+def test_heic_is_counted_with_what_to_do_about_it(tmp_path, caplog):
+    folder_of(tmp_path, a_DOT_jpg=b"x", b_DOT_HEIC=HEIC, c__d_DOT_heif=HEIC, e_DOT_md=b"x")
+    remedy = "install the package pillow-heif, or convert to JPEG"
+    assert [doc.doc_id for doc in documents(tmp_path)] == ["a.jpg"]
+    assert caplog.messages == [f"{tmp_path}: skipped, HEIC pictures ({remedy}): 2 (b.HEIC, c/d.heif)"]
+    (tmp_path / "a.jpg").write_bytes(HEIC)
+    with pytest.raises(DataError, match=f"a.jpg: a HEIC picture; {remedy}"):
+        open_image(tmp_path / "a.jpg")
+    (tmp_path / "a.jpg").unlink()
+    with pytest.raises(DataError, match=f"no file to read in it; .*; for its 2 HEIC pictures, {remedy}"):
+        documents(tmp_path)
+
+
+def test_heic_is_read_where_pillow_heif_is_installed(tmp_path):
+    pillow_heif = pytest.importorskip("pillow_heif")
+    picture = Image.new("RGB", (64, 32), (255, 0, 0))
+    picture.paste((0, 0, 255), (32, 0, 64, 32))
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned clockwise
+    pillow_heif.from_pillow(picture).save(tmp_path / "a.heic", exif=exif.tobytes(), quality=95)
+    assert documents(tmp_path) == [Document("a.heic", image=f"{tmp_path}/a.heic")]
+    seen = open_image(tmp_path / "a.heic")
+    assert (seen.mode, seen.size) == ("RGB", (32, 64))
+    assert seen.getpixel((16, 4))[0] > 200 and seen.getpixel((16, 60))[2] > 200
+    (tmp_path / "b.heic").write_bytes((tmp_path / "a.heic").read_bytes()[:300])
+    with pytest.raises(DataError, match="b.heic: "):
+        open_image(tmp_path / "b.heic")

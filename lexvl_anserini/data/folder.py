@@ -15,7 +15,7 @@ from lexvl_anserini.data.archives import open_archive
 from lexvl_anserini.data.beir import corpus_file, load_beir_folder
 from lexvl_anserini.data.dataset import DIRECTIONS, Dataset, checked_direction
 from lexvl_anserini.data.ids import checked_id
-from lexvl_anserini.data.images import image_suffixes
+from lexvl_anserini.data.images import HEIC_REMEDY, HEIC_SUFFIXES, image_suffixes
 from lexvl_anserini.data.left_out import HIDDEN, LeftOut, log_once
 from lexvl_anserini.errors import DataError, UsageError
 from lexvl_anserini.manifest import CorpusRef
@@ -53,7 +53,8 @@ def load_folder(ref: CorpusRef) -> Dataset:
     A folder with a `corpus.jsonl` is read in BEIR's layout. Otherwise every image and every `.txt` file below it is a
     document, in the order of their paths. The id of an image is its path, and its caption is the text of
     `<same name>.txt` if that file exists; the id of a text is its path without the suffix. Whatever else there is
-    (hidden files, files of other kinds, links to folders, pipes, ...) is counted and named in the log.
+    (hidden files, files of other kinds, HEIC without pillow-heif, links to folders, pipes, ...) is counted and named in
+    the log.
 
     The default direction is text-to-image if the first file is an image, else (and in BEIR's layout)
     text-to-text.
@@ -72,8 +73,10 @@ def load_folder(ref: CorpusRef) -> Dataset:
     files = _files(where)
     first = next(filter(_is_read, files.names(LeftOut())), None)
     if first is None:
+        heic = sum(_suffix(name) in HEIC_SUFFIXES for name in files.names(LeftOut()))
         raise DataError(
             f"{where}: no corpus.jsonl and no file to read in it; expected images (.jpg, .png, ...) or {TEXT_SUFFIX}"
+            + (f"; for its {heic:,} HEIC pictures, {HEIC_REMEDY}" if heic else "")
         )
     if ref.split is not None:
         raise DataError(f"{where}: split {ref.split!r} of a plain folder; only BEIR's layout has splits")
@@ -108,6 +111,8 @@ def read_files(files: Files, escape_ids: bool = False, images_expected: bool = F
                 stray = True
                 log_once(f"{where}: a text without an image of its name; it is a document of its own")
             yield Document(_checked_name(name[: -len(TEXT_SUFFIX)], where, escape_ids), text=_read_text(files, name))
+        elif _suffix(name) in HEIC_SUFFIXES:
+            left_out.add(f"HEIC pictures ({HEIC_REMEDY})", name)
         else:
             others[_suffix(name) or "no suffix"] += 1
     left_out.log(str(files.where))

@@ -6,6 +6,8 @@ The result is always RGB, 8 bits, upright:
 - Alpha is dropped, as `convert("RGB")` does and the reference implementations do; `background` composites instead.
 - Pillow converts palettes, CMYK and other modes; an animation gives its first frame.
 - 16-bit greyscale keeps its upper eight bits; 32-bit integers count as 16-bit if one is above 255, floats as 0 to 255.
+
+HEIC, in which many phones store photos, is read where the package pillow-heif is installed.
 """
 
 from __future__ import annotations
@@ -53,8 +55,13 @@ _NUMBER = re.compile(r"\d+")
 # EPS and similar formats are missing: such files are programs, which Pillow runs in another program.
 FORMATS = (
     *("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000", "MPO", "DIB", "ICO", "DDS", "BLP"),
-    *("PCX", "PSD", "QOI", "SGI", "TGA"),
+    *("PCX", "PSD", "QOI", "SGI", "HEIF", "TGA"),
 )
+
+# HEIC: its suffixes, how its files begin after four bytes, and what to do where it is not read.
+HEIC_SUFFIXES = frozenset({".heic", ".heics", ".heif", ".heifs", ".hif"})
+_HEIC_BRANDS = tuple(b"ftyp" + brand for brand in (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1"))
+HEIC_REMEDY = "install the package pillow-heif, or convert to JPEG"
 
 # What Pillow's decoders raise for damaged files (`NotImplementedError` is a `RuntimeError`).
 _BROKEN = (
@@ -148,6 +155,7 @@ def image_suffixes() -> frozenset[str]:
     """The suffixes, as `.jpg`, of the formats that are read."""
     import PIL.Image
 
+    _register_heic()
     return frozenset(suffix for suffix, kind in PIL.Image.registered_extensions().items() if kind in FORMATS)
 
 
@@ -287,11 +295,22 @@ def _without_warnings() -> None:
 
 
 @cache
+def _register_heic() -> None:
+    """Makes Pillow open HEIC if pillow-heif is installed."""
+    try:
+        from pillow_heif import register_heif_opener
+    except ImportError:
+        return
+    register_heif_opener()
+
+
+@cache
 def _readable_formats() -> tuple[str, ...]:
     """Those of `FORMATS` that this Pillow opens."""
     import PIL.Image
 
     PIL.Image.init()
+    _register_heic()
     return tuple(kind for kind in FORMATS if kind in PIL.Image.OPEN)
 
 
@@ -303,8 +322,10 @@ def _opened(source: BinaryIO, where: str) -> Image:
         return PIL.Image.open(source, formats=_readable_formats())
     except PIL.UnidentifiedImageError as problem:
         source.seek(0)
-        start = source.read(8)
-        found = f"it begins with {start!r}" if start else "it is empty"
+        start = source.read(12)
+        if start[4:] in _HEIC_BRANDS and "HEIF" not in _readable_formats():
+            raise DataError(f"{where}: a HEIC picture; {HEIC_REMEDY}") from problem
+        found = f"it begins with {start[:8]!r}" if start else "it is empty"
         raise DataError(f"{where}: not a picture of a known format ({found})") from problem
     except (PIL.Image.DecompressionBombError, PIL.Image.DecompressionBombWarning) as problem:
         # Pillow refuses the largest images before their size is known; its message has the number of pixels.
