@@ -41,7 +41,7 @@ from .image_text import caption_report
 from .measures.inputs import JudgementSource, describe_run
 from .measures.measure_runs import labelled
 from .report.strips import draw_sheet
-from .sheet import DEFAULT_TERMS, shown_of_run
+from .sheet import DEFAULT_TERMS, encoder_of, shown_of_run
 
 # Not __name__, which is "__main__" when the module runs as the command.
 log = logging.getLogger("lexvl_eval.quickstart")
@@ -217,8 +217,10 @@ def draw_contact_sheet(given: DemoOptions, progress: Progress) -> str:
     from lexvl_anserini.data.demo_images import demo_images
 
     sheet = given.output / "contact-sheet.png"
-    path = given.index_of(SHOWN.searched)
-    shown = shown_of_run(given.run_of(SHOWN), path, data_dir=given.data_dir, device=given.device)
+    run_file, path = given.run_of(SHOWN), given.index_of(SHOWN.searched)
+    about = index_manifest(path)
+    opened = Index(path, about, about.counts.documents)
+    shown = shown_of_run(run_file, opened, encoder_of(opened, run_file, device=given.device), data_dir=given.data_dir)
     draw_sheet(shown, sheet, DEFAULT_TERMS)
     return (
         f"document ID is the image ID.png in {demo_images(SPLIT, given.data_dir)}\n"

@@ -1,14 +1,14 @@
 """Draws a contact sheet: queries, the first hits of each, and the terms of their scores; relevant hits are framed.
 
 python -m eval.sheet --run runs/demo.vdr-crossmodal.trec --index indexes/demo --output sheet.png
-python -m eval.sheet --query "two dogs" --query "a red boat" --index indexes/photos --output sheet.png
+python -m eval.sheet --query "two dogs" --query "a red boat" --index indexes/photos --maps --output sheet.png
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -22,50 +22,54 @@ from lexvl_anserini.records import Index
 
 from . import options
 from .report.answers import answered_corpus, sample_queries, strips_of_queries, strips_of_run
-from .report.strips import Strip, draw_sheet
+from .report.maps import with_maps
+from .report.strips import LEGEND, MAPS_LEGEND, Strip, draw_sheet
+
+if TYPE_CHECKING:
+    from lexvl_anserini.encoders.encoder import Encoder
 
 DEFAULT_QUERIES = 3
 DEFAULT_HITS = 5
 DEFAULT_TERMS = 5
 
 
+def encoder_of(index: Index, run_file: Path | None, checkpoint: str | None = None, device: str = "auto") -> Encoder:
+    """The encoder of an index, with the options that a run was made with.
+
+    Raises:
+        LexvlError: it cannot be loaded, or is another one than the index's.
+    """
+    about = index.manifest
+    changed = encoder_options(read_run_manifest(run_file)) if run_file else {}
+    return load_encoder_of(about.encoder, checkpoint, None, device, changed, vocabulary=about.vocabulary_digest)
+
+
 def shown_of_run(
     run_file: Path,
-    index: Path,
+    index: Index,
+    model: Encoder,
     query_ids: Sequence[str] = (),
     hits: int = DEFAULT_HITS,
     data_dir: str | None = None,
-    checkpoint: str | None = None,
-    device: str = "auto",
 ) -> list[Strip]:
     """Topics of a run with their first hits.
 
     Args:
         run_file: a run in TREC format.
-        index: the folder of the impact index that it searched.
+        index: the impact index that it searched.
+        model: its encoder, with the run's options.
         query_ids: the topics; default three of the run's, evenly spaced.
         hits: per topic.
         data_dir: folder of the datasets; default the run's.
-        checkpoint: where the encoder's checkpoint is now, if it was moved.
-        device: of the encoder.
 
     Raises:
         LexvlError: the run, the index or the dataset cannot be read, or they do not go together.
     """
     from lexvl_anserini.data.dataset import dataset_of
 
-    about = index_manifest(index)
-    dataset = dataset_of(answered_corpus(run_file, about, data_dir))
-    model = load_encoder_of(
-        about.encoder,
-        checkpoint,
-        None,
-        device,
-        encoder_options(read_run_manifest(run_file)),
-        vocabulary=about.vocabulary_digest,
-    )
+    dataset = dataset_of(answered_corpus(run_file, index.manifest, data_dir))
     chosen = list(dict.fromkeys(query_ids or sample_queries(run_file, DEFAULT_QUERIES)))
-    return strips_of_run(dataset, Index(index, about, about.counts.documents), model, run_file, chosen, hits)
+    return strips_of_run(dataset, index, model, run_file, chosen, hits)
 
 
 def command(
@@ -80,6 +84,9 @@ def command(
     ] = None,
     hits: Annotated[int, typer.Option(min=1, max=10, help="Per topic.")] = DEFAULT_HITS,
     terms: Annotated[int, typer.Option(min=1, max=20, help="Under each hit.")] = DEFAULT_TERMS,
+    maps: Annotated[
+        bool, typer.Option("--maps", help="Keep the colours of images where the shared terms are; the rest is pale.")
+    ] = False,
     data_dir: DataDir = None,
     checkpoint: Annotated[str | None, typer.Option(help="Where the encoder's checkpoint is now.")] = None,
     device: options.Device = "auto",
@@ -98,13 +105,16 @@ def command(
         raise UsageError("give --run FILE (with --query-id Q for chosen topics), or --query TEXT")
     from lexvl_anserini.data.dataset import dataset_of
 
+    opened = Index(index, about, about.counts.documents)
+    model = encoder_of(opened, run_file, checkpoint, device)
     if run_file is None:
-        opened = Index(index, about, about.counts.documents)
-        model = load_encoder_of(about.encoder, checkpoint, None, device, vocabulary=about.vocabulary_digest)
         strips = strips_of_queries(dataset_of(about.corpus.ref.at(data_dir)), opened, model, queries or [], hits)
     else:
-        strips = shown_of_run(run_file, index, query_ids or (), hits, data_dir, checkpoint, device)
-    draw_sheet(strips, output, terms)
+        strips = shown_of_run(run_file, opened, model, query_ids or (), hits, data_dir)
+    if maps:
+        draw_sheet(with_maps(strips, model), output, terms, LEGEND + MAPS_LEGEND)
+    else:
+        draw_sheet(strips, output, terms)
     print_rows({"sheet": str(output), "queries": len(strips), "bytes": output.stat().st_size}, style)
 
 

@@ -9,7 +9,7 @@ import logging
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import orjson
 import typer
@@ -32,17 +32,12 @@ from lexvl_anserini.errors import UsageError
 from lexvl_anserini.files import atomic_write
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from lexvl_anserini.encoders.encoder import Encoder
 
 # Not __name__, which is "__main__" when the module runs as the command.
 log = logging.getLogger("lexvl_anserini.localise")
 
 VALUES = ("logit", "activation")
-
-# Opacity of a map where it is strongest.
-OPACITY = 0.6
 
 
 class Map(NamedTuple):
@@ -63,27 +58,15 @@ def localise_queries(model: Encoder, images: Sequence[str], queries: Sequence[st
             yield Map(image, query, grid.tolist())
 
 
-def overlay(crop: np.ndarray, grid: Sequence[Sequence[float]]) -> Any:
-    """The crop in grey under a map in red, as a PIL image; the map's smallest value is clear, its largest strongest."""
-    import numpy as np
-    import PIL.Image
-
-    values = np.asarray(grid, dtype=np.float32)
-    span = float(values.max() - values.min())
-    shade = np.uint8((values - values.min()) / span * 255) if span else np.zeros(values.shape, np.uint8)
-    height, width = crop.shape[:2]
-    large = PIL.Image.fromarray(shade).resize((width, height), PIL.Image.Resampling.BICUBIC)
-    grey = PIL.Image.fromarray(crop).convert("L").convert("RGB")
-    mask = large.point(lambda value: int(value * OPACITY))
-    return PIL.Image.composite(PIL.Image.new("RGB", (width, height), (255, 0, 0)), grey, mask)
-
-
 def write_overlay(model: Encoder, found: Map, path: Path) -> None:
-    """Writes a map over its image, as PNG."""
-    from lexvl_anserini.data.images import open_image
-    from lexvl_anserini.encoders.parts.grounding import image_side
+    """Writes an image with a map, as PNG."""
+    import numpy as np
 
-    drawn = overlay(image_side(model).pixels.crop(open_image(found.image)), found.grid)
+    from lexvl_anserini.data.images import open_image
+    from lexvl_anserini.encoders.parts.grounding import image_side, overlay
+
+    image = open_image(found.image)
+    drawn = overlay(image, image_side(model).pixels.region(image.size), np.array(found.grid))
     with atomic_write(path) as out:
         drawn.save(out, format="PNG")
 

@@ -27,7 +27,7 @@ from lexvl_anserini.encoders.parts.towers import BagTower, Composition, Head, Te
 from lexvl_anserini.encoders.parts.vision import ImageTower, Pixels
 from lexvl_anserini.encoders.stair import OwnTokenTower, save_stair
 from lexvl_anserini.errors import CheckpointError, UsageError
-from lexvl_anserini.localise import command, overlay
+from lexvl_anserini.localise import command
 from lexvl_anserini.records import Document, Topic
 from lexvl_anserini.vocabulary import Vocabulary
 
@@ -429,15 +429,7 @@ def test_localise_command(folder, images, tmp_path):
     close(np.array(rows[0]["grid"]), localise(load(folder), [images[1]], "dog")[0])
     files = sorted((tmp_path / "maps").iterdir())
     assert [path.name for path in files] == ["000.noise.png", "001.noise.png"]
-    assert Image.open(files[0]).size == (24, 24)
-
-
-def test_overlay_is_red_where_the_map_is_strongest():
-    picture = np.asarray(overlay(np.full((8, 8, 3), 100, np.uint8), [[0.0, 1.0], [0.0, 0.0]]))
-    assert picture[0, 7, 0] > 150 and picture[0, 7, 1] < 60
-    assert picture[7, 0].tolist() == [100, 100, 100]
-    flat = np.asarray(overlay(np.full((4, 4, 3), 100, np.uint8), [[2.0, 2.0], [2.0, 2.0]]))
-    assert (flat == 100).all()
+    assert Image.open(files[0]).size == (31, 60)
 
 
 def test_ranks_of_labels_by_hand():

@@ -41,6 +41,8 @@ NUMBER = 78
 LEGEND = (
     "green: relevant    bars: query weight × impact; all terms' products sum to the score    has: its heaviest terms"
 )
+# With maps, after the legend.
+MAPS_LEGEND = "    in colour: where the terms are"
 NO_HIT = "no hit in the run"
 
 # A sheet of drawings looks the same with this number of colours and takes a third of the bytes. The choice must give
@@ -107,27 +109,28 @@ class SheetLayout(NamedTuple):
         return MARGIN + QUERY + GAP + (rank - 1) * (IMAGE + GAP)
 
 
-def layout(strips: Sequence[Strip], terms: int) -> SheetLayout:
+def layout(strips: Sequence[Strip], terms: int, legend: str = LEGEND) -> SheetLayout:
     """The layout of strips with `terms` terms under each hit; at least as wide as the legend."""
     widest = max(len(strip.cells) for strip in strips)
-    width = max(SheetLayout.left(widest) + IMAGE + MARGIN, round(text_width(LEGEND, SMALL)) + 2 * MARGIN + 1)
+    width = max(SheetLayout.left(widest) + IMAGE + MARGIN, round(text_width(legend, SMALL)) + 2 * MARGIN + 1)
     content = IMAGE + NAME + terms * TERM + OWN_LINES * OWN
     return SheetLayout(width, MARGIN + len(strips) * (content + SPACE) + SMALL, content + SPACE, content)
 
 
-def draw_sheet(strips: Sequence[Strip], path: Path, terms: int) -> None:
+def draw_sheet(strips: Sequence[Strip], path: Path, terms: int, legend: str = LEGEND) -> None:
     """Draws strips one below the other into a PNG file.
 
     Args:
         strips: at least one.
         path: of the file.
         terms: the largest number of terms under each hit.
+        legend: the last line, which says what is drawn.
     """
     import matplotlib
 
     drawn = BytesIO()
     with matplotlib.rc_context(matplotlib.rcParamsDefault), _one_warning_of_missing_letters():
-        _figure(strips, terms).savefig(drawn, format="png", dpi=DPI)
+        _figure(strips, terms, legend).savefig(drawn, format="png", dpi=DPI)
     with atomic_write(path) as out:
         out.write(of_few_colours(drawn.getvalue()))
 
@@ -143,11 +146,11 @@ def of_few_colours(png: bytes) -> bytes:
     return out.getvalue()
 
 
-def _figure(strips: Sequence[Strip], terms: int) -> Any:
+def _figure(strips: Sequence[Strip], terms: int, legend: str) -> Any:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    sheet = layout(strips, terms)
+    sheet = layout(strips, terms, legend)
     figure = Figure(figsize=(sheet.width / DPI, sheet.height / DPI), dpi=DPI, facecolor="white")
     FigureCanvasAgg(figure)
     axes = figure.add_axes((0, 0, 1, 1))
@@ -164,7 +167,7 @@ def _figure(strips: Sequence[Strip], terms: int) -> Any:
             _draw_cell(axes, cell, rank, sheet.left(rank), top, terms, largest)
         if not strip.cells:
             _write(axes, sheet.left(1), top, NO_HIT, MEDIUM, PALE)
-    _write(axes, MARGIN, sheet.height - SMALL - 14, LEGEND, SMALL, PALE)
+    _write(axes, MARGIN, sheet.height - SMALL - 14, legend, SMALL, PALE)
     return figure
 
 
@@ -219,13 +222,15 @@ def _draw_cell(axes: Axes, cell: Cell, rank: int, left: int, top: int, terms: in
 
 
 def _draw_image(axes: Axes, image: Image, left: int, top: int, side: int) -> None:
-    """Draws an image scaled to a square; a small image keeps its pixels."""
+    """Draws an image as large as fits into a square, in its middle; a small image keeps its pixels."""
     import PIL.Image
 
-    small = max(image.size) < side
-    how = PIL.Image.Resampling.NEAREST if small else PIL.Image.Resampling.LANCZOS
-    scaled = image.convert("RGB").resize((side, side), how)
-    axes.imshow(scaled, extent=(left, left + side, top + side, top), aspect="auto", interpolation="nearest")
+    scale = side / max(image.size)
+    width, height = (max(1, round(length * scale)) for length in image.size)
+    how = PIL.Image.Resampling.NEAREST if scale > 1 else PIL.Image.Resampling.LANCZOS
+    scaled = image.convert("RGB").resize((width, height), how)
+    left, top = left + (side - width) // 2, top + (side - height) // 2
+    axes.imshow(scaled, extent=(left, left + width, top + height, top), aspect="auto", interpolation="nearest")
 
 
 def _write(axes: Axes, x: float, y: float, text: str, size: int, colour: str = INK, right: bool = False) -> None:

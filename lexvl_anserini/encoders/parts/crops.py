@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from lexvl_anserini.encoders.parts.vision import BICUBIC, BILINEAR, Pixels, centre_crop
+from lexvl_anserini.encoders.parts.vision import BICUBIC, BILINEAR, Box, Pixels, centre_crop, crop_region
 from lexvl_anserini.errors import CheckpointError
 from lexvl_anserini.files import read_json
 
@@ -38,6 +38,10 @@ class Crop(Pixels):
         """uint8 [R, R, 3] of an RGB PIL image; a resized image that is smaller than the crop gets a black border."""
         return centre_crop(image, self.resolution, self.shorter or self.resolution, self.resample, self.floor)
 
+    def region(self, size: tuple[int, int]) -> Box:
+        """Which part of an image of `size` (width, height) the crop shows."""
+        return crop_region(size, self.resolution, self.shorter or self.resolution, self.floor)
+
 
 @dataclass(frozen=True)
 class Squares(Pixels):
@@ -52,6 +56,10 @@ class Squares(Pixels):
         """uint8 [R, R, 3] of an RGB PIL image."""
         size = (self.resolution, self.resolution)
         return np.asarray(image if image.size == size else image.resize(size, self.resample), dtype=np.uint8)
+
+    def region(self, size: tuple[int, int]) -> Box:
+        """The whole image."""
+        return 0.0, 0.0, float(size[0]), float(size[1])
 
 
 def one_crop(side: int) -> Crop:

@@ -5,10 +5,10 @@ Works with every model whose image side pools over patches: STAIR, LexLIP, VDR c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import isqrt
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -16,8 +16,14 @@ from torch import Tensor
 
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.parts.towers import BagTower, TextTower
-from lexvl_anserini.encoders.parts.vision import ImageTower
+from lexvl_anserini.encoders.parts.vision import Box, ImageTower
 from lexvl_anserini.errors import UsageError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+# How an image looks where a map is weakest: grey, mixed with this share of white.
+WHITE, PALENESS = (255, 255, 255), 0.6
 
 
 def image_side(model: Encoder) -> ImageTower:
@@ -99,6 +105,43 @@ def localise(
     logits = patch_logits(tower, images, terms_of(model, query))
     chosen = logits if values == "logit" else tower.composition.activation(torch.from_numpy(logits)).numpy()
     return chosen.mean(axis=-1)
+
+
+def contributions(tower: ImageTower, image: Any, weights: Mapping[str, float]) -> np.ndarray:
+    """The sum of weight x activation over the terms of a query in each grid cell of an image, float32 [grid, grid].
+
+    An image has the largest activation of a term over its cells (before it is normalised and quantised), so that the
+    terms of a score can come from different cells; the map shows how much of the query each cell has by itself.
+
+    Args:
+        tower: the image side of an encoder.
+        image: a path, `archive.tar::member` or a PIL image; the map covers `tower.pixels.region` of it.
+        weights: term -> weight of the query; terms of the tower's vocabulary.
+    """
+    dims = [tower.vocabulary.dimension[term] for term in weights]
+    logits = patch_logits(tower, [image], dims)[0]  # [grid, grid, terms]
+    activations = tower.composition.activation(torch.from_numpy(logits)).numpy()
+    return activations @ np.fromiter(weights.values(), np.float32, len(weights))
+
+
+def overlay(image: Image, region: Box, grid: np.ndarray) -> Image:
+    """An image in its colours where a map is strong, fading to pale grey where it is weak or does not reach.
+
+    Args:
+        image: RGB.
+        region: the part of the image that the map covers, in its pixels.
+        grid: [rows, columns], enlarged smoothly; its largest value keeps all colour, its smallest none.
+    """
+    import PIL.Image
+
+    span = float(grid.max() - grid.min())
+    shade = np.uint8((grid - grid.min()) / span * 255) if span else np.zeros(grid.shape, np.uint8)
+    left, top, right, bottom = map(round, region)
+    large = PIL.Image.fromarray(shade).resize((right - left, bottom - top), PIL.Image.Resampling.BICUBIC)
+    mask = PIL.Image.new("L", image.size)
+    mask.paste(large, (left, top))
+    pale = PIL.Image.blend(image.convert("L").convert("RGB"), PIL.Image.new("RGB", image.size, WHITE), PALENESS)
+    return PIL.Image.composite(image, pale, mask)
 
 
 def label_ranks(weights: np.ndarray, tokens: Sequence[Sequence[int]]) -> np.ndarray:

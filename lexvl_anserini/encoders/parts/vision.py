@@ -28,6 +28,9 @@ BILINEAR, BICUBIC = 2, 3
 # The largest number of pixels of a resized image: 96 MiB.
 MOST_PIXELS = 1 << 25
 
+# A region of an image in its pixels, which may be fractions: left, top, right, bottom.
+Box = tuple[float, float, float, float]
+
 
 @dataclass(frozen=True)
 class Pixels:
@@ -47,6 +50,10 @@ class Pixels:
         The long side is rounded down and the crop's offset half to even, as torchvision does.
         """
         return centre_crop(image, self.resolution, self.resolution)
+
+    def region(self, size: tuple[int, int]) -> Box:
+        """Which part of an image of `size` (width, height) the crop shows; it may exceed the image."""
+        return crop_region(size, self.resolution, self.resolution)
 
     def normalise(self, crops: Tensor) -> Tensor:
         """uint8 [B, R, R, 3] -> float32 [B, 3, R, R]."""
@@ -68,18 +75,35 @@ def centre_crop(image: Any, side: int, shorter: int, resample: int = BICUBIC, fl
         resample: Pillow's number of the filter.
         floor: round the offset of the crop down, as transformers does; else half to even, as torchvision does.
     """
-    width, height = image.size
-    if width <= height:
-        size = (shorter, max(shorter, int(shorter * height / width)))
-    else:
-        size = (max(shorter, int(shorter * width / height)), shorter)
-    left, top = (offset(length, side, floor) for length in size)
+    size = resized(image.size, shorter)
     if size[0] * size[1] > MOST_PIXELS and shorter >= side:
-        across, down = width / size[0], height / size[1]
-        box = (left * across, top * down, min((left + side) * across, width), min((top + side) * down, height))
+        left, top, right, bottom = crop_region(image.size, side, shorter, floor)
+        box = (left, top, min(right, image.width), min(bottom, image.height))
         return np.asarray(image.resize((side, side), resample, box=box), dtype=np.uint8)
     image = image if image.size == size else image.resize(size, resample)
+    left, top = (offset(length, side, floor) for length in size)
     return np.asarray(image.crop((left, top, left + side, top + side)), dtype=np.uint8)
+
+
+def crop_region(size: tuple[int, int], side: int, shorter: int, floor: bool = False) -> Box:
+    """Which part of an image `centre_crop` shows.
+
+    Args:
+        size: width and height of the image.
+        side, shorter, floor: as for `centre_crop`.
+    """
+    (width, height), (wide, high) = size, resized(size, shorter)
+    left, top = offset(wide, side, floor), offset(high, side, floor)
+    across, down = width / wide, height / high
+    return left * across, top * down, (left + side) * across, (top + side) * down
+
+
+def resized(size: tuple[int, int], shorter: int) -> tuple[int, int]:
+    """Width and height with the shorter side resized to `shorter`."""
+    width, height = size
+    if width <= height:
+        return shorter, max(shorter, int(shorter * height / width))
+    return max(shorter, int(shorter * width / height)), shorter
 
 
 def offset(length: int, side: int, floor: bool) -> int:
