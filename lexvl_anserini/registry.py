@@ -21,6 +21,7 @@ DATASETS: Mapping[str, str] = {
     "flickr8k": "lexvl_anserini.data.captioned:load_captions",
     "folder": "lexvl_anserini.data.folder:load_folder",
     "karpathy": "lexvl_anserini.data.captioned:load_karpathy",
+    "samples": "lexvl_anserini.data.samples:load_samples",
 }
 
 

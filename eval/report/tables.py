@@ -15,6 +15,7 @@ from .render import MISSING, Column, Table, csv_rows, to_json, to_text
 if TYPE_CHECKING:
     from ..measures.ann_loss import LayoutCost
     from ..measures.caption_ceiling import Ceiling
+    from ..measures.caption_words import NamedWords
     from ..measures.image_concepts import ConceptMeans
     from ..measures.significance import SystemComparison
 
@@ -223,6 +224,13 @@ def concept_table(rows: Sequence[ConceptMeans]) -> Table:
     means = tuple(map(Column, ("objects", "wrong objects", "colours", "place", "weather", "time")))
     cells = ((row.ranking, *map(format_percent, row[2:4]), *(f"{value:.2f}" for value in row[4:])) for row in rows)
     return Table((Column("ranking", number=False), *shares, *means), tuple(cells))
+
+
+def named_table(rows: Sequence[NamedWords]) -> Table:
+    """One row per ranking: shares of images in percent, then the mean number of words."""
+    columns = (Column("ranking", number=False), *map(Column, ("images", "top 1 %", "top 5 %", "top 10 %", "of 10")))
+    cells = ((r.ranking, f"{r.images:,}", *map(format_percent, r[2:5]), f"{r.words_in_10:.2f}") for r in rows)
+    return Table(columns, tuple(cells))
 
 
 def loss_table(rows: Sequence[Mapping[str, Any]]) -> Table:

@@ -1,0 +1,113 @@
+"""Whether terms are words of captions: the matching rule, the shares by hand, and the command on shards."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+from test_shards_reading import write_shards
+from typer.testing import CliRunner
+
+import eval.measures.caption_words as measured
+from eval.interpretability import command
+from eval.measures.caption_words import NamedWords, caption_words, compared, first_terms, frequent_words, words_of
+from lexvl_anserini.cli import make_app
+from lexvl_anserini.data.dataset import Dataset
+from lexvl_anserini.errors import DataError, UsageError
+from lexvl_anserini.records import Document, ImpactDocument, Qrel, Topic
+
+CAPTIONS = {"1": "A man's dog runs.", "2": "Two dogs on the SAND", "3": "Ein Hündchen", "4": "a dog"}
+JUDGED = [Qrel("1", "i1", 1), Qrel("2", "i1", 1), Qrel("3", "i2", 1), Qrel("4", "i3", 1), Qrel("2", "i3", 0)]
+VECTORS = [
+    ("i1", {"the": 90, "sand": 50, "dog": 50, "##ing": 7}),
+    ("i2", {"hündchen": 3, "dog": 2}),
+    ("i3", {"cat": 9, "dogs": 8}),
+]
+TERMS = ["##ing", "cat", "dog", "dogs", "hündchen", "sand", "the"]
+
+
+def dataset(qrels=JUDGED, direction="text-to-image"):
+    return Dataset(
+        "toy",
+        "test",
+        lambda: iter(Document(doc_id, image="x.png") for doc_id, _ in VECTORS),
+        lambda: iter(Topic(query_id, text) for query_id, text in CAPTIONS.items()),
+        lambda: iter(qrels),
+        direction=direction,
+    )
+
+
+def documents(vectors=VECTORS):
+    return [ImpactDocument(doc_id, vector) for doc_id, vector in vectors]
+
+
+def test_words_are_letters_in_lower_case_without_function_words():
+    assert words_of("A man's dog, 2 dogs on the SAND; skate-board über") == frozenset(
+        ["man", "dog", "dogs", "sand", "skate", "board", "über"]
+    )
+    assert words_of("") == words_of("the of 3 !") == frozenset()
+
+
+def test_the_words_of_all_relevant_captions():
+    assert caption_words(dataset()) == {
+        "i1": {"man", "dog", "runs", "two", "dogs", "sand"},
+        "i2": {"ein", "hündchen"},
+        "i3": {"dog"},
+    }
+    with pytest.raises(UsageError, match="toy is image-to-text; expected images that captions describe"):
+        caption_words(dataset(direction="image-to-text"))
+
+
+def test_first_terms_are_the_heaviest_then_alphabetical():
+    assert first_terms({"b": 1, "a": 1, "C": 9}) == ["c", "a", "b"]
+    assert len(first_terms({f"t{n}": 1 for n in range(99)})) == 10
+    assert first_terms({}) == []
+
+
+def test_frequent_words_count_images():
+    assert frequent_words([frozenset("ab"), frozenset("bc"), frozenset("c")])[:3] == ["b", "c", "a"]
+
+
+def test_shares_by_hand():
+    [model, frequent, another] = compared("toy", documents(), caption_words(dataset()))
+    # i1: the (function word), dog, sand: named from place 2, two words; i2: at once, one; i3: dogs is not dog.
+    assert model == NamedWords("toy", 3, 1 / 3, 2 / 3, 2 / 3, 1.0)
+    # dog is in captions of two images, then one each: dogs, ein, hündchen, man, runs, sand, two.
+    assert frequent == NamedWords("most frequent", 3, 2 / 3, 1.0, 1.0, (6 + 2 + 1) / 3)
+    # hündchen, dog with i1; cat, dogs with i2; the, dog, sand with i3.
+    assert another == NamedWords("another image", 3, 0.0, 2 / 3, 2 / 3, 2 / 3)
+
+
+def test_images_without_captions_are_left_out(caplog):
+    captions = {doc_id: words for doc_id, words in caption_words(dataset()).items() if doc_id != "i2"}
+    assert [row.images for row in compared("toy", documents(), captions)] == [2, 2, 2]
+    assert "1 images without captions are left out" in caplog.text
+    with pytest.raises(DataError, match="0 of 3 images have captions; expected at least 2"):
+        compared("toy", documents(), {})
+
+
+def test_an_image_without_terms_names_nothing():
+    [model, *_] = compared("toy", documents([("i1", {}), ("i3", {"dog": 1})]), caption_words(dataset()))
+    assert model[1:] == (2, 0.5, 0.5, 0.5, 0.5)
+
+
+def test_the_command_reads_stored_impacts(tmp_path, monkeypatch):
+    write_shards(tmp_path / "shards", VECTORS, terms=TERMS)
+    monkeypatch.setattr("lexvl_anserini.data.dataset.dataset_of", lambda ref: dataset())
+    invoke = partial(CliRunner().invoke, make_app(command), catch_exceptions=False)
+    done = invoke(["--shards", str(tmp_path / "shards")])
+    assert done.exit_code == 0
+    head, _, frequent, another = done.stdout.splitlines()
+    assert head.split() == ["ranking", "images", "top", "1", "%", "top", "5", "%", "top", "10", "%", "of", "10"]
+    assert frequent.split() == ["most", "frequent", "3", "66.7", "100.0", "100.0", "3.00"]
+    assert another.split() == ["another", "image", "3", "0.0", "66.7", "66.7", "0.67"]
+    assert '"words_in_10": 3.0' in invoke(["--shards", str(tmp_path / "shards"), "--format", "json"]).stdout
+    assert measured.named_in(tmp_path / "shards")[0].top_5 == pytest.approx(2 / 3)
+
+
+def test_other_shards_are_refused(tmp_path):
+    from test_shards_reading import write_dense_shards
+
+    write_dense_shards(tmp_path / "dense", [("d1", [1.0, 0.0])])
+    with pytest.raises(UsageError, match="dense is dense; only the dimensions of impacts are words"):
+        measured.named_in(tmp_path / "dense")
