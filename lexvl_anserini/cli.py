@@ -94,6 +94,7 @@ class Row(NamedTuple):
 GROUPS: Mapping[str, Mapping[str, Row]] = {
     "Start here": {
         "demo": Row("lexvl_eval.quickstart", "The whole line on drawn images, with its tables"),
+        "photos": Row("lexvl_eval.photos", "Search a folder of your own pictures"),
     },
     "Train and encode": {
         "train": Row("lexvl_anserini.train", "Train encoders by a recipe"),

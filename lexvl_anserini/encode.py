@@ -345,7 +345,7 @@ def command(
     Example: python -m lexvl_anserini.encode --corpus demo --encoder bag-of-tokens --output impacts/demo
     """
     from lexvl_anserini.data.dataset import begun
-    from lexvl_anserini.shards.writing import write_impacts
+    from lexvl_anserini.shards.writing import SKIPPED, write_impacts
 
     check_style(style)
     if (text := catalogue.text(style)) is not None:
@@ -373,6 +373,8 @@ def command(
             manifest = write_impacts(
                 dataset, model, target, quantiser, layout, batch_size, overwrite, progress, parts.on_error, part
             )
+        if without := manifest.counts.skipped:
+            log.warning("skipped, their images cannot be read: %d (listed in %s)", without, target / SKIPPED)
         rows = report(manifest, target, time.perf_counter() - started)
     print_rows(rows, style)
 

@@ -169,6 +169,11 @@ class Quantiser:
         """Sets the document scale from a sample of document vectors [n, V]."""
         return replace(self, document=self.document.calibrate(document_weights))
 
+    def settled(self) -> Quantiser:
+        """The quantiser with the scale that calibration found as a given one, for further documents."""
+        calibrated = self.document.scheme == "calibrated" and self.document.scale is not None
+        return replace(self, document=replace(self.document, scheme="fixed")) if calibrated else self
+
     def documents(self, weights: sparse.csr_matrix) -> Quantised:
         """CSR [n, V] float weights -> impacts.
 

@@ -7,8 +7,10 @@ from PIL import Image
 
 from lexvl_anserini.data.checks import check_corpus
 from lexvl_anserini.data.dataset import load_dataset
+from lexvl_anserini.data.folder import load_pictures
 from lexvl_anserini.data.images import open_image
 from lexvl_anserini.errors import DataError, UsageError
+from lexvl_anserini.manifest import CorpusRef
 from lexvl_anserini.records import Document, Topic
 
 
@@ -85,6 +87,26 @@ def test_a_text_among_pictures_is_told_with_its_path(tmp_path, caplog):
     assert caplog.messages == [
         f"{tmp_path}/notes.txt: a text without an image of its name; it is a document of its own"
     ]
+
+
+def test_pictures_alone(tmp_path, caplog):
+    folder_of(tmp_path, a_DOT_jpg=b"-", a_DOT_txt=b"a caption", b_DOT_txt=b"no caption", corpus_DOT_jsonl=b"-")
+    (tmp_path / "c d.jpg").write_bytes(b"-")
+    caplog.set_level("INFO")
+    found = load_pictures(CorpusRef(f"folder:{tmp_path}", escape_ids=True))
+    assert list(found.documents()) == [
+        Document("a.jpg", text="a caption", image=f"{tmp_path}/a.jpg"),
+        Document("c%20d.jpg", image=f"{tmp_path}/c d.jpg"),
+    ]
+    assert (found.name, found.direction, found.escape_ids) == (f"folder:{tmp_path}", "text-to-image", True)
+    assert caplog.messages == [
+        f"{tmp_path}: skipped, a text that is no caption: 1 (b.txt)",
+        f"{tmp_path}: skipped, neither image nor text: 1 (1 .jsonl)",
+    ]
+    for picture in tmp_path.glob("*.jpg"):
+        picture.unlink()
+    with pytest.raises(DataError, match=f"{tmp_path}: no picture in it; expected .jpg, .png, ..."):
+        load_pictures(CorpusRef(f"folder:{tmp_path}"))
 
 
 def test_captions_are_named_exactly_as_their_pictures(tmp_path):
@@ -259,7 +281,7 @@ def test_heic_is_counted_with_what_to_do_about_it(tmp_path, caplog):
     with pytest.raises(DataError, match=f"a.jpg: a HEIC picture; {remedy}"):
         open_image(tmp_path / "a.jpg")
     (tmp_path / "a.jpg").unlink()
-    with pytest.raises(DataError, match=f"no file to read in it; .*; for its 2 HEIC pictures, {remedy}"):
+    with pytest.raises(DataError, match=rf"no file to read in it; .*; it has HEIC pictures \(2\): {remedy}"):
         documents(tmp_path)
 
 

@@ -110,6 +110,23 @@ def test_python3_serves_where_no_name_has_a_version(machine):
     assert machine.noted() == ["3.12 runs/install.py test"]
 
 
+def test_photos_are_found_from_where_the_user_is(machine, tmp_path):
+    shutil.copy(ROOT / "runs/photos.sh", machine.folder / "runs/photos.sh")
+    machine.python("python3.13", "3.13")
+    machine.program("lexvl", '#!/bin/sh\necho "$PWD: $*"\n')
+    given = {"PATH": str(machine.path), "HOME": str(machine.folder), "NOTES": str(machine.notes)}
+
+    def run(*arguments: str) -> subprocess.CompletedProcess:
+        command = [machine.path / "bash", "checkout/runs/photos.sh", *arguments]
+        return subprocess.run(command, cwd=tmp_path, env=given, capture_output=True, text=True, check=False)
+
+    refused = run()
+    assert refused.returncode == 2 and refused.stderr.startswith("usage: ") and machine.noted() == []
+    done = run("my photos", "two dogs")
+    assert (done.returncode, done.stdout) == (0, f"{tmp_path}: photos my photos two dogs\n"), done.stderr
+    assert machine.noted() == ["3.13 runs/install.py photos"]
+
+
 def test_an_interpreter_that_cannot_run_is_passed_over(machine):
     """pyenv has such programs: the name is on PATH, and the version is not chosen."""
     machine.program("python3.13", "#!/bin/sh\necho 'python3.13: command not found' >&2\nexit 127\n")

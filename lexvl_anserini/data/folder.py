@@ -63,21 +63,16 @@ def load_folder(ref: CorpusRef) -> Dataset:
         UsageError: the name has no path, or the direction is another one.
         DataError: no such folder or tar, nothing to read in it, or a split of a folder that has none.
     """
-    path = ref.name.partition(":")[2]
-    if not path:
-        raise UsageError(f"{ref.name!r} names no folder; expected folder:<path>")
-    where = Path(path).expanduser()
+    where = _place(ref)
     if where.is_dir() and corpus_file(where):
         ref = replace(ref, direction=checked_direction(ref, DIRECTIONS, "text-to-text"))
         return load_beir_folder(where, ref, remove_query=False)
     files = _files(where)
-    first = next(filter(_is_read, files.names(LeftOut())), None)
-    if first is None:
-        heic = sum(_suffix(name) in HEIC_SUFFIXES for name in files.names(LeftOut()))
-        raise DataError(
-            f"{where}: no corpus.jsonl and no file to read in it; expected images (.jpg, .png, ...) or {TEXT_SUFFIX}"
-            + (f"; for its {heic:,} HEIC pictures, {HEIC_REMEDY}" if heic else "")
-        )
+    first = _first(
+        files,
+        _is_read,
+        f"no corpus.jsonl and no file to read in it; expected images (.jpg, .png, ...) or {TEXT_SUFFIX}",
+    )
     if ref.split is not None:
         raise DataError(f"{where}: split {ref.split!r} of a plain folder; only BEIR's layout has splits")
     direction = checked_direction(ref, DIRECTIONS, "text-to-image" if _is_image(first) else "text-to-text")
@@ -89,8 +84,29 @@ def load_folder(ref: CorpusRef) -> Dataset:
     )
 
 
-def read_files(files: Files, escape_ids: bool = False, images_expected: bool = False) -> Iterator[Document]:
+def load_pictures(ref: CorpusRef) -> Dataset:
+    """Loads the images of `folder:<path>` alone: texts are their captions, others are left out as other files are.
+
+    Raises:
+        UsageError: the name has no path.
+        DataError: no such folder or tar, or no image in it.
+    """
+    files = _files(_place(ref))
+    _first(files, _is_image, "no picture in it; expected .jpg, .png, ...")
+    return Dataset.of(
+        replace(ref, direction="text-to-image"),
+        documents=partial(read_files, files, ref.escape_ids, texts=False),
+        topics=partial(_nothing, files.where, "topics"),
+        qrels=partial(_nothing, files.where, "judgements"),
+    )
+
+
+def read_files(
+    files: Files, escape_ids: bool = False, images_expected: bool = False, texts: bool = True
+) -> Iterator[Document]:
     """Streams images and texts; where images are expected, logs the first text that is not the caption of an image.
+
+    Without `texts`, such texts are left out.
 
     Raises:
         DataError: a file name that cannot be an id, or a text that cannot be read or is not UTF-8.
@@ -106,6 +122,8 @@ def read_files(files: Files, escape_ids: bool = False, images_expected: bool = F
             for second in captions[1:]:
                 left_out.add("a second caption of an image", second)
             yield Document(_checked_name(name, where, escape_ids), text=text, image=where)
+        elif _is_read(name) and not texts:
+            left_out.add("a text that is no caption", name)
         elif _is_read(name):
             if images_expected and not stray:
                 stray = True
@@ -145,6 +163,27 @@ def _files(where: Path) -> Files:
     if where.exists():
         raise DataError(f"{where}: neither a folder nor an uncompressed .tar; unpack it, or name the folder it is in")
     raise DataError(f"{where}: no such folder or tar")
+
+
+def _place(ref: CorpusRef) -> Path:
+    path = ref.name.partition(":")[2]
+    if not path:
+        raise UsageError(f"{ref.name!r} names no folder; expected folder:<path>")
+    return Path(path).expanduser()
+
+
+def _first(files: Files, wanted: Callable[[str], bool], problem: str) -> str:
+    """The first name that is wanted.
+
+    Raises:
+        DataError: there is none.
+    """
+    found = next(filter(wanted, files.names(LeftOut())), None)
+    if found is None:
+        heic = sum(_suffix(name) in HEIC_SUFFIXES for name in files.names(LeftOut()))
+        hint = f"; it has HEIC pictures ({heic:,}): {HEIC_REMEDY}" if heic else ""
+        raise DataError(f"{files.where}: {problem}{hint}")
+    return found
 
 
 def _names_below(folder: Path, left_out: LeftOut, prefix: str = "") -> Iterator[str]:

@@ -136,6 +136,20 @@ def delete_documents(index: Path | str, doc_ids: Iterable[str]) -> Index:
     return built_engine(Path(index), "delete from").delete(Path(index), doc_ids)
 
 
+def metadata_texts(index: Path | str, key: str) -> dict[str, str]:
+    """The value of a metadata key by document id, of an impact index; documents without the key are absent.
+
+    Args:
+        index: its folder.
+        key: of the metadata that was stored with the shards; its values are texts without line feeds.
+
+    Raises:
+        ArtefactError: no index, or a damaged one.
+        UsageError: an index of an engine that only builds.
+    """
+    return built_engine(Path(index), "read").keywords(Path(index), key)
+
+
 def check_index(index: Path | str, shards: Folders, progress: Progress = silent) -> dict[str, Any]:
     """Compares an impact index with the shards it was built from, and with its own checksums.
 

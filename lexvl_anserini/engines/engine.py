@@ -224,6 +224,17 @@ class ChangingEngine(Protocol):
         """
 
     @staticmethod
+    @abstractmethod
+    def keywords(index: Path, key: str) -> dict[str, str]:
+        """The value of a metadata key by document id, for a key whose values are texts without line feeds.
+
+        Documents without the key are absent.
+
+        Raises:
+            ArtefactError: no index, or a damaged one.
+        """
+
+    @staticmethod
     def repair(index: Path) -> bool:
         """Writes again what an index has beside its documents and lacks, or what is damaged; True if it did.
 

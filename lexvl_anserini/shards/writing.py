@@ -522,8 +522,6 @@ def finish(output: Path, plan: Manifest) -> Manifest:
     manifest = replace(plan, counts=counts, shards=tuple(shards))
     write_json(output / MANIFEST, manifest.to_json())
     (output / UNFINISHED).unlink()
-    if without := counts.skipped:
-        log.warning("skipped, their images cannot be read: %d (listed in %s)", without, output / SKIPPED)
     return manifest
 
 

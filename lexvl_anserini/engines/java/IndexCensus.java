@@ -1,17 +1,21 @@
 package lexvl;
 
+import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.PriorityQueue;
 import java.util.Set;
+import org.apache.lucene.index.BinaryDocValues;
 import org.apache.lucene.index.DirectoryReader;
+import org.apache.lucene.index.DocValues;
 import org.apache.lucene.index.IndexReader;
 import org.apache.lucene.index.LeafReader;
 import org.apache.lucene.index.LeafReaderContext;
 import org.apache.lucene.index.MultiTerms;
 import org.apache.lucene.index.PostingsEnum;
+import org.apache.lucene.index.SortedDocValues;
 import org.apache.lucene.index.Terms;
 import org.apache.lucene.index.TermsEnum;
 import org.apache.lucene.search.DocIdSetIterator;
@@ -77,6 +81,27 @@ public final class IndexCensus {
             }
         }
         return missing.toString().getBytes(StandardCharsets.UTF_8);
+    }
+
+    /** The id of every document that has a value in a keyword field, and that value: "id value" lines. */
+    public byte[] keywords(String field) throws IOException {
+        ByteArrayOutputStream lines = new ByteArrayOutputStream();
+        for (LeafReaderContext leaf : reader.leaves()) {
+            BinaryDocValues ids = DocValues.getBinary(leaf.reader(), ID);
+            SortedDocValues values = DocValues.getSorted(leaf.reader(), field);
+            while (values.nextDoc() != DocIdSetIterator.NO_MORE_DOCS) {
+                if (!ids.advanceExact(values.docID())) {
+                    throw new IOException("document " + (leaf.docBase + values.docID()) + " has no id");
+                }
+                BytesRef id = ids.binaryValue();
+                lines.write(id.bytes, id.offset, id.length);
+                lines.write(' ');
+                BytesRef value = values.lookupOrd(values.ordValue());
+                lines.write(value.bytes, value.offset, value.length);
+                lines.write('\n');
+            }
+        }
+        return lines.toByteArray();
     }
 
     /** The terms of a field in most documents: "documents term" lines, most first, then by the bytes of terms. */

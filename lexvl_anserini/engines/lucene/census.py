@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lexvl_anserini.engines.jvm import Exclusive, our_class
-from lexvl_anserini.engines.lucene.fields import CONTENTS, close, open_reader
+from lexvl_anserini.engines import jvm
+from lexvl_anserini.engines.jvm import Exclusive, java_errors, our_class
+from lexvl_anserini.engines.lucene.fields import CONTENTS, META, close, open_reader
 from lexvl_anserini.errors import ArtefactError
 
 # Posting lists that index.json names.
@@ -38,3 +39,17 @@ def longest_lists(folder: Path) -> list[list[Any]]:
     with census(folder) as whole:
         lines = whole.longest(CONTENTS, LONGEST).tostring().decode().splitlines()
     return [[int(documents), term] for documents, term in (line.split(" ", 1) for line in lines)]
+
+
+def keywords(index: Path, key: str) -> dict[str, str]:
+    """The value of a metadata key by document id, for a key whose values are texts without line feeds.
+
+    Documents without the key are absent.
+
+    Raises:
+        ArtefactError: no Lucene index, or a damaged one.
+    """
+    jvm.start()
+    with java_errors(f"{index}: cannot be read"), census(index) as whole:
+        lines = whole.keywords(META + key).tostring().decode().split("\n")[:-1]
+    return dict(line.split(" ", 1) for line in lines)

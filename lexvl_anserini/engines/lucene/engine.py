@@ -16,7 +16,7 @@ from lexvl_anserini.engines.engine import ChangingEngine, ImpactEngine
 from lexvl_anserini.engines.index_folder import new_index, read_report
 from lexvl_anserini.engines.jvm import java_calls, java_cast, java_class, java_errors, our_class
 from lexvl_anserini.engines.lucene import postings
-from lexvl_anserini.engines.lucene.census import refuse_duplicates
+from lexvl_anserini.engines.lucene.census import keywords, refuse_duplicates
 from lexvl_anserini.engines.lucene.checking import check_index
 from lexvl_anserini.engines.lucene.compile import Compiler, refuse_rounding
 from lexvl_anserini.engines.lucene.fields import ID, as_reader, count_index, field_similarity
@@ -122,6 +122,7 @@ class LuceneEngine(ImpactEngine, ChangingEngine):
     merge = staticmethod(merge)
     append = staticmethod(append)
     delete = staticmethod(delete)
+    keywords = staticmethod(keywords)
 
     repair = staticmethod(repair)
 

@@ -1,0 +1,259 @@
+"""An index that follows a folder of pictures: new and changed pictures are encoded, those that are gone are dropped.
+
+    ALBUM/index/            the index; each document's metadata has the SHA-256 of its picture
+    ALBUM/incoming/         shards of pictures on their way into the index
+    ALBUM/unreadable.jsonl  the pictures that cannot be read, and why, if there are any
+
+The index itself says which pictures it holds, and each of its changes happens whole or not at all. So a call that was
+killed at any moment and is made again ends like one that was not killed, and encodes at most `PART` pictures again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import orjson
+
+from lexvl_anserini.data.dataset import Dataset
+from lexvl_anserini.data.digests import FileDigests
+from lexvl_anserini.data.images import open_image
+from lexvl_anserini.engines.building import append_index, build_index, delete_documents, metadata_texts
+from lexvl_anserini.engines.index_folder import is_index
+from lexvl_anserini.errors import ArtefactError, DataError
+from lexvl_anserini.files import atomic_write, clear_remains
+from lexvl_anserini.manifest import Manifest, read_manifest
+from lexvl_anserini.progress import Progress, silent
+from lexvl_anserini.records import Document
+from lexvl_anserini.shards.covered import UNREADABLE
+from lexvl_anserini.shards.layout import Layout
+
+if TYPE_CHECKING:
+    from lexvl_anserini.encoders.encoder import Encoder
+
+# The key of the documents' metadata.
+DIGEST = "sha256"
+
+# Pictures that are encoded before the index gets them: what a folder that changes meanwhile can cost.
+PART = 1000
+
+
+@dataclass(frozen=True)
+class Album:
+    """The folder of such an index."""
+
+    path: Path
+
+    @property
+    def index(self) -> Path:
+        """The index."""
+        return self.path / "index"
+
+    @property
+    def incoming(self) -> Path:
+        """The shards of pictures that the index does not hold yet."""
+        return self.path / "incoming"
+
+    @property
+    def unreadable(self) -> Path:
+        """The list of pictures that cannot be read."""
+        return self.path / "unreadable.jsonl"
+
+
+class UnreadablePicture(NamedTuple):
+    """A picture that cannot be read: its document, the SHA-256 of its file, and what is wrong with it."""
+
+    doc_id: str
+    digest: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Differences:
+    """How a folder and its index differ.
+
+    pictures    all pictures of the folder, in the order of their paths
+    wanted      those that the index lacks, or holds as they were before
+    held        what the index holds: document id -> SHA-256 of the picture
+    unreadable  pictures that could not be read before, have not changed, and still cannot be read
+    manifest    of the index that changes; None if there is none of this encoder, so that a new one is built
+    """
+
+    pictures: Sequence[Document]
+    wanted: Sequence[Document]
+    held: Mapping[str, str]
+    unreadable: Sequence[UnreadablePicture]
+    manifest: Manifest | None
+
+    @property
+    def changed(self) -> int:
+        """How many of the wanted pictures the index holds as they were before."""
+        return sum(picture.doc_id in self.held for picture in self.wanted)
+
+
+class Followed(NamedTuple):
+    """What a call did: numbers of pictures in the index, and the pictures that cannot be read."""
+
+    documents: int
+    added: int
+    replaced: int
+    removed: int
+    unreadable: Sequence[UnreadablePicture]
+
+
+def compare(dataset: Dataset, model: Encoder, album: Album) -> Differences:
+    """Finds what the index of a folder lacks; reads files that are new or changed, and encodes nothing.
+
+    Args:
+        dataset: the pictures of the folder (`data.folder.load_pictures`); those in the album itself are left out.
+        model: a lexical encoder whose document side reads images. An index of another encoder counts as none.
+        album: where the index is, or will be.
+
+    Raises:
+        DataError: the folder cannot be read, or has no picture.
+        ArtefactError: the index is of another folder, or damaged.
+    """
+    with FileDigests() as files:
+        pictures = list(_digested(dataset, album, files))
+    if not pictures:
+        raise DataError(f"{dataset.name}: no picture in it")
+    clear_remains(album.index)
+    about = read_manifest(album.index) if is_index(album.index) else None
+    if about is not None and about.corpus.name != dataset.name:
+        raise ArtefactError(
+            f"{album.path}: holds the index of {about.corpus.name}, not of {dataset.name}; name another --output"
+        )
+    same = about is not None and about.encoder.without_places() == model.identity().without_places()
+    held = metadata_texts(album.index, DIGEST) if same else {}
+    if about is not None and len(held) != about.counts.documents:
+        about, held = None, {}
+    different = [picture for picture in pictures if held.get(picture.doc_id) != picture.metadata[DIGEST]]
+    unreadable = _still_unreadable(different, album)
+    known = {one.doc_id for one in unreadable}
+    wanted = [picture for picture in different if picture.doc_id not in known]
+    return Differences(pictures, wanted, held, unreadable, about)
+
+
+def follow(
+    dataset: Dataset, model: Encoder, album: Album, differences: Differences, progress: Progress = silent
+) -> Followed:
+    """Encodes the wanted pictures, gives them to the index, and removes from it what is gone or cannot be read now.
+
+    The quantiser's scale is that of the pictures that were encoded first. The caller lets no other process write the
+    album from `compare` on.
+
+    Raises:
+        DataError: no picture of the folder can be read; the index stays as it is.
+        ArtefactError: the disk is full, or a picture changed while it was read; the same call again goes on.
+    """
+    manifest, unreadable = differences.manifest, list(differences.unreadable)
+    pictures = iter(differences.wanted)
+    while part := list(islice(pictures, PART)):
+        skipped = _encode(dataset, model, part, album, manifest, progress)
+        if len(skipped) < len(part):
+            manifest = _into_index(album, manifest)
+        unreadable += skipped
+        _list_unreadable(album, unreadable)
+        _clear_incoming(album)
+    _list_unreadable(album, unreadable)
+    _clear_incoming(album)
+    without = {one.doc_id for one in unreadable}
+    readable = {picture.doc_id for picture in differences.pictures} - without
+    if not readable:
+        raise DataError(
+            f"{dataset.name}: none of its {len(without):,} pictures can be read; {album.unreadable} lists them"
+        )
+    if gone := [doc_id for doc_id in differences.held if doc_id not in readable]:
+        delete_documents(album.index, gone)
+    encoded = [picture.doc_id for picture in differences.wanted if picture.doc_id in readable]
+    replaced = sum(doc_id in differences.held for doc_id in encoded)
+    return Followed(len(readable), len(encoded) - replaced, replaced, len(gone), unreadable)
+
+
+def _digested(dataset: Dataset, album: Album, files: FileDigests) -> Iterator[Document]:
+    """The pictures, each with the SHA-256 of its file as its metadata."""
+    inside = f"{album.path.resolve()}/"
+    for document in dataset.documents():
+        if document.image is not None and not document.image.startswith(inside):
+            yield document._replace(metadata={DIGEST: files.of(document.image) or UNREADABLE})
+
+
+def _encode(
+    dataset: Dataset,
+    model: Encoder,
+    pictures: Sequence[Document],
+    album: Album,
+    manifest: Manifest | None,
+    progress: Progress,
+) -> list[UnreadablePicture]:
+    """Encodes pictures into `incoming`, on the scale of the index if there is one; returns the unreadable ones."""
+    from lexvl_anserini.quantise import Quantiser
+    from lexvl_anserini.shards.writing import SKIPPED, write_impacts
+
+    quantiser = Quantiser.from_json(manifest.quantiser).settled() if manifest else Quantiser()
+    part, shards, layout = replace(dataset, documents=lambda: iter(pictures)), album.incoming, Layout(metadata=True)
+    digests = {picture.doc_id: picture.metadata[DIGEST] for picture in pictures}
+    problem = None
+    try:
+        write_impacts(part, model, shards, quantiser, layout, overwrite=True, progress=progress, on_error="skip")
+    except DataError as error:  # also if none of these few can be read
+        problem = error
+    rows = _rows(shards / SKIPPED)
+    if problem and len(rows) < len(pictures):
+        raise problem
+    return [UnreadablePicture(row["id"], digests[row["id"]], row["reason"]) for row in rows]
+
+
+def _into_index(album: Album, manifest: Manifest | None) -> Manifest:
+    """Builds an index of `incoming`, or replaces in it the documents of the same ids; returns its manifest."""
+    if manifest is None:
+        build_index(album.incoming, album.index, overwrite=True)
+    else:
+        append_index(album.index, album.incoming, replace=True)
+    return read_manifest(album.index)
+
+
+def _clear_incoming(album: Album) -> None:
+    """Removes the shards; a call that is killed meanwhile leaves a folder that the next one clears."""
+    from lexvl_anserini.shards.writing import clear
+
+    if album.incoming.is_dir():
+        clear(album.incoming)
+        album.incoming.rmdir()
+
+
+def _still_unreadable(pictures: Sequence[Document], album: Album) -> list[UnreadablePicture]:
+    """Those of the pictures that are listed as they are now, and still cannot be read: perhaps Pillow is newer."""
+    listed = {row["id"]: row["sha256"] for row in _rows(album.unreadable)}
+    found = []
+    for picture in pictures:
+        digest = picture.metadata[DIGEST]
+        if picture.image is not None and listed.get(picture.doc_id) == digest:
+            try:
+                open_image(picture.image)
+            except DataError as problem:
+                found.append(UnreadablePicture(picture.doc_id, digest, str(problem)))
+    return found
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    """The lines of a JSON file; none if there is no such file."""
+    try:
+        return [orjson.loads(line) for line in path.read_bytes().splitlines()] if path.is_file() else []
+    except ValueError as problem:
+        raise ArtefactError(
+            f"{path}: damaged ({problem}); remove this file, and run the same command again"
+        ) from problem
+
+
+def _list_unreadable(album: Album, unreadable: Sequence[UnreadablePicture]) -> None:
+    """Writes the list, or removes it if it would be empty."""
+    if not unreadable:
+        album.unreadable.unlink(missing_ok=True)
+        return
+    with atomic_write(album.unreadable) as out:
+        for one in unreadable:
+            out.write(orjson.dumps({"id": one.doc_id, "sha256": one.digest, "reason": one.reason}) + b"\n")

@@ -1,0 +1,9 @@
+#!/usr/bin/env bash
+# Makes the environment and calls `lexvl photos`: encodes a folder of your own pictures, indexes it, answers queries.
+# Usage: bash runs/photos.sh FOLDER ["two dogs on a beach" ...]    writes to lexvl-photos/ in the working folder
+set -euo pipefail
+[ $# -gt 0 ] || { echo 'usage: bash runs/photos.sh FOLDER ["two dogs on a beach" ...]' >&2; exit 2; }
+here=$PWD
+source "$(dirname "${BASH_SOURCE[0]}")/setup.sh" photos
+cd "$here"
+lexvl photos "$@"

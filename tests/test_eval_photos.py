@@ -1,0 +1,148 @@
+"""The command `photos` on a few pictures of all kinds, with the packaged pair: what it prints, draws and writes."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from PIL import Image
+
+from eval.photos import command, default_output
+from eval.sheet import command as sheet
+from lexvl_anserini.errors import ArtefactError, CheckpointError, DataError, UsageError
+from lexvl_anserini.files import exclusive
+
+RED = (200, 30, 30)
+# What is no good picture: its name, and what is wrong with it.
+BAD = {
+    "cut.jpg": "a damaged or cut off picture",
+    "empty.png": "not a picture of a known format (it is empty)",
+    "huge.png": "9500x10000 pixels, more than the limit of 80,000,000",
+    "page.jpg": "not a picture of a known format (it begins with b'<html>",
+}
+
+
+class Answered(NamedTuple):
+    """A folder that was searched once: its pictures, the folder of the answers, and what was printed and logged."""
+
+    folder: Path
+    output: Path
+    printed: str
+    logged: list[str]
+
+
+def pictures_of_all_kinds(folder: Path) -> Path:
+    """Good ones of every mode, and bad ones."""
+    (folder / "Rome 2019").mkdir(parents=True)
+    picture = Image.new("RGB", (96, 64), RED)
+    picture.paste((20, 90, 160), (0, 32, 96, 64))
+    rotated = Image.Exif()
+    rotated[0x0112] = 6
+    picture.save(folder / "Rome 2019" / "a boat.jpg", exif=rotated)
+    picture.convert("CMYK").save(folder / "cmyk.jpg")
+    picture.convert("L").save(folder / "grey.png")
+    picture.convert("RGBA").save(folder / "alpha.png")
+    picture.convert("I;16").save(folder / "deep.tiff")
+    picture.save(folder / "moving.gif", save_all=True, append_images=[Image.new("RGB", (96, 64))])
+    (folder / "grey.txt").write_text("a caption")
+    (folder / "notes.txt").write_text("no caption")
+    noise = Image.effect_noise((200, 200), 90).convert("RGB")
+    noise.save(folder / "cut.jpg")
+    (folder / "cut.jpg").write_bytes((folder / "cut.jpg").read_bytes()[:3000])
+    (folder / "empty.png").touch()
+    (folder / "page.jpg").write_text("<html>404")
+    Image.new("1", (9500, 10000)).save(folder / "huge.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def answered(tmp_path_factory: pytest.TempPathFactory) -> Answered:
+    root = tmp_path_factory.mktemp("photos")
+    folder = pictures_of_all_kinds(root / "pics")
+    capture, logs = pytest.MonkeyPatch(), []
+    try:
+        capture.setenv("LEXVL_DATA", str(root / "memory"))
+        capture.chdir(root)
+        printed: list[str] = []
+        capture.setattr("eval.photos.typer.echo", printed.append)
+        capture.setattr("eval.photos.log.info", lambda *line: logs.append(line[0] % line[1:]))
+        command(folder=Path("pics"), queries=["a red boat", "two dogs"], hits=2, device="cpu")
+    finally:
+        capture.undo()
+    return Answered(folder, root / "lexvl-photos" / "pics", "\n".join(printed), logs)
+
+
+@pytest.fixture
+def photos(tmp_path: Path, answered: Answered, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """`photos(**options)` runs the command on a copy of the pictures and the answers, in their folder."""
+    shutil.copytree(answered.folder.parent, tmp_path / "photos")
+    monkeypatch.setenv("LEXVL_DATA", str(tmp_path / "memory"))
+    monkeypatch.chdir(tmp_path / "photos")
+    return lambda **options: command(**{"folder": answered.folder, "device": "cpu", **options})
+
+
+def test_the_first_call(answered: Answered) -> None:
+    assert answered.logged == ["10 new and 0 changed pictures to encode"]
+    first, second, *lines = answered.printed.splitlines()
+    assert first == "6 pictures in the index: 6 added"
+    where = Path("lexvl-photos/pics")
+    assert second == f"4 cannot be read (cut.jpg, empty.png, huge.png, ...); {where}/unreadable.jsonl says why"
+    assert lines[1] == '"a red boat"' and lines[5] == '"two dogs"'
+    for rank, line in enumerate(lines[2:4], start=1):
+        number, score, *_, last = line.split()
+        assert (int(number), int(score) > 0) == (rank, True) and last.endswith("%")
+    assert lines[-2] == f"queries, their first pictures and terms: {where}/contact-sheet.png"
+    assert lines[-1].startswith("done in ") and lines[-1].endswith(f" s; everything is in {where}/")
+    with Image.open(answered.output / "contact-sheet.png") as drawn:
+        assert drawn.size[1] == 24 + 2 * (256 + 40 + 5 * 29 + 2 * 24 + 36) + 17, "two strips"
+
+
+def test_bad_pictures_are_listed(answered: Answered) -> None:
+    lines = (answered.output / "unreadable.jsonl").read_text().splitlines()
+    assert len(lines) == len(BAD)
+    for line, (name, reason) in zip(lines, BAD.items(), strict=True):
+        assert f'"id":"{name}"' in line and reason in line
+
+
+def test_a_second_call(answered: Answered, photos: Callable[..., None], capsys, caplog) -> None:
+    caplog.set_level("INFO")
+    photos()
+    first, _, asking, last = capsys.readouterr().out.splitlines()
+    assert first == "6 pictures in the index, unchanged"
+    assert asking == f'to ask: lexvl photos {answered.folder} "two dogs on a beach"'
+    assert "no new or changed picture, nothing to encode" in caplog.messages
+    photos(queries=["a red boat", "two dogs"], hits=2)
+    printed = capsys.readouterr().out
+    assert printed.splitlines()[2:-1] == answered.printed.splitlines()[2:-1]
+    drawn = Path("lexvl-photos/pics/contact-sheet.png").read_bytes()
+    assert drawn == (answered.output / "contact-sheet.png").read_bytes()
+    sheet(index=Path("lexvl-photos/pics/index"), queries=["two dogs"], output=Path("sheet.png"), device="cpu")
+    assert Path("sheet.png").stat().st_size > 0, "the index serves other commands"
+
+
+def test_an_album_beside_the_pictures_that_are_the_working_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "pics"
+    assert default_output(folder, tmp_path) == Path("lexvl-photos/pics")
+    assert default_output(folder, folder) == default_output(folder, folder / "in") == tmp_path / "lexvl-photos/pics"
+    assert default_output(tmp_path / "pics.tar", tmp_path) == Path("lexvl-photos/pics.tar")
+
+
+def test_what_cannot_be_done(tmp_path: Path, photos: Callable[..., None]) -> None:
+    (tmp_path / "none").mkdir()
+    with pytest.raises(DataError, match=r"none: no picture in it; expected .jpg, .png"):
+        photos(folder=tmp_path / "none")
+    with pytest.raises(DataError, match="nowhere: no such folder or tar"):
+        photos(folder=tmp_path / "nowhere")
+    with pytest.raises(UsageError, match="device 'nosuch' cannot be used here"):
+        photos(device="nosuch")
+    with pytest.raises(CheckpointError):
+        photos(checkpoint=str(tmp_path / "none"))
+    assert not Path("lexvl-photos/none").exists()
+    with (
+        exclusive(Path("lexvl-photos/pics")),
+        pytest.raises(ArtefactError, match="another process is writing it; wait"),
+    ):
+        photos()
