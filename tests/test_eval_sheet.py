@@ -122,13 +122,20 @@ def test_the_font_is_the_one_that_comes_with_matplotlib():
 
 
 def test_few_colours_keep_a_rare_one():
-    picture = np.random.default_rng(3).integers(90, 140, (256, 256, 3), dtype=np.uint8)
+    picture = np.random.default_rng(3).integers(110, 140, (256, 256, 3), dtype=np.uint8)
     picture[:4, :4] = (128, 0, 128)
     out = io.BytesIO()
     Image.fromarray(picture).save(out, "PNG")
     few = np.asarray(Image.open(io.BytesIO(of_few_colours(out.getvalue()))).convert("RGB")).astype(int)
     assert len(np.unique(few.reshape(-1, 3), axis=0)) <= 256
     assert np.abs(few[0, 0] - (128, 0, 128)).max() < 16
+
+
+def test_photos_keep_their_colours():
+    picture = np.random.default_rng(3).integers(0, 255, (256, 256, 3), dtype=np.uint8)
+    out = io.BytesIO()
+    Image.fromarray(picture).save(out, "PNG")
+    assert (np.asarray(Image.open(io.BytesIO(of_few_colours(out.getvalue())))) == picture).all()
 
 
 # --- text -----------------------------------------------------------------------------------------------------------

@@ -48,6 +48,8 @@ NO_HIT = "no hit in the run"
 # A sheet of drawings looks the same with this number of colours and takes a third of the bytes. The choice must give
 # rare colours the same weight as common ones (a small purple kite may be the answer); passes then improve the choice.
 COLOURS, PASSES = 256, 5
+# A sheet with more colours has photos, whose shades a palette would turn into steps. Drawings have some 10,000.
+MOST_COLOURS = 1 << 15
 
 # Font sizes.
 LARGE, MEDIUM, SMALL = 24, 19, 17
@@ -136,13 +138,14 @@ def draw_sheet(strips: Sequence[Strip], path: Path, terms: int, legend: str = LE
 
 
 def of_few_colours(png: bytes) -> bytes:
-    """A PNG with a palette of its own colours, or of the nearest ones if there are too many."""
+    """A PNG with a palette of its own colours, or of the nearest ones if there are too many; photos keep their own."""
     import PIL.Image
 
     image = PIL.Image.open(BytesIO(png)).convert("RGB")
+    if image.getcolors(MOST_COLOURS):
+        image = image.quantize(COLOURS, PIL.Image.Quantize.MAXCOVERAGE, kmeans=PASSES, dither=PIL.Image.Dither.NONE)
     out = BytesIO()
-    few = image.quantize(COLOURS, PIL.Image.Quantize.MAXCOVERAGE, kmeans=PASSES, dither=PIL.Image.Dither.NONE)
-    few.save(out, "PNG", optimize=True)
+    image.save(out, "PNG", optimize=True)
     return out.getvalue()
 
 
