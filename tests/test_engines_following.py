@@ -17,13 +17,14 @@ from scipy import sparse
 from lexvl_anserini.data.folder import load_pictures
 from lexvl_anserini.data.images import FAIL, OnError, read_images
 from lexvl_anserini.engines import following
-from lexvl_anserini.engines.building import metadata_texts
+from lexvl_anserini.engines.building import build_index, metadata_texts
 from lexvl_anserini.engines.following import DIGEST, Album, Followed, compare, follow
 from lexvl_anserini.engines.lucene import LuceneEngine
 from lexvl_anserini.errors import ArtefactError, DataError
 from lexvl_anserini.files import file_sha256
 from lexvl_anserini.manifest import CorpusRef, EncoderRef, read_manifest
 from lexvl_anserini.progress import Progress, silent
+from lexvl_anserini.shards.writing import write_impacts
 
 Colour = tuple[int, int, int]
 TERMS = ("ash", "bay", "cat")
@@ -212,11 +213,44 @@ def test_another_checkpoint_and_another_folder(tmp_path: Path, own_memory: list[
     assert held(album) == before
 
 
+def test_an_index_without_digests_is_built_anew(tmp_path: Path) -> None:
+    """As `encode` and `index` build it."""
+    folder, album = paint(tmp_path / "in", a=(255, 0, 0), b=(0, 51, 0)), tmp_path / "album"
+    made: Any = Model(document=Pixels())
+    write_impacts(load_pictures(CorpusRef(f"folder:{folder}")), made, tmp_path / "shards")
+    build_index(tmp_path / "shards", album / "index")
+    assert metadata_texts(album / "index", DIGEST) == {}
+    (folder / "a.png").unlink()
+    assert called(folder, album) == Followed(1, 1, 0, 0, [])
+    assert impacts(album) == {"b.png": {"bay": 255}}
+
+
 def test_an_album_among_the_pictures(tmp_path: Path) -> None:
     folder = paint(tmp_path / "in", a=(255, 0, 0))
     paint(folder / "album", sheet=(1, 1, 1))
     called(folder, folder / "album")
     assert list(impacts(folder / "album")) == ["a.png"]
+
+
+def test_a_picture_that_changes_while_it_is_encoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The index never has the digest of one picture and the impacts of another."""
+    folder, album = paint(tmp_path / "in", a=(255, 0, 0), b=(0, 51, 0)), tmp_path / "album"
+    called(folder, album)
+    paint(folder, b=(0, 9, 0), c=(0, 0, 3))
+    weights = Pixels.weights
+
+    def changing(self: Pixels, *arguments: Any, **options: Any) -> sparse.csr_matrix:
+        found = weights(self, *arguments, **options)
+        paint(folder, b=(0, 0, 77))
+        return found
+
+    monkeypatch.setattr(Pixels, "weights", changing)
+    with pytest.raises(ArtefactError, match="the corpus changed while it was read; .* run the same command again"):
+        called(folder, album)
+    assert impacts(album) == {"a.png": {"ash": 255}, "b.png": {"bay": 51}}
+    monkeypatch.setattr(Pixels, "weights", weights)
+    assert called(folder, album) == Followed(3, 1, 1, 0, [])
+    assert impacts(album) == {"a.png": {"ash": 255}, "b.png": {"cat": 77}, "c.png": {"cat": 3}}
 
 
 def changed(root: Path) -> tuple[Path, Path]:

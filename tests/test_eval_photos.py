@@ -10,10 +10,12 @@ from typing import NamedTuple
 import pytest
 from PIL import Image
 
-from eval.photos import command, default_output
+from eval.photos import command, default_output, told_before
 from eval.sheet import command as sheet
+from lexvl_anserini.engines.following import Album, Differences
 from lexvl_anserini.errors import ArtefactError, CheckpointError, DataError, UsageError
 from lexvl_anserini.files import exclusive
+from lexvl_anserini.records import Document
 
 RED = (200, 30, 30)
 # What is no good picture: its name, and what is wrong with it.
@@ -69,7 +71,7 @@ def answered(tmp_path_factory: pytest.TempPathFactory) -> Answered:
         printed: list[str] = []
         capture.setattr("eval.photos.typer.echo", printed.append)
         capture.setattr("eval.photos.log.info", lambda *line: logs.append(line[0] % line[1:]))
-        command(folder=Path("pics"), queries=["a red boat", "two dogs"], hits=2, device="cpu")
+        command(folder=Path("pics"), queries=["a red boat", "two dogs"], hits=2, checkpoint="demo-vdr", device="cpu")
     finally:
         capture.undo()
     return Answered(folder, root / "lexvl-photos" / "pics", "\n".join(printed), logs)
@@ -81,7 +83,8 @@ def photos(tmp_path: Path, answered: Answered, monkeypatch: pytest.MonkeyPatch) 
     shutil.copytree(answered.folder.parent, tmp_path / "photos")
     monkeypatch.setenv("LEXVL_DATA", str(tmp_path / "memory"))
     monkeypatch.chdir(tmp_path / "photos")
-    return lambda **options: command(**{"folder": answered.folder, "device": "cpu", **options})
+    common = {"folder": answered.folder, "checkpoint": "demo-vdr", "device": "cpu"}
+    return lambda **options: command(**{**common, **options})
 
 
 def test_the_first_call(answered: Answered) -> None:
@@ -121,6 +124,20 @@ def test_a_second_call(answered: Answered, photos: Callable[..., None], capsys, 
     assert drawn == (answered.output / "contact-sheet.png").read_bytes()
     sheet(index=Path("lexvl-photos/pics/index"), queries=["two dogs"], output=Path("sheet.png"), device="cpu")
     assert Path("sheet.png").stat().st_size > 0, "the index serves other commands"
+
+
+def test_what_there_is_to_do(tmp_path: Path) -> None:
+    two = [Document("a.jpg"), Document("b.jpg")]
+    album = Album(tmp_path)
+    for held, wanted, line in (
+        ({}, two, "2 new and 0 changed pictures to encode"),
+        ({"a.jpg": "before"}, two, "1 new and 1 changed pictures to encode"),
+        ({"a.jpg": "now", "b.jpg": "now"}, [], "no new or changed picture, nothing to encode"),
+    ):
+        assert told_before(Differences(two, wanted, held, [], None), album) == line
+    album.index.mkdir()
+    line = "the index is of another checkpoint: all 2 pictures are encoded anew"
+    assert told_before(Differences(two, two, {}, [], None), album) == line
 
 
 def test_an_album_beside_the_pictures_that_are_the_working_folder(tmp_path: Path) -> None:

@@ -109,7 +109,8 @@ def compare(dataset: Dataset, model: Encoder, album: Album) -> Differences:
 
     Args:
         dataset: the pictures of the folder (`data.folder.load_pictures`); those in the album itself are left out.
-        model: a lexical encoder whose document side reads images. An index of another encoder counts as none.
+        model: a lexical encoder whose document side reads images. An index of another encoder, or one that holds no
+            digests, counts as none.
         album: where the index is, or will be.
 
     Raises:

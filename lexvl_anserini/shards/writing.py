@@ -428,7 +428,9 @@ def fill(
     exhaust(documents)
     if (texts.hexdigest(), contents.hexdigest()) != (plan.corpus.digest, plan.corpus.contents):
         clear(output)
-        raise ArtefactError(f"{output}: the corpus changed while it was read; all shards are removed, encode it again")
+        raise ArtefactError(
+            f"{output}: the corpus changed while it was read; all shards are removed, run the same command again"
+        )
     return plan
 
 
