@@ -5,7 +5,8 @@
     ALBUM/unreadable.jsonl  the pictures that cannot be read, and why, if there are any
 
 The index itself says which pictures it holds, and each of its changes happens whole or not at all. So a call that was
-killed at any moment and is made again ends like one that was not killed, and encodes at most `PART` pictures again.
+killed at any moment and is made again ends like one that was not killed. It encodes at most `SHARD` pictures again, or
+`PART` if the folder changed meanwhile.
 """
 
 from __future__ import annotations
@@ -37,8 +38,9 @@ if TYPE_CHECKING:
 # The key of the documents' metadata.
 DIGEST = "sha256"
 
-# Pictures that are encoded before the index gets them: what a folder that changes meanwhile can cost.
-PART = 1000
+# Pictures that are encoded before the index gets them, and pictures of a shard, after each of which a call resumes.
+PART = 1024
+SHARD = 128
 
 
 @dataclass(frozen=True)
@@ -195,7 +197,8 @@ def _encode(
     from lexvl_anserini.shards.writing import SKIPPED, write_impacts
 
     quantiser = Quantiser.from_json(manifest.quantiser).settled() if manifest else Quantiser()
-    part, shards, layout = replace(dataset, documents=lambda: iter(pictures)), album.incoming, Layout(metadata=True)
+    part, shards = replace(dataset, documents=lambda: iter(pictures)), album.incoming
+    layout = Layout(shard_size=SHARD, metadata=True)
     digests = {picture.doc_id: picture.metadata[DIGEST] for picture in pictures}
     problem = None
     try:
