@@ -21,7 +21,7 @@ import typer
 
 from lexvl_anserini.cli import Checkpoint, Device, Verbose, progress_bar, run
 from lexvl_anserini.data.ids import unescape_id
-from lexvl_anserini.encoders.cards import DEFAULT_IMAGE_ENCODER, direction_option
+from lexvl_anserini.encoders.cards import default_encoder, direction_option
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.engines.following import Album, Differences, Followed, compare, follow
 from lexvl_anserini.engines.index_folder import index_manifest
@@ -42,7 +42,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("lexvl_eval.photos")
 
 DIRECTION = "text-to-image"
-CHECKPOINT = "demo-vdr"
+# Loaded where the cards name no checkpoint for photos.
+DRAWINGS = "demo-vdr"
 
 # The folder of all albums, and the picture of the answers in an album.
 ALBUMS = "lexvl-photos"
@@ -142,12 +143,11 @@ def command(
     where = folder.expanduser().resolve()
     album = Album(output or default_output(where, Path.cwd()))
     dataset = pictures_in(where)
-    model = load_encoder(
-        DEFAULT_IMAGE_ENCODER,
-        checkpoint or CHECKPOINT,
-        device=device,
-        **direction_option(DEFAULT_IMAGE_ENCODER, DIRECTION),
-    )
+    name, for_photos = default_encoder(dataset.name, DIRECTION)
+    if not (checkpoint or for_photos):
+        log.warning("%s was trained on drawings, not on photos; --checkpoint names another model", DRAWINGS)
+    chosen = checkpoint or for_photos or DRAWINGS
+    model = load_encoder(name, chosen, device=device, **direction_option(name, DIRECTION))
     with disk_errors(album.path):
         make_folder(album.path)
     with exclusive(album.path):
