@@ -21,6 +21,7 @@ import typer
 
 from lexvl_anserini.cli import Checkpoint, Device, Verbose, progress_bar, run
 from lexvl_anserini.data.ids import unescape_id
+from lexvl_anserini.data.left_out import printable
 from lexvl_anserini.encoders.cards import default_encoder, direction_option
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.engines.following import Album, Differences, Followed, compare, follow
@@ -70,6 +71,11 @@ def pictures_in(folder: Path) -> Dataset:
     return load_pictures(CorpusRef(f"folder:{folder}", escape_ids=True, direction=DIRECTION))
 
 
+def picture_of(doc_id: str) -> str:
+    """The path of a picture below the folder, on one line."""
+    return printable(unescape_id(doc_id))
+
+
 def told_before(differences: Differences, album: Album) -> str:
     """A line about what there is to do."""
     wanted, changed = len(differences.wanted), differences.changed
@@ -86,7 +92,7 @@ def told_after(done: Followed, album: Album) -> Iterator[str]:
     listed = ", ".join(f"{count:,} {what}" for what, count in changes.items() if count)
     yield f"{done.documents:,} pictures in the index" + (f": {listed}" if listed else ", unchanged")
     if done.unreadable:
-        named = ", ".join(unescape_id(one.doc_id) for one in done.unreadable[:NAMED])
+        named = ", ".join(picture_of(one.doc_id) for one in done.unreadable[:NAMED])
         more = ", ..." if len(done.unreadable) > NAMED else ""
         yield f"{len(done.unreadable):,} cannot be read ({named}{more}); {album.unreadable} says why"
 
@@ -94,10 +100,10 @@ def told_after(done: Followed, album: Album) -> Iterator[str]:
 def answer(query: str, found: Sequence[Explanation]) -> Iterator[str]:
     """A query and its hits: rank, score, picture, and the share of the score that each of the first terms has."""
     yield f'\n"{query}"'
-    width = max((len(unescape_id(one.doc_id)) for one in found), default=0)
+    width = max((len(picture_of(one.doc_id)) for one in found), default=0)
     for rank, one in enumerate(found, start=1):
         terms = ", ".join(f"{term.term} {term.product / one.score:.0%}" for term in one.terms[:PRINTED_TERMS])
-        yield f"{rank:3}  {one.score:6}  {unescape_id(one.doc_id):{width}}  {terms}"
+        yield f"{rank:3}  {one.score:6}  {picture_of(one.doc_id):{width}}  {terms}"
     if not found:
         yield "  no picture has a term of this query"
 

@@ -210,6 +210,8 @@ def test_file_names_that_are_not_utf8(tmp_path):
             out.write(b"x")
     except OSError:
         pytest.skip("this file system refuses such names")
+    with pytest.raises(DataError, match="the folder's name is not valid UTF-8; rename it"):
+        load_dataset("folder:" + os.fsdecode(b"caf\xe9"))
     with pytest.raises(DataError, match="the file's name is not valid UTF-8; rename it"):
         documents(tmp_path)
 

@@ -10,11 +10,12 @@ from typing import NamedTuple
 import pytest
 from PIL import Image
 
-from eval.photos import command, default_output, told_before
+from eval.photos import answer, command, default_output, told_after, told_before
 from eval.sheet import command as sheet
-from lexvl_anserini.engines.following import Album, Differences
+from lexvl_anserini.engines.following import Album, Differences, Followed, UnreadablePicture
 from lexvl_anserini.errors import ArtefactError, CheckpointError, DataError, UsageError
 from lexvl_anserini.files import exclusive
+from lexvl_anserini.queries.shared_terms import Explanation, SharedTerm
 from lexvl_anserini.records import Document
 
 RED = (200, 30, 30)
@@ -138,6 +139,23 @@ def test_what_there_is_to_do(tmp_path: Path) -> None:
     album.index.mkdir()
     line = "the index is of another checkpoint: all 2 pictures are encoded anew"
     assert told_before(Differences(two, two, {}, [], None), album) == line
+
+
+def test_hits_are_lines(tmp_path: Path) -> None:
+    terms = tuple(SharedTerm(f"t{number}", 1, 10, 10) for number in range(7))
+    found = [Explanation("query", "a%20b%0A.jpg", 70, terms, 9), Explanation("query", "c.jpg", 10, terms[:1], 9)]
+    assert list(answer("two dogs", found)) == [
+        '\n"two dogs"',
+        "  1      70  a b\\n.jpg  t0 14%, t1 14%, t2 14%, t3 14%, t4 14%, t5 14%",
+        "  2      10  c.jpg      t0 100%",
+    ]
+    assert list(answer("x", [])) == ['\n"x"', "  no picture has a term of this query"]
+    done = Followed(2, 1, 0, 0, [UnreadablePicture("a%20b.jpg", "0", "a b.jpg: broken")])
+    album = Album(Path("album"))
+    assert list(told_after(done, album)) == [
+        "2 pictures in the index: 1 added",
+        "1 cannot be read (a b.jpg); album/unreadable.jsonl says why",
+    ]
 
 
 def test_an_album_beside_the_pictures_that_are_the_working_folder(tmp_path: Path) -> None:

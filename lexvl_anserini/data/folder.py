@@ -169,6 +169,10 @@ def _place(ref: CorpusRef) -> Path:
     path = ref.name.partition(":")[2]
     if not path:
         raise UsageError(f"{ref.name!r} names no folder; expected folder:<path>")
+    try:
+        path.encode("utf-8")
+    except UnicodeEncodeError as problem:  # a manifest could not name it
+        raise DataError(f"{os.fsencode(path)!r}: the folder's name is not valid UTF-8; rename it") from problem
     return Path(path).expanduser()
 
 
