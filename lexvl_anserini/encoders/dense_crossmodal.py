@@ -2,24 +2,28 @@
 
 Text:  v = W mean_i h_i over the tokens of a BERT, of unit length.
 Image: v = W mean_p h_p over the patches of a vision transformer, of unit length.
+
+Over pretrained networks (`parts/pretrained.py`), two layers with GELU replace W.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lexvl_anserini.encoders.checkpoints.bounds import build
+from lexvl_anserini.encoders.checkpoints.find import Checkpoint
 from lexvl_anserini.encoders.checkpoints.vdr_layout import about, vision_shape_of
-from lexvl_anserini.encoders.checkpoints.weights import complain, load_strictly, read_weights
+from lexvl_anserini.encoders.checkpoints.weights import below, complain, load_strictly, read_weights
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.backbones import bert_from_weights, hidden_states, position_limit
 from lexvl_anserini.encoders.parts.dense import DenseTower, Texts
+from lexvl_anserini.encoders.parts.pretrained import for_encoding, pretrained_bert, pretrained_image, vector_head
 from lexvl_anserini.encoders.parts.sides import in_direction
 from lexvl_anserini.encoders.parts.tokens import TextReader, load_tokenizer
 from lexvl_anserini.encoders.parts.towers import Batch
@@ -57,22 +61,16 @@ def load_dense_crossmodal(
     checkpoint = source.required("dense-crossmodal")
     config, weights = checkpoint.config(), read_weights(checkpoint.folder)
     text_about = about(checkpoint, config, "encoder_q", (TEXT_TYPE,))
-    shape = vision_shape_of(about(checkpoint, config, "encoder_p", (IMAGE_TYPE,)))
+    image_about = about(checkpoint, config, "encoder_p", (IMAGE_TYPE,))
     where = str(checkpoint.folder)
     complain(where, (), [key for key in weights if not key.startswith(("encoder_q.", "encoder_p."))], ())
-    text_weights, text_matrix = side(weights, "encoder_q", where)
-    image_weights, image_matrix = side(weights, "encoder_p", where)
-    if len(text_matrix) != len(image_matrix):
+    text = text_tower(source, checkpoint, text_about, below(weights, "encoder_q."), text_max_length)
+    image = image_tower(checkpoint, image_about, below(weights, "encoder_p."), source.device)
+    if text.width != image.width:
         raise CheckpointError(
-            f"{where}: encoder_q.proj gives {len(text_matrix)} dimensions, encoder_p.proj {len(image_matrix)}; "
+            f"{where}: encoder_q.proj gives {text.width} dimensions, encoder_p.proj {image.width}; "
             "both sides of one model have the same"
         )
-
-    config, tokenizer_folder = companions(source, checkpoint, text_about["model_id"])
-    tokenizer = load_tokenizer(tokenizer_folder, config.vocab_size)
-    reader = TextReader(tokenizer, text_about["max_len"], limit=position_limit(config)).with_max_length(text_max_length)
-    text = text_tower(Texts(reader, source.device), config, text_weights, text_matrix, f"{where}: encoder_q")
-    image = image_tower(shape, image_weights, image_matrix, f"{where}: encoder_p", source.device)
     query, document = in_direction(direction, text, image)
     return Encoder(
         "dense-crossmodal",
@@ -82,61 +80,81 @@ def load_dense_crossmodal(
     )
 
 
-def text_tower(texts: Texts, config: Any, weights: Mapping[str, Tensor], matrix: Tensor, where: str) -> DenseTower:
-    """Texts through a BERT of these weights, mean pooling and the projection `matrix` [D, width].
+def text_tower(
+    source: Source, checkpoint: Checkpoint, entry: Mapping[str, Any], own: Mapping[str, Tensor], length: int | None
+) -> DenseTower:
+    """Texts through a BERT, mean pooling and a head, from the keys of their side.
 
     Raises:
         CheckpointError: the weights do not fit the configuration.
     """
-    check_width(matrix, config.hidden_size, where)
-    own = {key.removeprefix("bert_model."): value for key, value in weights.items()}
-    bert = hidden_states(bert_from_weights(config, own, where, texts.device))
-    matrix = matrix.to(texts.device)
+    where = f"{checkpoint.folder}: encoder_q"
+    config, tokenizer_folder = companions(source, checkpoint, entry["model_id"])
+    tokenizer = load_tokenizer(tokenizer_folder, config.vocab_size)
+    reader = TextReader(tokenizer, entry["max_len"], limit=position_limit(config)).with_max_length(length)
+    of_bert = {key.removeprefix("bert_model."): value for key, value in own.items() if not is_head(key)}
+    if "backbone" in entry:
+        of_bert = pretrained_bert(checkpoint, entry, of_bert)
+    head, width = head_of(entry, own, config.hidden_size, where, source.device)
+    bert = hidden_states(bert_from_weights(config, of_bert, where, source.device))
 
     def embed(batch: Batch) -> Tensor:
-        return mean_state(bert(*batch.inputs), batch.inputs[1]) @ matrix.T
+        return head(mean_state(bert(*batch.inputs), batch.inputs[1]))
 
-    return DenseTower(texts, embed, len(matrix))
+    return DenseTower(Texts(reader, source.device), embed, width)
 
 
 def image_tower(
-    shape: Mapping[str, Any], weights: Mapping[str, Tensor], matrix: Tensor, where: str, device: torch.device
+    checkpoint: Checkpoint, entry: Mapping[str, Any], own: Mapping[str, Tensor], device: torch.device
 ) -> DenseTower:
-    """Images through a PatchTransformer of these weights, mean pooling and the projection `matrix` [D, width].
+    """Images through a PatchTransformer or a pretrained network, mean pooling and a head, from the keys of their side.
 
     Raises:
         CheckpointError: the weights do not fit the configuration.
     """
-    check_width(matrix, shape["width"], where)
-    vision = build(lambda: PatchTransformer(**shape), weights, f"{where}: its configuration")
-    load_strictly(vision, weights, where)
-    vision.eval().to(device)
-    matrix = matrix.to(device)
+    where = f"{checkpoint.folder}: encoder_p"
+    rest = {key: value for key, value in own.items() if not is_head(key)}
+    network: nn.Module
+    if "backbone" in entry:
+        stray = [key for key in rest if not key.startswith("backbone.")]
+        complain(where, (), stray, ())
+        backbone = pretrained_image(checkpoint, entry, below(rest, "backbone."))
+        head, width = head_of(entry, own, backbone.width, where, device)
+        network, pixels = for_encoding(backbone, None, device), backbone.pixels
+    else:
+        shape = vision_shape_of(entry)
+        head, width = head_of(entry, own, shape["width"], where, device)
+        network, pixels = build(lambda: PatchTransformer(**shape), rest, f"{where}: its configuration"), None
+        load_strictly(network, rest, where)
+        network.eval().to(device)
 
     def embed(batch: Batch) -> Tensor:
-        states: Tensor = vision(*batch.inputs)
-        return states.mean(dim=1) @ matrix.T
+        states: Tensor = network(*batch.inputs)
+        return head(states.mean(dim=1))
 
-    return DenseTower(Images(Pixels(shape["resolution"]), device), embed, len(matrix))
-
-
-def check_width(matrix: Tensor, width: int, where: str) -> None:
-    """Checks that a projection has as many columns as the backbone's states.
-
-    Raises:
-        CheckpointError: it has not.
-    """
-    expected = f"{where}.proj {list(matrix.shape)}, expected [dimensions, {width}]"
-    complain(where, (), (), [expected] if matrix.shape[1] != width else ())
+    return DenseTower(Images(pixels or Pixels(shape["resolution"]), device), embed, width)
 
 
-def side(weights: Mapping[str, Tensor], prefix: str, where: str) -> tuple[dict[str, Tensor], Tensor]:
-    """The backbone's weights of one side without their prefix, and its projection [D, width].
+def is_head(key: str) -> bool:
+    """True for the keys of a side that are its head's."""
+    return key == "proj" or key.startswith("head.")
+
+
+def head_of(
+    entry: Mapping[str, Any], own: Mapping[str, Tensor], before: int, where: str, device: torch.device
+) -> tuple[Callable[[Tensor], Tensor], int]:
+    """What maps the mean state [B, before] to a vector, and its dimensions: two layers over a pretrained network.
 
     Raises:
-        CheckpointError: the projection is missing.
+        CheckpointError: the projection is missing or does not fit the network.
     """
-    own = {key.removeprefix(prefix + "."): value for key, value in weights.items() if key.startswith(prefix + ".")}
-    if (matrix := own.pop("proj", None)) is None or matrix.dim() != 2:
-        raise CheckpointError(f"{where}: {prefix}.proj is missing or not a matrix, expected [dimensions, width]")
-    return own, matrix.float()
+    if "backbone" in entry:
+        layers = vector_head(own, before, where, device)
+        return layers, layers.dimensions
+    matrix = own.get("proj")
+    if matrix is None or matrix.dim() != 2:
+        raise CheckpointError(f"{where}.proj is missing or not a matrix, expected [dimensions, width]")
+    expected = f"{where}.proj {list(matrix.shape)}, expected [dimensions, {before}]"
+    complain(where, (), (), [expected] if matrix.shape[1] != before else ())
+    matrix = matrix.float().to(device)
+    return lambda states: states @ matrix.T, len(matrix)

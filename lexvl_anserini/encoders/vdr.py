@@ -28,6 +28,7 @@ from lexvl_anserini.encoders.parts.backbones import (
     read_config,
 )
 from lexvl_anserini.encoders.parts.pooling import Pooling, masked_max, mean_of_top
+from lexvl_anserini.encoders.parts.pretrained import pretrained_bert, states_head
 from lexvl_anserini.encoders.parts.sparsify import Sparsifier, own_tokens, positive, top_k, top_k_or_own
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, columns_from, first_word_id, load_tokenizer
 from lexvl_anserini.encoders.parts.towers import BagTower, Composition, Head, TextTower
@@ -115,7 +116,7 @@ class Side:
     """One side of a VDR text model, from which `tower` or `bag` is made."""
 
     backbone: Any
-    norm: nn.LayerNorm
+    norm: nn.Module
     embeddings: Tensor  # [V, D], the input embeddings of the vocabulary's tokens
     columns: TokenColumns
     reader: TextReader
@@ -294,15 +295,22 @@ def bert_side(
         raise CheckpointError(f"{checkpoint.folder}: the configuration of {prefix} lacks {', '.join(missing)}")
     backbone_config, tokenizer_folder = companions(source, checkpoint, about["model_id"])
     own = below(weights, prefix + ".")
-    norm = nn.LayerNorm(backbone_config.hidden_size, eps=HEAD_EPS)
-    bert = bert_from_weights(backbone_config, below(own, "bert_model."), f"{where}.bert_model", source.device)
-    load_strictly(norm, below(own, "ln."), f"{where}.ln")
-    if stray := [key for key in own if not key.startswith(("bert_model.", "ln."))]:
+    of_bert, width = below(own, "bert_model."), backbone_config.hidden_size
+    if over_pretrained := "backbone" in about:
+        of_bert = pretrained_bert(checkpoint, about, of_bert)
+    bert = bert_from_weights(backbone_config, of_bert, f"{where}.bert_model", source.device)
+    norm: nn.Module
+    if over_pretrained:
+        norm = states_head(own, width, where, source.device)
+    else:
+        norm = nn.LayerNorm(width, eps=HEAD_EPS).to(source.device)
+        load_strictly(norm, below(own, "ln."), f"{where}.ln")
+    if stray := [key for key in own if not key.startswith(("bert_model.", "head." if over_pretrained else "ln."))]:
         raise CheckpointError(f"{where}: unexpected weights {', '.join(sorted(stray)[:10])}")
     columns = columns_of(tokenizer := load_tokenizer(tokenizer_folder, backbone_config.vocab_size))
     return Side(
         bert,
-        norm.to(source.device),
+        norm,
         bert.get_input_embeddings().weight.detach()[columns.tokens],
         columns,
         TextReader(tokenizer, about["max_len"], padding="max_length", limit=position_limit(backbone_config)),

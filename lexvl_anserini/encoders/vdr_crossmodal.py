@@ -2,11 +2,14 @@
 
 Text:  w = elu1p(max_i <ln(h_i), E_v>) over the ASCII tokens v of BERT's vocabulary, L2-normalised, top-k or own tokens.
 Image: w = elu1p(max_p <h_p, P_v>) over the patches p of a vision transformer without class token, L2-normalised, top-k.
+
+A side whose entry in config.json has `backbone` is a pretrained network (see `parts/pretrained.py`), whose states pass
+ln(W s) before the projection. `terms` in the entry of the texts names a file with the terms that are dimensions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
@@ -17,16 +20,19 @@ from torch import Tensor, nn
 from lexvl_anserini.encoders.checkpoints.bounds import build
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint
 from lexvl_anserini.encoders.checkpoints.vdr_layout import about, vision_shape_of
-from lexvl_anserini.encoders.checkpoints.weights import complain, load_strictly, read_weights
+from lexvl_anserini.encoders.checkpoints.weights import below, complain, inside, load_strictly, read_weights
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.activations import elu1p
 from lexvl_anserini.encoders.parts.pooling import masked_max
+from lexvl_anserini.encoders.parts.pretrained import for_encoding, pretrained_image, states_head
 from lexvl_anserini.encoders.parts.sides import TowerOf, in_direction, with_topk
-from lexvl_anserini.encoders.parts.tokens import FIRST_WORD_ID, TokenColumns, columns_ascii
-from lexvl_anserini.encoders.parts.towers import BagTower, Composition, Head, TextTower
+from lexvl_anserini.encoders.parts.tokens import FIRST_WORD_ID, TokenColumns, columns_ascii, columns_of_terms
+from lexvl_anserini.encoders.parts.towers import Backbone, BagTower, Composition, Head, TextTower
 from lexvl_anserini.encoders.parts.vision import ImageTower, PatchTransformer, Pixels
 from lexvl_anserini.encoders.vdr import SIDES, TOPK, bert_side, vdr_sparsifier
+from lexvl_anserini.errors import CheckpointError
+from lexvl_anserini.vocabulary import Vocabulary
 
 # Files on the hub have the first name, checkpoints from before June 2024 the second.
 TEXT_TYPES = ("vdr_crossmodal_text", "vdr_cm_text")
@@ -61,9 +67,7 @@ def load_vdr_crossmodal(
     text_about = about(checkpoint, config, "encoder_q", TEXT_TYPES)
     image_about = about(checkpoint, config, "encoder_p", IMAGE_TYPES)
     complain(str(checkpoint.folder), (), [key for key in weights if key.partition(".")[0] not in SIDES], ())
-    # Checkpoints with another vocabulary than BERT's give the first id that is a word.
-    columns_of = partial(columns_ascii, shift=text_about.get("first_word_id") or FIRST_WORD_ID)
-    text = bert_side(source, checkpoint, text_about, "encoder_q", weights, columns_of)
+    text = bert_side(source, checkpoint, text_about, "encoder_q", weights, columns_of(checkpoint, text_about))
 
     def texts(topk: int | None) -> TextTower | BagTower:
         side = text.adjusted(topk, lexical_union, text_max_length, text_about.get("padding"))
@@ -84,21 +88,56 @@ def image_tower(
     topk: int | None,
 ) -> ImageTower:
     """The image side from the keys `encoder_p.*`; its columns are the text side's."""
-    shape = vision_shape_of(entry)
-    own = {k.removeprefix("encoder_p."): v for k, v in weights.items() if k.startswith("encoder_p.")}
-    model = nn.Module()
-    model.vision = build(lambda: PatchTransformer(**shape), own, f"{checkpoint.folder}/config.json: encoder_p")
-    model.proj = nn.Parameter(torch.empty(len(columns.vocabulary), shape["width"]))
-    named = {key if key == "proj" else f"vision.{key}": value for key, value in own.items()}
-    load_strictly(model, named, f"{checkpoint.folder}: encoder_p")
-    model.eval().to(source.device)
+    own = below(weights, "encoder_p.")
     k = entry.get("topk") or TOPK
+    make = pretrained_image_side if "backbone" in entry else patch_transformer_side
+    backbone, head, pixels = make(checkpoint, entry, own, len(columns.vocabulary), source.device)
     composition = Composition(
-        backbone=model.vision,
-        head=Head(nn.Identity(), model.proj.detach()),
+        backbone=backbone,
+        head=head,
         activation=elu1p,
         pooling=masked_max,
         sparsifier=vdr_sparsifier(k if topk is None else topk, lexical_union=False),
         normalise=True,
     )
-    return ImageTower(composition, Pixels(shape["resolution"]), columns, source.device)
+    return ImageTower(composition, pixels, columns, source.device)
+
+
+def patch_transformer_side(
+    checkpoint: Checkpoint, entry: Mapping[str, Any], own: Mapping[str, Tensor], size: int, device: torch.device
+) -> tuple[Backbone, Head, Pixels]:
+    """The published image side: a PatchTransformer and its own projection to `size` dimensions."""
+    shape = vision_shape_of(entry)
+    model = nn.Module()
+    model.vision = build(lambda: PatchTransformer(**shape), own, f"{checkpoint.folder}/config.json: encoder_p")
+    model.proj = nn.Parameter(torch.empty(size, shape["width"]))
+    named = {key if key == "proj" else f"vision.{key}": value for key, value in own.items()}
+    load_strictly(model, named, f"{checkpoint.folder}: encoder_p")
+    model.eval().to(device)
+    return model.vision, Head(nn.Identity(), model.proj.detach()), Pixels(shape["resolution"])
+
+
+def pretrained_image_side(
+    checkpoint: Checkpoint, entry: Mapping[str, Any], own: Mapping[str, Tensor], size: int, device: torch.device
+) -> tuple[Backbone, Head, Pixels]:
+    """A pretrained network that the entry names, a head and a projection to `size` dimensions."""
+    where = f"{checkpoint.folder}: encoder_p"
+    backbone = pretrained_image(checkpoint, entry, below(own, "backbone."))
+    head = states_head(own, backbone.width, where, device)
+    if stray := [key for key in own if not key.startswith(("backbone.", "head.")) and key != "proj"]:
+        raise CheckpointError(f"{where}: unexpected weights {', '.join(sorted(stray)[:10])}")
+    matrix, expected = own.get("proj"), [size, head.ln.normalized_shape[0]]
+    if matrix is None or list(matrix.shape) != expected:
+        found = "no such matrix" if matrix is None else list(matrix.shape)
+        raise CheckpointError(f"{where}.proj: {found}, expected {expected}")
+    network = for_encoding(backbone, entry.get("grid"), device)
+    return network, Head(head, matrix.float().to(device)), backbone.pixels
+
+
+def columns_of(checkpoint: Checkpoint, entry: Mapping[str, Any]) -> Callable[[Any], TokenColumns]:
+    """Which tokens are dimensions: the terms that the checkpoint lists, else ASCII tokens from the first word on."""
+    if listed := entry.get("terms"):
+        path = inside(checkpoint.folder, listed, f"{checkpoint.folder}/config.json")
+        return partial(columns_of_terms, vocabulary=Vocabulary.read(path), where=str(path))
+    # Checkpoints with another vocabulary than BERT's give the first id that is a word.
+    return partial(columns_ascii, shift=entry.get("first_word_id") or FIRST_WORD_ID)

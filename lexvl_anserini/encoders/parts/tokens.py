@@ -124,6 +124,20 @@ def columns_ascii(tokenizer: Any, shift: int = FIRST_WORD_ID) -> TokenColumns:
     return TokenColumns(Vocabulary([strings[token] for token in tokens], "the tokenizer's vocabulary"), of_token)
 
 
+def columns_of_terms(tokenizer: Any, vocabulary: Vocabulary, where: str) -> TokenColumns:
+    """Dimensions are the tokens that are the terms of a vocabulary, in its order.
+
+    Raises:
+        CheckpointError: a term is no token.
+    """
+    ids = tokenizer.get_vocab()
+    if missing := [term for term in vocabulary if term not in ids]:
+        raise CheckpointError(f"{where}: {len(missing)} terms are no tokens of its tokenizer, such as {missing[0]!r}")
+    of_token = np.full(len(tokenizer), -1, dtype=np.int64)
+    of_token[[ids[term] for term in vocabulary]] = np.arange(len(vocabulary))
+    return TokenColumns(vocabulary, of_token)
+
+
 def columns_without(tokenizer: Any, specials: Sequence[int | None]) -> TokenColumns:
     """Every token id is its own dimension; `specials` never count as a text's own tokens (SPLADE-doc, -lexical)."""
     of_token = np.arange(len(tokenizer), dtype=np.int64)

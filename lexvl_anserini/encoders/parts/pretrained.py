@@ -1,0 +1,179 @@
+"""Towers over pretrained networks: a checkpoint has what training changed or added, and names the network of the rest.
+
+The entry of a side in config.json has `backbone`: `checkpoint`, a packaged name or a folder in the checkpoint itself,
+and `digest`, that of the weights which the checkpoint was trained over. Other weights are refused: they would give
+vectors that mean nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import adaptive_avg_pool2d
+
+from lexvl_anserini.encoders.cards import PACKAGED
+from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
+from lexvl_anserini.encoders.checkpoints.weights import below, complain, inside, load_strictly, read_weights
+from lexvl_anserini.encoders.parts.backbones import saved_weights
+from lexvl_anserini.encoders.parts.grounding import on_grid
+from lexvl_anserini.encoders.parts.image_backbones import PUBLISHED, ImageBackbone, load_image_backbone
+from lexvl_anserini.errors import CheckpointError
+from lexvl_anserini.files import file_sha256
+
+# The key of an embedding matrix with this ending has rows that follow those of the pretrained matrix.
+ADDED = ".added"
+
+
+class StatesHead(nn.Module):
+    """f = ln(W s): states of a network [B, P, before] in the width of a vocabulary's rows, [B, P, width]."""
+
+    def __init__(self, before: int, width: int):
+        super().__init__()
+        self.linear = nn.Linear(before, width, bias=False)
+        self.ln = nn.LayerNorm(width)
+
+    def forward(self, states: Tensor) -> Tensor:  # [B, P, before]
+        """Features [B, P, width]."""
+        features: Tensor = self.ln(self.linear(states))
+        return features
+
+
+class VectorHead(nn.Sequential):
+    """v = W_2 gelu(W_1 s + b_1) + b_2: the mean state of a network [B, before] as a vector [B, dimensions]."""
+
+    def __init__(self, before: int, hidden: int, dimensions: int):
+        super().__init__(nn.Linear(before, hidden), nn.GELU(), nn.Linear(hidden, dimensions))
+        self.dimensions = dimensions
+
+
+class Cells(nn.Module):
+    """A network whose grid of states is averaged to `grid` x `grid` cells.
+
+    A cell then sees more of the image, and the projection to the vocabulary costs less.
+    """
+
+    def __init__(self, network: nn.Module, grid: int):
+        super().__init__()
+        self.network, self.grid = network, grid
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """Pixels [B, 3, R, R] to states [B, grid^2, D]."""
+        return averaged(self.network(pixels), self.grid)
+
+
+def averaged(states: Tensor, grid: int) -> Tensor:
+    """States [B, P, D] of a square grid, averaged to [B, grid^2, D]."""
+    return adaptive_avg_pool2d(on_grid(states).permute(0, 3, 1, 2), grid).flatten(2).transpose(1, 2)
+
+
+def pretrained_image(checkpoint: Checkpoint, entry: Mapping[str, Any], own: Mapping[str, Tensor]) -> ImageBackbone:
+    """The image network of a side, with the weights that training changed (`own`, keys of the network).
+
+    Raises:
+        CheckpointError: another network than the one that the checkpoint was trained over, or weights that do not fit.
+    """
+    name, digest = named_backbone(checkpoint, entry)
+    packaged = name in PUBLISHED
+    backbone = load_image_backbone(name if packaged else str(inside(checkpoint.folder, name, "config.json")))
+    check_digest(checkpoint, name, digest, backbone.digest)
+    changed = {**backbone.network.state_dict(), **own}
+    load_strictly(backbone.network, changed, f"{checkpoint.folder}: backbone")
+    return backbone
+
+
+def for_encoding(backbone: ImageBackbone, grid: int | None, device: torch.device) -> nn.Module:
+    """The network of a backbone as it encodes fastest, on a device."""
+    network = backbone.network
+    if folded := getattr(network, "folded", None):
+        network = folded()
+    return (Cells(network, grid) if grid else network).eval().to(device)
+
+
+def pretrained_bert(checkpoint: Checkpoint, entry: Mapping[str, Any], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights of a side's BERT: those of the network that the entry names, with `own` instead or added.
+
+    Raises:
+        CheckpointError: another network than the one that the checkpoint was trained over, or rows of another width.
+    """
+    name, digest = named_backbone(checkpoint, entry)
+    if name in PACKAGED:
+        found = find_checkpoint(name)
+    else:
+        folder = inside(checkpoint.folder, name, "config.json")
+        found = Checkpoint(str(folder), folder)
+    path = saved_weights(found.folder)
+    check_digest(checkpoint, name, digest, file_sha256(path))
+    return with_changes(read_weights(path), own, str(checkpoint.folder))
+
+
+def with_changes(weights: Mapping[str, Tensor], own: Mapping[str, Tensor], where: str) -> dict[str, Tensor]:
+    """Weights with those of `own` in their place, or, with the ending `ADDED`, after their rows."""
+    changed = dict(weights)
+    for key, value in own.items():
+        if not key.endswith(ADDED):
+            changed[key] = value
+            continue
+        base = changed.get(key.removesuffix(ADDED))
+        if base is None or base.shape[1:] != value.shape[1:]:
+            expected = "no such matrix" if base is None else f"rows of {list(base.shape[1:])}"
+            complain(where, (), (), [f"{key} {list(value.shape)}, expected {expected}"])
+        else:
+            changed[key.removesuffix(ADDED)] = torch.cat([base, value.to(base.dtype)])
+    return changed
+
+
+def named_backbone(checkpoint: Checkpoint, entry: Mapping[str, Any]) -> tuple[str, str]:
+    """The name and the digest of the network that an entry of config.json names.
+
+    Raises:
+        CheckpointError: it names none.
+    """
+    about = entry.get("backbone")
+    if not isinstance(about, Mapping) or not all(isinstance(about.get(key), str) for key in ("checkpoint", "digest")):
+        raise CheckpointError(
+            f"{checkpoint.folder}/config.json: backbone {about!r:.80}, expected checkpoint and digest"
+        )
+    return about["checkpoint"], about["digest"]
+
+
+def check_digest(checkpoint: Checkpoint, name: str, expected: str, found: str) -> None:
+    """Compares the digest of a network with the one that a checkpoint was trained over.
+
+    Raises:
+        CheckpointError: they differ.
+    """
+    if found != expected:
+        raise CheckpointError(
+            f"{checkpoint.reference}: was trained over {name} with SHA-256 {expected[:16]}, found {found[:16]}; "
+            f"install the version of that package that the extra of {checkpoint.reference} names"
+        )
+
+
+def states_head(own: Mapping[str, Tensor], before: int, where: str, device: torch.device) -> StatesHead:
+    """The head of a side from its keys `head.*`.
+
+    Raises:
+        CheckpointError: they are missing or do not fit.
+    """
+    weights = below(own, "head.")
+    matrix = weights.get("linear.weight")
+    head = StatesHead(before, matrix.shape[0] if matrix is not None and matrix.dim() == 2 else before)
+    load_strictly(head, weights, f"{where}.head")
+    return head.eval().to(device)
+
+
+def vector_head(own: Mapping[str, Tensor], before: int, where: str, device: torch.device) -> VectorHead:
+    """The head of a dense side from its keys `head.*`.
+
+    Raises:
+        CheckpointError: they are missing or do not fit.
+    """
+    weights = below(own, "head.")
+    shapes = [weights[key].shape for key in ("0.weight", "2.weight") if key in weights and weights[key].dim() == 2]
+    hidden, dimensions = (shapes[0][0], shapes[1][0]) if len(shapes) == 2 else (before, before)
+    head = VectorHead(before, hidden, dimensions)
+    load_strictly(head, weights, f"{where}.head")
+    return head.eval().to(device)
