@@ -8,125 +8,31 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    NonNegativeInt,
-    PositiveFloat,
-    PositiveInt,
-    ValidationError,
-    model_validator,
-)
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError, model_validator
 
 from lexvl_anserini.errors import UsageError
+from lexvl_anserini.training.model_settings import FRESH, PRETRAINED, ModelSettings, Settings, Share
 from lexvl_anserini.training.objectives import AUXILIARIES, LEXICAL, OBJECTIVES, OF_TEXTS, REGULARISERS
 
 
-class _Settings(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-Share = Annotated[float, Field(ge=0, lt=1)]
-
-
-def _heads_fit(side: TextSettings | ImageSettings) -> None:
-    if side.width % side.heads:
-        raise ValueError(f"width {side.width} is no multiple of heads {side.heads}")
-
-
-class DataSettings(_Settings):
+class DataSettings(Settings):
     """The images and captions of a run.
 
     corpus, split  images with captions: any corpus that has the direction text-to-image
     validation     split of the same corpus for validation during the run; None for no validation
     images         largest number of images of the training split; None for all
+    held_out       instead of a validation split: every n-th training image validates and does not train, so that
+                   choices leave the validation split unseen; None for none
     """
 
     corpus: str
     split: str = "train"
     validation: str | None = "val"
     images: PositiveInt | None = None
+    held_out: Annotated[int, Field(ge=2)] | None = None
 
 
-class TextSettings(_Settings):
-    """The text side: a BERT with random weights, over a vocabulary learned from the training captions.
-
-    words       largest number of tokens of the vocabulary
-    max_length  tokens read of a text, special tokens included
-    """
-
-    words: PositiveInt = 2000
-    max_length: PositiveInt = 32
-    width: PositiveInt = 128
-    layers: PositiveInt = 2
-    heads: PositiveInt = 4
-    dropout: Share = 0.0
-
-    @model_validator(mode="after")
-    def _fits(self) -> TextSettings:
-        _heads_fit(self)
-        return self
-
-
-class StemSettings(_Settings):
-    """A convolutional stem: channels and residual blocks of each stage; each stage halves the grid."""
-
-    widths: tuple[PositiveInt, ...] = Field(min_length=1)
-    blocks: tuple[NonNegativeInt, ...]
-
-    @model_validator(mode="after")
-    def _fits(self) -> StemSettings:
-        if len(self.widths) != len(self.blocks):
-            raise ValueError(f"{len(self.widths)} widths and {len(self.blocks)} blocks; expected one of each per stage")
-        return self
-
-
-class ImageSettings(_Settings):
-    """The image side: a patch transformer with random weights; `patch_size` is the total stride of a stem."""
-
-    resolution: PositiveInt = 64
-    patch_size: PositiveInt = 8
-    width: PositiveInt = 128
-    layers: int = Field(default=2, ge=0)
-    heads: PositiveInt = 4
-    stem: StemSettings | None = None
-
-    @model_validator(mode="after")
-    def _fits(self) -> ImageSettings:
-        if self.resolution % self.patch_size:
-            raise ValueError(f"resolution {self.resolution} is no multiple of patch_size {self.patch_size}")
-        _heads_fit(self)
-        if self.stem and (stride := 2 ** len(self.stem.widths)) != self.patch_size:
-            raise ValueError(f"a stem of {len(self.stem.widths)} stages has stride {stride}, not {self.patch_size}")
-        return self
-
-
-# Kinds of models whose dimensions are terms.
-LEXICAL_KINDS = frozenset({"vdr-crossmodal"})
-
-
-class ModelSettings(_Settings):
-    """A pair of towers.
-
-    kind        vdr-crossmodal (lexical) or dense-crossmodal (its CLIP-style twin)
-    topk        dimensions that a lexical checkpoint keeps of an image, and of a text besides its own tokens
-    dimensions  of the vectors of the twin
-    """
-
-    kind: Literal["vdr-crossmodal", "dense-crossmodal"]
-    text: TextSettings = TextSettings()
-    image: ImageSettings = ImageSettings()
-    topk: PositiveInt = 64
-    dimensions: PositiveInt = 256
-
-    @property
-    def lexical(self) -> bool:
-        """Whether dimensions are terms, so that vectors pass the sparsifier before search."""
-        return self.kind in LEXICAL_KINDS
-
-
-class Objective(_Settings):
+class Objective(Settings):
     """The objective: a row of `objectives.OBJECTIVES` and its arguments.
 
     temperature        divides scores; the start value where the temperature is learned
@@ -140,7 +46,7 @@ class Objective(_Settings):
     options: dict[str, Any] = {}
 
 
-class Auxiliary(_Settings):
+class Auxiliary(Settings):
     """An additional objective: a row of `objectives.AUXILIARIES`, its weight, and its arguments."""
 
     name: str
@@ -148,7 +54,7 @@ class Auxiliary(_Settings):
     options: dict[str, Any] = {}
 
 
-class Regulariser(_Settings):
+class Regulariser(Settings):
     """A row of `objectives.REGULARISERS` on one side, its weight, and the steps until the weight is reached."""
 
     name: str
@@ -157,7 +63,7 @@ class Regulariser(_Settings):
     ramp_steps: PositiveInt = 1
 
 
-class Augmentation(_Settings):
+class Augmentation(Settings):
     """Random views of a training image.
 
     shift  largest shift in each direction, in pixels
@@ -170,10 +76,11 @@ class Augmentation(_Settings):
     flip: bool = False
 
 
-class Optimisation(_Settings):
+class Optimisation(Settings):
     """AdamW with linear warm-up, then a cosine down to `last_learning_rate` times the peak.
 
     captions_per_image  captions drawn for each image of a batch; the loss is the mean over them
+    average             decay of an exponential average of the weights, which validates and is saved; 0 for none
     """
 
     steps: PositiveInt
@@ -185,14 +92,39 @@ class Optimisation(_Settings):
     weight_decay: float = Field(default=0.0, ge=0)
     betas: tuple[Share, Share] = (0.9, 0.98)
     clip: PositiveFloat = 2.0
+    average: Share = 0.0
 
 
-class Recipe(_Settings):
-    """One training run.
+class StageSettings(Settings):
+    """One stage of a training: what it minimises, on which views, and which weights it changes.
 
+    trained  patterns of the names of weights that change (`encoder_p.head.*`); all weights where there is no pattern
+    views    random views per image that are computed once by the frozen part of a pretrained image side and stored, the
+             first of them the image itself; 0 computes a new view at each step
+    teacher  checkpoint of a dense-crossmodal pair for the auxiliary objective `distil`
+    """
+
+    objective: Objective
+    auxiliaries: tuple[Auxiliary, ...] = ()
+    regularisers: tuple[Regulariser, ...] = ()
+    augmentation: Augmentation = Augmentation()
+    optimisation: Optimisation
+    trained: tuple[str, ...] = ()
+    views: NonNegativeInt = 0
+    teacher: str | None = None
+
+
+# The keys of a stage, which a recipe of one stage may have itself.
+STAGE_KEYS = tuple(StageSettings.model_fields)
+
+
+class Recipe(Settings):
+    """One training run: stages on one model and its data, one after the other.
+
+    stages       a recipe of one stage may have the keys of the stage instead
     precision    of the forward pass: no (float32), bf16 or fp16
     weights      type of the saved weights: float32 or float16
-    state_every  steps between states from which a run can resume
+    state_every  steps between states from which a run can resume; steps count over all stages
     validate_every, log_every  steps between validations, between log lines
     """
 
@@ -200,16 +132,17 @@ class Recipe(_Settings):
     seed: int = 12345
     data: DataSettings
     model: ModelSettings
-    objective: Objective
-    auxiliaries: tuple[Auxiliary, ...] = ()
-    regularisers: tuple[Regulariser, ...] = ()
-    augmentation: Augmentation = Augmentation()
-    optimisation: Optimisation
+    stages: tuple[StageSettings, ...] = Field(min_length=1)
     precision: Literal["no", "bf16", "fp16"] = "no"
     weights: Literal["float32", "float16"] = "float32"
     state_every: PositiveInt = 200
     validate_every: PositiveInt = 500
     log_every: PositiveInt = 20
+
+    @property
+    def steps(self) -> int:
+        """The steps of all stages."""
+        return sum(stage.optimisation.steps for stage in self.stages)
 
 
 def read_recipe(path: Path, changes: dict[str, Any] | None = None) -> Recipe:
@@ -237,31 +170,47 @@ def checked(content: dict[str, Any], where: str) -> Recipe:
     Raises:
         UsageError: lists every key that does not fit.
     """
+    one_stage = "stages" not in content
+    if one_stage:
+        stage = {key: content[key] for key in STAGE_KEYS if key in content}
+        content = {**{key: value for key, value in content.items() if key not in stage}, "stages": [stage]}
     try:
         recipe = Recipe.model_validate(content)
     except ValidationError as error:
-        problems = [f"{'.'.join(map(str, e['loc'])) or 'recipe'}: {e['msg']}" for e in error.errors()]
+        problems = [f"{_key(e['loc'], one_stage) or 'recipe'}: {e['msg']}" for e in error.errors()]
         raise UsageError(f"{where}: {'; '.join(problems)}") from error
-    _check_functions(recipe, where)
-    if "temperature" in recipe.objective.options:
-        raise UsageError(f"{where}: objective.options.temperature: the temperature is objective.temperature")
+    for stage in recipe.stages:
+        _check_functions(stage, recipe.model, where)
     return recipe
 
 
-def _check_functions(recipe: Recipe, where: str) -> None:
+def _key(location: tuple[int | str, ...], one_stage: bool) -> str:
+    """The key of a recipe at which pydantic found a problem, as the file has it."""
+    parts = [str(part) for part in location if part not in (FRESH, PRETRAINED)]
+    return ".".join(parts[2:] if one_stage and parts[:1] == ["stages"] else parts)
+
+
+def _check_functions(stage: StageSettings, model: ModelSettings, where: str) -> None:
     """Checks that objectives and regularisers exist, fit the model, and have the options of the recipe."""
-    objective, kind = recipe.objective, recipe.model.kind
+    objective, kind = stage.objective, model.kind
+    if "temperature" in objective.options:
+        raise UsageError(f"{where}: objective.options.temperature: the temperature is objective.temperature")
+    if stage.views and not model.pretrained:
+        raise UsageError(f"{where}: views {stage.views}: only the views of a pretrained image side are stored")
+    distils = any(auxiliary.name == "distil" for auxiliary in stage.auxiliaries)
+    if distils != (stage.teacher is not None):
+        raise UsageError(f"{where}: the auxiliary 'distil' and a teacher need each other")
     chosen: list[tuple[str, str, Mapping[str, Callable[..., Any]], Mapping[str, Any]]] = [
         ("objective.name", objective.name, OBJECTIVES, objective.options),
-        *(("auxiliary", auxiliary.name, AUXILIARIES, auxiliary.options) for auxiliary in recipe.auxiliaries),
-        *(("regulariser", regulariser.name, REGULARISERS, {}) for regulariser in recipe.regularisers),
+        *(("auxiliary", auxiliary.name, AUXILIARIES, auxiliary.options) for auxiliary in stage.auxiliaries),
+        *(("regulariser", regulariser.name, REGULARISERS, {}) for regulariser in stage.regularisers),
     ]
     for role, name, known, options in chosen:
         if name not in known:
             raise UsageError(f"{where}: {role} {name!r}, expected one of {', '.join(known)}")
         if name in OF_TEXTS:
             raise UsageError(f"{where}: {role} {name!r} needs texts on both sides; recipes train on images")
-        if name in LEXICAL and not recipe.model.lexical:
+        if name in LEXICAL and not model.lexical:
             raise UsageError(f"{where}: {role} {name!r} needs terms as dimensions, which {kind} does not have")
         # The first argument is the batch.
         offered = list(inspect.signature(known[name]).parameters)[1:]
@@ -271,9 +220,18 @@ def _check_functions(recipe: Recipe, where: str) -> None:
 
 
 def _put(content: dict[str, Any], key: str, value: Any) -> None:
+    """Sets a dotted key; a number in it counts the entries of a list from 0 (`stages.1.optimisation.steps`)."""
     *parents, last = key.split(".")
+    inner: Any = content
     for parent in parents:
-        content = content.setdefault(parent, {})
-        if not isinstance(content, dict):
+        if isinstance(inner, list):
+            if not parent.isdigit() or int(parent) >= len(inner):
+                raise UsageError(f"--set {key}: {parent} is no entry of a list of {len(inner)}, counted from 0")
+            inner = inner[int(parent)]
+        else:
+            inner = inner.setdefault(parent, {})
+        if not isinstance(inner, (dict, list)):
             raise UsageError(f"--set {key}: {parent} has no keys")
-    content[last] = value
+    if isinstance(inner, list):
+        raise UsageError(f"--set {key}: a whole entry of a list cannot be set; set the keys in it")
+    inner[last] = value

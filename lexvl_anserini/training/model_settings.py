@@ -1,0 +1,163 @@
+"""The model of a recipe: a pair of towers from random weights, or over pretrained networks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    NonNegativeInt,
+    PositiveInt,
+    Tag,
+    model_validator,
+)
+
+
+class Settings(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+Share = Annotated[float, Field(ge=0, lt=1)]
+
+
+def _heads_fit(side: TextSettings | ImageSettings) -> None:
+    if side.width % side.heads:
+        raise ValueError(f"width {side.width} is no multiple of heads {side.heads}")
+
+
+class TextSettings(Settings):
+    """The text side: a BERT with random weights, over a vocabulary learned from the training captions.
+
+    words       largest number of tokens of the vocabulary
+    max_length  tokens read of a text, special tokens included
+    """
+
+    words: PositiveInt = 2000
+    max_length: PositiveInt = 32
+    width: PositiveInt = 128
+    layers: PositiveInt = 2
+    heads: PositiveInt = 4
+    dropout: Share = 0.0
+
+    @model_validator(mode="after")
+    def _fits(self) -> TextSettings:
+        _heads_fit(self)
+        return self
+
+
+class StemSettings(Settings):
+    """A convolutional stem: channels and residual blocks of each stage; each stage halves the grid."""
+
+    widths: tuple[PositiveInt, ...] = Field(min_length=1)
+    blocks: tuple[NonNegativeInt, ...]
+
+    @model_validator(mode="after")
+    def _fits(self) -> StemSettings:
+        if len(self.widths) != len(self.blocks):
+            raise ValueError(f"{len(self.widths)} widths and {len(self.blocks)} blocks; expected one of each per stage")
+        return self
+
+
+class ImageSettings(Settings):
+    """The image side: a patch transformer with random weights; `patch_size` is the total stride of a stem."""
+
+    resolution: PositiveInt = 64
+    patch_size: PositiveInt = 8
+    width: PositiveInt = 128
+    layers: int = Field(default=2, ge=0)
+    heads: PositiveInt = 4
+    stem: StemSettings | None = None
+
+    @model_validator(mode="after")
+    def _fits(self) -> ImageSettings:
+        if self.resolution % self.patch_size:
+            raise ValueError(f"resolution {self.resolution} is no multiple of patch_size {self.patch_size}")
+        _heads_fit(self)
+        if self.stem and (stride := 2 ** len(self.stem.widths)) != self.patch_size:
+            raise ValueError(f"a stem of {len(self.stem.widths)} stages has stride {stride}, not {self.patch_size}")
+        return self
+
+
+class PretrainedText(Settings):
+    """The text side: a pretrained BERT whose tokens gain the whole words of the training captions.
+
+    checkpoint  minilm, a folder or a hub id
+    least       smallest number of training captions with a word that is a term; function words are none
+    max_length  tokens read of a text, special tokens included
+    dropout     of the numbers of its states
+    """
+
+    checkpoint: str
+    least: PositiveInt = 3
+    max_length: PositiveInt = 64
+    dropout: Share = 0.0
+
+
+class PretrainedImage(Settings):
+    """The image side: a pretrained network, of which the head reads the mean state and `grid` x `grid` averaged cells.
+
+    checkpoint  efficientnet-lite0, -lite1, -lite2, a folder or a hub id
+    dropout     of the numbers of its states
+    cells       share of the cells that are left out, a regulariser of the maximum over cells
+    """
+
+    checkpoint: str
+    grid: PositiveInt = 3
+    dropout: Share = 0.0
+    cells: Share = 0.0
+
+
+def _is_pretrained(value: Any) -> str:
+    named = value.get("checkpoint") if isinstance(value, Mapping) else getattr(value, "checkpoint", None)
+    return FRESH if named is None else PRETRAINED
+
+
+# The names by which pydantic tells the settings of a side apart; they are no part of a key.
+FRESH, PRETRAINED = "(fresh)", "(pretrained)"
+
+AnyText = Annotated[
+    Annotated[TextSettings, Tag(FRESH)] | Annotated[PretrainedText, Tag(PRETRAINED)], Discriminator(_is_pretrained)
+]
+AnyImage = Annotated[
+    Annotated[ImageSettings, Tag(FRESH)] | Annotated[PretrainedImage, Tag(PRETRAINED)], Discriminator(_is_pretrained)
+]
+
+# Kinds of models whose dimensions are terms.
+LEXICAL_KINDS = frozenset({"vdr-crossmodal"})
+
+
+class ModelSettings(Settings):
+    """A pair of towers.
+
+    kind        vdr-crossmodal (lexical) or dense-crossmodal (its CLIP-style twin)
+    topk        dimensions that a lexical checkpoint keeps of an image, and of a text besides its own tokens
+    dimensions  of the vectors of the twin
+    hidden      width of the hidden layer of the twin's heads over pretrained networks
+    """
+
+    kind: Literal["vdr-crossmodal", "dense-crossmodal"]
+    text: AnyText = TextSettings()
+    image: AnyImage = ImageSettings()
+    topk: PositiveInt = 64
+    dimensions: PositiveInt = 256
+    hidden: PositiveInt = 512
+
+    @model_validator(mode="after")
+    def _fits(self) -> ModelSettings:
+        if isinstance(self.text, PretrainedText) != isinstance(self.image, PretrainedImage):
+            raise ValueError("text and image both have a checkpoint, or neither has")
+        return self
+
+    @property
+    def pretrained(self) -> bool:
+        """Whether both sides are pretrained networks."""
+        return isinstance(self.text, PretrainedText)
+
+    @property
+    def lexical(self) -> bool:
+        """Whether dimensions are terms, so that vectors pass the sparsifier before search."""
+        return self.kind in LEXICAL_KINDS
