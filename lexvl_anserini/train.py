@@ -61,14 +61,15 @@ def command(
     target = Path(output) if output else Path("training") / wanted.name
     import torch
 
-    from lexvl_anserini.training.loop import check, train
+    from lexvl_anserini.training.loop import train
     from lexvl_anserini.training.run_folder import MODEL, step_of
+    from lexvl_anserini.training.splits import check
 
     if dry_run:
         check(wanted, data_dir, device)
-        plan = wanted.optimisation
-        rows = {"output": str(target), "kind": wanted.model.kind, "corpus": wanted.data.corpus, "steps": plan.steps}
-        print_rows({**rows, "images_seen": plan.steps * plan.batch_size}, style)
+        rows = {"output": str(target), "kind": wanted.model.kind, "corpus": wanted.data.corpus, "steps": wanted.steps}
+        plans = [stage.optimisation for stage in wanted.stages]
+        print_rows({**rows, "images_seen": sum(plan.steps * plan.batch_size for plan in plans)}, style)
         return
     if threads:
         torch.set_num_threads(threads)

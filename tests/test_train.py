@@ -20,16 +20,18 @@ from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.tokens import columns_ascii
 from lexvl_anserini.errors import ArtefactError, UsageError
 from lexvl_anserini.train import read_changes
-from lexvl_anserini.training.batches import Batches, augment, text_batch
-from lexvl_anserini.training.data import Tokens, read_captioned, read_pixels, tokenise
+from lexvl_anserini.training.augmentation import augment
+from lexvl_anserini.training.batches import Batches, CaptionStore, text_batch
+from lexvl_anserini.training.data import Tokens, read_captioned, tokenise
 from lexvl_anserini.training.loop import train
-from lexvl_anserini.training.loss import objective
+from lexvl_anserini.training.loss import Temperatures, objective
 from lexvl_anserini.training.measuring import backward_rates, hit_rates
 from lexvl_anserini.training.objectives.caption_terms import term_shares
 from lexvl_anserini.training.objectives.contrastive import Encoded
 from lexvl_anserini.training.optimiser import learning_rate_shape
 from lexvl_anserini.training.pairs import KINDS
 from lexvl_anserini.training.recipe import Augmentation, ModelSettings, Recipe, checked, read_recipe
+from lexvl_anserini.training.stores import PixelStore, read_pixels
 from lexvl_anserini.training.words import FIRST_TOKEN_ID, FIRST_WORD_ID, learn_words, save_tokenizer
 
 COLOURS = {"red": (220, 30, 30), "green": (30, 200, 30), "blue": (30, 30, 220), "white": (250, 250, 250)}
@@ -131,7 +133,7 @@ def test_files_beside_the_weights(trained: Path, corpus: str) -> None:
     about = json.loads((trained / "training.json").read_text())
     assert about["recipe"] == recipe_of(corpus).model_dump(mode="json")
     assert about["images"] == 12 and set(about["validation"]) >= {"t2i_R@1", "i2t_R@10", "alpha_t2i_R@5"}
-    assert not list(trained.parent.glob("pixels-*"))
+    assert not list(trained.parent.glob("stored-*"))
     assert about["data"] == json.loads((trained.parent / "data.json").read_text())
     assert (trained / "log.jsonl").read_bytes() == (trained.parent / "log.jsonl").read_bytes()
 
@@ -197,7 +199,7 @@ def test_the_objective_keeps_as_many_dimensions_as_the_model() -> None:
     def loss(of_model: int, **options: Any) -> float:
         chosen = {"name": "vdr", "options": {"nonparametric": 0, **options}}
         recipe = recipe_of("demo", objective=chosen, model={**model, "topk": of_model})
-        return objective(recipe, [encoded], torch.tensor(1.0)).item()
+        return objective(recipe.stages[0], recipe.model, [encoded], Temperatures(torch.tensor(1.0))).item()
 
     assert loss(1) == loss(2, topk=1) != loss(2)
 
@@ -292,13 +294,16 @@ def test_batches_are_a_function_of_seed_and_step(corpus: str, tmp_path: Path) ->
 
     def make(seed: int) -> Batches:
         cpu = torch.device("cpu")
-        return Batches(pixels, tokens, columns, prepare, 4, 2, Augmentation(shift=1, zoom=0.8), seed, cpu)
+        images = PixelStore(pixels, prepare, Augmentation(shift=1, zoom=0.8), cpu)
+        return Batches(images, CaptionStore(tokens, columns, cpu), 4, 2, seed)
 
     one, again, other = make(1), make(1), make(2)
-    assert torch.equal(one[5].pixels, again[5].pixels) and not torch.equal(one[5].pixels, other[5].pixels)
+    assert torch.equal(one[5].inputs.values, again[5].inputs.values) and not torch.equal(
+        one[5].inputs.values, other[5].inputs.values
+    )
     first, second = one[0].rounds
     assert not torch.equal(first.bag, second.bag)  # two different captions of each image
-    epoch = torch.cat([one[step].pixels for step in range(3)])
+    epoch = torch.cat([one[step].inputs.values for step in range(3)])
     assert len(epoch) == 12 and one.per_epoch == 3
     words = {columns.vocabulary[int(d)] for d in first.bag[0].nonzero().flatten()}
     assert "square" in words and words <= {"a", "the", "is", "with", "square", "grey", "bar", *COLOURS}
@@ -340,7 +345,9 @@ def test_augmentation_moves_without_turning() -> None:
 
 
 def test_the_learning_rate_warms_up_and_falls() -> None:
-    factor = learning_rate_shape(recipe_of("demo", optimisation={"steps": 12, "warmup_steps": 2}).optimisation)
+    factor = learning_rate_shape(
+        recipe_of("demo", optimisation={"steps": 12, "warmup_steps": 2}).stages[0].optimisation
+    )
     assert [round(factor(step), 3) for step in (0, 1, 2, 7, 12)] == [0.5, 1.0, 1.0, 0.5, 0.0]
 
 

@@ -17,10 +17,11 @@ from typer.testing import CliRunner
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.training.data import CaptionedImages, digest, read_captioned
-from lexvl_anserini.training.loop import check, train
+from lexvl_anserini.training.loop import train
 from lexvl_anserini.training.optimiser import make_accelerator
 from lexvl_anserini.training.recipe import Recipe, checked
 from lexvl_anserini.training.run_folder import OURS, TrainingState, claim, clear
+from lexvl_anserini.training.splits import check
 
 COLOURS = ((220, 30, 30), (30, 200, 30), (30, 30, 220), (250, 250, 250))
 DATA = {"training": "a", "validation": "b"}
@@ -90,8 +91,8 @@ def test_overwrite_deletes_a_run_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     (tmp_path / "state").mkdir()
     (tmp_path / "model.part").mkdir()
-    (tmp_path / "pixels-training.npy").write_bytes(b"")
-    (tmp_path / "pixels-validation.npy.part").write_bytes(b"")
+    (tmp_path / "stored-pixels-training-0.npy").write_bytes(b"")
+    (tmp_path / "stored-pixels-validation-0.npy.part").write_bytes(b"")
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "words").symlink_to(tmp_path / "elsewhere")
     claim(tmp_path, recipe_of("demo", seed=7), DATA, overwrite=True)
@@ -101,7 +102,7 @@ def test_overwrite_deletes_a_run_and_nothing_else(tmp_path: Path) -> None:
 
 def test_clear_deletes_all_files_of_a_run(corpus: str, tmp_path: Path) -> None:
     train(recipe_of(corpus), tmp_path, device="cpu", stop_after=5)
-    assert {entry.name for entry in tmp_path.iterdir()} >= set(OURS) - {"model", "pixels-*.npy"}
+    assert {entry.name for entry in tmp_path.iterdir()} >= set(OURS) - {"model", "stored-*.npy"}
     clear(tmp_path)
     assert not list(tmp_path.iterdir())
 
@@ -132,10 +133,10 @@ def test_other_images_or_captions_raise(stop: int | None, tmp_path: Path) -> Non
     make_corpus(tmp_path / "corpus")  # the same data, written again
     train(recipe_of(corpus), output, device="cpu", stop_after=stop)
     Image.new("RGB", (16, 16)).save(tmp_path / "corpus" / "5.png")
-    with pytest.raises(ArtefactError, match="captions of validation: .* found, .* requested.; --overwrite"):
+    with pytest.raises(ArtefactError, match="content of validation: .* found, .* requested.; --overwrite"):
         train(recipe_of(corpus), output, device="cpu")
     make_corpus(tmp_path / "corpus", last="a snowy square")
-    with pytest.raises(ArtefactError, match="captions of training: .*captions of validation: "):
+    with pytest.raises(ArtefactError, match="captions of training: .*content of validation: "):
         train(recipe_of(corpus), output, device="cpu")
     train(recipe_of(corpus), output, device="cpu", overwrite=True)
 

@@ -120,7 +120,7 @@ def image_tower(
         complain(where, (), stray, ())
         backbone = pretrained_image(checkpoint, entry, below(rest, "backbone."))
         head, width = head_of(entry, own, backbone.width, where, device)
-        network, pixels = for_encoding(backbone, None, device), backbone.pixels
+        network, pixels = for_encoding(backbone, device), backbone.pixels
     else:
         shape = vision_shape_of(entry)
         head, width = head_of(entry, own, shape["width"], where, device)

@@ -28,7 +28,7 @@ from lexvl_anserini.encoders.parts.backbones import (
     read_config,
 )
 from lexvl_anserini.encoders.parts.pooling import Pooling, masked_max, mean_of_top
-from lexvl_anserini.encoders.parts.pretrained import pretrained_bert, states_head
+from lexvl_anserini.encoders.parts.pretrained import pretrained_bert, states_head, vocabulary_rows
 from lexvl_anserini.encoders.parts.sparsify import Sparsifier, own_tokens, positive, top_k, top_k_or_own
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, columns_from, first_word_id, load_tokenizer
 from lexvl_anserini.encoders.parts.towers import BagTower, Composition, Head, TextTower
@@ -117,10 +117,11 @@ class Side:
 
     backbone: Any
     norm: nn.Module
-    embeddings: Tensor  # [V, D], the input embeddings of the vocabulary's tokens
+    embeddings: Tensor  # [V, D], the input embeddings of the vocabulary's tokens, or rows that both sides share
     columns: TokenColumns
     reader: TextReader
     device: torch.device
+    bias: Tensor | None = None  # [V]
     topk: int = TOPK
     lexical_union: bool = False
     pooling: Pooling = masked_max
@@ -141,7 +142,7 @@ class Side:
         """The parametric side."""
         composition = Composition(
             backbone=hidden_states(self.backbone),
-            head=Head(self.norm, self.embeddings),
+            head=Head(self.norm, self.embeddings, self.bias),
             activation=elu1p,
             pooling=self.pooling,
             sparsifier=vdr_sparsifier(self.topk, self.lexical_union),
@@ -299,22 +300,27 @@ def bert_side(
     if over_pretrained := "backbone" in about:
         of_bert = pretrained_bert(checkpoint, about, of_bert)
     bert = bert_from_weights(backbone_config, of_bert, f"{where}.bert_model", source.device)
+    tokenizer = load_tokenizer(tokenizer_folder, backbone_config.vocab_size)
+    columns = columns_of(tokenizer)
+    known = ("bert_model.", "head.", "bias") if over_pretrained else ("bert_model.", "ln.")
+    if stray := [key for key in own if not key.startswith(known)]:
+        raise CheckpointError(f"{where}: unexpected weights {', '.join(sorted(stray)[:10])}")
     norm: nn.Module
     if over_pretrained:
-        norm = states_head(own, width, where, source.device)
+        norm, size = states_head(own, width, where, source.device), len(columns.vocabulary)
+        embeddings, bias = vocabulary_rows(weights, prefix, size, norm.width, str(checkpoint.folder), source.device)
     else:
-        norm = nn.LayerNorm(width, eps=HEAD_EPS).to(source.device)
+        norm, bias = nn.LayerNorm(width, eps=HEAD_EPS).to(source.device), None
         load_strictly(norm, below(own, "ln."), f"{where}.ln")
-    if stray := [key for key in own if not key.startswith(("bert_model.", "head." if over_pretrained else "ln."))]:
-        raise CheckpointError(f"{where}: unexpected weights {', '.join(sorted(stray)[:10])}")
-    columns = columns_of(tokenizer := load_tokenizer(tokenizer_folder, backbone_config.vocab_size))
+        embeddings = bert.get_input_embeddings().weight.detach()[columns.tokens]
     return Side(
         bert,
         norm,
-        bert.get_input_embeddings().weight.detach()[columns.tokens],
+        embeddings,
         columns,
         TextReader(tokenizer, about["max_len"], padding="max_length", limit=position_limit(backbone_config)),
         source.device,
+        bias=bias,
         topk=TOPK if about.get("topk") is None else about["topk"],
         joiner=PUBLISHED_JOINER,
     )

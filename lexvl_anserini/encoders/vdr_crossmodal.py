@@ -25,13 +25,18 @@ from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.activations import elu1p
 from lexvl_anserini.encoders.parts.pooling import masked_max
-from lexvl_anserini.encoders.parts.pretrained import for_encoding, pretrained_image, states_head
+from lexvl_anserini.encoders.parts.pretrained import (
+    Cells,
+    for_encoding,
+    pretrained_image,
+    states_head,
+    vocabulary_rows,
+)
 from lexvl_anserini.encoders.parts.sides import TowerOf, in_direction, with_topk
 from lexvl_anserini.encoders.parts.tokens import FIRST_WORD_ID, TokenColumns, columns_ascii, columns_of_terms
 from lexvl_anserini.encoders.parts.towers import Backbone, BagTower, Composition, Head, TextTower
 from lexvl_anserini.encoders.parts.vision import ImageTower, PatchTransformer, Pixels
 from lexvl_anserini.encoders.vdr import SIDES, TOPK, bert_side, vdr_sparsifier
-from lexvl_anserini.errors import CheckpointError
 from lexvl_anserini.vocabulary import Vocabulary
 
 # Files on the hub have the first name, checkpoints from before June 2024 the second.
@@ -88,10 +93,9 @@ def image_tower(
     topk: int | None,
 ) -> ImageTower:
     """The image side from the keys `encoder_p.*`; its columns are the text side's."""
-    own = below(weights, "encoder_p.")
     k = entry.get("topk") or TOPK
     make = pretrained_image_side if "backbone" in entry else patch_transformer_side
-    backbone, head, pixels = make(checkpoint, entry, own, len(columns.vocabulary), source.device)
+    backbone, head, pixels = make(checkpoint, entry, weights, len(columns.vocabulary), source.device)
     composition = Composition(
         backbone=backbone,
         head=head,
@@ -104,10 +108,10 @@ def image_tower(
 
 
 def patch_transformer_side(
-    checkpoint: Checkpoint, entry: Mapping[str, Any], own: Mapping[str, Tensor], size: int, device: torch.device
+    checkpoint: Checkpoint, entry: Mapping[str, Any], weights: Mapping[str, Tensor], size: int, device: torch.device
 ) -> tuple[Backbone, Head, Pixels]:
     """The published image side: a PatchTransformer and its own projection to `size` dimensions."""
-    shape = vision_shape_of(entry)
+    shape, own = vision_shape_of(entry), below(weights, "encoder_p.")
     model = nn.Module()
     model.vision = build(lambda: PatchTransformer(**shape), own, f"{checkpoint.folder}/config.json: encoder_p")
     model.proj = nn.Parameter(torch.empty(size, shape["width"]))
@@ -118,20 +122,17 @@ def patch_transformer_side(
 
 
 def pretrained_image_side(
-    checkpoint: Checkpoint, entry: Mapping[str, Any], own: Mapping[str, Tensor], size: int, device: torch.device
+    checkpoint: Checkpoint, entry: Mapping[str, Any], weights: Mapping[str, Tensor], size: int, device: torch.device
 ) -> tuple[Backbone, Head, Pixels]:
     """A pretrained network that the entry names, a head and a projection to `size` dimensions."""
-    where = f"{checkpoint.folder}: encoder_p"
+    where, own = f"{checkpoint.folder}: encoder_p", below(weights, "encoder_p.")
+    known = ("backbone.", "head.", "proj", "bias")
+    complain(where, (), [key for key in own if not key.startswith(known)], ())
     backbone = pretrained_image(checkpoint, entry, below(own, "backbone."))
     head = states_head(own, backbone.width, where, device)
-    if stray := [key for key in own if not key.startswith(("backbone.", "head.")) and key != "proj"]:
-        raise CheckpointError(f"{where}: unexpected weights {', '.join(sorted(stray)[:10])}")
-    matrix, expected = own.get("proj"), [size, head.ln.normalized_shape[0]]
-    if matrix is None or list(matrix.shape) != expected:
-        found = "no such matrix" if matrix is None else list(matrix.shape)
-        raise CheckpointError(f"{where}.proj: {found}, expected {expected}")
-    network = for_encoding(backbone, entry.get("grid"), device)
-    return network, Head(head, matrix.float().to(device)), backbone.pixels
+    rows, bias = vocabulary_rows(weights, "encoder_p", size, head.width, str(checkpoint.folder), device)
+    network = nn.Sequential(for_encoding(backbone, device), Cells(entry["grid"]))
+    return network, Head(head, rows, bias), backbone.pixels
 
 
 def columns_of(checkpoint: Checkpoint, entry: Mapping[str, Any]) -> Callable[[Any], TokenColumns]:

@@ -5,19 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from math import prod
-from pathlib import Path
 
 import numpy as np
 import orjson
 
 from lexvl_anserini.data.dataset import Dataset
-from lexvl_anserini.data.images import open_source, read_images
+from lexvl_anserini.data.images import open_source
 from lexvl_anserini.encoders.parts.tokens import TextReader
-from lexvl_anserini.encoders.parts.vision import Pixels
 from lexvl_anserini.errors import DataError
-from lexvl_anserini.files import atomic_write, disk_errors, reserve
-from lexvl_anserini.progress import Progress, silent
 
 
 @dataclass(frozen=True)
@@ -82,29 +77,6 @@ def digest(captioned: CaptionedImages) -> str:
             image_digest = sha256(source.read()).hexdigest()
         whole.update(orjson.dumps([doc_id, list(texts), image_digest]))
     return whole.hexdigest()
-
-
-def read_pixels(images: Sequence[str], pixels: Pixels, path: Path, progress: Progress = silent) -> np.ndarray:
-    """uint8 [n, R, R, 3]: decoded once into a file that is mapped into memory; replaces an unfinished file.
-
-    Raises:
-        DataError: an image cannot be read.
-        ArtefactError: the disk has no room for all pixels.
-    """
-    shape = (len(images), pixels.resolution, pixels.resolution, 3)
-    if path.is_file():
-        found = np.load(path, mmap_mode="r")
-        if found.shape == shape:
-            return found
-    with atomic_write(path) as out, disk_errors(path, prod(shape)):
-        # Written in order, not through a map: a map into a file without room ends the process by a signal.
-        np.lib.format.write_array_header_1_0(out, {"descr": "|u1", "fortran_order": False, "shape": shape})
-        out.flush()
-        reserve(out, out.tell() + prod(shape))
-        for image in read_images(images, prepare=pixels.crop):
-            out.write(np.asarray(image.value, dtype=np.uint8).tobytes())
-            progress(1)
-    return np.load(path, mmap_mode="r")
 
 
 @dataclass(frozen=True)

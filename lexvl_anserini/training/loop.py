@@ -1,4 +1,4 @@
-"""The training loop, read top to bottom: read the data, make the pair, resume, step, validate, save.
+"""Training, read top to bottom: read the data, make the pair, resume, and for each stage step and validate; save.
 
 `run_folder` describes the files of a run.
 """
@@ -9,7 +9,7 @@ import logging
 import platform
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -19,27 +19,31 @@ import orjson
 import torch
 from torch import Tensor
 
-from lexvl_anserini.data.dataset import Dataset, load_dataset
 from lexvl_anserini.encoders.loading import choose_device
-from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, columns_ascii
-from lexvl_anserini.encoders.parts.vision import Pixels
-from lexvl_anserini.errors import DataError, UsageError
+from lexvl_anserini.errors import UsageError
 from lexvl_anserini.files import disk_errors, exclusive, make_folder, new_folder, sync_to, write_json
-from lexvl_anserini.training.batches import Batches, TrainingBatch
-from lexvl_anserini.training.data import CaptionedImages, digest, read_captioned, read_pixels, tokenise
-from lexvl_anserini.training.loss import objective, penalty
-from lexvl_anserini.training.measuring import Validation
-from lexvl_anserini.training.objectives.caption_terms import CaptionTerms
+from lexvl_anserini.training.batches import TrainingBatch
+from lexvl_anserini.training.loss import Temperatures, objective, penalty
 from lexvl_anserini.training.objectives.contrastive import Encoded
-from lexvl_anserini.training.optimiser import make_accelerator, make_optimiser
-from lexvl_anserini.training.pairs import TowerPair, make_pair, save_pair
-from lexvl_anserini.training.recipe import Recipe
-from lexvl_anserini.training.run_folder import LOG, MODEL, PIXELS, STATE, WORDS, claim, entries, keep, resume, tidy
-from lexvl_anserini.training.words import FIRST_TOKEN_ID, learn_words, save_tokenizer
+from lexvl_anserini.training.optimiser import make_accelerator, make_average, make_optimiser
+from lexvl_anserini.training.pairs import TowerPair, make_pair
+from lexvl_anserini.training.preparing import Material, StageInputs, read_material, stage_inputs
+from lexvl_anserini.training.recipe import Recipe, StageSettings
+from lexvl_anserini.training.run_folder import (
+    LOG,
+    MODEL,
+    STATE,
+    TrainingState,
+    claim,
+    entries,
+    keep,
+    resume,
+    tidy,
+)
+from lexvl_anserini.training.saving import save_pair
+from lexvl_anserini.training.splits import TRAINING, digests_of, read_splits
 
 log = logging.getLogger(__name__)
-
-TRAINING, VALIDATION = "training", "validation"
 
 
 def train(
@@ -75,108 +79,54 @@ def train(
     with exclusive(output), disk_errors(output):
         entries(output)  # a wrong folder raises here, before the data are read, which may take a minute
         log.info("%s: reading captions and images of %s", output, recipe.data.corpus)
-        data = {role: read_captioned(dataset, limit) for role, (dataset, limit) in splits(recipe, data_dir).items()}
-        digests = {role: digest(captioned) for role, captioned in data.items()}
+        data = read_splits(recipe, data_dir)
+        digests = digests_of(recipe, data)
         claim(output, recipe, digests, overwrite)
         if (output / MODEL).is_dir():
             log.info("%s: trained already, nothing to do", output)
             tidy(output)
             return output / MODEL
-        accelerator = make_accelerator(chosen, recipe.precision)
-        inputs = prepare(recipe, output, data, accelerator.device)
+        material = read_material(recipe, output, data)
         torch.manual_seed(recipe.seed)
-        pair = make_pair(recipe.model, inputs.columns, recipe.objective.temperature, recipe.objective.learn_temperature)
-        learner = Learner(accelerator, *accelerator.prepare(pair, *make_optimiser(pair, recipe.optimisation)))
-        if run_steps(recipe, output, inputs, learner, stop_after) < recipe.optimisation.steps:
+        pair = make_pair(recipe, material.columns, material.networks)
+        run = Training(recipe, output, chosen, material, pair)
+        if run.all_stages(stop_after) < recipe.steps:
             return output / STATE
-        return save(recipe, output, inputs, learner.pair, digests)
-
-
-def check(recipe: Recipe, data_dir: str | None, device: str) -> None:
-    """Checks that the device and the data of a recipe exist; reads no image.
-
-    Raises:
-        LexvlError: one of them does not exist.
-    """
-    choose_device(device)
-    for dataset, _ in splits(recipe, data_dir).values():
-        if next(iter(dataset.qrels()), None) is None:
-            raise DataError(f"{dataset.name}/{dataset.split}: no image has a caption")
-
-
-def splits(recipe: Recipe, data_dir: str | None) -> dict[str, tuple[Dataset, int | None]]:
-    """By role, the dataset for training and, if there is one, for validation; with the largest number of images."""
-    data = recipe.data
-    wanted = {TRAINING: (data.split, data.images), VALIDATION: (data.validation, None)}
-    return {
-        role: (load_dataset(data.corpus, split, data_dir, direction="text-to-image"), images)
-        for role, (split, images) in wanted.items()
-        if split
-    }
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """What a run reads at each step.
-
-    images         number of training images
-    tokenizer      learned from the training captions
-    columns        the dimension of each token
-    batches        of the training split
-    caption_terms  of the training split; None where the recipe has no auxiliary objective
-    validation     None where the recipe has no validation split
-    """
-
-    images: int
-    tokenizer: Any
-    columns: TokenColumns
-    batches: Batches
-    caption_terms: CaptionTerms | None
-    validation: Validation | None
-
-
-def prepare(recipe: Recipe, output: Path, data: Mapping[str, CaptionedImages], device: torch.device) -> Inputs:
-    """Learns the vocabulary, tokenises the captions and decodes the images."""
-    text, plan, training = recipe.model.text, recipe.optimisation, data[TRAINING]
-    tokenizer = save_tokenizer(learn_words(training.texts, text.words), output / WORDS, text.max_length)
-    columns, reader = columns_ascii(tokenizer, FIRST_TOKEN_ID), TextReader(tokenizer, text.max_length)
-    prepare_pixels = Pixels(recipe.model.image.resolution)
-
-    def pixels_of(role: str) -> Any:
-        return read_pixels(data[role].images, prepare_pixels, output / PIXELS.replace("*", role))
-
-    pixels, tokens = pixels_of(TRAINING), tokenise(training.captions, reader)
-    batches = Batches(
-        pixels,
-        tokens,
-        columns,
-        prepare_pixels,
-        plan.batch_size,
-        plan.captions_per_image,
-        recipe.augmentation,
-        recipe.seed,
-        device,
-    )
-    validation = None
-    if VALIDATION in data:
-        held_out = tokenise(data[VALIDATION].captions, reader)
-        validation = Validation(pixels_of(VALIDATION), held_out, columns, prepare_pixels)
-    # The only auxiliary objective, `naming`, needs these terms; the other objectives need none.
-    terms = CaptionTerms.of(tokens, columns, device) if recipe.auxiliaries else None
-    return Inputs(len(training.images), tokenizer, columns, batches, terms, validation)
+        return save(recipe, output, material, pair, digests)
 
 
 @dataclass(frozen=True)
 class Learner:
-    """A pair of towers, and what changes its weights; all prepared by the accelerator."""
+    """A pair of towers in a stage, and what changes its weights; all prepared by the accelerator.
+
+    average  a copy with the average of the weights; None where the stage has none
+    """
 
     accelerator: Any
     pair: TowerPair
     optimiser: torch.optim.Optimizer
     scheduler: Any
+    average: Any
 
-    def loss(self, recipe: Recipe, inputs: Inputs, step: int) -> tuple[Tensor, Tensor]:
-        """The loss of a step, and the temperature.
+    @classmethod
+    def of(cls, stage: StageSettings, pair: TowerPair, device: torch.device, precision: str) -> Learner:
+        """A learner at the start of a stage."""
+        accelerator = make_accelerator(device, precision)
+        pair.to(accelerator.device).trains(stage)
+        average = make_average(pair, stage.optimisation)
+        if average is not None:
+            accelerator.register_for_checkpointing(average)
+        prepared, optimiser, scheduler = accelerator.prepare(pair, *make_optimiser(pair, stage.optimisation))
+        return cls(accelerator, prepared, optimiser, scheduler, average)
+
+    @property
+    def tested(self) -> TowerPair:
+        """The pair that validates: with averaged weights where the stage has an average."""
+        pair: TowerPair = self.pair if self.average is None else self.average.module
+        return pair
+
+    def loss(self, recipe: Recipe, stage: StageSettings, inputs: StageInputs, step: int, done: int) -> Tensor:
+        """The loss of a step, of which `done` were done in this stage.
 
         Raises:
             UsageError: the loss is not finite.
@@ -184,13 +134,15 @@ class Learner:
         torch.manual_seed(recipe.seed * 1_000_003 + step)  # dropout, a function of the step alone
         batch = inputs.batches[step]
         with self.accelerator.autocast():
-            rounds, temperature = encode(self.pair, batch)
-        if inputs.caption_terms:
-            rounds = inputs.caption_terms.add_to(rounds, batch.images)
-        loss = objective(recipe, rounds, temperature) + penalty(recipe, rounds, step)
+            rounds, temperatures = encode(self.pair, batch)
+        rounds = inputs.add_to(rounds, batch.images, batch.captions)
+        try:
+            loss = objective(stage, recipe.model, rounds, temperatures) + penalty(stage, rounds, done)
+        except UsageError as error:
+            raise UsageError(f"recipe {recipe.name}: {error}") from error
         if not torch.isfinite(loss):
             raise UsageError(f"step {step}: the loss is {loss.item()}; lower the learning rate or the clip")
-        return loss, temperature
+        return loss
 
     def update(self, loss: Tensor, clip: float) -> None:
         """Changes the weights by the gradients of a loss, clipped to norm `clip`."""
@@ -199,49 +151,118 @@ class Learner:
         self.optimiser.step()
         self.scheduler.step()
         self.optimiser.zero_grad()
+        if self.average is not None:
+            self.average.update_parameters(self.pair)
+
+    def finish(self) -> None:
+        """Gives the pair the weights that the stage ends with."""
+        if self.average is not None:
+            self.pair.load_state_dict(self.average.module.state_dict())
 
 
-def encode(pair: TowerPair, batch: TrainingBatch) -> tuple[Sequence[Encoded], Tensor]:
-    """One `Encoded` per round of captions, all with the same images; and the temperature."""
+def encode(pair: TowerPair, batch: TrainingBatch) -> tuple[Sequence[Encoded], Temperatures]:
+    """One `Encoded` per round of captions, all with the same images; and the temperatures."""
     # Padding is masked everywhere, so rounds of different lengths pass the text side one after the other.
-    images = pair.encoder_p(batch.pixels).float()
+    images = pair.encoder_p(batch.inputs).float()
     rounds = [Encoded(pair.encoder_q(texts).float(), images, texts.bag) for texts in batch.rounds]
-    return rounds, pair.log_temperature.exp()
+    of_bags = pair.log_bag_temperature
+    return rounds, Temperatures(pair.log_temperature.exp(), None if of_bags is None else of_bags.exp())
 
 
-def run_steps(recipe: Recipe, output: Path, inputs: Inputs, learner: Learner, stop_after: int | None) -> int:
-    """Runs the steps of a recipe from the last state on, with log, validation and states; returns the steps done."""
-    plan, validation = recipe.optimisation, inputs.validation
-    progress = resume(learner.accelerator, output)
-    log.info(
-        "%s: %s, %d images, %d terms, %.2f M parameters, step %d of %d",
-        output,
-        recipe.model.kind,
-        inputs.images,
-        len(inputs.columns.vocabulary),
-        sum(p.numel() for p in learner.pair.parameters()) / 1e6,
-        progress.step,
-        plan.steps,
-    )
-    last = min(plan.steps, stop_after or plan.steps)
-    learner.pair.train()
-    began = time.monotonic() - progress.seconds
-    with open(output / LOG, "ab") as lines:
-        for step in range(progress.step, last):
-            loss, temperature = learner.loss(recipe, inputs, step)
-            learner.update(loss, plan.clip)
-            done = step + 1
-            progress.record(loss.item(), time.monotonic() - began)
-            if done % recipe.log_every == 0 or done == plan.steps:
-                rate, seconds = learner.scheduler.get_last_lr()[0], round(progress.seconds, 1)
-                row = {"step": done, "loss": progress.mean_loss(), "learning_rate": rate, "seconds": seconds}
-                report(lines, row)
-            if validation and (done % recipe.validate_every == 0 or done == plan.steps):
-                row = {"step": done, "temperature": round(temperature.item(), 4)}
-                report(lines, {**row, **validation.measure(learner.pair, recipe.model)})
-            if done % recipe.state_every == 0 or done == last:
-                keep(learner.accelerator, output, progress)
-    return progress.step
+class Training:
+    """The stages of a recipe on one pair.
+
+    Args:
+        recipe: the settings.
+        output: folder of the run.
+        device: of the pair.
+        material: what all stages share.
+        pair: is trained.
+    """
+
+    def __init__(self, recipe: Recipe, output: Path, device: torch.device, material: Material, pair: TowerPair):
+        self.recipe, self.output, self.device, self.material, self.pair = recipe, output, device, material, pair
+
+    def all_stages(self, stop_after: int | None) -> int:
+        """Runs all stages from the last state on, and returns the steps done."""
+        resumed: list[Learner] = []
+
+        def accelerator_at(step: int) -> Any:
+            resumed[:] = [self.learner(self.stage_of(step))]
+            return resumed[0].accelerator
+
+        progress = resume(accelerator_at, self.output)
+        for number, first in self.starts():
+            if number < self.stage_of(progress.step):
+                continue
+            learner = resumed.pop() if resumed else self.learner(number)
+            self.one_stage(number, first, learner, progress, stop_after)
+            if progress.step < first + self.recipe.stages[number].optimisation.steps:
+                break
+            learner.finish()
+        return progress.step
+
+    def learner(self, number: int) -> Learner:
+        """A learner at the start of a stage."""
+        return Learner.of(self.recipe.stages[number], self.pair, self.device, self.recipe.precision)
+
+    def starts(self) -> Iterator[tuple[int, int]]:
+        """The number of each stage, and the steps before it."""
+        first = 0
+        for number, stage in enumerate(self.recipe.stages):
+            yield number, first
+            first += stage.optimisation.steps
+
+    def stage_of(self, step: int) -> int:
+        """The stage whose state has so many steps: at the end of a stage, this stage and not the next."""
+        return next(number for number, first in reversed(list(self.starts())) if first < step or not number)
+
+    def one_stage(
+        self, number: int, first: int, learner: Learner, progress: TrainingState, stop_after: int | None
+    ) -> None:
+        """Runs the steps of a stage from `progress` on, with log, validation and states."""
+        recipe, stage = self.recipe, self.recipe.stages[number]
+        plan, end = stage.optimisation, first + stage.optimisation.steps
+        last = min(end, max(progress.step, stop_after or end))
+        if progress.step >= last:
+            return
+        inputs = stage_inputs(recipe, number, self.output, self.material, learner.pair)
+        self.announce(number, progress.step, len(inputs.batches.images))
+        learner.pair.train()
+        began = time.monotonic() - progress.seconds
+        with open(self.output / LOG, "ab") as lines:
+            for step in range(progress.step, last):
+                learner.update(learner_loss := learner.loss(recipe, stage, inputs, step, step - first), plan.clip)
+                done = step + 1
+                progress.record(learner_loss.item(), time.monotonic() - began)
+                if done % recipe.log_every == 0 or done == end:
+                    rate, seconds = learner.scheduler.get_last_lr()[0], round(progress.seconds, 1)
+                    row = {"step": done, "loss": progress.mean_loss(), "learning_rate": rate, "seconds": seconds}
+                    report(lines, row)
+                if inputs.validation and (done % recipe.validate_every == 0 or done == end):
+                    tested = learner.tested
+                    row = {"step": done, "temperature": round(tested.log_temperature.exp().item(), 4)}
+                    report(lines, {**row, **inputs.validation.measure(tested, recipe.model)})
+                    learner.pair.train()
+                if done % recipe.state_every == 0 or done == last:
+                    keep(learner.accelerator, self.output, progress)
+
+    def announce(self, number: int, step: int, images: int) -> None:
+        """Logs what is about to be trained."""
+        trained = sum(p.numel() for p in self.pair.parameters() if p.requires_grad)
+        log.info(
+            "%s: %s, stage %d of %d, %d images, %d terms, %.2f M parameters of %.2f M change, step %d of %d",
+            self.output,
+            self.recipe.model.kind,
+            number + 1,
+            len(self.recipe.stages),
+            images,
+            len(self.material.columns.vocabulary),
+            trained / 1e6,
+            sum(p.numel() for p in self.pair.parameters()) / 1e6,
+            step,
+            self.recipe.steps,
+        )
 
 
 def report(lines: BinaryIO, row: Mapping[str, Any]) -> None:
@@ -251,12 +272,12 @@ def report(lines: BinaryIO, row: Mapping[str, Any]) -> None:
     log.info("%s", "  ".join(f"{key} {value}" for key, value in row.items()))
 
 
-def save(recipe: Recipe, output: Path, inputs: Inputs, pair: TowerPair, digests: Mapping[str, str]) -> Path:
-    """Writes the checkpoint with recipe and log, deletes the decoded images, and returns the checkpoint's folder."""
+def save(recipe: Recipe, output: Path, material: Material, pair: TowerPair, digests: Mapping[str, str]) -> Path:
+    """Writes the checkpoint with recipe and log, deletes what was stored, and returns the checkpoint's folder."""
     with new_folder(output / MODEL) as part:
-        save_pair(pair, recipe.model, inputs.tokenizer, part, getattr(torch, recipe.weights))
+        save_pair(pair, recipe.model, material.tokenizer, part, getattr(torch, recipe.weights), material.networks)
         shutil.copyfile(output / LOG, part / LOG)
-        write_json(part / "training.json", about(recipe, output, inputs.images, digests))
+        write_json(part / "training.json", about(recipe, output, len(material.data[TRAINING].images), digests))
     tidy(output)
     return output / MODEL
 

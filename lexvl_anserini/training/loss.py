@@ -1,49 +1,66 @@
-"""The loss of a recipe: its objective, its auxiliary objectives, and its regularisers."""
+"""The loss of a stage: its objective, its auxiliary objectives, and its regularisers."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from lexvl_anserini.errors import UsageError
+from lexvl_anserini.training.model_settings import ModelSettings
 from lexvl_anserini.training.objectives import AUXILIARIES, OBJECTIVES, REGULARISERS
 from lexvl_anserini.training.objectives.contrastive import Encoded
 from lexvl_anserini.training.objectives.regularisers import ramp
-from lexvl_anserini.training.recipe import Recipe
+from lexvl_anserini.training.recipe import StageSettings
 
 
-def objective(recipe: Recipe, rounds: Sequence[Encoded], temperature: Tensor) -> Tensor:
-    """The mean of the recipe's objective over the rounds, plus the weighted auxiliary objectives.
+class Temperatures(NamedTuple):
+    """What divides scores: those of vectors, and those of bags of words where a stage learns one of their own."""
+
+    scores: Tensor
+    bags: Tensor | None = None
+
+
+def objective(
+    stage: StageSettings, model: ModelSettings, rounds: Sequence[Encoded], temperatures: Temperatures
+) -> Tensor:
+    """The mean of the stage's objective over the rounds, plus the weighted auxiliary objectives.
 
     Raises:
         UsageError: options or data do not fit a function.
     """
+    known = {
+        "temperature": temperatures.scores,
+        "model_temperature": temperatures.scores,
+        "bag_temperature": temperatures.bags,
+        "topk": model.topk,
+    }
 
-    def mean(function: Callable[..., Tensor], role: str, options: Mapping[str, Any]) -> Tensor:
+    def mean(function: Callable[..., Tensor], role: str, options: Mapping[str, Any], given: Sequence[str]) -> Tensor:
+        names = inspect.signature(function).parameters
+        ours = {key: known[key] for key in given if key in names}
         try:
-            return torch.stack([function(encoded, **options) for encoded in rounds]).mean()
+            return torch.stack([function(encoded, **{**ours, **options}) for encoded in rounds]).mean()
         except (TypeError, ValueError) as error:
-            raise UsageError(f"recipe {recipe.name}: {role}: {error}") from error
+            raise UsageError(f"{role}: {error}") from error
 
-    main = recipe.objective
-    function = OBJECTIVES[main.name]
-    known = {"temperature": temperature, "topk": recipe.model.topk}
-    accepted = {key: value for key, value in known.items() if key in inspect.signature(function).parameters}
-    total = mean(function, f"objective {main.name}", {**accepted, **main.options})
-    for auxiliary in recipe.auxiliaries:
-        value = mean(AUXILIARIES[auxiliary.name], f"auxiliary {auxiliary.name}", auxiliary.options)
+    main = stage.objective
+    total = mean(OBJECTIVES[main.name], f"objective {main.name}", main.options, list(known))
+    for auxiliary in stage.auxiliaries:
+        # `temperature` of an auxiliary objective is its own.
+        given = ["model_temperature", "topk"]
+        value = mean(AUXILIARIES[auxiliary.name], f"auxiliary {auxiliary.name}", auxiliary.options, given)
         total = total + auxiliary.weight * value
     return total
 
 
-def penalty(recipe: Recipe, rounds: Sequence[Encoded], step: int) -> Tensor:
-    """The weighted regularisers of a step."""
+def penalty(stage: StageSettings, rounds: Sequence[Encoded], step: int) -> Tensor:
+    """The weighted regularisers of a step, counted from 0 in its stage."""
     total = torch.zeros((), device=rounds[0].query.device)
-    for regulariser in recipe.regularisers:
+    for regulariser in stage.regularisers:
         values = [REGULARISERS[regulariser.name](getattr(encoded, regulariser.side)) for encoded in rounds]
         total = total + regulariser.weight * ramp(step, regulariser.ramp_steps) * torch.stack(values).mean()
     return total

@@ -8,15 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lexvl_anserini.encoders.parts.tokens import TokenColumns
-from lexvl_anserini.encoders.parts.vision import Pixels
 from lexvl_anserini.errors import UsageError
-from lexvl_anserini.training.batches import text_batch
-from lexvl_anserini.training.data import Tokens
+from lexvl_anserini.training.batches import CaptionStore
+from lexvl_anserini.training.model_settings import ModelSettings
 from lexvl_anserini.training.objectives.contrastive import bag_of, masked
 from lexvl_anserini.training.pairs import TowerPair, words_only
-from lexvl_anserini.training.recipe import ModelSettings
-from lexvl_anserini.training.words import CHARACTERS
+from lexvl_anserini.training.stores import ImageStore
 
 BATCH = 256
 CUTS = (1, 5, 10)
@@ -24,23 +21,23 @@ CUTS = (1, 5, 10)
 
 @dataclass(frozen=True)
 class Validation:
-    """A validation split: pixels uint8 [n, R, R, 3] and the tokens of their captions."""
+    """A validation split: its images and their captions."""
 
-    pixels: np.ndarray
-    tokens: Tokens
-    columns: TokenColumns
-    prepare: Pixels
+    images: ImageStore
+    captions: CaptionStore
 
     @torch.inference_mode()
     def measure(self, pair: TowerPair, model: ModelSettings) -> dict[str, float]:
         """Hit rates in percent, text-to-image and image-to-text; of a lexical pair also those of the alpha mode."""
         pair.eval()
         images = self._images(pair)
-        owner = torch.from_numpy(np.repeat(np.arange(len(self.pixels)), np.diff(self.tokens.first))).to(images.device)
+        owner = torch.from_numpy(np.repeat(np.arange(len(self.images)), np.diff(self.captions.tokens.first))).to(
+            images.device
+        )
         texts, bags = self._texts(pair, model, len(owner))
         pair.train()
         if model.lexical:
-            images = masked(words_only(images), None, model.topk)
+            images = masked(words_only(images, model), None, model.topk)
         found = {f"t2i_R@{k}": rate for k, rate in hit_rates(texts @ images.T, owner).items()}
         found |= {f"i2t_R@{k}": rate for k, rate in backward_rates(images @ texts.T, owner).items()}
         if bags is not None:
@@ -52,9 +49,9 @@ class Validation:
     def _images(self, pair: TowerPair) -> Tensor:
         """Vectors of all images, [n, V] or [n, D], before the sparsifier."""
         vectors = []
-        for start in range(0, len(self.pixels), BATCH):
-            crops = torch.from_numpy(np.array(self.pixels[start : start + BATCH])).to(pair.log_temperature.device)
-            vectors.append(pair.encoder_p(self.prepare.normalise(crops)))
+        for start in range(0, len(self.images), BATCH):
+            chosen = np.arange(start, min(start + BATCH, len(self.images)))
+            vectors.append(pair.encoder_p(self.images.plain(chosen)))
         return torch.cat(vectors)
 
     def _texts(self, pair: TowerPair, model: ModelSettings, count: int) -> tuple[Tensor, Tensor | None]:
@@ -62,11 +59,11 @@ class Validation:
         vectors, bags = [], []
         for start in range(0, count, BATCH):
             chosen = np.arange(start, min(start + BATCH, count))
-            batch = text_batch(self.tokens, chosen, self.columns, pair.log_temperature.device)
+            batch = self.captions.batch(chosen)
             encoded = pair.encoder_q(batch)
             if model.lexical:
-                own = batch.bag[:, len(CHARACTERS) :]
-                encoded = masked(words_only(encoded), own, model.topk)
+                own = batch.bag[:, model.registers :]
+                encoded = masked(words_only(encoded, model), own, model.topk)
                 bags.append(bag_of(own, normalised=False))
             vectors.append(encoded)
         return torch.cat(vectors), torch.cat(bags) if bags else None

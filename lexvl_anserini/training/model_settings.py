@@ -16,8 +16,12 @@ from pydantic import (
     model_validator,
 )
 
+from lexvl_anserini.training.words import CHARACTERS
+
 
 class Settings(BaseModel):
+    """Keys of a recipe; an unknown key is an error."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
@@ -156,6 +160,11 @@ class ModelSettings(Settings):
     def pretrained(self) -> bool:
         """Whether both sides are pretrained networks."""
         return isinstance(self.text, PretrainedText)
+
+    @property
+    def registers(self) -> int:
+        """Dimensions before the words that training uses and the checkpoint drops (see `words`)."""
+        return len(CHARACTERS) if self.lexical and not self.pretrained else 0
 
     @property
     def lexical(self) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from lexvl_anserini.errors import UsageError
 from lexvl_anserini.training.pairs import TowerPair
@@ -41,8 +42,15 @@ def make_accelerator(device: torch.device, precision: str) -> Any:
     return accelerator
 
 
+def make_average(pair: TowerPair, plan: Optimisation) -> AveragedModel | None:
+    """A copy of a pair whose weights are an exponential average of the pair's; None if the plan has no average."""
+    if not plan.average:
+        return None
+    return AveragedModel(pair, multi_avg_fn=get_ema_multi_avg_fn(plan.average))
+
+
 def make_optimiser(pair: TowerPair, plan: Optimisation) -> tuple[torch.optim.Optimizer, Any]:
-    """AdamW for the parameters of a pair, and the scheduler of its learning rate."""
+    """AdamW for the parameters of a pair that change, and the scheduler of its learning rate."""
     groups = parameter_groups(pair, plan.weight_decay)
     optimiser = torch.optim.AdamW(groups, lr=plan.learning_rate, betas=plan.betas, eps=1e-8)
     return optimiser, torch.optim.lr_scheduler.LambdaLR(optimiser, learning_rate_shape(plan))

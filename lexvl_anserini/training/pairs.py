@@ -1,13 +1,12 @@
-"""Pairs of towers that training changes, and how to save a pair in the layout that its encoder loads."""
+"""Pairs of towers that training changes: from random weights, or over pretrained networks (`pretrained_sides`)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
+from fnmatch import fnmatch
 from typing import Any, NamedTuple
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
@@ -19,24 +18,14 @@ from lexvl_anserini.encoders.parts.tokens import TokenColumns
 from lexvl_anserini.encoders.parts.vision import PatchTransformer
 from lexvl_anserini.encoders.vdr import HEAD_EPS
 from lexvl_anserini.encoders.vdr_crossmodal import IMAGE_TYPES, TEXT_TYPES
-from lexvl_anserini.files import write_json
+from lexvl_anserini.training.inputs import ImageBatch, TextBatch
+from lexvl_anserini.training.model_settings import ImageSettings, ModelSettings, TextSettings
+from lexvl_anserini.training.pretrained_sides import Networks, make_sides
 from lexvl_anserini.training.projection import project_max
-from lexvl_anserini.training.recipe import ModelSettings
-from lexvl_anserini.training.words import CHARACTERS, FIRST_WORD_ID
-
-# The folder of a checkpoint with the configuration of the text backbone and the tokenizer.
-TEXT_FOLDER = "text"
+from lexvl_anserini.training.recipe import Recipe, StageSettings
 
 # Standard deviation of random initial weights, as in BERT and CLIP.
 INITIAL_STD = 0.02
-
-
-class TextBatch(NamedTuple):
-    """Token ids and attention mask, int64 [B, L], and the dimensions of the texts' own tokens, bool [B, V]."""
-
-    ids: Tensor
-    attention: Tensor
-    bag: Tensor
 
 
 class TextSide(nn.Module):
@@ -47,6 +36,7 @@ class TextSide(nn.Module):
         import transformers
 
         text = model.text
+        assert isinstance(text, TextSettings)
         self.config = transformers.BertConfig(
             vocab_size=len(columns.of_token),
             hidden_size=text.width,
@@ -72,7 +62,7 @@ class VdrText(TextSide):
 
     def __init__(self, model: ModelSettings, columns: TokenColumns):
         super().__init__(model, columns)
-        self.ln = nn.LayerNorm(model.text.width, eps=HEAD_EPS)
+        self.ln = nn.LayerNorm(self.config.hidden_size, eps=HEAD_EPS)
         self.register_buffer("tokens", torch.from_numpy(columns.tokens), persistent=False)
 
     def forward(self, batch: TextBatch) -> Tensor:
@@ -87,12 +77,12 @@ class VdrImage(PatchTransformer):
 
     def __init__(self, model: ModelSettings, columns: TokenColumns):
         super().__init__(**vision_shape(model))
-        self.proj = nn.Parameter(torch.randn(len(columns.vocabulary), model.image.width) * INITIAL_STD)
+        self.proj = nn.Parameter(torch.randn(len(columns.vocabulary), vision_shape(model)["width"]) * INITIAL_STD)
         nn.init.normal_(self.positional_embedding, std=INITIAL_STD)
 
-    def forward(self, pixels: Tensor) -> Tensor:
+    def forward(self, batch: ImageBatch) -> Tensor:  # type: ignore[override]
         """Weights before the sparsifier, [B, V]."""
-        return normalize(elu1p(project_max(super().forward(pixels), self.proj)), dim=1)
+        return normalize(elu1p(project_max(super().forward(batch.values), self.proj)), dim=1)
 
 
 class DenseText(TextSide):
@@ -100,7 +90,7 @@ class DenseText(TextSide):
 
     def __init__(self, model: ModelSettings, columns: TokenColumns):
         super().__init__(model, columns)
-        self.proj = nn.Parameter(torch.randn(model.dimensions, model.text.width) * model.text.width**-0.5)
+        self.proj = nn.Parameter(torch.randn(model.dimensions, self.config.hidden_size) * self.config.hidden_size**-0.5)
 
     def forward(self, batch: TextBatch) -> Tensor:
         """Vectors [B, D]."""
@@ -112,22 +102,31 @@ class DenseImage(PatchTransformer):
 
     def __init__(self, model: ModelSettings, columns: TokenColumns):
         super().__init__(**vision_shape(model))
-        self.proj = nn.Parameter(torch.randn(model.dimensions, model.image.width) * model.image.width**-0.5)
+        width = vision_shape(model)["width"]
+        self.proj = nn.Parameter(torch.randn(model.dimensions, width) * width**-0.5)
         nn.init.normal_(self.positional_embedding, std=INITIAL_STD)
 
-    def forward(self, pixels: Tensor) -> Tensor:
+    def forward(self, batch: ImageBatch) -> Tensor:  # type: ignore[override]
         """Vectors [B, D]."""
-        return normalize(super().forward(pixels).mean(dim=1) @ self.proj.T, dim=1)
+        return normalize(super().forward(batch.values).mean(dim=1) @ self.proj.T, dim=1)
 
 
 class TowerPair(nn.Module):
-    """`encoder_q` reads texts, `encoder_p` images; the logarithm of the temperature is learned or constant."""
+    """`encoder_q` reads texts, `encoder_p` images; the logarithms of the temperatures are learned or constant."""
 
-    def __init__(self, text: TextSide, image: PatchTransformer, temperature: float, learn_temperature: bool):
+    def __init__(self, text: nn.Module, image: nn.Module, temperature: float, of_bags: bool = False):
         super().__init__()
         self.encoder_q, self.encoder_p = text, image
-        logarithm = torch.tensor(temperature).log()
-        self.log_temperature = nn.Parameter(logarithm, requires_grad=learn_temperature)
+        self.log_temperature = nn.Parameter(torch.tensor(temperature).log())
+        self.log_bag_temperature = nn.Parameter(torch.tensor(temperature).log()) if of_bags else None
+
+    def trains(self, stage: StageSettings) -> None:
+        """Lets the weights change that a stage names, and no others."""
+        for name, parameter in self.named_parameters():
+            parameter.requires_grad_(not stage.trained or any(fnmatch(name, pattern) for pattern in stage.trained))
+        self.log_temperature.requires_grad_(stage.objective.learn_temperature)
+        if self.log_bag_temperature is not None:
+            self.log_bag_temperature.requires_grad_(stage.objective.learn_bag_temperature)
 
 
 class PairKind(NamedTuple):
@@ -151,41 +150,21 @@ KINDS: Mapping[str, PairKind] = {
 
 def vision_shape(model: ModelSettings) -> dict[str, Any]:
     """The arguments of a PatchTransformer, as config.json stores them."""
+    assert isinstance(model.image, ImageSettings)
     shape = model.image.model_dump(mode="json")
     return {key: value for key, value in shape.items() if value is not None}
 
 
-def make_pair(model: ModelSettings, columns: TokenColumns, temperature: float, learn_temperature: bool) -> TowerPair:
-    """A pair with random weights, drawn from the random state of torch."""
+def make_pair(recipe: Recipe, columns: TokenColumns, networks: Networks | None = None) -> TowerPair:
+    """A pair whose new weights are drawn from the random state of torch; over networks if the model has some."""
+    model, first = recipe.model, recipe.stages[0].objective
+    of_bags = any(stage.objective.learn_bag_temperature for stage in recipe.stages)
+    if networks is not None:
+        return TowerPair(*make_sides(model, networks), first.temperature, of_bags)
     kind = KINDS[model.kind]
-    text, image = kind.text(model, columns), kind.image(model, columns)
-    return TowerPair(text, image, temperature, learn_temperature)
+    return TowerPair(kind.text(model, columns), kind.image(model, columns), first.temperature, of_bags)
 
 
-def words_only(weights: Tensor) -> Tensor:
-    """Vectors [n, V] without the dimensions of characters, as the saved pair's encoder returns them: [n, words]."""
-    return normalize(weights[:, len(CHARACTERS) :], dim=1)
-
-
-def save_pair(pair: TowerPair, model: ModelSettings, tokenizer: Any, folder: Path, weights: torch.dtype) -> None:
-    """Writes config.json, model.safetensors and `text/` (backbone configuration, tokenizer) into an empty folder.
-
-    Of the dimensions of a lexical pair, only words are saved (see `words`).
-    """
-    kind = KINDS[model.kind]
-    text = {"type": kind.text_type, "model_id": TEXT_FOLDER, "max_len": model.text.max_length, "padding": "none"}
-    image = {"type": kind.image_type, **vision_shape(model)}
-    text_folder = folder / TEXT_FOLDER
-    tokenizer.save_pretrained(str(text_folder))
-    pair.encoder_q.config.save_pretrained(str(text_folder))
-    state = {
-        key: (value.to(weights) if value.is_floating_point() else value).contiguous().cpu()
-        for key, value in pair.state_dict().items()
-        if key != "log_temperature"
-    }
-    if model.lexical:
-        text |= {"first_word_id": FIRST_WORD_ID, "topk": model.topk}
-        image |= {"topk": model.topk}
-        state["encoder_p.proj"] = state["encoder_p.proj"][len(CHARACTERS) :].contiguous()
-    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
-    write_json(folder / "config.json", {"encoder_q": text, "encoder_p": image})
+def words_only(weights: Tensor, model: ModelSettings) -> Tensor:
+    """Vectors [n, V] without the registers, as the saved pair's encoder returns them: [n, words]."""
+    return normalize(weights[:, model.registers :], dim=1) if model.registers else weights

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError, model_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError
 
 from lexvl_anserini.errors import UsageError
 from lexvl_anserini.training.model_settings import FRESH, PRETRAINED, ModelSettings, Settings, Share
@@ -37,12 +37,14 @@ class Objective(Settings):
 
     temperature        divides scores; the start value where the temperature is learned
     learn_temperature  learn the logarithm of the temperature
+    learn_bag_temperature  learn another temperature, from the same start, for the scores of bags of words
     options            further arguments of the function; `topk` defaults to the `topk` of the model
     """
 
     name: str
     temperature: PositiveFloat = 0.07
     learn_temperature: bool = False
+    learn_bag_temperature: bool = False
     options: dict[str, Any] = {}
 
 
@@ -172,8 +174,8 @@ def checked(content: dict[str, Any], where: str) -> Recipe:
     """
     one_stage = "stages" not in content
     if one_stage:
-        stage = {key: content[key] for key in STAGE_KEYS if key in content}
-        content = {**{key: value for key, value in content.items() if key not in stage}, "stages": [stage]}
+        only = {key: content[key] for key in STAGE_KEYS if key in content}
+        content = {**{key: value for key, value in content.items() if key not in only}, "stages": [only]}
     try:
         recipe = Recipe.model_validate(content)
     except ValidationError as error:

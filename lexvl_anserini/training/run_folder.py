@@ -5,7 +5,7 @@ OUT/
   data.json     digests of the images and captions for training and for validation
   log.jsonl     one line per report: step, loss, learning rate, seconds; or step and validation figures
   words/        the tokenizer, learned from the training captions
-  pixels-*.npy  decoded images, deleted at the end
+  stored-*.npy  decoded images, and what frozen networks made of images and texts; deleted at the end
   state/        the newest state from which the run can resume; state.old/ is the state before it, in case of damage
   model/        the trained checkpoint in the layout of its encoder; exists when the run is finished
 """
@@ -16,7 +16,7 @@ import errno
 import logging
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
@@ -32,9 +32,9 @@ from lexvl_anserini.training.recipe import Recipe, read_recipe
 
 log = logging.getLogger(__name__)
 
-RECIPE, DATA, LOG, WORDS, PIXELS = "recipe.yaml", "data.json", "log.jsonl", "words", "pixels-*.npy"
+RECIPE, DATA, LOG, WORDS, STORED = "recipe.yaml", "data.json", "log.jsonl", "words", "stored-*.npy"
 STATE, OLD_STATE, MODEL = "state", "state.old", "model"
-OURS = (RECIPE, DATA, LOG, WORDS, PIXELS, STATE, OLD_STATE, MODEL)
+OURS = (RECIPE, DATA, LOG, WORDS, STORED, STATE, OLD_STATE, MODEL)
 # Entries that took training steps.
 TRAINED = (STATE, OLD_STATE, MODEL)
 
@@ -76,7 +76,7 @@ def claim(output: Path, recipe: Recipe, data: Mapping[str, str], overwrite: bool
     Args:
         output: folder of the run.
         recipe: of the run.
-        data: digests of the data by role.
+        data: digests of data and networks by role.
         overwrite: start again.
 
     Raises:
@@ -105,8 +105,8 @@ def entries(output: Path) -> set[str]:
 
 
 def request(recipe: Recipe, data: Mapping[str, str]) -> dict[str, Any]:
-    """What decides the result of a run: the recipe, and the images and captions it reads."""
-    return {**recipe.model_dump(mode="json"), **{f"images and captions of {role}": data[role] for role in data}}
+    """What decides the result of a run: the recipe, and the digests of the data and networks that it reads."""
+    return {**recipe.model_dump(mode="json"), **{f"content of {role}": data[role] for role in data}}
 
 
 def found_request(output: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
@@ -130,8 +130,8 @@ def clear(output: Path) -> None:
 
 
 def tidy(output: Path) -> None:
-    """Deletes what a finished run needs no more: decoded images, and what a killed process left half written."""
-    for leftover in (*output.glob(PIXELS), *output.glob("*.part")):
+    """Deletes what a finished run needs no more: stored images and texts, and unfinished files of a killed process."""
+    for leftover in (*output.glob(STORED), *output.glob("*.part")):
         if leftover.is_dir():
             shutil.rmtree(leftover)
         else:
@@ -162,8 +162,12 @@ def keep(accelerator: Any, output: Path, progress: TrainingState) -> None:
         publish(part, state)
 
 
-def resume(accelerator: Any, output: Path) -> TrainingState:
+def resume(accelerator_at: Callable[[int], Any], output: Path) -> TrainingState:
     """Loads the newest whole state and deletes the lines of the log after it; a new state if there is none.
+
+    Args:
+        accelerator_at: prepares a pair and its optimiser for a state of so many steps, and returns the accelerator.
+        output: the folder of the run.
 
     Raises:
         ArtefactError: all states are damaged.
@@ -174,7 +178,7 @@ def resume(accelerator: Any, output: Path) -> TrainingState:
             continue
         try:
             progress = TrainingState(**read_json(state / STATE_FILE, "training state"))
-            accelerator.load_state(str(state))
+            accelerator_at(progress.step).load_state(str(state))
         except Exception as error:  # torch, pickle and safetensors each raise their own error for a truncated file
             problems.append(f"{state}: a damaged state ({reason_of(error)})")
             log.warning("%s", problems[-1])

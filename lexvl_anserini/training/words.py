@@ -1,12 +1,15 @@
-"""A WordPiece vocabulary learned from the captions of a corpus, for models that start from random weights."""
+"""The words of a corpus: a WordPiece vocabulary for fresh models, and terms for pretrained ones."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import orjson
+
+from lexvl_anserini.data.function_words import function_words
 from lexvl_anserini.errors import UsageError
 
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -22,6 +25,24 @@ FIRST_TOKEN_ID = len(SPECIALS)
 FIRST_WORD_ID = FIRST_TOKEN_ID + len(CHARACTERS)
 
 
+def word_counts(texts: Iterable[str]) -> Counter[str]:
+    """How often each word, as BERT's uncased tokenizer splits texts, occurs."""
+    from tokenizers import normalizers, pre_tokenizers
+
+    normalise = normalizers.BertNormalizer(lowercase=True)
+    split = pre_tokenizers.BertPreTokenizer()
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(word for word, _ in split.pre_tokenize_str(normalise.normalize_str(text)))
+    return counts
+
+
+def frequent(counts: Counter[str], least: int) -> list[str]:
+    """The ASCII words that occur at least so often, by descending frequency, then in alphabetical order."""
+    words = (word for word, count in counts.items() if count >= least and word.isascii())
+    return sorted(words, key=lambda word: (-counts[word], word))
+
+
 def learn_words(texts: Iterable[str], size: int, least: int = 2) -> list[str]:
     """The tokens of a vocabulary: special tokens, characters, their continuations, then words by descending frequency.
 
@@ -35,19 +56,9 @@ def learn_words(texts: Iterable[str], size: int, least: int = 2) -> list[str]:
     Raises:
         UsageError: `size` has no room for a word, or no word occurs often enough.
     """
-    from tokenizers import normalizers, pre_tokenizers
-
-    normalise = normalizers.BertNormalizer(lowercase=True)
-    split = pre_tokenizers.BertPreTokenizer()
-    counts: Counter[str] = Counter()
-    for text in texts:
-        counts.update(word for word, _ in split.pre_tokenize_str(normalise.normalize_str(text)))
     base = [*SPECIALS, *CHARACTERS]
     known = set(base)
-    words = sorted(
-        (word for word, count in counts.items() if count >= least and word.isascii() and word not in known),
-        key=lambda word: (-counts[word], word),
-    )
+    words = [word for word in frequent(word_counts(texts), least) if word not in known]
     if size <= len(base) or not words:
         raise UsageError(
             f"a vocabulary of {size} tokens from {len(words)} words seen at least {least} times: expected more than "
@@ -56,9 +67,50 @@ def learn_words(texts: Iterable[str], size: int, least: int = 2) -> list[str]:
     return [*base, *words[: size - len(base)]]
 
 
+def learn_terms(texts: Iterable[str], least: int) -> list[str]:
+    """The terms of a pretrained model: words of letters, by descending frequency, without function words.
+
+    Args:
+        texts: captions to count.
+        least: smallest number of occurrences of a word.
+
+    Raises:
+        UsageError: no word occurs often enough.
+    """
+    left_out = function_words()
+    found = [
+        word
+        for word in frequent(word_counts(texts), least)
+        if len(word) > 1 and word.isalpha() and word not in left_out
+    ]
+    if not found:
+        raise UsageError(f"no word but function words occurs at least {least} times in the captions")
+    return found
+
+
+def with_words(tokenizer: Any, words: Sequence[str]) -> tuple[Any, list[list[int]]]:
+    """A WordPiece tokenizer that also has whole words as tokens; and the pieces, as ids, that each new token replaces.
+
+    New tokens follow the others. A longer word that begins with a new token has it as its first piece.
+
+    Raises:
+        UsageError: the tokenizer is not WordPiece.
+    """
+    from tokenizers import Tokenizer
+
+    about = orjson.loads(tokenizer.backend_tokenizer.to_str())
+    if about["model"].get("type") != "WordPiece":
+        raise UsageError(f"a tokenizer of type {about['model'].get('type')}, expected WordPiece: words become tokens")
+    known = about["model"]["vocab"]
+    new = [word for word in words if word not in known]
+    pieces = [tokenizer.convert_tokens_to_ids(tokenizer.tokenize(word)) for word in new]
+    about["model"]["vocab"] = known | {word: len(known) + number for number, word in enumerate(new)}
+    about["truncation"] = about["padding"] = None
+    return Tokenizer.from_str(orjson.dumps(about).decode()), pieces
+
+
 def save_tokenizer(tokens: list[str], folder: Path, max_length: int) -> Any:
     """Writes an uncased BERT tokenizer with these tokens into a folder and returns it."""
-    import transformers
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
     ids = {token: number for number, token in enumerate(tokens)}
@@ -67,6 +119,13 @@ def save_tokenizer(tokens: list[str], folder: Path, max_length: int) -> Any:
     core.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     core.post_processor = processors.BertProcessing(("[SEP]", ids["[SEP]"]), ("[CLS]", ids["[CLS]"]))
     core.decoder = decoders.WordPiece()
+    return save_core(core, folder, max_length)
+
+
+def save_core(core: Any, folder: Path, max_length: int) -> Any:
+    """Writes a BERT tokenizer, given as `tokenizers.Tokenizer`, into a folder, and returns transformers' tokenizer."""
+    import transformers
+
     tokenizer = transformers.PreTrainedTokenizerFast(
         tokenizer_object=core,
         model_max_length=max_length,

@@ -135,23 +135,17 @@ class EfficientNetLite(nn.Module):
         self.blocks = nn.ModuleList(blocks)
         self.head = Unit(before, HEAD)
 
+    @property
+    def parts(self) -> list[nn.Module]:
+        """The modules that a batch of pixels passes, one after the other; the last one gives maps [B, 1280, H, W]."""
+        return [self.stem, *self.blocks, self.head]
+
     def forward(self, pixels: Tensor) -> Tensor:  # [B, 3, R, R]
         """States of the grid cells [B, P, 1280], row by row."""
-        return self.after(self.before(pixels, len(self.blocks)), len(self.blocks))
-
-    def before(self, pixels: Tensor, block: int) -> Tensor:
-        """The maps [B, C, H, W] that enter a block, with channels last, for which convolutions are fastest."""
-        maps: Tensor = self.stem(pixels.contiguous(memory_format=torch.channels_last))
-        for layer in self.blocks[:block]:
-            maps = layer(maps)
-        return maps
-
-    def after(self, maps: Tensor, block: int) -> Tensor:
-        """States [B, P, 1280] from the maps that enter a block."""
-        for layer in self.blocks[block:]:
-            maps = layer(maps)
-        states: Tensor = self.head(maps)
-        return states.flatten(2).transpose(1, 2)
+        maps = pixels.contiguous(memory_format=torch.channels_last)  # for which convolutions are fastest
+        for part in self.parts:
+            maps = part(maps)
+        return maps.flatten(2).transpose(1, 2)
 
     def folded(self) -> EfficientNetLite:
         """Joins all batch norms to their convolutions, for encoding; returns itself."""

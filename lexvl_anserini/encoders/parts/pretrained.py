@@ -34,6 +34,7 @@ class StatesHead(nn.Module):
         super().__init__()
         self.linear = nn.Linear(before, width, bias=False)
         self.ln = nn.LayerNorm(width)
+        self.width = width
 
     def forward(self, states: Tensor) -> Tensor:  # [B, P, before]
         """Features [B, P, width]."""
@@ -50,23 +51,17 @@ class VectorHead(nn.Sequential):
 
 
 class Cells(nn.Module):
-    """A network whose grid of states is averaged to `grid` x `grid` cells.
+    """A grid of states as its mean and `grid` x `grid` averaged cells: fewer cells, each of which sees more."""
 
-    A cell then sees more of the image, and the projection to the vocabulary costs less.
-    """
-
-    def __init__(self, network: nn.Module, grid: int):
+    def __init__(self, grid: int):
         super().__init__()
-        self.network, self.grid = network, grid
+        self.grid = grid
 
-    def forward(self, pixels: Tensor) -> Tensor:
-        """Pixels [B, 3, R, R] to states [B, grid^2, D]."""
-        return averaged(self.network(pixels), self.grid)
-
-
-def averaged(states: Tensor, grid: int) -> Tensor:
-    """States [B, P, D] of a square grid, averaged to [B, grid^2, D]."""
-    return adaptive_avg_pool2d(on_grid(states).permute(0, 3, 1, 2), grid).flatten(2).transpose(1, 2)
+    def forward(self, states: Tensor) -> Tensor:
+        """States [B, P, D], row by row, or maps [B, D, H, W], to cells [B, 1 + grid^2, D], the mean first."""
+        maps = states if states.dim() == 4 else on_grid(states).permute(0, 3, 1, 2)
+        cells = [adaptive_avg_pool2d(maps, side).flatten(2) for side in (1, self.grid)]
+        return torch.cat(cells, dim=2).transpose(1, 2)
 
 
 def pretrained_image(checkpoint: Checkpoint, entry: Mapping[str, Any], own: Mapping[str, Tensor]) -> ImageBackbone:
@@ -84,12 +79,12 @@ def pretrained_image(checkpoint: Checkpoint, entry: Mapping[str, Any], own: Mapp
     return backbone
 
 
-def for_encoding(backbone: ImageBackbone, grid: int | None, device: torch.device) -> nn.Module:
+def for_encoding(backbone: ImageBackbone, device: torch.device) -> nn.Module:
     """The network of a backbone as it encodes fastest, on a device."""
     network = backbone.network
     if folded := getattr(network, "folded", None):
         network = folded()
-    return (Cells(network, grid) if grid else network).eval().to(device)
+    return network.eval().to(device)
 
 
 def pretrained_bert(checkpoint: Checkpoint, entry: Mapping[str, Any], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -163,6 +158,34 @@ def states_head(own: Mapping[str, Tensor], before: int, where: str, device: torc
     head = StatesHead(before, matrix.shape[0] if matrix is not None and matrix.dim() == 2 else before)
     load_strictly(head, weights, f"{where}.head")
     return head.eval().to(device)
+
+
+def vocabulary_rows(
+    weights: Mapping[str, Tensor], side: str, size: int, width: int, where: str, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """The rows of the vocabulary, [size, width], that both sides share, and the bias of each term on one side, [size].
+
+    Args:
+        weights: of the whole checkpoint; the rows are `encoder_p.proj`.
+        side: `encoder_q` or `encoder_p`, whose `bias` is wanted.
+        size: number of terms.
+        width: of the features.
+        where: names the checkpoint in errors.
+        device: of the result.
+
+    Raises:
+        CheckpointError: they are missing or of another shape.
+    """
+    wanted = {"encoder_p.proj": [size, width], f"{side}.bias": [size]}
+    missing = [key for key in wanted if key not in weights]
+    wrong = [
+        f"{key} {list(weights[key].shape)}, expected {shape}"
+        for key, shape in wanted.items()
+        if key in weights and list(weights[key].shape) != shape
+    ]
+    complain(where, missing, (), wrong)
+    rows, bias = (weights[key].float().to(device) for key in wanted)
+    return rows, bias
 
 
 def vector_head(own: Mapping[str, Tensor], before: int, where: str, device: torch.device) -> VectorHead:

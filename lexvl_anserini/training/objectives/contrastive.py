@@ -28,6 +28,7 @@ class Encoded(NamedTuple):
     document_bag  bool [M, V], the same for documents
     named         float32 [M, V], the share of each document's captions that contain a term; None without `naming`
     frequency     float32 [V], the mean of `named` over the training split; None without `naming`
+    taught        float32 [N, M], the scores of a teacher; None without `distil`
     """
 
     query: Tensor
@@ -36,6 +37,7 @@ class Encoded(NamedTuple):
     document_bag: Tensor | None = None
     named: Tensor | None = None
     frequency: Tensor | None = None
+    taught: Tensor | None = None
 
 
 Temperature = float | Tensor

@@ -1,0 +1,32 @@
+"""`distil`: the similarities of a trained dense pair as targets beside the pairs themselves (Hinton et al., 2015)."""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from lexvl_anserini.training.objectives.contrastive import Encoded, Temperature, masked
+
+
+def distil(
+    encoded: Encoded, model_temperature: Temperature = 1.0, topk: int = 768, teacher_temperature: float = 0.05
+) -> Tensor:
+    """Cross entropy, in both directions, of the scores of a batch and of the teacher's, which get no gradient.
+
+    softmax_rows(T / t) are the targets of softmax_rows(masked(Q) D^T / t_model), and of the columns likewise. A caption
+    often fits several images of a batch; the teacher says how well, where the pairs alone say 0.
+
+    Args:
+        encoded: the batch, with `taught`.
+        model_temperature: of the model that learns.
+        topk: dimensions kept of a query, besides its own tokens; all of a dense one.
+        teacher_temperature: divides the teacher's scores.
+
+    Raises:
+        ValueError: the batch has no scores of a teacher.
+    """
+    if encoded.taught is None:
+        raise ValueError("distil needs the scores of a teacher")
+    query = encoded.query if encoded.query_bag is None else masked(encoded.query, encoded.query_bag, topk)
+    scores, taught = query @ encoded.document.T / model_temperature, encoded.taught / teacher_temperature
+    return cross_entropy(scores, taught.softmax(dim=1)) + cross_entropy(scores.T, taught.T.softmax(dim=1))

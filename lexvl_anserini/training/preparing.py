@@ -1,0 +1,169 @@
+"""What a run reads at each step: its vocabulary and networks, and per stage the stores of images and texts."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lexvl_anserini.encoders.encoder import as_dense
+from lexvl_anserini.encoders.loading import load_encoder
+from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, columns_ascii
+from lexvl_anserini.encoders.parts.vision import Pixels
+from lexvl_anserini.training.batches import Batches, CaptionStore
+from lexvl_anserini.training.data import CaptionedImages, Tokens, tokenise
+from lexvl_anserini.training.measuring import Validation
+from lexvl_anserini.training.model_settings import ImageSettings, TextSettings
+from lexvl_anserini.training.objectives.caption_terms import CaptionTerms
+from lexvl_anserini.training.objectives.contrastive import Encoded
+from lexvl_anserini.training.pairs import TowerPair
+from lexvl_anserini.training.pretrained_sides import ImageOver, Networks, TextOver, load_networks
+from lexvl_anserini.training.recipe import Augmentation, Recipe, StageSettings
+from lexvl_anserini.training.run_folder import STORED, WORDS
+from lexvl_anserini.training.splits import TRAINING, VALIDATION
+from lexvl_anserini.training.stores import FeatureStore, ImageStore, PixelStore, read_features, read_pixels, read_states
+from lexvl_anserini.training.words import FIRST_TOKEN_ID, learn_words, save_tokenizer
+
+log = logging.getLogger(__name__)
+
+# The dense pair that teaches.
+TEACHER = "dense-crossmodal"
+
+
+@dataclass(frozen=True)
+class Material:
+    """What all stages of a run share.
+
+    data       images and captions by role
+    tokenizer  of the texts
+    columns    the dimension of each token
+    tokens     of the captions by role
+    prepare    how an image becomes pixels
+    networks   of a pretrained pair; None for a fresh one
+    """
+
+    data: Mapping[str, CaptionedImages]
+    tokenizer: Any
+    columns: TokenColumns
+    tokens: Mapping[str, Tokens]
+    prepare: Pixels
+    networks: Networks | None
+
+
+def read_material(recipe: Recipe, output: Path, data: Mapping[str, CaptionedImages]) -> Material:
+    """Learns the vocabulary, loads the networks and tokenises the captions."""
+    text, image, captions = recipe.model.text, recipe.model.image, data[TRAINING].texts
+    networks = None
+    if isinstance(text, TextSettings):
+        assert isinstance(image, ImageSettings)
+        tokenizer = save_tokenizer(learn_words(captions, text.words), output / WORDS, text.max_length)
+        columns, prepare = columns_ascii(tokenizer, FIRST_TOKEN_ID), Pixels(image.resolution)
+    else:
+        networks = load_networks(recipe.model, captions, output / WORDS)
+        tokenizer, columns, prepare = networks.text.tokenizer, networks.text.columns, networks.image.pixels
+    reader = TextReader(tokenizer, text.max_length)
+    tokens = {role: tokenise(captioned.captions, reader) for role, captioned in data.items()}
+    return Material(data, tokenizer, columns, tokens, prepare, networks)
+
+
+@dataclass(frozen=True)
+class StageInputs:
+    """What a stage reads at each step.
+
+    batches        of the training split
+    caption_terms  of the training split; None where the stage has no auxiliary objective
+    validation     None where the recipe has no validation split
+    taught         None where the stage has no teacher
+    """
+
+    batches: Batches
+    caption_terms: CaptionTerms | None
+    validation: Validation | None
+    taught: Taught | None
+
+    def add_to(self, rounds: Sequence[Encoded], images: np.ndarray, captions: np.ndarray) -> list[Encoded]:
+        """The rounds of a batch with what its auxiliary objectives need.
+
+        Args:
+            rounds: of the batch.
+            images: positions of its images [B] in the training split.
+            captions: positions of its captions [rounds, B].
+        """
+        found = list(rounds)
+        if self.caption_terms:
+            found = self.caption_terms.add_to(found, images)
+        if self.taught:
+            found = [
+                one._replace(taught=self.taught.scores(row, images)) for one, row in zip(found, captions, strict=True)
+            ]
+        return found
+
+
+@dataclass(frozen=True)
+class Taught:
+    """The vectors of a dense pair for the training split: images [n, D], captions [m, D]."""
+
+    images: Tensor
+    captions: Tensor
+
+    def scores(self, captions: np.ndarray, images: np.ndarray) -> Tensor:
+        """The scores of some captions [N] and images [M], float32 [N, M]."""
+        return self.captions[torch.from_numpy(captions)] @ self.images[torch.from_numpy(images)].T
+
+
+def stage_inputs(recipe: Recipe, number: int, output: Path, material: Material, pair: TowerPair) -> StageInputs:
+    """The inputs of a stage; decodes its images and computes what its frozen networks make of them."""
+    stage, plan = recipe.stages[number], recipe.stages[number].optimisation
+    device = pair.log_temperature.device
+    captions = {role: captions_of(role, number, output, material, pair) for role in material.data}
+    images = {role: images_of(role, recipe, number, output, material, pair) for role in material.data}
+    batches = Batches(images[TRAINING], captions[TRAINING], plan.batch_size, plan.captions_per_image, recipe.seed)
+    validation = Validation(images[VALIDATION], captions[VALIDATION]) if VALIDATION in images else None
+    names = any(auxiliary.name == "naming" for auxiliary in stage.auxiliaries)
+    terms = CaptionTerms.of(material.tokens[TRAINING], material.columns, device) if names else None
+    return StageInputs(batches, terms, validation, taught_by(stage, material, device) if stage.teacher else None)
+
+
+def path_of(output: Path, what: str, role: str, number: int) -> Path:
+    """The file of what a stage stores."""
+    return output / STORED.replace("*", f"{what}-{role}-{number}")
+
+
+def captions_of(role: str, number: int, output: Path, material: Material, pair: TowerPair) -> CaptionStore:
+    """The captions of a split, with the states of a frozen network where the texts have one."""
+    tokens, side = material.tokens[role], pair.encoder_q
+    states = None
+    if isinstance(side, TextOver) and not any(p.requires_grad for p in side.network.parameters()):
+        log.info("states of the captions for %s", role)
+        states = read_states(tokens, side, path_of(output, "states", role, 0))
+    return CaptionStore(tokens, material.columns, pair.log_temperature.device, states)
+
+
+def images_of(role: str, recipe: Recipe, number: int, output: Path, material: Material, pair: TowerPair) -> ImageStore:
+    """The images of a split: stored views of a frozen network, or pixels."""
+    stage, side, images = recipe.stages[number], pair.encoder_p, material.data[role].images
+    device = pair.log_temperature.device
+    if not stage.views:
+        pixels = read_pixels(images, material.prepare, path_of(output, "pixels", role, 0))
+        return PixelStore(pixels, material.prepare, stage.augmentation, device)
+    assert isinstance(side, ImageOver)
+    views, augmentation = (stage.views, stage.augmentation) if role == TRAINING else (1, Augmentation())
+    log.info("%d views of each image for %s", views, role)
+    path = path_of(output, "features", role, number)
+    features = read_features(images, side, material.prepare, views, augmentation, recipe.seed, path)
+    return FeatureStore(features, side.frozen_parts(), device)
+
+
+def taught_by(stage: StageSettings, material: Material, device: torch.device) -> Taught:
+    """The vectors of the teacher of a stage for the training split."""
+    log.info("vectors of the teacher %s", stage.teacher)
+    teacher = load_encoder(TEACHER, checkpoint=stage.teacher, device=str(device))
+    data = material.data[TRAINING]
+    images, captions = as_dense(teacher.document).vectors(data.images), as_dense(teacher.query).vectors(data.texts)
+    return Taught(torch.from_numpy(images).to(device), torch.from_numpy(captions).to(device))

@@ -1,0 +1,217 @@
+"""Sides over pretrained networks: the heads are new, and of the networks only what a stage names changes.
+
+What a stage leaves frozen is not computed at each step: a side goes on from what is stored (see `inputs`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import dropout, normalize
+
+from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
+from lexvl_anserini.encoders.checkpoints.weights import read_weights
+from lexvl_anserini.encoders.dense_crossmodal import mean_state
+from lexvl_anserini.encoders.parts.activations import elu1p
+from lexvl_anserini.encoders.parts.backbones import bert_from_weights, read_config, saved_weights
+from lexvl_anserini.encoders.parts.image_backbones import ImageBackbone, load_image_backbone
+from lexvl_anserini.encoders.parts.pretrained import Cells, StatesHead, VectorHead
+from lexvl_anserini.encoders.parts.tokens import TokenColumns, columns_of_terms, load_tokenizer
+from lexvl_anserini.files import file_sha256
+from lexvl_anserini.training.inputs import ImageBatch, TextBatch
+from lexvl_anserini.training.model_settings import ModelSettings, PretrainedImage, PretrainedText
+from lexvl_anserini.training.projection import project_max
+from lexvl_anserini.training.words import learn_terms, save_core, with_words
+from lexvl_anserini.vocabulary import Vocabulary
+
+
+class TextNetwork(NamedTuple):
+    """A pretrained BERT whose tokens gained the words of the training captions.
+
+    checkpoint  of the network
+    digest      SHA-256 (hex) of its weights
+    bert        the network, with a row of its input embeddings for each new token: the mean of its pieces' rows
+    tokenizer   with the new tokens
+    added       number of new tokens
+    columns     the dimension of each token
+    """
+
+    checkpoint: Checkpoint
+    digest: str
+    bert: Any
+    tokenizer: Any
+    added: int
+    columns: TokenColumns
+
+
+class Networks(NamedTuple):
+    """The pretrained networks of a pair."""
+
+    text: TextNetwork
+    image: ImageBackbone
+
+
+def load_text_network(settings: PretrainedText, captions: Sequence[str], folder: Path) -> TextNetwork:
+    """A pretrained BERT and the terms of the training captions; writes the tokenizer into a folder.
+
+    Raises:
+        CheckpointError: the checkpoint is no BERT, or lacks a tokenizer.
+        UsageError: its tokenizer is not WordPiece, or no word is frequent enough.
+    """
+    checkpoint = find_checkpoint(settings.checkpoint)
+    config, path = read_config(checkpoint.folder), saved_weights(checkpoint.folder)
+    terms = learn_terms(captions, settings.least)
+    core, pieces = with_words(load_tokenizer(checkpoint.folder, config.vocab_size), terms)
+    tokenizer = save_core(core, folder, settings.max_length)
+    config.vocab_size += len(pieces)
+    weights, key = read_weights(path), "embeddings.word_embeddings.weight"
+    rows = [weights[key][list(ids)].mean(dim=0) for ids in pieces]
+    weights[key] = torch.cat([weights[key], torch.stack(rows)]) if rows else weights[key]
+    bert = bert_from_weights(config, weights, str(checkpoint.folder), torch.device("cpu"))
+    columns = columns_of_terms(tokenizer, Vocabulary(terms, "the terms of the captions"), settings.checkpoint)
+    return TextNetwork(checkpoint, file_sha256(path), bert, tokenizer, len(pieces), columns)
+
+
+class FrozenByDefault(nn.Module):
+    """A side whose pretrained network computes as in use: no dropout, batch norms with their own means."""
+
+    network: nn.Module
+
+    def train(self, mode: bool = True) -> FrozenByDefault:
+        """As `nn.Module.train` for all but the network."""
+        super().train(mode)
+        self.network.eval()
+        return self
+
+
+class TextOver(FrozenByDefault):
+    """The states of a pretrained BERT; subclasses add the head."""
+
+    def __init__(self, text: TextNetwork, settings: PretrainedText):
+        super().__init__()
+        self.network, self.config, self.dropout = text.bert, text.bert.config, settings.dropout
+
+    def states(self, batch: TextBatch) -> Tensor:
+        """Last hidden states [B, L, D], with dropout in training."""
+        states = batch.states
+        if states is None:
+            states = self.network(input_ids=batch.ids, attention_mask=batch.attention).last_hidden_state
+        return dropout(states, self.dropout, self.training)
+
+
+class VdrTextOver(TextOver):
+    """w = elu1p(max_i <ln(T h_i), P_v> + b_v), of unit length; T begins as the identity, P is the image side's."""
+
+    def __init__(self, text: TextNetwork, settings: PretrainedText, rows: nn.Parameter):
+        super().__init__(text, settings)
+        self.head = StatesHead(self.config.hidden_size, rows.shape[1])
+        nn.init.eye_(self.head.linear.weight)
+        self.bias = nn.Parameter(torch.zeros(len(rows)))
+        self.rows = (rows,)  # in a tuple, so that it is a parameter of the image side alone
+
+    def forward(self, batch: TextBatch) -> Tensor:
+        """Weights before the sparsifier, [B, V]."""
+        pooled = project_max(self.head(self.states(batch)), self.rows[0], batch.attention == 0)
+        return normalize(elu1p(pooled + self.bias), dim=1)
+
+
+class DenseTextOver(TextOver):
+    """v = W_2 gelu(W_1 mean_i h_i), of unit length."""
+
+    def __init__(self, text: TextNetwork, settings: PretrainedText, model: ModelSettings):
+        super().__init__(text, settings)
+        self.head = VectorHead(self.config.hidden_size, model.hidden, model.dimensions)
+
+    def forward(self, batch: TextBatch) -> Tensor:
+        """Vectors [B, D]."""
+        return normalize(self.head(mean_state(self.states(batch), batch.attention)), dim=1)
+
+
+class ImageOver(FrozenByDefault):
+    """The cells of a pretrained image network; subclasses add the head."""
+
+    def __init__(self, backbone: ImageBackbone, settings: PretrainedImage):
+        super().__init__()
+        self.network, self.settings = backbone.network, settings
+        self.cells = Cells(settings.grid)
+
+    @property
+    def parts(self) -> list[nn.Module]:
+        """The modules that a batch of pixels passes to become cells."""
+        return [*getattr(self.network, "parts", [self.network]), self.cells]
+
+    def frozen_parts(self) -> int:
+        """How many of the first parts do not change."""
+        frozen = [not any(parameter.requires_grad for parameter in part.parameters()) for part in self.parts]
+        return frozen.index(False) if False in frozen else len(frozen)
+
+    def through(self, values: Tensor, first: int, last: int | None = None) -> Tensor:
+        """What the parts from `first` to before `last` make of pixels or of the result of the parts before."""
+        if values.dim() == 4:
+            values = values.contiguous(memory_format=torch.channels_last)  # for which convolutions are fastest
+        for part in self.parts[first:last]:
+            values = part(values)
+        return values
+
+    def states(self, batch: ImageBatch) -> Tensor:
+        """Cells [B, 1 + grid^2, D], the mean first, with dropout in training."""
+        return dropout(self.through(batch.values, batch.cut), self.settings.dropout, self.training)
+
+
+class VdrImageOver(ImageOver):
+    """w = elu1p(max_p <ln(W s_p), P_v> + b_v), of unit length; P begins as the words' input embeddings."""
+
+    def __init__(self, backbone: ImageBackbone, settings: PretrainedImage, embeddings: Tensor):
+        super().__init__(backbone, settings)
+        self.head = StatesHead(backbone.width, embeddings.shape[1])
+        self.proj = nn.Parameter(normalize(embeddings, dim=1))
+        self.bias = nn.Parameter(torch.zeros(len(embeddings)))
+
+    def forward(self, batch: ImageBatch) -> Tensor:
+        """Weights before the sparsifier, [B, V]."""
+        states = self.states(batch)
+        left_out = None
+        if self.training and self.settings.cells:
+            left_out = torch.rand(states.shape[:2], device=states.device) < self.settings.cells
+            left_out[:, 0] &= ~left_out.all(dim=1)  # one cell is always left, the mean
+        return normalize(elu1p(project_max(self.head(states), self.proj, left_out) + self.bias), dim=1)
+
+
+class DenseImageOver(ImageOver):
+    """v = W_2 gelu(W_1 mean_p s_p), of unit length."""
+
+    def __init__(self, backbone: ImageBackbone, settings: PretrainedImage, model: ModelSettings):
+        super().__init__(backbone, settings)
+        self.head = VectorHead(backbone.width, model.hidden, model.dimensions)
+
+    def forward(self, batch: ImageBatch) -> Tensor:
+        """Vectors [B, D]."""
+        return normalize(self.head(self.states(batch)[:, 0]), dim=1)
+
+
+def make_sides(model: ModelSettings, networks: Networks) -> tuple[TextOver, ImageOver]:
+    """The two sides of a pair over pretrained networks; new weights are drawn from the random state of torch."""
+    assert isinstance(model.text, PretrainedText) and isinstance(model.image, PretrainedImage)
+    text, image = networks
+    if not model.lexical:
+        return DenseTextOver(text, model.text, model), DenseImageOver(image, model.image, model)
+    embeddings = text.bert.get_input_embeddings().weight.detach()[text.columns.tokens]
+    images = VdrImageOver(image, model.image, embeddings)
+    return VdrTextOver(text, model.text, images.proj), images
+
+
+def load_networks(model: ModelSettings, captions: Sequence[str], folder: Path) -> Networks:
+    """The networks that a model names, and the terms of the training captions; writes the tokenizer into a folder."""
+    assert isinstance(model.text, PretrainedText) and isinstance(model.image, PretrainedImage)
+    return Networks(load_text_network(model.text, captions, folder), load_image_backbone(model.image.checkpoint))
+
+
+def network_digests(model: ModelSettings) -> Mapping[str, str]:
+    """The digests of the networks that a model names, for the request of a run."""
+    assert isinstance(model.text, PretrainedText) and isinstance(model.image, PretrainedImage)
+    text = saved_weights(find_checkpoint(model.text.checkpoint).folder)
+    return {"text network": file_sha256(text), "image network": load_image_backbone(model.image.checkpoint).digest}

@@ -1,0 +1,121 @@
+"""Writes a pair in the layout that its encoder loads: config.json, model.safetensors, `text/` with the tokenizer."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from lexvl_anserini.encoders.cards import PACKAGED
+from lexvl_anserini.encoders.checkpoints.filenames import model_files
+from lexvl_anserini.encoders.checkpoints.hub import names_in
+from lexvl_anserini.encoders.checkpoints.weights import read_weights
+from lexvl_anserini.encoders.parts.backbones import saved_weights
+from lexvl_anserini.encoders.parts.image_backbones import PUBLISHED, load_image_backbone
+from lexvl_anserini.encoders.parts.pretrained import ADDED
+from lexvl_anserini.files import write_json
+from lexvl_anserini.training.model_settings import ModelSettings, PretrainedImage
+from lexvl_anserini.training.pairs import KINDS, TowerPair, vision_shape
+from lexvl_anserini.training.pretrained_sides import Networks
+from lexvl_anserini.training.words import FIRST_WORD_ID
+
+# Names in the folder of a checkpoint: the configuration of the text backbone with the tokenizer, the terms, and
+# networks that no package installs.
+TEXT_FOLDER, TERMS, TEXT_NETWORK, IMAGE_NETWORK = "text", "terms.txt", "text_network", "image_network"
+
+
+def save_pair(
+    pair: TowerPair, model: ModelSettings, tokenizer: Any, folder: Path, weights: torch.dtype, networks: Networks | None
+) -> None:
+    """Writes a pair into an empty folder.
+
+    Of the dimensions of a fresh lexical pair, only words are saved (see `words`). Of a pretrained pair, only what was
+    added or changed is saved; networks that no package installs are copied.
+
+    Args:
+        pair: to save.
+        model: of the recipe.
+        tokenizer: of the texts.
+        folder: of the checkpoint.
+        weights: type of the saved numbers.
+        networks: of a pretrained pair; None for a fresh one.
+    """
+    kind = KINDS[model.kind]
+    text_folder = folder / TEXT_FOLDER
+    tokenizer.save_pretrained(str(text_folder))
+    config: Any = pair.encoder_q.config
+    config.save_pretrained(str(text_folder))
+    text = {"type": kind.text_type, "model_id": TEXT_FOLDER, "max_len": model.text.max_length, "padding": "none"}
+    state = {key: value for key, value in pair.state_dict().items() if not key.startswith("log_")}
+    image: dict[str, Any]
+    if networks is None:
+        image = {"type": kind.image_type, **vision_shape(model)}
+        if model.lexical:
+            text["first_word_id"] = FIRST_WORD_ID
+            state["encoder_p.proj"] = state["encoder_p.proj"][model.registers :]
+    else:
+        assert isinstance(model.image, PretrainedImage)
+        image = {"type": kind.image_type, "grid": model.image.grid}
+        text["backbone"], image["backbone"] = named_networks(networks, folder)
+        state = added_or_changed(state, networks)
+        if model.lexical:
+            text["terms"] = TERMS
+            networks.text.columns.vocabulary.write(folder / TERMS)
+    if model.lexical:
+        text["topk"] = image["topk"] = model.topk
+    saved = {
+        key: (value.to(weights) if value.is_floating_point() else value).contiguous().cpu()
+        for key, value in state.items()
+    }
+    save_file(saved, folder / "model.safetensors", metadata={"format": "pt"})
+    write_json(folder / "config.json", {"encoder_q": text, "encoder_p": image})
+
+
+def named_networks(networks: Networks, folder: Path) -> tuple[dict[str, str], dict[str, str]]:
+    """The entries `backbone` of texts and of images; copies networks that no package installs into the checkpoint."""
+    text, image = networks
+    text_name, image_name = text.checkpoint.reference, image.reference
+    if text_name not in PACKAGED:
+        text_name = copied(text.checkpoint.folder, folder / TEXT_NETWORK)
+    if image_name not in PUBLISHED:
+        assert image.folder is not None
+        image_name = copied(image.folder, folder / IMAGE_NETWORK)
+    return {"checkpoint": text_name, "digest": text.digest}, {"checkpoint": image_name, "digest": image.digest}
+
+
+def copied(network: Path, target: Path) -> str:
+    """Copies the files of a network and returns the name of the copy."""
+    for name in model_files(names_in(network)):
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(network / name, target / name)
+    return target.name
+
+
+def added_or_changed(state: Mapping[str, Tensor], networks: Networks) -> dict[str, Tensor]:
+    """The weights of a pretrained pair that its networks do not have, under the names of the checkpoint.
+
+    Rows after those of the pretrained input embeddings have the ending `ADDED`.
+    """
+    text = {f"encoder_q.network.{key}": value for key, value in read_weights(text_weights(networks)).items()}
+    original = load_image_backbone(networks.image.reference).network.state_dict()
+    known = text | {f"encoder_p.network.{key}": value for key, value in original.items()}
+    names = {"encoder_q.network.": "encoder_q.bert_model.", "encoder_p.network.": "encoder_p.backbone."}
+    kept = {}
+    for key, value in state.items():
+        name = next((key.replace(theirs, ours) for theirs, ours in names.items() if key.startswith(theirs)), key)
+        before = known.get(key)
+        if before is None or not torch.equal(value.cpu()[: len(before)] if value.dim() else value.cpu(), before):
+            kept[name] = value
+        elif value.dim() and len(value) > len(before):
+            kept[name + ADDED] = value[len(before) :]
+    return kept
+
+
+def text_weights(networks: Networks) -> Path:
+    """The file, or folder, of the pretrained weights of the texts."""
+    return saved_weights(networks.text.checkpoint.folder)
