@@ -38,7 +38,6 @@ from lexvl_anserini.cli import (
 )
 from lexvl_anserini.data.images import FAIL, ON_ERROR, OnError
 from lexvl_anserini.encoders.cards import (
-    DEMO_CHECKPOINT_FAMILIES,
     ENCODERS,
     default_encoder,
     direction_option,
@@ -218,10 +217,6 @@ class EncoderOptions:
             LexvlError: the encoder cannot be loaded, or has no such option.
         """
         name, default_checkpoint = default_encoder(given.corpus, direction, given.encoder)
-        if default_checkpoint and not given.checkpoint and given.corpus.split("/")[0] in DEMO_CHECKPOINT_FAMILIES:
-            log.warning(
-                "%s was trained on drawings, not on photos; --checkpoint names another model", default_checkpoint
-            )
         options = {**direction_option(name, direction), **parse_settings(self.settings or ())}
         chosen = str(options.get("direction", direction))
         options |= length_options(name, chosen, self.max_length, self.query_max_length)

@@ -86,7 +86,7 @@ def command(
     query: Annotated[list[str], typer.Option(help="A text; the maps of several tokens are averaged. Repeatable.")],
     encoder: Annotated[
         str | None,
-        typer.Option(help="One that reads images; default as for image corpora.", autocompletion=encoder_names),
+        typer.Option(help="One that reads images; default as for a folder of photos.", autocompletion=encoder_names),
     ] = None,
     checkpoint: Checkpoint = None,
     tokenizer: Tokenizer = None,
@@ -107,7 +107,7 @@ def command(
         raise UsageError(f"--values {values!r}: expected {' or '.join(VALUES)}")
     from lexvl_anserini.encoders.loading import load_encoder
 
-    name, default_checkpoint = default_encoder("", "text-to-image", encoder)
+    name, default_checkpoint = default_encoder("folder", "text-to-image", encoder)
     options = parse_settings(settings or ())
     model = load_encoder(name, checkpoint or default_checkpoint, tokenizer, backbone_config, device, **options)
     for number, found in enumerate(localise_queries(model, image, query, values)):

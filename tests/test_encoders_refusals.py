@@ -135,9 +135,7 @@ def test_hub_that_cannot_be_reached():
 
 
 def test_what_needs_no_hub_is_named():
-    with pytest.raises(
-        CheckpointError, match="vsearch/vdr-cross-modal.*--checkpoint demo-vdr, trained on small drawings"
-    ):
+    with pytest.raises(CheckpointError, match="vsearch/vdr-cross-modal.*--checkpoint photos-vdr, needs no hub"):
         load_encoder("vdr-crossmodal")
 
 

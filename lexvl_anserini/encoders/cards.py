@@ -37,6 +37,7 @@ class Card:
     packaged            those of `checkpoints` that are installed as part of a Python package
     default_checkpoint  loaded where none is named
     demo_checkpoint     loaded for the demo corpus where none is named
+    photos_checkpoint   loaded for photos where none is named: for the families of corpora in `PHOTO_FAMILIES`
     without_hub         a checkpoint that needs no hub, and a remark, for the error of a machine without one
     lengths             the options that limit tokens: two names are the limits of documents and of queries, one name
                         is the limit of all texts
@@ -55,6 +56,7 @@ class Card:
     packaged: Mapping[str, Packaged] = field(default_factory=dict)
     default_checkpoint: str | None = None
     demo_checkpoint: str | None = None
+    photos_checkpoint: str | None = None
     without_hub: str | None = None
     lengths: tuple[str, ...] = ()
     example: str | None = None
@@ -136,11 +138,15 @@ CARDS: Mapping[str, Card] = {
         loader="lexvl_anserini.encoders.dense_crossmodal:load_dense_crossmodal",
         paper="none: the dense twin of vdr-crossmodal, trained beside it",
         modalities=CROSS_MODAL,
-        checkpoints=("demo-dense",),
-        licence="Apache-2.0",
-        packaged={"demo-dense": Packaged("lexvl_anserini", "assets/demo-dense", "minilm")},
+        checkpoints=("photos-dense", "demo-dense"),
+        licence="Apache-2.0 (demo-dense); research use (photos-dense, trained on Flickr8k)",
+        packaged={
+            "demo-dense": Packaged("lexvl_anserini", "assets/demo-dense", "minilm"),
+            "photos-dense": Packaged("lexvl_anserini", "assets/photos-dense", "photos"),
+        },
         default_checkpoint="demo-dense",
         demo_checkpoint="demo-dense",
+        photos_checkpoint="photos-dense",
         lengths=("text_max_length",),
         example="--corpus demo",
     ),
@@ -247,12 +253,16 @@ CARDS: Mapping[str, Card] = {
         loader="lexvl_anserini.encoders.vdr_crossmodal:load_vdr_crossmodal",
         paper="Zhou et al., VDR, ICLR 2024 (arXiv 2212.07699)",
         modalities=CROSS_MODAL,
-        checkpoints=("vsearch/vdr-cross-modal", "demo-vdr"),
-        licence="Apache-2.0 (demo-vdr); unknown of the hub's",
-        packaged={"demo-vdr": Packaged("lexvl_anserini", "assets/demo-vdr", "minilm")},
+        checkpoints=("vsearch/vdr-cross-modal", "photos-vdr", "demo-vdr"),
+        licence="Apache-2.0 (demo-vdr); research use (photos-vdr, trained on Flickr8k); unknown of the hub's",
+        packaged={
+            "demo-vdr": Packaged("lexvl_anserini", "assets/demo-vdr", "minilm"),
+            "photos-vdr": Packaged("lexvl_anserini", "assets/photos-vdr", "photos"),
+        },
         default_checkpoint="vsearch/vdr-cross-modal",
         demo_checkpoint="demo-vdr",
-        without_hub="demo-vdr, trained on small drawings",
+        photos_checkpoint="photos-vdr",
+        without_hub="photos-vdr",
         lengths=("text_max_length",),
         example="--corpus demo",
     ),
@@ -265,9 +275,9 @@ PACKAGED: Mapping[str, Packaged] = {name: place for card in CARDS.values() for n
 # The encoder where none is named: of corpora with images, and of texts.
 DEFAULT_IMAGE_ENCODER = "vdr-crossmodal"
 DEFAULT_ENCODER = "vdr"
-# Families of photo corpora whose default is a demo checkpoint. Demo checkpoints are trained on drawings only; `encode`
-# warns about that.
-DEMO_CHECKPOINT_FAMILIES = frozenset({"flickr8k"})
+# Families of corpora of photos whose default needs no hub. Others have published test splits, for which people want the
+# published checkpoint.
+PHOTO_FAMILIES = frozenset({"flickr8k", "folder"})
 
 
 def card_of(name: str) -> Card:
@@ -287,9 +297,11 @@ def default_encoder(corpus: str, direction: str, encoder: str | None = None) -> 
     The checkpoint is None where the encoder's own default is loaded.
     """
     named = encoder or (DEFAULT_ENCODER if direction == "text-to-text" else DEFAULT_IMAGE_ENCODER)
-    family = corpus.split("/")[0]
-    demo = family == "demo" or (family in DEMO_CHECKPOINT_FAMILIES and direction != "text-to-text")
-    return named, CARDS[named].demo_checkpoint if demo and named in CARDS else None
+    family, card = corpus.partition("/")[0].partition(":")[0], CARDS.get(named)
+    if card is None:
+        return named, None
+    photos = family in PHOTO_FAMILIES and direction != "text-to-text"
+    return named, card.demo_checkpoint if family == "demo" else card.photos_checkpoint if photos else None
 
 
 def natural_direction(encoder: str | None, direction: str | None) -> str | None:

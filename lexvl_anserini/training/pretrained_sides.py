@@ -14,14 +14,12 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout, normalize
 
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
-from lexvl_anserini.encoders.checkpoints.weights import read_weights
 from lexvl_anserini.encoders.dense_crossmodal import mean_state
 from lexvl_anserini.encoders.parts.activations import elu1p
-from lexvl_anserini.encoders.parts.backbones import bert_from_weights, read_config, saved_weights
+from lexvl_anserini.encoders.parts.backbones import bert_from_weights, read_config
 from lexvl_anserini.encoders.parts.image_backbones import ImageBackbone, load_image_backbone
-from lexvl_anserini.encoders.parts.pretrained import Cells, StatesHead, VectorHead
+from lexvl_anserini.encoders.parts.pretrained import Cells, StatesHead, VectorHead, bert_weights
 from lexvl_anserini.encoders.parts.tokens import TokenColumns, columns_of_terms, load_tokenizer
-from lexvl_anserini.files import file_sha256
 from lexvl_anserini.training.inputs import ImageBatch, TextBatch
 from lexvl_anserini.training.model_settings import ModelSettings, PretrainedImage, PretrainedText
 from lexvl_anserini.training.projection import project_max
@@ -63,17 +61,17 @@ def load_text_network(settings: PretrainedText, captions: Sequence[str], folder:
         UsageError: its tokenizer is not WordPiece, or no word is frequent enough.
     """
     checkpoint = find_checkpoint(settings.checkpoint)
-    config, path = read_config(checkpoint.folder), saved_weights(checkpoint.folder)
+    config = read_config(checkpoint.folder)
     terms = learn_terms(captions, settings.least)
     core, pieces = with_words(load_tokenizer(checkpoint.folder, config.vocab_size), terms)
     tokenizer = save_core(core, folder, settings.max_length)
     config.vocab_size += len(pieces)
-    weights, key = read_weights(path), "embeddings.word_embeddings.weight"
+    (weights, digest), key = bert_weights(checkpoint), "embeddings.word_embeddings.weight"
     rows = [weights[key][list(ids)].mean(dim=0) for ids in pieces]
     weights[key] = torch.cat([weights[key], torch.stack(rows)]) if rows else weights[key]
     bert = bert_from_weights(config, weights, str(checkpoint.folder), torch.device("cpu"))
     columns = columns_of_terms(tokenizer, Vocabulary(terms, "the terms of the captions"), settings.checkpoint)
-    return TextNetwork(checkpoint, file_sha256(path), bert, tokenizer, len(pieces), columns)
+    return TextNetwork(checkpoint, digest, bert, tokenizer, len(pieces), columns)
 
 
 class FrozenByDefault(nn.Module):
@@ -213,5 +211,5 @@ def load_networks(model: ModelSettings, captions: Sequence[str], folder: Path) -
 def network_digests(model: ModelSettings) -> Mapping[str, str]:
     """The digests of the networks that a model names, for the request of a run."""
     assert isinstance(model.text, PretrainedText) and isinstance(model.image, PretrainedImage)
-    text = saved_weights(find_checkpoint(model.text.checkpoint).folder)
-    return {"text network": file_sha256(text), "image network": load_image_backbone(model.image.checkpoint).digest}
+    text, image = find_checkpoint(model.text.checkpoint), load_image_backbone(model.image.checkpoint)
+    return {"text network": text.digest(), "image network": image.digest}

@@ -14,10 +14,8 @@ from torch import Tensor
 from lexvl_anserini.encoders.cards import PACKAGED
 from lexvl_anserini.encoders.checkpoints.filenames import model_files
 from lexvl_anserini.encoders.checkpoints.hub import names_in
-from lexvl_anserini.encoders.checkpoints.weights import read_weights
-from lexvl_anserini.encoders.parts.backbones import saved_weights
 from lexvl_anserini.encoders.parts.image_backbones import PUBLISHED, load_image_backbone
-from lexvl_anserini.encoders.parts.pretrained import ADDED
+from lexvl_anserini.encoders.parts.pretrained import ADDED, bert_weights
 from lexvl_anserini.files import write_json
 from lexvl_anserini.training.model_settings import ModelSettings, PretrainedImage
 from lexvl_anserini.training.pairs import KINDS, TowerPair, vision_shape
@@ -101,7 +99,8 @@ def added_or_changed(state: Mapping[str, Tensor], networks: Networks) -> dict[st
 
     Rows after those of the pretrained input embeddings have the ending `ADDED`.
     """
-    text = {f"encoder_q.network.{key}": value for key, value in read_weights(text_weights(networks)).items()}
+    weights, _ = bert_weights(networks.text.checkpoint)
+    text = {f"encoder_q.network.{key}": value for key, value in weights.items()}
     original = load_image_backbone(networks.image.reference).network.state_dict()
     known = text | {f"encoder_p.network.{key}": value for key, value in original.items()}
     names = {"encoder_q.network.": "encoder_q.bert_model.", "encoder_p.network.": "encoder_p.backbone."}
@@ -114,8 +113,3 @@ def added_or_changed(state: Mapping[str, Tensor], networks: Networks) -> dict[st
         elif value.dim() and len(value) > len(before):
             kept[name + ADDED] = value[len(before) :]
     return kept
-
-
-def text_weights(networks: Networks) -> Path:
-    """The file, or folder, of the pretrained weights of the texts."""
-    return saved_weights(networks.text.checkpoint.folder)

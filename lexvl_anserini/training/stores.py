@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from lexvl_anserini.data.images import read_images
+from lexvl_anserini.encoders.parts.pretrained import PIECE
 from lexvl_anserini.encoders.parts.vision import Pixels
 from lexvl_anserini.files import atomic_write, disk_errors, reserve
 from lexvl_anserini.training.augmentation import augment
@@ -22,8 +23,8 @@ from lexvl_anserini.training.inputs import ImageBatch
 from lexvl_anserini.training.pretrained_sides import ImageOver, TextOver
 from lexvl_anserini.training.recipe import Augmentation
 
-# Images or texts of one forward pass of a frozen network.
-FORWARD = 64
+# Images, and texts, of one forward pass of a frozen network.
+IMAGES, TEXTS = PIECE, 64
 
 
 class ImageStore(Protocol):
@@ -157,7 +158,11 @@ def read_features(
     def of(batch: Tensor, first: int) -> np.ndarray:
         normalised = prepare.normalise(batch.to(device))
         draws = np.random.default_rng((seed, 2, first))
-        seen = (normalised if view == 0 else augment(normalised, augmentation, draws) for view in range(views))
+        # With mirrored views, every second view is one.
+        mirrored = [np.full(len(batch), augmentation.flip and view % 2 == 1) for view in range(views)]
+        seen = (
+            augment(normalised, augmentation, draws, mirrored[view]) if view else normalised for view in range(views)
+        )
         return np.stack([side.through(pixels, 0, cut).half().cpu().numpy() for pixels in seen], axis=1)
 
     blank = torch.zeros(1, prepare.resolution, prepare.resolution, 3, dtype=torch.uint8)
@@ -165,7 +170,7 @@ def read_features(
 
     def batches() -> Iterator[np.ndarray]:
         crops, first = read_images(images, prepare=prepare.crop), 0
-        while piece := list(islice(crops, FORWARD)):
+        while piece := list(islice(crops, IMAGES)):
             yield of(torch.from_numpy(np.stack([image.value for image in piece])), first)
             first += len(piece)
 
@@ -183,9 +188,9 @@ def read_states(tokens: Tokens, side: TextOver, path: Path) -> StateStore:
     first = np.concatenate([[0], np.cumsum(tokens.lengths)])
 
     def batches() -> Iterator[np.ndarray]:
-        for start in range(0, len(tokens.ids), FORWARD):
-            lengths = tokens.lengths[start : start + FORWARD]
-            ids = tokens.ids[start : start + FORWARD, : int(lengths.max())]
+        for start in range(0, len(tokens.ids), TEXTS):
+            lengths = tokens.lengths[start : start + TEXTS]
+            ids = tokens.ids[start : start + TEXTS, : int(lengths.max())]
             real = np.arange(ids.shape[1]) < lengths[:, None]
             inputs = (torch.from_numpy(values).to(device) for values in (ids, real.astype(np.int64)))
             states: Any = side.network(*inputs).last_hidden_state

@@ -163,6 +163,9 @@ def load_folder(checkpoint: Checkpoint) -> ImageBackbone:
         unexpected=[key for key in info["unexpected_keys"] if not key.startswith(("classifier.", "head."))],
         misshaped=misshapen(info),
     )
+    with torch.no_grad():  # a pooler, whose output is not used; transformers fills it with random numbers
+        for key in info["missing_keys"]:
+            model.get_parameter(key).zero_()
     pixels = squares_of(checkpoint.folder, network.config)
     with torch.inference_mode():
         states = GridOf(network)(torch.zeros(1, 3, pixels.resolution, pixels.resolution))

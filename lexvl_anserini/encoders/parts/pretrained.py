@@ -16,15 +16,18 @@ from torch.nn.functional import adaptive_avg_pool2d
 
 from lexvl_anserini.encoders.cards import PACKAGED
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
-from lexvl_anserini.encoders.checkpoints.weights import below, complain, inside, load_strictly, read_weights
-from lexvl_anserini.encoders.parts.backbones import saved_weights
+from lexvl_anserini.encoders.checkpoints.weights import below, complain, inside, load_strictly
+from lexvl_anserini.encoders.parts.backbones import load_backbone
 from lexvl_anserini.encoders.parts.grounding import on_grid
 from lexvl_anserini.encoders.parts.image_backbones import PUBLISHED, ImageBackbone, load_image_backbone
 from lexvl_anserini.errors import CheckpointError
-from lexvl_anserini.files import file_sha256
 
 # The key of an embedding matrix with this ending has rows that follow those of the pretrained matrix.
 ADDED = ".added"
+
+# Images of one forward pass on a CPU. The largest maps of EfficientNet-Lite2 then have 26 MB; the C library keeps and
+# reuses blocks up to 32 MiB.
+PIECE = 4
 
 
 class StatesHead(nn.Module):
@@ -79,12 +82,28 @@ def pretrained_image(checkpoint: Checkpoint, entry: Mapping[str, Any], own: Mapp
     return backbone
 
 
+class InPieces(nn.Module):
+    """A network that computes `PIECE` images at a time.
+
+    Larger maps would each be new memory from the system, which takes as long as the convolutions themselves.
+    """
+
+    def __init__(self, network: nn.Module):
+        super().__init__()
+        self.network = network
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """Pixels [B, 3, R, R] to states [B, P, D]."""
+        return torch.cat([self.network(piece) for piece in pixels.split(PIECE)])
+
+
 def for_encoding(backbone: ImageBackbone, device: torch.device) -> nn.Module:
     """The network of a backbone as it encodes fastest, on a device."""
     network = backbone.network
     if folded := getattr(network, "folded", None):
         network = folded()
-    return network.eval().to(device)
+    network = network.eval().to(device)
+    return InPieces(network) if device.type == "cpu" else network
 
 
 def pretrained_bert(checkpoint: Checkpoint, entry: Mapping[str, Any], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -99,9 +118,22 @@ def pretrained_bert(checkpoint: Checkpoint, entry: Mapping[str, Any], own: Mappi
     else:
         folder = inside(checkpoint.folder, name, "config.json")
         found = Checkpoint(str(folder), folder)
-    path = saved_weights(found.folder)
-    check_digest(checkpoint, name, digest, file_sha256(path))
-    return with_changes(read_weights(path), own, str(checkpoint.folder))
+    weights, found_digest = bert_weights(found)
+    check_digest(checkpoint, name, digest, found_digest)
+    return with_changes(weights, own, str(checkpoint.folder))
+
+
+def bert_weights(checkpoint: Checkpoint) -> tuple[dict[str, Tensor], str]:
+    """The weights of a BERT without its heads, and the SHA-256 (hex) of the files that they are read from.
+
+    Raises:
+        CheckpointError: it is another architecture, or weights are missing.
+    """
+    model, _ = load_backbone(checkpoint, torch.device("cpu"))
+    if model.config.model_type != "bert":
+        raise CheckpointError(f"{checkpoint.folder}: a {model.config.model_type} model, expected a BERT")
+    weights = {key: value for key, value in model.state_dict().items() if not key.startswith("pooler.")}
+    return weights, checkpoint.digest()
 
 
 def with_changes(weights: Mapping[str, Tensor], own: Mapping[str, Tensor], where: str) -> dict[str, Tensor]:

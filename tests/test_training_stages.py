@@ -1,0 +1,203 @@
+"""Stages over pretrained networks, end to end on coloured squares: what changes, what is stored, resuming, loading."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pretrained_networks import tiny_vit
+from tiny_training import weights_of, write_corpus
+
+from lexvl_anserini.data.dataset import load_dataset
+from lexvl_anserini.encoders.loading import load_encoder
+from lexvl_anserini.errors import CheckpointError, UsageError
+from lexvl_anserini.training.data import read_captioned
+from lexvl_anserini.training.loop import train
+from lexvl_anserini.training.measuring import hit_rates
+from lexvl_anserini.training.objectives.contrastive import Encoded
+from lexvl_anserini.training.objectives.distillation import distil
+from lexvl_anserini.training.recipe import Recipe, checked
+from lexvl_anserini.training.splits import read_splits
+from lexvl_anserini.training.words import learn_terms
+
+COLOURS = {"red": (220, 30, 30), "green": (30, 200, 30), "blue": (30, 30, 220), "white": (250, 250, 250)}
+HEADS = ["encoder_?.head.*", "encoder_?.bias", "encoder_p.proj"]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Twelve coloured squares for training and four for validation, two captions each."""
+    folder = tmp_path_factory.mktemp("corpus")
+    names = [list(COLOURS)[number % 4] for number in range(16)]
+    images = [np.full((20, 20, 3), COLOURS[name], dtype=np.uint8) for name in names]
+    for number, pixels in enumerate(images):
+        pixels[number : number + 4, 4:16] = 90
+    captions = [[f"a {name} squareling", f"the squareling is {name} with a grey bar"] for name in names]
+    return write_corpus(folder, images, captions, train=12)
+
+
+@pytest.fixture(scope="module")
+def networks(golden: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The checkpoints of both sides."""
+    return {"text": str(golden / "splade/ckpt_bert"), "image": str(tiny_vit(tmp_path_factory.mktemp("vit")))}
+
+
+def recipe_of(corpus: str, networks: dict[str, str], kind: str = "vdr-crossmodal", **second: Any) -> Recipe:
+    """Two stages of four steps: the heads over stored features, then with the last layer of the image network."""
+    name = {"vdr-crossmodal": "vdr", "dense-crossmodal": "info_nce"}[kind]
+    options = {"topk": 8, "normalised": True} if name == "vdr" else {}
+    bags = {"learn_bag_temperature": True} if name == "vdr" else {}
+    stage = {
+        "objective": {"name": name, "learn_temperature": True, "options": options, **bags},
+        "trained": HEADS,
+        "views": 2,
+        "augmentation": {"flip": True},
+        "optimisation": {"steps": 4, "batch_size": 4, "warmup_steps": 1, "average": 0.5, "learning_rate": 0.01},
+    }
+    content = {
+        "name": "tiny",
+        "data": {"corpus": corpus},
+        "model": {
+            "kind": kind,
+            "topk": 8,
+            "dimensions": 6,
+            "hidden": 10,
+            "text": {"checkpoint": networks["text"], "least": 1, "max_length": 16, "dropout": 0.1},
+            "image": {"checkpoint": networks["image"], "grid": 2, "dropout": 0.1, "cells": 0.3},
+        },
+        "stages": [stage, {**stage, "trained": [*HEADS, "encoder_p.network.*"], "views": 0, **second}],
+        "validate_every": 4,
+        "state_every": 2,
+        "log_every": 1,
+    }
+    return checked(content, "tiny.yaml")
+
+
+@pytest.fixture(scope="module")
+def trained(corpus: str, networks: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A lexical pair after both stages."""
+    return train(recipe_of(corpus, networks), tmp_path_factory.mktemp("trained"), device="cpu")
+
+
+def test_the_loaded_encoder_is_the_pair_that_validated(trained: Path, corpus: str) -> None:
+    model = load_encoder("vdr-crossmodal", str(trained), device="cpu")
+    held_out = read_captioned(load_dataset(corpus, "val", None, direction="text-to-image"))
+    images, texts = model.document.weights(held_out.images), model.query.weights(held_out.texts)
+    scores = torch.from_numpy((texts @ images.T).toarray())
+    found = {f"t2i_R@{k}": value for k, value in hit_rates(scores, torch.arange(4).repeat_interleave(2)).items()}
+    measured = json.loads((trained / "training.json").read_text())["validation"]
+    assert found == {key: measured[key] for key in found}
+
+
+def test_words_that_the_tokenizer_splits_are_terms(trained: Path) -> None:
+    model = load_encoder("vdr-crossmodal", str(trained), device="cpu")
+    terms = model.query.vocabulary.terms
+    assert {"squareling", "red", "grey", "bar"} <= set(terms) and not {"a", "the", "is", "with"} & set(terms)
+    alpha = load_encoder("vdr-crossmodal", str(trained), device="cpu", mode="alpha")
+    [own] = alpha.decode(alpha.query.weights(["two squarelings, a red one"]), top_k=5)
+    assert {term for term, _ in own} == {"squareling", "red"}
+
+
+def test_only_what_changed_is_saved_and_networks_are_copied(trained: Path, networks: dict[str, str]) -> None:
+    saved = weights_of(trained)
+    assert any(key.startswith("encoder_p.backbone.") for key in saved)  # stage two changed it
+    added = "encoder_q.bert_model.embeddings.word_embeddings.weight.added"
+    assert [key for key in saved if key.startswith("encoder_q.bert_model.")] == [added]
+    config = json.loads((trained / "config.json").read_text())
+    assert config["encoder_p"]["backbone"]["checkpoint"] == "image_network"
+    assert (trained / "image_network/model.safetensors").read_bytes() == (
+        Path(networks["image"]) / "model.safetensors"
+    ).read_bytes()
+
+
+@pytest.mark.parametrize("stop", [2, 4, 6])
+def test_a_resumed_run_ends_with_the_same_weights(
+    stop: int, trained: Path, corpus: str, networks: dict[str, str], tmp_path: Path
+) -> None:
+    """Inside stage one, at its end, and inside stage two."""
+    recipe = recipe_of(corpus, networks)
+    assert train(recipe, tmp_path, device="cpu", stop_after=stop).name == "state"
+    resumed, expected = weights_of(train(recipe, tmp_path, device="cpu")), weights_of(trained)
+    assert resumed.keys() == expected.keys()
+    assert all(torch.equal(resumed[key], expected[key]) for key in expected)
+
+
+def test_the_state_of_the_stage_before_is_used_where_the_newest_is_damaged(
+    trained: Path, corpus: str, networks: dict[str, str], tmp_path: Path
+) -> None:
+    recipe = recipe_of(corpus, networks)
+    train(recipe, tmp_path, device="cpu", stop_after=6)  # states of 6 and of 4 steps, the end of stage one
+    next((tmp_path / "state").glob("*.safetensors")).write_bytes(b"")
+    resumed, expected = weights_of(train(recipe, tmp_path, device="cpu")), weights_of(trained)
+    assert all(torch.equal(resumed[key], expected[key]) for key in expected)
+
+
+def test_the_dense_twin_teaches(corpus: str, networks: dict[str, str], tmp_path: Path) -> None:
+    folder = train(recipe_of(corpus, networks, "dense-crossmodal"), tmp_path / "dense", device="cpu")
+    model = load_encoder("dense-crossmodal", str(folder), device="cpu")
+    vectors = model.query.vectors(["a red squareling", ""])
+    assert vectors.shape == (2, 6)
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-6)
+    taught = {"auxiliaries": [{"name": "distil", "weight": 1.0}], "teacher": str(folder)}
+    lexical = train(recipe_of(corpus, networks, **taught), tmp_path / "vdr", device="cpu")
+    assert "the teacher of stage 1" in json.loads((lexical / "training.json").read_text())["data"]
+
+
+def test_distil_by_hand() -> None:
+    """Where the teacher knows nothing and scores are equal, the loss is ln 2 in each direction."""
+    vectors = torch.eye(2)
+    same = torch.zeros(2, 2)
+    loss = distil(Encoded(vectors * 0, vectors, taught=same))
+    torch.testing.assert_close(loss, 2 * torch.tensor(2.0).log())
+    certain = distil(Encoded(vectors, vectors, taught=vectors), model_temperature=0.01, teacher_temperature=0.01)
+    assert certain.item() < 1e-6
+    with pytest.raises(ValueError, match="needs the scores of a teacher"):
+        distil(Encoded(vectors, vectors))
+
+
+def test_held_out_images_validate_and_do_not_train(corpus: str, networks: dict[str, str]) -> None:
+    recipe = recipe_of(corpus, networks).model_dump(mode="json")
+    split = read_splits(checked({**recipe, "data": {"corpus": corpus, "held_out": 5}}, "tiny.yaml"), None)
+    assert list(split["validation"].ids) == ["0", "5", "10"]
+    assert len(split["training"].ids) == 9 and not set(split["training"].ids) & {"0", "5", "10"}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model": {"kind": "vdr-crossmodal", "text": {"checkpoint": "minilm"}}}, "both have a checkpoint, or neither"),
+        ({"stages": []}, "stages: Tuple should have at least 1 item"),
+        ({"seeds": 1}, "seeds: Extra inputs"),
+    ],
+)
+def test_a_recipe_of_stages_that_does_not_fit_raises(
+    change: dict[str, Any], message: str, corpus: str, networks: dict[str, str]
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        checked({**recipe_of(corpus, networks).model_dump(mode="json"), **change}, "tiny.yaml")
+
+
+def test_distil_and_a_teacher_need_each_other(corpus: str, networks: dict[str, str]) -> None:
+    with pytest.raises(UsageError, match="the auxiliary 'distil' and a teacher need each other"):
+        recipe_of(corpus, networks, teacher="photos-dense")
+
+
+def test_another_network_than_the_trained_one_is_refused(trained: Path, tmp_path: Path) -> None:
+    import shutil
+
+    shutil.copytree(trained, tmp_path / "model")
+    config = tmp_path / "model/image_network/config.json"
+    config.write_text(config.read_text() + "\n")
+    with pytest.raises(CheckpointError, match="was trained over image_network with SHA-256"):
+        load_encoder("vdr-crossmodal", str(tmp_path / "model"), device="cpu")
+
+
+def test_terms_are_frequent_words_of_letters() -> None:
+    texts = ["A dog, the dog!", "a cat on 2 mats", "the cat's x"]
+    assert learn_terms(texts, least=2) == ["cat", "dog"]
+    with pytest.raises(UsageError, match="at least 9 times"):
+        learn_terms(texts, least=9)
