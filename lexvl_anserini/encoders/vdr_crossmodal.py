@@ -26,7 +26,7 @@ from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.activations import elu1p
 from lexvl_anserini.encoders.parts.pooling import masked_max
 from lexvl_anserini.encoders.parts.pretrained import (
-    Cells,
+    CellsOf,
     for_encoding,
     pretrained_image,
     states_head,
@@ -131,7 +131,7 @@ def pretrained_image_side(
     backbone = pretrained_image(checkpoint, entry, below(own, "backbone."))
     head = states_head(own, backbone.width, where, device)
     rows, bias = vocabulary_rows(weights, "encoder_p", size, head.width, str(checkpoint.folder), device)
-    network = nn.Sequential(for_encoding(backbone, device), Cells(entry["grid"]))
+    network = CellsOf(for_encoding(backbone, device), entry["grid"])
     return network, Head(head, rows, bias), backbone.pixels
 
 

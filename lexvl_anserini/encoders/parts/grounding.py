@@ -59,19 +59,21 @@ def terms_of(model: Encoder, query: str) -> list[int]:
 def patch_logits(tower: ImageTower, images: Sequence[Any], dims: Sequence[int]) -> np.ndarray:
     """Logits of some dimensions at each grid cell, float32 [n, grid, grid, len(dims)], row 0 the top of the crop.
 
-    A class token before the patches has no cell and is omitted.
+    A class token before the patches has no cell and is omitted. Where a tower averages its grid to fewer cells, the
+    whole grid is used, which shows more.
 
     Args:
         tower: the image side of an encoder.
         images: paths, `archive.tar::member` or PIL images.
         dims: dimensions of the vocabulary.
     """
+    backbone = getattr(tower.composition.backbone, "fine", tower.composition.backbone)
     head = tower.composition.head
     rows = torch.as_tensor(dims, dtype=torch.long, device=tower.device)
     matrix, bias = head.matrix[rows], None if head.bias is None else head.bias[rows]
     maps: list[np.ndarray] = []
     for batch in tower.batches(images, batch_size=8):
-        features = head.transform(tower.composition.backbone(*batch.inputs))  # [B, N, D']
+        features = head.transform(backbone(*batch.inputs))  # [B, N, D']
         logits = torch.nn.functional.linear(features, matrix, bias)  # [B, N, len(dims)]
         maps.append(on_grid(logits).cpu().numpy())
     return np.concatenate(maps) if maps else np.empty((0, 0, 0, len(dims)), dtype=np.float32)

@@ -67,6 +67,19 @@ class Cells(nn.Module):
         return torch.cat(cells, dim=2).transpose(1, 2)
 
 
+class CellsOf(nn.Module):
+    """The cells of a network (see `Cells`); `fine` gives the states of its whole grid, for maps."""
+
+    def __init__(self, network: nn.Module, grid: int):
+        super().__init__()
+        self.fine, self.cells = network, Cells(grid)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """Pixels [B, 3, R, R] to cells [B, 1 + grid^2, D]."""
+        cells: Tensor = self.cells(self.fine(pixels))
+        return cells
+
+
 def pretrained_image(checkpoint: Checkpoint, entry: Mapping[str, Any], own: Mapping[str, Tensor]) -> ImageBackbone:
     """The image network of a side, with the weights that training changed (`own`, keys of the network).
 
