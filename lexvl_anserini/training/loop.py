@@ -27,7 +27,7 @@ from lexvl_anserini.training.loss import Temperatures, objective, penalty
 from lexvl_anserini.training.objectives.contrastive import Encoded
 from lexvl_anserini.training.optimiser import make_accelerator, make_average, make_optimiser
 from lexvl_anserini.training.pairs import TowerPair, make_pair
-from lexvl_anserini.training.preparing import Material, StageInputs, read_material, stage_inputs
+from lexvl_anserini.training.preparing import Material, StageInputs, class_words_of, read_material, stage_inputs
 from lexvl_anserini.training.recipe import Recipe, StageSettings
 from lexvl_anserini.training.run_folder import (
     LOG,
@@ -275,7 +275,8 @@ def report(lines: BinaryIO, row: Mapping[str, Any]) -> None:
 def save(recipe: Recipe, output: Path, material: Material, pair: TowerPair, digests: Mapping[str, str]) -> Path:
     """Writes the checkpoint with recipe and log, deletes what was stored, and returns the checkpoint's folder."""
     with new_folder(output / MODEL) as part:
-        save_pair(pair, recipe.model, material.tokenizer, part, getattr(torch, recipe.weights), material.networks)
+        kind, words = getattr(torch, recipe.weights), class_words_of(recipe, output, material, pair)
+        save_pair(pair, recipe.model, material.tokenizer, part, kind, material.networks, words)
         shutil.copyfile(output / LOG, part / LOG)
         write_json(part / "training.json", about(recipe, output, len(material.data[TRAINING].images), digests))
     tidy(output)

@@ -106,11 +106,14 @@ class PretrainedImage(Settings):
 
     checkpoint  efficientnet-lite0, -lite1, -lite2, a folder or a hub id
     dropout     of the numbers of its states
+    class_names JSON list of the names of the classes that the network was pretrained to tell apart: their words become
+                terms of a lexical pair too; None for no such terms
     cells       share of the cells that are left out, a regulariser of the maximum over cells
     """
 
     checkpoint: str
     grid: PositiveInt = 3
+    class_names: str | None = None
     dropout: Share = 0.0
     cells: Share = 0.0
 

@@ -17,13 +17,21 @@ from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, columns_ascii
 from lexvl_anserini.encoders.parts.vision import Pixels
 from lexvl_anserini.training.batches import Batches, CaptionStore
+from lexvl_anserini.training.class_words import ClassWordWeights, weigh
 from lexvl_anserini.training.data import CaptionedImages, Tokens, tokenise
 from lexvl_anserini.training.measuring import Validation
 from lexvl_anserini.training.model_settings import ImageSettings, TextSettings
 from lexvl_anserini.training.objectives.caption_terms import CaptionTerms
 from lexvl_anserini.training.objectives.contrastive import Encoded
 from lexvl_anserini.training.pairs import TowerPair
-from lexvl_anserini.training.pretrained_sides import ImageOver, Networks, TextOver, load_networks
+from lexvl_anserini.training.pretrained_sides import (
+    ImageOver,
+    Networks,
+    TextOver,
+    VdrImageOver,
+    VdrTextOver,
+    load_networks,
+)
 from lexvl_anserini.training.recipe import Augmentation, Recipe, StageSettings
 from lexvl_anserini.training.run_folder import STORED, WORDS
 from lexvl_anserini.training.splits import TRAINING, VALIDATION
@@ -158,6 +166,19 @@ def images_of(role: str, recipe: Recipe, number: int, output: Path, material: Ma
     path = path_of(output, "features", role, number)
     features = read_features(images, side, material.prepare, views, augmentation, recipe.seed, path)
     return FeatureStore(features, side.frozen_parts(), device)
+
+
+def class_words_of(recipe: Recipe, output: Path, material: Material, pair: TowerPair) -> ClassWordWeights | None:
+    """The weights of class words over the training images of the last stage; None where the pair has none."""
+    networks, image, text = material.networks, pair.encoder_p, pair.encoder_q
+    if networks is None or not networks.text.classes:
+        return None
+    assert isinstance(image, VdrImageOver) and isinstance(text, VdrTextOver) and networks.image.classifier is not None
+    log.info("weights of %d class words", len(networks.text.classes))
+    pair.eval()
+    images = images_of(TRAINING, recipe, len(recipe.stages) - 1, output, material, pair)
+    ids = material.tokenizer.convert_tokens_to_ids(list(networks.text.classes))
+    return weigh(text, image, images, networks.image.classifier, networks.text.classes, ids)
 
 
 def taught_by(stage: StageSettings, material: Material, device: torch.device) -> Taught:

@@ -20,10 +20,12 @@ from lexvl_anserini.encoders.parts.backbones import bert_from_weights, read_conf
 from lexvl_anserini.encoders.parts.image_backbones import ImageBackbone, load_image_backbone
 from lexvl_anserini.encoders.parts.pretrained import Cells, StatesHead, VectorHead, bert_weights
 from lexvl_anserini.encoders.parts.tokens import TokenColumns, columns_of_terms, load_tokenizer
+from lexvl_anserini.errors import UsageError
+from lexvl_anserini.files import file_sha256
 from lexvl_anserini.training.inputs import ImageBatch, TextBatch
 from lexvl_anserini.training.model_settings import ModelSettings, PretrainedImage, PretrainedText
 from lexvl_anserini.training.projection import project_max
-from lexvl_anserini.training.words import learn_terms, save_core, with_words
+from lexvl_anserini.training.words import learn_terms, read_class_names, save_core, with_words, words_of_classes
 from lexvl_anserini.vocabulary import Vocabulary
 
 
@@ -34,16 +36,16 @@ class TextNetwork(NamedTuple):
     digest      SHA-256 (hex) of its weights
     bert        the network, with a row of its input embeddings for each new token: the mean of its pieces' rows
     tokenizer   with the new tokens
-    added       number of new tokens
-    columns     the dimension of each token
+    columns     the dimension of each token, of the terms of the captions
+    classes     the classes of each class word, which is a token and no term of the captions
     """
 
     checkpoint: Checkpoint
     digest: str
     bert: Any
     tokenizer: Any
-    added: int
     columns: TokenColumns
+    classes: Mapping[str, list[int]]
 
 
 class Networks(NamedTuple):
@@ -53,7 +55,9 @@ class Networks(NamedTuple):
     image: ImageBackbone
 
 
-def load_text_network(settings: PretrainedText, captions: Sequence[str], folder: Path) -> TextNetwork:
+def load_text_network(
+    settings: PretrainedText, class_names: str | None, captions: Sequence[str], folder: Path
+) -> TextNetwork:
     """A pretrained BERT and the terms of the training captions; writes the tokenizer into a folder.
 
     Raises:
@@ -63,7 +67,8 @@ def load_text_network(settings: PretrainedText, captions: Sequence[str], folder:
     checkpoint = find_checkpoint(settings.checkpoint)
     config = read_config(checkpoint.folder)
     terms = learn_terms(captions, settings.least)
-    core, pieces = with_words(load_tokenizer(checkpoint.folder, config.vocab_size), terms)
+    classes = words_of_classes(read_class_names(Path(class_names)), terms) if class_names else {}
+    core, pieces = with_words(load_tokenizer(checkpoint.folder, config.vocab_size), [*terms, *classes])
     tokenizer = save_core(core, folder, settings.max_length)
     config.vocab_size += len(pieces)
     (weights, digest), key = bert_weights(checkpoint), "embeddings.word_embeddings.weight"
@@ -71,7 +76,7 @@ def load_text_network(settings: PretrainedText, captions: Sequence[str], folder:
     weights[key] = torch.cat([weights[key], torch.stack(rows)]) if rows else weights[key]
     bert = bert_from_weights(config, weights, str(checkpoint.folder), torch.device("cpu"))
     columns = columns_of_terms(tokenizer, Vocabulary(terms, "the terms of the captions"), settings.checkpoint)
-    return TextNetwork(checkpoint, digest, bert, tokenizer, len(pieces), columns)
+    return TextNetwork(checkpoint, digest, bert, tokenizer, columns, classes)
 
 
 class FrozenByDefault(nn.Module):
@@ -205,11 +210,19 @@ def make_sides(model: ModelSettings, networks: Networks) -> tuple[TextOver, Imag
 def load_networks(model: ModelSettings, captions: Sequence[str], folder: Path) -> Networks:
     """The networks that a model names, and the terms of the training captions; writes the tokenizer into a folder."""
     assert isinstance(model.text, PretrainedText) and isinstance(model.image, PretrainedImage)
-    return Networks(load_text_network(model.text, captions, folder), load_image_backbone(model.image.checkpoint))
+    image = load_image_backbone(model.image.checkpoint)
+    names = model.image.class_names if model.lexical else None
+    if names and image.classifier is None:
+        raise UsageError(f"class_names {names}: {model.image.checkpoint} has no classifier of its states")
+    return Networks(load_text_network(model.text, names, captions, folder), image)
 
 
 def network_digests(model: ModelSettings) -> Mapping[str, str]:
     """The digests of the networks that a model names, for the request of a run."""
     assert isinstance(model.text, PretrainedText) and isinstance(model.image, PretrainedImage)
     text, image = find_checkpoint(model.text.checkpoint), load_image_backbone(model.image.checkpoint)
-    return {"text network": text.digest(), "image network": image.digest}
+    digests = {"text network": text.digest(), "image network": image.digest}
+    if names := model.image.class_names:
+        read_class_names(Path(names))
+        digests["class names"] = file_sha256(Path(names))
+    return digests

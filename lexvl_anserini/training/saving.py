@@ -17,18 +17,27 @@ from lexvl_anserini.encoders.checkpoints.hub import names_in
 from lexvl_anserini.encoders.parts.image_backbones import PUBLISHED, load_image_backbone
 from lexvl_anserini.encoders.parts.pretrained import ADDED, bert_weights
 from lexvl_anserini.files import write_json
+from lexvl_anserini.training.class_words import ClassWordWeights
 from lexvl_anserini.training.model_settings import ModelSettings, PretrainedImage
 from lexvl_anserini.training.pairs import KINDS, TowerPair, vision_shape
 from lexvl_anserini.training.pretrained_sides import Networks
 from lexvl_anserini.training.words import FIRST_WORD_ID
+from lexvl_anserini.vocabulary import Vocabulary
 
 # Names in the folder of a checkpoint: the configuration of the text backbone with the tokenizer, the terms, and
 # networks that no package installs.
 TEXT_FOLDER, TERMS, TEXT_NETWORK, IMAGE_NETWORK = "text", "terms.txt", "text_network", "image_network"
+CLASSES = "classes.json"
 
 
 def save_pair(
-    pair: TowerPair, model: ModelSettings, tokenizer: Any, folder: Path, weights: torch.dtype, networks: Networks | None
+    pair: TowerPair,
+    model: ModelSettings,
+    tokenizer: Any,
+    folder: Path,
+    weights: torch.dtype,
+    networks: Networks | None,
+    class_words: ClassWordWeights | None = None,
 ) -> None:
     """Writes a pair into an empty folder.
 
@@ -42,6 +51,7 @@ def save_pair(
         folder: of the checkpoint.
         weights: type of the saved numbers.
         networks: of a pretrained pair; None for a fresh one.
+        class_words: of a pretrained lexical pair; None if it has none.
     """
     kind = KINDS[model.kind]
     text_folder = folder / TEXT_FOLDER
@@ -63,7 +73,12 @@ def save_pair(
         state = added_or_changed(state, networks)
         if model.lexical:
             text["terms"] = TERMS
-            networks.text.columns.vocabulary.write(folder / TERMS)
+            terms = [*networks.text.columns.vocabulary, *(networks.text.classes if class_words else ())]
+            Vocabulary(terms, "the terms of the captions and the classes").write(folder / TERMS)
+        if class_words is not None:
+            image["classes"] = CLASSES
+            write_json(folder / CLASSES, dict(networks.text.classes))
+            state = with_class_words(state, class_words)
     if model.lexical:
         text["topk"] = image["topk"] = model.topk
     saved = {
@@ -72,6 +87,16 @@ def save_pair(
     }
     save_file(saved, folder / "model.safetensors", metadata={"format": "pt"})
     write_json(folder / "config.json", {"encoder_q": text, "encoder_p": image})
+
+
+def with_class_words(state: Mapping[str, Tensor], words: ClassWordWeights) -> dict[str, Tensor]:
+    """The weights of a pair with class words after the terms of the captions."""
+    longer = {"encoder_p.proj": words.rows, "encoder_p.bias": words.image_bias, "encoder_q.bias": words.text_bias}
+    return {
+        **state,
+        **{key: torch.cat([state[key], more.to(state[key].device)]) for key, more in longer.items()},
+        "encoder_p.class_scale": words.scale,
+    }
 
 
 def named_networks(networks: Networks, folder: Path) -> tuple[dict[str, str], dict[str, str]]:

@@ -11,6 +11,7 @@ import orjson
 
 from lexvl_anserini.data.function_words import function_words
 from lexvl_anserini.errors import UsageError
+from lexvl_anserini.files import read_json
 
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
@@ -77,15 +78,15 @@ def learn_terms(texts: Iterable[str], least: int) -> list[str]:
     Raises:
         UsageError: no word occurs often enough.
     """
-    left_out = function_words()
-    found = [
-        word
-        for word in frequent(word_counts(texts), least)
-        if len(word) > 1 and word.isalpha() and word not in left_out
-    ]
+    found = [word for word in frequent(word_counts(texts), least) if names_something(word)]
     if not found:
         raise UsageError(f"no word but function words occurs at least {least} times in the captions")
     return found
+
+
+def names_something(word: str) -> bool:
+    """True for words of at least two letters that are no function words."""
+    return len(word) > 1 and word.isalpha() and word not in function_words()
 
 
 def with_words(tokenizer: Any, words: Sequence[str]) -> tuple[Any, list[list[int]]]:
@@ -107,6 +108,28 @@ def with_words(tokenizer: Any, words: Sequence[str]) -> tuple[Any, list[list[int
     about["model"]["vocab"] = known | {word: len(known) + number for number, word in enumerate(new)}
     about["truncation"] = about["padding"] = None
     return Tokenizer.from_str(orjson.dumps(about).decode()), pieces
+
+
+def read_class_names(path: Path) -> list[str]:
+    """The names of the classes of a classifier, in its order: a JSON list.
+
+    Raises:
+        UsageError: the file cannot be read, or is no list of names.
+    """
+    names = read_json(path, "names of classes", UsageError)
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise UsageError(f"{path}: expected a JSON list of the names of the classes")
+    return names
+
+
+def words_of_classes(names: Sequence[str], known: Sequence[str]) -> dict[str, list[int]]:
+    """The classes of each word of their names, but for function words and `known` words; in alphabetical order."""
+    found: dict[str, list[int]] = {}
+    for number, name in enumerate(names):
+        for word in filter(names_something, sorted(word_counts([name]))):
+            found.setdefault(word, []).append(number)
+    left_out = set(known)
+    return {word: found[word] for word in sorted(found) if word not in left_out}
 
 
 def save_tokenizer(tokens: list[str], folder: Path, max_length: int) -> Any:

@@ -21,7 +21,7 @@ from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
 from lexvl_anserini.encoders.checkpoints.weights import complain, load_strictly, read_weights
 from lexvl_anserini.encoders.parts.backbones import from_pretrained, misshapen, read_config
 from lexvl_anserini.encoders.parts.crops import Squares, read_preprocessing
-from lexvl_anserini.encoders.parts.efficientnet import HEAD, VARIANTS, EfficientNetLite, named_as_ours
+from lexvl_anserini.encoders.parts.efficientnet import CLASSIFIER, HEAD, VARIANTS, EfficientNetLite, named_as_ours
 from lexvl_anserini.encoders.parts.vision import BICUBIC
 from lexvl_anserini.errors import CheckpointError, MissingExtra
 from lexvl_anserini.files import file_sha256
@@ -72,6 +72,7 @@ class ImageBackbone:
     width      of the states
     digest     SHA-256 (hex) of its weights and configuration
     folder     where its files are; None for a key of `PUBLISHED`
+    classifier rows [C, width] of the classifier of its states that it was pretrained with; None where there is none
     """
 
     reference: str
@@ -80,6 +81,7 @@ class ImageBackbone:
     width: int
     digest: str
     folder: Path | None = None
+    classifier: Tensor | None = None
 
 
 def load_image_backbone(reference: str) -> ImageBackbone:
@@ -105,9 +107,11 @@ def load_published(name: str) -> ImageBackbone:
             f"install its package again"
         )
     network = EfficientNetLite(name)
-    load_strictly(network, named_as_ours(read_weights(path)), str(path))
+    weights = read_weights(path)
+    load_strictly(network, named_as_ours(weights), str(path))
     pixels = Squares(VARIANTS[name].resolution, LITE_MEAN, LITE_STD)
-    return ImageBackbone(name, network.eval(), pixels, HEAD, published.sha256)
+    classifier = weights[f"{CLASSIFIER}.weight"]
+    return ImageBackbone(name, network.eval(), pixels, HEAD, published.sha256, classifier=classifier)
 
 
 def published_file(name: str) -> Path:
