@@ -23,7 +23,7 @@ from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.backbones import bert_from_weights, hidden_states, position_limit
 from lexvl_anserini.encoders.parts.dense import DenseTower, Texts
-from lexvl_anserini.encoders.parts.pretrained import for_encoding, pretrained_bert, pretrained_image, vector_head
+from lexvl_anserini.encoders.parts.pretrained import cells_of, pretrained_bert, pretrained_image, vector_head
 from lexvl_anserini.encoders.parts.sides import in_direction
 from lexvl_anserini.encoders.parts.tokens import TextReader, load_tokenizer
 from lexvl_anserini.encoders.parts.towers import Batch
@@ -116,11 +116,11 @@ def image_tower(
     rest = {key: value for key, value in own.items() if not is_head(key)}
     network: nn.Module
     if "backbone" in entry:
-        stray = [key for key in rest if not key.startswith("backbone.")]
+        stray = [key for key in rest if not key.startswith(("backbone.", "standard."))]
         complain(where, (), stray, ())
         backbone = pretrained_image(checkpoint, entry, below(rest, "backbone."))
         head, width = head_of(entry, own, backbone.width, where, device)
-        network, pixels = for_encoding(backbone, device), backbone.pixels
+        network, pixels = cells_of(backbone, {"grid": 1}, rest, where, device), backbone.pixels
     else:
         shape = vision_shape_of(entry)
         head, width = head_of(entry, own, shape["width"], where, device)

@@ -24,11 +24,11 @@ from lexvl_anserini.encoders.checkpoints.weights import below, complain, inside,
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.activations import elu1p
-from lexvl_anserini.encoders.parts.class_words import read_class_words, with_class_words
+from lexvl_anserini.encoders.parts.class_words import read_class_words, with_class_words, word_rows
+from lexvl_anserini.encoders.parts.image_backbones import ImageBackbone
 from lexvl_anserini.encoders.parts.pooling import masked_max
 from lexvl_anserini.encoders.parts.pretrained import (
-    CellsOf,
-    for_encoding,
+    cells_of,
     pretrained_image,
     states_head,
     vocabulary_rows,
@@ -128,27 +128,31 @@ def pretrained_image_side(
 ) -> tuple[Backbone, Head, Pixels]:
     """A pretrained network that the entry names, a head and a projection to `size` dimensions."""
     where, own = f"{checkpoint.folder}: encoder_p", below(weights, "encoder_p.")
-    known = ("backbone.", "head.", "proj", "bias", "class_scale")
+    known = ("backbone.", "standard.", "head.", "proj", "bias", "class_scale")
     complain(where, (), [key for key in own if not key.startswith(known)], ())
     backbone = pretrained_image(checkpoint, entry, below(own, "backbone."))
     head = states_head(own, backbone.width, where, device)
     rows, bias = vocabulary_rows(weights, "encoder_p", size, head.width, str(checkpoint.folder), device)
-    network = CellsOf(for_encoding(backbone, device), entry["grid"])
+    network = cells_of(backbone, entry, own, where, device)
     projection = Head(head, rows, bias)
     if listed := entry.get("classes"):
-        projection = head_with_classes(projection, checkpoint, listed, backbone.classifier, own.get("class_scale"))
+        projection = head_with_classes(projection, checkpoint, listed, backbone, own)
     return network, projection, backbone.pixels
 
 
 def head_with_classes(
-    head: Head, checkpoint: Checkpoint, listed: str, classifier: Tensor | None, scale: Tensor | None
+    head: Head, checkpoint: Checkpoint, listed: str, backbone: ImageBackbone, own: Mapping[str, Tensor]
 ) -> Head:
     """The head with class words as its last terms (see `parts/class_words.py`).
 
     Raises:
         CheckpointError: the network has no classifier, or the words, their weights and the terms do not go together.
     """
-    where = f"{checkpoint.folder}: encoder_p.class_scale"
+    where, classifier, scale = (
+        f"{checkpoint.folder}: encoder_p.class_scale",
+        backbone.classifier,
+        own.get("class_scale"),
+    )
     if classifier is None or scale is None:
         what = "missing" if scale is None else "there, but its network has no classifier"
         raise CheckpointError(f"{where}: {what}")
@@ -156,7 +160,8 @@ def head_with_classes(
     words = read_class_words(path, len(classifier))
     expected = [len(words)] if len(words) < len(head.matrix) else "fewer words than terms"
     complain(where, (), (), [] if list(scale.shape) == expected else [f"{list(scale.shape)}, expected {expected}"])
-    return with_class_words(head, classifier, list(words.values()), scale.float().to(head.matrix.device))
+    rows = word_rows(classifier * own["standard.std"][-classifier.shape[1] :].float(), list(words.values()))
+    return with_class_words(head, scale[:, None].float() * rows, backbone.width)
 
 
 def columns_of(checkpoint: Checkpoint, entry: Mapping[str, Any]) -> Callable[[Any], TokenColumns]:

@@ -57,12 +57,13 @@ def weigh(
         ids: the token of each class word.
     """
     device = image.proj.device
-    rows = word_rows(classifier.to(device), list(words.values()))
+    last = classifier.shape[1]
+    rows = word_rows(classifier.to(device) * image.standard.std[-last:], list(words.values()))
     of_terms, of_words = [], []
     for start in range(0, len(images), BATCH):
         states = image.states(images.plain(np.arange(start, min(start + BATCH, len(images)))))
         of_terms.append((image.head(states) @ image.proj.T).amax(dim=1) + image.bias)
-        of_words.append((states @ rows.T).amax(dim=1))
+        of_words.append((states[:, :, -last:] @ rows.T).amax(dim=1))
     terms, raw = torch.cat(of_terms), torch.cat(of_words)  # [n, V], [n, W]
     mean, spread = terms.mean(dim=0).median(), terms.std(dim=0).median()
     scale = spread / raw.std(dim=0)

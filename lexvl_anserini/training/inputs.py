@@ -6,19 +6,19 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-# The cut of a batch of pixels: nothing of the network is computed yet.
-PIXELS = 0
-
 
 class ImageBatch(NamedTuple):
     """Images as a side reads them.
 
-    values  float32, pixels [B, 3, R, R] or what the first parts of a network made of them
-    cut     how many parts of the network that is; a side goes on from there
+    values  float32, pixels [B, 3, R, R]; or what a frozen network made of them, cells [B, 1 + grid^2, D]
     """
 
     values: Tensor
-    cut: int = PIXELS
+
+    @property
+    def computed(self) -> bool:
+        """Whether the values are cells."""
+        return self.values.dim() == 3
 
 
 class TextBatch(NamedTuple):

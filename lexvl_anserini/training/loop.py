@@ -27,7 +27,14 @@ from lexvl_anserini.training.loss import Temperatures, objective, penalty
 from lexvl_anserini.training.objectives.contrastive import Encoded
 from lexvl_anserini.training.optimiser import make_accelerator, make_average, make_optimiser
 from lexvl_anserini.training.pairs import TowerPair, make_pair
-from lexvl_anserini.training.preparing import Material, StageInputs, class_words_of, read_material, stage_inputs
+from lexvl_anserini.training.preparing import (
+    Material,
+    StageInputs,
+    class_words_of,
+    read_material,
+    stage_inputs,
+    standardise,
+)
 from lexvl_anserini.training.recipe import Recipe, StageSettings
 from lexvl_anserini.training.run_folder import (
     LOG,
@@ -88,7 +95,8 @@ def train(
             return output / MODEL
         material = read_material(recipe, output, data)
         torch.manual_seed(recipe.seed)
-        pair = make_pair(recipe, material.columns, material.networks)
+        pair = make_pair(recipe, material.columns, material.networks).to(chosen)
+        standardise(pair, material)
         run = Training(recipe, output, chosen, material, pair)
         if run.all_stages(stop_after) < recipe.steps:
             return output / STATE

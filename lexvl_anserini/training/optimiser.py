@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch import Tensor
+from torch.optim.swa_utils import AveragedModel
 
 from lexvl_anserini.errors import UsageError
 from lexvl_anserini.training.pairs import TowerPair
@@ -46,7 +47,18 @@ def make_average(pair: TowerPair, plan: Optimisation) -> AveragedModel | None:
     """A copy of a pair whose weights are an exponential average of the pair's; None if the plan has no average."""
     if not plan.average:
         return None
-    return AveragedModel(pair, multi_avg_fn=get_ema_multi_avg_fn(plan.average))
+    return AveragedModel(pair, multi_avg_fn=warmed_average(plan.average))
+
+
+def warmed_average(decay: float) -> Callable[[Any, Any, Tensor | int], None]:
+    """An exponential average that forgets faster at first: its decay after n steps is at most (1 + n) / (10 + n)."""
+
+    @torch.no_grad()
+    def update(averaged: Any, current: Any, steps: Tensor | int) -> None:
+        number = int(steps)
+        torch._foreach_lerp_(averaged, current, 1 - min(decay, (1 + number) / (10 + number)))
+
+    return update
 
 
 def make_optimiser(pair: TowerPair, plan: Optimisation) -> tuple[torch.optim.Optimizer, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lexvl_anserini.data.images import read_images
 from lexvl_anserini.encoders.encoder import as_dense
 from lexvl_anserini.encoders.loading import load_encoder
+from lexvl_anserini.encoders.parts.pretrained import PIECE
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, columns_ascii
 from lexvl_anserini.encoders.parts.vision import Pixels
+from lexvl_anserini.errors import UsageError
 from lexvl_anserini.training.batches import Batches, CaptionStore
 from lexvl_anserini.training.class_words import ClassWordWeights, weigh
 from lexvl_anserini.training.data import CaptionedImages, Tokens, tokenise
@@ -39,6 +43,9 @@ from lexvl_anserini.training.stores import FeatureStore, ImageStore, PixelStore,
 from lexvl_anserini.training.words import FIRST_TOKEN_ID, learn_words, save_tokenizer
 
 log = logging.getLogger(__name__)
+
+# The largest number of images whose states are standardised, and what their standard deviation is at least.
+STANDARD_IMAGES, LEAST_STD = 500, 1e-3
 
 # The dense pair that teaches.
 TEACHER = "dense-crossmodal"
@@ -161,11 +168,13 @@ def images_of(role: str, recipe: Recipe, number: int, output: Path, material: Ma
         pixels = read_pixels(images, material.prepare, path_of(output, "pixels", role, 0))
         return PixelStore(pixels, material.prepare, stage.augmentation, device)
     assert isinstance(side, ImageOver)
+    if any(parameter.requires_grad for parameter in side.network.parameters()):
+        raise UsageError(f"recipe {recipe.name}: stage {number} has stored views, and its image network changes")
     views, augmentation = (stage.views, stage.augmentation) if role == TRAINING else (1, Augmentation())
     log.info("%d views of each image for %s", views, role)
     path = path_of(output, "features", role, number)
     features = read_features(images, side, material.prepare, views, augmentation, recipe.seed, path)
-    return FeatureStore(features, side.frozen_parts(), device)
+    return FeatureStore(features, device)
 
 
 def class_words_of(recipe: Recipe, output: Path, material: Material, pair: TowerPair) -> ClassWordWeights | None:
@@ -179,6 +188,25 @@ def class_words_of(recipe: Recipe, output: Path, material: Material, pair: Tower
     images = images_of(TRAINING, recipe, len(recipe.stages) - 1, output, material, pair)
     ids = material.tokenizer.convert_tokens_to_ids(list(networks.text.classes))
     return weigh(text, image, images, networks.image.classifier, networks.text.classes, ids)
+
+
+@torch.inference_mode()
+def standardise(pair: TowerPair, material: Material) -> None:
+    """Gives a pretrained image side the mean and the standard deviation of its states over some training images."""
+    side, images = pair.encoder_p, material.data[TRAINING].images
+    if not isinstance(side, ImageOver):
+        return
+    some = images[:: -(-len(images) // STANDARD_IMAGES)]
+    log.info("mean and standard deviation of the states of %d images", len(some))
+    device = next(side.parameters()).device
+    crops = read_images(some, prepare=material.prepare.crop)
+    found = []
+    while piece := list(islice(crops, PIECE)):
+        pixels = torch.from_numpy(np.stack([image.value for image in piece])).to(device)
+        found.append(side.cells(material.prepare.normalise(pixels)))
+    states = torch.cat(found).flatten(0, 1)
+    side.standard.mean.copy_(states.mean(dim=0))
+    side.standard.std.copy_(states.std(dim=0) + LEAST_STD)
 
 
 def taught_by(stage: StageSettings, material: Material, device: torch.device) -> Taught:

@@ -18,7 +18,14 @@ from lexvl_anserini.encoders.dense_crossmodal import mean_state
 from lexvl_anserini.encoders.parts.activations import elu1p
 from lexvl_anserini.encoders.parts.backbones import bert_from_weights, read_config
 from lexvl_anserini.encoders.parts.image_backbones import ImageBackbone, load_image_backbone
-from lexvl_anserini.encoders.parts.pretrained import Cells, StatesHead, VectorHead, bert_weights
+from lexvl_anserini.encoders.parts.pretrained import (
+    Standard,
+    StatesHead,
+    VectorHead,
+    all_cells,
+    bert_weights,
+    layers_of,
+)
 from lexvl_anserini.encoders.parts.tokens import TokenColumns, columns_of_terms, load_tokenizer
 from lexvl_anserini.errors import UsageError
 from lexvl_anserini.files import file_sha256
@@ -140,29 +147,16 @@ class ImageOver(FrozenByDefault):
     def __init__(self, backbone: ImageBackbone, settings: PretrainedImage):
         super().__init__()
         self.network, self.settings = backbone.network, settings
-        self.cells = Cells(settings.grid)
+        self.standard = Standard(backbone.width)
 
-    @property
-    def parts(self) -> list[nn.Module]:
-        """The modules that a batch of pixels passes to become cells."""
-        return [*getattr(self.network, "parts", [self.network]), self.cells]
-
-    def frozen_parts(self) -> int:
-        """How many of the first parts do not change."""
-        frozen = [not any(parameter.requires_grad for parameter in part.parameters()) for part in self.parts]
-        return frozen.index(False) if False in frozen else len(frozen)
-
-    def through(self, values: Tensor, first: int, last: int | None = None) -> Tensor:
-        """What the parts from `first` to before `last` make of pixels or of the result of the parts before."""
-        if values.dim() == 4:
-            values = values.contiguous(memory_format=torch.channels_last)  # for which convolutions are fastest
-        for part in self.parts[first:last]:
-            values = part(values)
-        return values
+    def cells(self, pixels: Tensor) -> Tensor:
+        """Cells [B, 1 + grid^2, D] of pixels [B, 3, R, R], the mean first, not standardised."""
+        return all_cells(layers_of(self.network, pixels), self.settings.grid)
 
     def states(self, batch: ImageBatch) -> Tensor:
-        """Cells [B, 1 + grid^2, D], the mean first, with dropout in training."""
-        return dropout(self.through(batch.values, batch.cut), self.settings.dropout, self.training)
+        """Standardised cells [B, 1 + grid^2, D], with dropout in training."""
+        cells = batch.values if batch.computed else self.cells(batch.values)
+        return dropout(self.standard(cells), self.settings.dropout, self.training)
 
 
 class VdrImageOver(ImageOver):

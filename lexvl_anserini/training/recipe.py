@@ -101,8 +101,8 @@ class StageSettings(Settings):
     """One stage of a training: what it minimises, on which views, and which weights it changes.
 
     trained  patterns of the names of weights that change (`encoder_p.head.*`); all weights where there is no pattern
-    views    random views per image that are computed once by the frozen part of a pretrained image side and stored, the
-             first of them the image itself; 0 computes a new view at each step
+    views    views per image that a frozen network of images computes once and that are stored, the first of them the
+             image itself; 0 computes a new view at each step
     teacher  checkpoint of a dense-crossmodal pair for the auxiliary objective `distil`
     """
 

@@ -73,15 +73,13 @@ class PixelStore:
 
 @dataclass(frozen=True)
 class FeatureStore:
-    """What the first `cut` parts of a network made of some views of each image, the first of them the image itself.
+    """What a frozen network made of some views of each image, the first of them the image itself.
 
-    features  float16 [n, views, ...]
-    cut       as in `ImageBatch`
+    features  float16 [n, views, cells, D]
     device    of the batches
     """
 
     features: np.ndarray
-    cut: int
     device: torch.device
 
     def __len__(self) -> int:
@@ -97,7 +95,7 @@ class FeatureStore:
 
     def _of(self, positions: np.ndarray, views: np.ndarray) -> ImageBatch:
         values = np.stack([self.features[place, view] for place, view in zip(positions, views, strict=True)])
-        return ImageBatch(torch.from_numpy(values).to(self.device).float(), self.cut)
+        return ImageBatch(torch.from_numpy(values).to(self.device).float())
 
 
 @dataclass(frozen=True)
@@ -144,7 +142,7 @@ def read_features(
     seed: int,
     path: Path,
 ) -> np.ndarray:
-    """float16 [n, views, ...]: what the frozen parts of a side make of images, computed once into a file.
+    """float16 [n, views, cells, D]: what the frozen network of a side makes of images, computed once into a file.
 
     The first view of an image is the image itself; the others are random and depend on the seed alone.
 
@@ -153,7 +151,6 @@ def read_features(
         ArtefactError: the disk has no room for all features.
     """
     device = next(side.parameters()).device
-    cut = side.frozen_parts()
 
     def of(batch: Tensor, first: int) -> np.ndarray:
         normalised = prepare.normalise(batch.to(device))
@@ -163,7 +160,7 @@ def read_features(
         seen = (
             augment(normalised, augmentation, draws, mirrored[view]) if view else normalised for view in range(views)
         )
-        return np.stack([side.through(pixels, 0, cut).half().cpu().numpy() for pixels in seen], axis=1)
+        return np.stack([side.cells(pixels).half().cpu().numpy() for pixels in seen], axis=1)
 
     blank = torch.zeros(1, prepare.resolution, prepare.resolution, 3, dtype=torch.uint8)
     shape = (len(images), views, *of(blank, 0).shape[2:])

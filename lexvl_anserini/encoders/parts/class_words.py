@@ -3,7 +3,7 @@
 The network of the images was pretrained as a classifier, whose row f_c says where class c is. Of a word w in the names
 of the classes C(w), the logit in a cell with state s is
 
-    a_w mean_{c in C(w)} <f_c, s> + b_w
+    a_w mean_{c in C(w)} <f_c, s> + b_w,   s of the network's last layer
 
 The rows come from the network's own weights and are not trained, so nothing is forgotten; a_w and b_w give a word the
 mean and the spread that a term of the captions has over the training images.
@@ -54,18 +54,17 @@ def read_class_words(path: Path, size: int) -> dict[str, list[int]]:
     return {str(word): list(numbers) for word, numbers in found.items()}
 
 
-def with_class_words(head: Head, classifier: Tensor, classes: Sequence[Sequence[int]], scale: Tensor) -> Head:
+def with_class_words(head: Head, rows: Tensor, width: int) -> Head:
     """A head whose last terms are class words.
 
     Args:
-        head: rows [V, width] and biases [V] of all terms.
-        classifier: rows [C, D] for states [B, P, D].
-        classes: of each class word.
-        scale: a_w, [W].
+        head: rows [V, F] and biases [V] of all terms; the rows of class words are not used.
+        rows: of the class words, [W, C], for the last C numbers of a state.
+        width: of the states.
     """
-    assert isinstance(head.transform, nn.Module) and head.bias is not None
-    of_captions, width = len(head.matrix) - len(classes), head.matrix.shape[1]
-    matrix = head.matrix.new_zeros(len(head.matrix), width + classifier.shape[1])
-    matrix[:of_captions, :width] = head.matrix[:of_captions]
-    matrix[of_captions:, width:] = scale[:, None] * word_rows(classifier.to(matrix.device), classes)
+    assert isinstance(head.transform, nn.Module)
+    of_captions, features = len(head.matrix) - len(rows), head.matrix.shape[1]
+    matrix = head.matrix.new_zeros(len(head.matrix), features + width)
+    matrix[:of_captions, :features] = head.matrix[:of_captions]
+    matrix[of_captions:, -rows.shape[1] :] = rows.to(matrix.device)
     return Head(WithStates(head.transform), matrix, head.bias)

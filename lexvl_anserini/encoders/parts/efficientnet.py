@@ -118,16 +118,18 @@ class Block(nn.Module):
 class EfficientNetLite(nn.Module):
     """The network up to its last maps; its output is the state of every grid cell.
 
-    name  a key of `VARIANTS`
+    name   a key of `VARIANTS`
+    width  of the states of all `layers` together
     """
 
     def __init__(self, name: str):
         super().__init__()
         variant = VARIANTS[name]
         self.stem = Unit(3, STEM, 3, 2)
-        before, blocks = STEM, []
+        before, blocks, self.width = STEM, [], STEM + HEAD
         for number, stage in enumerate(STAGES):
             width = rounded_width(stage.width * variant.width)
+            self.width += width
             fixed = number in (0, len(STAGES) - 1)
             for repeat in range(stage.repeats if fixed else ceil(stage.repeats * variant.depth)):
                 blocks.append(Block(before, width, stage.kernel, 1 if repeat else stage.stride, stage.expansion))
@@ -135,17 +137,20 @@ class EfficientNetLite(nn.Module):
         self.blocks = nn.ModuleList(blocks)
         self.head = Unit(before, HEAD)
 
-    @property
-    def parts(self) -> list[nn.Module]:
-        """The modules that a batch of pixels passes, one after the other; the last one gives maps [B, 1280, H, W]."""
-        return [self.stem, *self.blocks, self.head]
-
     def forward(self, pixels: Tensor) -> Tensor:  # [B, 3, R, R]
         """States of the grid cells [B, P, 1280], row by row."""
-        maps = pixels.contiguous(memory_format=torch.channels_last)  # for which convolutions are fastest
-        for part in self.parts:
-            maps = part(maps)
-        return maps.flatten(2).transpose(1, 2)
+        return self.layers(pixels)[-1].flatten(2).transpose(1, 2)
+
+    def layers(self, pixels: Tensor) -> list[Tensor]:  # [B, 3, R, R]
+        """Maps [B, C, H, W]: those of the stem, the last ones of each width of the blocks, and those of the head."""
+        maps = [self.stem(pixels.contiguous(memory_format=torch.channels_last))]  # for which convolutions are fastest
+        for block in self.blocks:
+            after = block(maps[-1])
+            if after.shape[1] == maps[-1].shape[1]:
+                maps[-1] = after
+            else:
+                maps.append(after)
+        return [*maps, self.head(maps[-1])]
 
     def folded(self) -> EfficientNetLite:
         """Joins all batch norms to their convolutions, for encoding; returns itself."""

@@ -21,7 +21,7 @@ from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
 from lexvl_anserini.encoders.checkpoints.weights import complain, load_strictly, read_weights
 from lexvl_anserini.encoders.parts.backbones import from_pretrained, misshapen, read_config
 from lexvl_anserini.encoders.parts.crops import Squares, read_preprocessing
-from lexvl_anserini.encoders.parts.efficientnet import CLASSIFIER, HEAD, VARIANTS, EfficientNetLite, named_as_ours
+from lexvl_anserini.encoders.parts.efficientnet import CLASSIFIER, VARIANTS, EfficientNetLite, named_as_ours
 from lexvl_anserini.encoders.parts.vision import BICUBIC
 from lexvl_anserini.errors import CheckpointError, MissingExtra
 from lexvl_anserini.files import file_sha256
@@ -69,10 +69,10 @@ class ImageBackbone:
     reference  a key of `PUBLISHED`, or the folder as an absolute path
     network    pixels [B, 3, R, R] -> states [B, P, width], row by row
     pixels     how an image becomes its input
-    width      of the states
+    width      of the states of all its layers together (see `parts/pretrained.py`)
     digest     SHA-256 (hex) of its weights and configuration
     folder     where its files are; None for a key of `PUBLISHED`
-    classifier rows [C, width] of the classifier of its states that it was pretrained with; None where there is none
+    classifier rows [C, D] of the classifier that it was pretrained with, for states of its last layer; None if unknown
     """
 
     reference: str
@@ -111,7 +111,7 @@ def load_published(name: str) -> ImageBackbone:
     load_strictly(network, named_as_ours(weights), str(path))
     pixels = Squares(VARIANTS[name].resolution, LITE_MEAN, LITE_STD)
     classifier = weights[f"{CLASSIFIER}.weight"]
-    return ImageBackbone(name, network.eval(), pixels, HEAD, published.sha256, classifier=classifier)
+    return ImageBackbone(name, network.eval(), pixels, network.width, published.sha256, classifier=classifier)
 
 
 def published_file(name: str) -> Path:

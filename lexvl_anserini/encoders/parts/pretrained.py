@@ -7,7 +7,7 @@ vectors that mean nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from lexvl_anserini.encoders.cards import PACKAGED
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
 from lexvl_anserini.encoders.checkpoints.weights import below, complain, inside, load_strictly
 from lexvl_anserini.encoders.parts.backbones import load_backbone
+from lexvl_anserini.encoders.parts.efficientnet import EfficientNetLite
 from lexvl_anserini.encoders.parts.grounding import on_grid
 from lexvl_anserini.encoders.parts.image_backbones import PUBLISHED, ImageBackbone, load_image_backbone
 from lexvl_anserini.errors import CheckpointError
@@ -53,31 +54,70 @@ class VectorHead(nn.Sequential):
         self.dimensions = dimensions
 
 
-class Cells(nn.Module):
-    """A grid of states as its mean and `grid` x `grid` averaged cells: fewer cells, each of which sees more."""
+class Standard(nn.Module):
+    """s' = (s - mean) / std, number by number: layers of a network have very different ranges."""
 
-    def __init__(self, grid: int):
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, width: int):
         super().__init__()
-        self.grid = grid
+        self.register_buffer("mean", torch.zeros(width))
+        self.register_buffer("std", torch.ones(width))
 
-    def forward(self, states: Tensor) -> Tensor:
-        """States [B, P, D], row by row, or maps [B, D, H, W], to cells [B, 1 + grid^2, D], the mean first."""
-        maps = states if states.dim() == 4 else on_grid(states).permute(0, 3, 1, 2)
-        cells = [adaptive_avg_pool2d(maps, side).flatten(2) for side in (1, self.grid)]
-        return torch.cat(cells, dim=2).transpose(1, 2)
+    def forward(self, states: Tensor) -> Tensor:  # [B, P, D]
+        """States [B, P, D]."""
+        return (states - self.mean) / self.std
+
+
+def cells(maps: Sequence[Tensor], side: int) -> Tensor:
+    """Maps [B, C, H, W] of several layers, averaged to side x side cells: [B, side^2, sum of C], row by row."""
+    return torch.cat([adaptive_avg_pool2d(layer, side).flatten(2) for layer in maps], dim=1).transpose(1, 2)
+
+
+def all_cells(maps: Sequence[Tensor], grid: int) -> Tensor:
+    """The mean of maps and grid x grid averaged cells, [B, 1 + grid^2, D], the mean first."""
+    return torch.cat([cells(maps, side) for side in (1, grid)], dim=1)
 
 
 class CellsOf(nn.Module):
-    """The cells of a network (see `Cells`); `fine` gives the states of its whole grid, for maps."""
+    """A network as an image tower reads it: standardised cells; `fine` gives its whole grid, for maps.
 
-    def __init__(self, network: nn.Module, grid: int):
+    On a CPU it computes `PIECE` images at a time. Larger maps would each be new memory from the system, which takes as
+    long as the convolutions themselves.
+    """
+
+    def __init__(self, network: nn.Module, grid: int, standard: Standard):
         super().__init__()
-        self.fine, self.cells = network, Cells(grid)
+        self.network, self.grid, self.standard = network, grid, standard
 
     def forward(self, pixels: Tensor) -> Tensor:
         """Pixels [B, 3, R, R] to cells [B, 1 + grid^2, D]."""
-        cells: Tensor = self.cells(self.fine(pixels))
-        return cells
+        pieces = [all_cells(self.layers(piece), self.grid) for piece in self._pieces(pixels)]
+        standardised: Tensor = self.standard(torch.cat(pieces))
+        return standardised
+
+    def fine(self, pixels: Tensor) -> Tensor:
+        """Pixels [B, 3, R, R] to all cells [B, P, D] of the last layer's grid."""
+        pieces = [cells(maps, maps[-1].shape[2]) for maps in map(self.layers, self._pieces(pixels))]
+        standardised: Tensor = self.standard(torch.cat(pieces))
+        return standardised
+
+    def layers(self, pixels: Tensor) -> list[Tensor]:
+        """The maps of the network's layers."""
+        return layers_of(self.network, pixels)
+
+    @staticmethod
+    def _pieces(pixels: Tensor) -> Sequence[Tensor]:
+        return pixels.split(PIECE) if pixels.device.type == "cpu" else (pixels,)
+
+
+def layers_of(network: nn.Module, pixels: Tensor) -> list[Tensor]:
+    """The maps [B, C, H, W] of a network's layers; of one that gives states alone, these as one layer."""
+    if isinstance(network, EfficientNetLite):
+        return network.layers(pixels)
+    states: Tensor = network(pixels)
+    return [on_grid(states).permute(0, 3, 1, 2)]
 
 
 def pretrained_image(checkpoint: Checkpoint, entry: Mapping[str, Any], own: Mapping[str, Tensor]) -> ImageBackbone:
@@ -95,28 +135,21 @@ def pretrained_image(checkpoint: Checkpoint, entry: Mapping[str, Any], own: Mapp
     return backbone
 
 
-class InPieces(nn.Module):
-    """A network that computes `PIECE` images at a time.
+def cells_of(
+    backbone: ImageBackbone, entry: Mapping[str, Any], own: Mapping[str, Tensor], where: str, device: torch.device
+) -> CellsOf:
+    """The cells of a side from its network, as it encodes fastest, and its keys `standard.*`.
 
-    Larger maps would each be new memory from the system, which takes as long as the convolutions themselves.
+    Raises:
+        CheckpointError: the keys are missing or do not fit.
     """
-
-    def __init__(self, network: nn.Module):
-        super().__init__()
-        self.network = network
-
-    def forward(self, pixels: Tensor) -> Tensor:
-        """Pixels [B, 3, R, R] to states [B, P, D]."""
-        return torch.cat([self.network(piece) for piece in pixels.split(PIECE)])
-
-
-def for_encoding(backbone: ImageBackbone, device: torch.device) -> nn.Module:
-    """The network of a backbone as it encodes fastest, on a device."""
-    network = backbone.network
-    if folded := getattr(network, "folded", None):
-        network = folded()
-    network = network.eval().to(device)
-    return InPieces(network) if device.type == "cpu" else network
+    grid = entry.get("grid")
+    if type(grid) is not int or grid < 1:
+        raise CheckpointError(f"{where}: grid {grid!r:.80}, expected a number of cells")
+    standard = Standard(backbone.width)
+    load_strictly(standard, below(own, "standard."), f"{where}.standard")
+    network = backbone.network.folded() if isinstance(backbone.network, EfficientNetLite) else backbone.network
+    return CellsOf(network, grid, standard).eval().to(device)
 
 
 def pretrained_bert(checkpoint: Checkpoint, entry: Mapping[str, Any], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
