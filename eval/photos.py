@@ -43,8 +43,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("lexvl_eval.photos")
 
 DIRECTION = "text-to-image"
-# Loaded where the cards name no checkpoint for photos.
-DRAWINGS = "demo-vdr"
 
 # The folder of all albums, and the picture of the answers in an album.
 ALBUMS = "lexvl-photos"
@@ -150,10 +148,7 @@ def command(
     album = Album(output or default_output(where, Path.cwd()))
     dataset = pictures_in(where)
     name, for_photos = default_encoder(dataset.name, DIRECTION)
-    if not (checkpoint or for_photos):
-        log.warning("%s was trained on drawings, not on photos; --checkpoint names another model", DRAWINGS)
-    chosen = checkpoint or for_photos or DRAWINGS
-    model = load_encoder(name, chosen, device=device, **direction_option(name, DIRECTION))
+    model = load_encoder(name, checkpoint or for_photos, device=device, **direction_option(name, DIRECTION))
     with disk_errors(album.path):
         make_folder(album.path)
     with exclusive(album.path):

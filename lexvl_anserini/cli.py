@@ -46,7 +46,7 @@ Settings = Annotated[
 Checkpoint = Annotated[
     str | None,
     typer.Option(
-        "--checkpoint", help="Folder, hub id (owner/name[@revision]), or packaged: minilm, demo-vdr, demo-dense."
+        "--checkpoint", help="Folder, hub id (owner/name[@revision]), or packaged: minilm, photos-vdr, demo-vdr, ..."
     ),
 ]
 Tokenizer = Annotated[str | None, typer.Option("--tokenizer", help="Take the tokenizer from this folder or hub id.")]
