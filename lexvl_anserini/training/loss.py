@@ -36,7 +36,7 @@ def objective(
         "temperature": temperatures.scores,
         "model_temperature": temperatures.scores,
         "bag_temperature": temperatures.bags,
-        "topk": model.topk,
+        "topk": model.kept_of_texts,
     }
 
     def mean(function: Callable[..., Tensor], role: str, options: Mapping[str, Any], given: Sequence[str]) -> Tensor:

@@ -63,7 +63,7 @@ class Validation:
             encoded = pair.encoder_q(batch)
             if model.lexical:
                 own = batch.bag[:, model.registers :]
-                encoded = masked(words_only(encoded, model), own, model.topk)
+                encoded = masked(words_only(encoded, model), own, model.kept_of_texts)
                 bags.append(bag_of(own, normalised=False))
             vectors.append(encoded)
         return torch.cat(vectors), torch.cat(bags) if bags else None

@@ -141,7 +141,8 @@ class ModelSettings(Settings):
     """A pair of towers.
 
     kind        vdr-crossmodal (lexical) or dense-crossmodal (its CLIP-style twin)
-    topk        dimensions that a lexical checkpoint keeps of an image, and of a text besides its own tokens
+    topk        dimensions that a lexical checkpoint keeps of an image
+    text_topk   dimensions that it keeps of a text besides its own tokens; None for as many as of an image
     dimensions  of the vectors of the twin
     hidden      width of the hidden layer of the twin's heads over pretrained networks
     """
@@ -150,6 +151,7 @@ class ModelSettings(Settings):
     text: AnyText = TextSettings()
     image: AnyImage = ImageSettings()
     topk: PositiveInt = 64
+    text_topk: PositiveInt | None = None
     dimensions: PositiveInt = 256
     hidden: PositiveInt = 512
 
@@ -158,6 +160,11 @@ class ModelSettings(Settings):
         if isinstance(self.text, PretrainedText) != isinstance(self.image, PretrainedImage):
             raise ValueError("text and image both have a checkpoint, or neither has")
         return self
+
+    @property
+    def kept_of_texts(self) -> int:
+        """Dimensions kept of a text besides its own tokens."""
+        return self.text_topk or self.topk
 
     @property
     def pretrained(self) -> bool:

@@ -198,12 +198,12 @@ def standardise(pair: TowerPair, material: Material) -> None:
         return
     some = images[:: -(-len(images) // STANDARD_IMAGES)]
     log.info("mean and standard deviation of the states of %d images", len(some))
-    device = next(side.parameters()).device
+    device, network = next(side.parameters()).device, side.frozen()
     crops = read_images(some, prepare=material.prepare.crop)
     found = []
     while piece := list(islice(crops, PIECE)):
         pixels = torch.from_numpy(np.stack([image.value for image in piece])).to(device)
-        found.append(side.cells(material.prepare.normalise(pixels)))
+        found.append(network(material.prepare.normalise(pixels)))
     states = torch.cat(found).flatten(0, 1)
     side.standard.mean.copy_(states.mean(dim=0))
     side.standard.std.copy_(states.std(dim=0) + LEAST_STD)

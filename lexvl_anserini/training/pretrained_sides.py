@@ -6,6 +6,7 @@ What a stage leaves frozen is not computed at each step: a side goes on from wha
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,11 +20,13 @@ from lexvl_anserini.encoders.parts.activations import elu1p
 from lexvl_anserini.encoders.parts.backbones import bert_from_weights, read_config
 from lexvl_anserini.encoders.parts.image_backbones import ImageBackbone, load_image_backbone
 from lexvl_anserini.encoders.parts.pretrained import (
+    CellsOf,
     Standard,
     StatesHead,
     VectorHead,
     all_cells,
     bert_weights,
+    folded,
     layers_of,
 )
 from lexvl_anserini.encoders.parts.tokens import TokenColumns, columns_of_terms, load_tokenizer
@@ -152,6 +155,11 @@ class ImageOver(FrozenByDefault):
     def cells(self, pixels: Tensor) -> Tensor:
         """Cells [B, 1 + grid^2, D] of pixels [B, 3, R, R], the mean first, not standardised."""
         return all_cells(layers_of(self.network, pixels), self.settings.grid)
+
+    def frozen(self) -> CellsOf:
+        """A copy of the network that gives the cells, not standardised, as fast as it can."""
+        network = folded(deepcopy(self.network)).eval()
+        return CellsOf(network, self.settings.grid, Standard(len(self.standard.mean))).to(self.standard.mean.device)
 
     def states(self, batch: ImageBatch) -> Tensor:
         """Standardised cells [B, 1 + grid^2, D], with dropout in training."""

@@ -80,7 +80,7 @@ def save_pair(
             write_json(folder / CLASSES, dict(networks.text.classes))
             state = with_class_words(state, class_words)
     if model.lexical:
-        text["topk"] = image["topk"] = model.topk
+        text["topk"], image["topk"] = model.kept_of_texts, model.topk
     saved = {
         key: (value.to(weights) if value.is_floating_point() else value).contiguous().cpu()
         for key, value in state.items()

@@ -150,7 +150,7 @@ def read_features(
         DataError: an image cannot be read.
         ArtefactError: the disk has no room for all features.
     """
-    device = next(side.parameters()).device
+    device, network = next(side.parameters()).device, side.frozen()
 
     def of(batch: Tensor, first: int) -> np.ndarray:
         normalised = prepare.normalise(batch.to(device))
@@ -160,7 +160,7 @@ def read_features(
         seen = (
             augment(normalised, augmentation, draws, mirrored[view]) if view else normalised for view in range(views)
         )
-        return np.stack([side.cells(pixels).half().cpu().numpy() for pixels in seen], axis=1)
+        return np.stack([network(pixels).half().cpu().numpy() for pixels in seen], axis=1)
 
     blank = torch.zeros(1, prepare.resolution, prepare.resolution, 3, dtype=torch.uint8)
     shape = (len(images), views, *of(blank, 0).shape[2:])

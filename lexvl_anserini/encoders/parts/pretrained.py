@@ -148,8 +148,12 @@ def cells_of(
         raise CheckpointError(f"{where}: grid {grid!r:.80}, expected a number of cells")
     standard = Standard(backbone.width)
     load_strictly(standard, below(own, "standard."), f"{where}.standard")
-    network = backbone.network.folded() if isinstance(backbone.network, EfficientNetLite) else backbone.network
-    return CellsOf(network, grid, standard).eval().to(device)
+    return CellsOf(folded(backbone.network), grid, standard).eval().to(device)
+
+
+def folded(network: nn.Module) -> nn.Module:
+    """The network, changed to compute as fast as it can where it does not train."""
+    return network.folded() if isinstance(network, EfficientNetLite) else network
 
 
 def pretrained_bert(checkpoint: Checkpoint, entry: Mapping[str, Any], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
