@@ -23,7 +23,7 @@ from lexvl_anserini.encoders.parts.efficientnet import (
     rounded_width,
 )
 from lexvl_anserini.encoders.parts.image_backbones import PUBLISHED, load_image_backbone
-from lexvl_anserini.encoders.parts.pretrained import CellsOf, Standard, all_cells, cells, with_changes
+from lexvl_anserini.encoders.parts.pretrained import CellsOf, Standard, all_cells, cells, windows, with_changes
 from lexvl_anserini.encoders.parts.towers import Head
 from lexvl_anserini.errors import CheckpointError, MissingExtra
 
@@ -149,6 +149,18 @@ def test_cells_are_means_of_their_parts_of_every_layer() -> None:
     assert torch.equal(cells([large, small], 2), found[:, 1:])
 
 
+def test_windows_are_means_around_every_position() -> None:
+    ramp = torch.arange(9.0).repeat(9, 1)[None, None]  # [1, 1, 9, 9], 0 to 8 from left to right
+    found = windows([ramp], 3).view(9, 9)
+    assert found[4].tolist() == [0.5, 1, 2, 3, 4, 5, 6, 7, 7.5]
+    # The cells that are pooled are among them.
+    assert torch.equal(found[1::3, 1::3].flatten(), cells([ramp], 3).flatten())
+    seven = torch.rand(1, 4, 7, 7)
+    assert windows([seven], 3).shape == (1, 49, 4)
+    torch.testing.assert_close(windows([seven], 3)[0, [8, 24]], cells([seven], 3)[0, [0, 4]])
+    assert torch.equal(windows([seven], 7), cells([seven], 7)), "as many cells as positions: nothing is averaged"
+
+
 def test_pieces_and_the_fine_grid() -> None:
     class Same(nn.Module):
         def forward(self, pixels: torch.Tensor) -> torch.Tensor:
@@ -157,7 +169,7 @@ def test_pieces_and_the_fine_grid() -> None:
     standard = Standard(3)
     standard.mean.fill_(1.0)
     standard.std.fill_(2.0)
-    tower = CellsOf(Same(), 1, standard)
+    tower = CellsOf(Same(), 2, standard)
     pixels = torch.arange(6 * 3 * 4.0).view(6, 3, 2, 2)
     expected = (pixels.flatten(2).mean(dim=2) - 1) / 2
     torch.testing.assert_close(tower(pixels)[:, 0], expected)

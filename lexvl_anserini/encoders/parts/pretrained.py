@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import adaptive_avg_pool2d
+from torch.nn.functional import adaptive_avg_pool2d, avg_pool2d
 
 from lexvl_anserini.encoders.cards import PACKAGED
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
@@ -75,6 +75,18 @@ def cells(maps: Sequence[Tensor], side: int) -> Tensor:
     return torch.cat([adaptive_avg_pool2d(layer, side).flatten(2) for layer in maps], dim=1).transpose(1, 2)
 
 
+def windows(maps: Sequence[Tensor], grid: int) -> Tensor:
+    """All positions of the last layer's grid, each averaged with as many around it as a cell of `grid` x `grid` has.
+
+    Training has seen such means only: single positions differ more. [B, side^2, sum of C], row by row.
+    """
+    side = maps[-1].shape[2]
+    around = -(-side // grid) // 2
+    pooled = cells(maps, side).unflatten(1, (side, side)).permute(0, 3, 1, 2)
+    means = avg_pool2d(pooled, 2 * around + 1, stride=1, padding=around, count_include_pad=False)
+    return means.flatten(2).transpose(1, 2)
+
+
 def all_cells(maps: Sequence[Tensor], grid: int) -> Tensor:
     """The mean of maps and grid x grid averaged cells, [B, 1 + grid^2, D], the mean first."""
     return torch.cat([cells(maps, side) for side in (1, grid)], dim=1)
@@ -98,8 +110,8 @@ class CellsOf(nn.Module):
         return standardised
 
     def fine(self, pixels: Tensor) -> Tensor:
-        """Pixels [B, 3, R, R] to all cells [B, P, D] of the last layer's grid."""
-        pieces = [cells(maps, maps[-1].shape[2]) for maps in map(self.layers, self._pieces(pixels))]
+        """Pixels [B, 3, R, R] to `windows` [B, P, D]."""
+        pieces = [windows(maps, self.grid) for maps in map(self.layers, self._pieces(pixels))]
         standardised: Tensor = self.standard(torch.cat(pieces))
         return standardised
 
