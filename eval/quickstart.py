@@ -1,10 +1,11 @@
-"""The demonstration: the whole line on the drawn images of the demo, in both directions, in one process.
+"""The demonstration: the whole line on the drawn images of the demo, in both directions, in one process; then photos.
 
 draw -> encode -> index -> check -> search -> measure -> explain -> contact sheet
 
     DIR/impacts/<name>, DIR/indexes/<name>    of each direction and encoder
     DIR/runs/<name>.trec                      of each system
     DIR/contact-sheet.png
+    DIR/photos.png                            real photos: typed queries, first hits, terms and maps
 
 Each step writes its files whole or finds them finished, so a second call in the same folder only prints.
 """
@@ -28,6 +29,7 @@ from lexvl_anserini.encoders.cards import direction_option
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.engines.building import build_index, check_index
 from lexvl_anserini.engines.index_folder import index_manifest
+from lexvl_anserini.errors import MissingExtra
 from lexvl_anserini.explain import to_text
 from lexvl_anserini.files import disk_errors, exclusive, make_folder
 from lexvl_anserini.progress import Progress
@@ -40,7 +42,9 @@ from lexvl_anserini.records import Index
 from .image_text import caption_report
 from .measures.inputs import JudgementSource, describe_run
 from .measures.measure_runs import labelled
-from .report.strips import draw_sheet
+from .report.answers import own_terms, strips_of_queries
+from .report.maps import with_maps
+from .report.strips import LEGEND, MAPS_LEGEND, draw_sheet
 from .sheet import DEFAULT_TERMS, encoder_of, shown_of_run
 
 # Not __name__, which is "__main__" when the module runs as the command.
@@ -92,6 +96,18 @@ SYSTEMS = (
     System("BM25 over captions", "captions.bm25", "captions.bm25"),
 )
 
+# Photos that installed packages contain, and what is typed to find them; none has a caption or a judgement.
+SAMPLES = "samples"
+PHOTOS = IndexedDemo(f"{SAMPLES}.vdr-crossmodal", "text-to-image", "vdr-crossmodal", "photos-vdr")
+PHOTO_QUERIES = (
+    "a cat looking at the camera",
+    "a cup of coffee on a table",
+    "an orange flower",
+    "a woman in an orange suit",
+    "a building surrounded by trees",
+)
+PHOTO_HITS = 4
+
 QUERIES = ("a red boat under the moon", "two dogs on the beach", "a teddy bear in a bedroom")
 
 TITLE = "demo test split: {:,} drawn scenes, {:,} captions; VDR and its dense twin were trained on other scenes"
@@ -119,6 +135,11 @@ class DemoOptions:
     def index_of(self, name: str) -> Path:
         """The folder of an index."""
         return self.output / "indexes" / name
+
+    def opened(self, name: str) -> Index:
+        """An index that was built."""
+        about = index_manifest(self.index_of(name))
+        return Index(self.index_of(name), about, about.counts.documents)
 
     def run_of(self, system: System) -> Path:
         """The run of a system."""
@@ -150,6 +171,7 @@ def steps() -> Iterator[Step]:
     for query in QUERIES:
         yield Step(f'explain "{query}"', partial(explain_query, query))
     yield Step("draw the contact sheet", draw_contact_sheet)
+    yield Step("search real photos", search_photos)
 
 
 def draw_images(given: DemoOptions, progress: Progress) -> str:
@@ -187,11 +209,9 @@ def check(demo: IndexedDemo, given: DemoOptions, progress: Progress) -> str:
 
 def search(system: System, given: DemoOptions, progress: Progress) -> str:
     """Searches all topics and writes the run."""
-    path = given.index_of(system.searched)
-    about = index_manifest(path)
-    opened = Index(path, about, about.counts.documents)
+    opened = given.opened(system.searched)
     searching = IndexSearch(opened, EncoderChanges(options=system.settings, device=given.device))
-    source = topic_source(None, path, about, given.data_dir, None)
+    source = topic_source(None, opened.path, opened.manifest, given.data_dir, None)
     wanted = searching.run_manifest(source, HITS, source.remove_query, strict_scores=False, output_format="trec")
     run_file = given.run_of(system)
     ensure_run(run_file, wanted, given.overwrite, lambda: searching.write(source, wanted, run_file, progress))
@@ -217,14 +237,38 @@ def draw_contact_sheet(given: DemoOptions, progress: Progress) -> str:
     from lexvl_anserini.data.demo_images import demo_images
 
     sheet = given.output / "contact-sheet.png"
-    run_file, path = given.run_of(SHOWN), given.index_of(SHOWN.searched)
-    about = index_manifest(path)
-    opened = Index(path, about, about.counts.documents)
+    run_file, opened = given.run_of(SHOWN), given.opened(SHOWN.searched)
     shown = shown_of_run(run_file, opened, encoder_of(opened, run_file, device=given.device), data_dir=given.data_dir)
     draw_sheet(shown, sheet, DEFAULT_TERMS)
     return (
         f"document ID is the image ID.png in {demo_images(SPLIT, given.data_dir)}\n"
         f"queries, their first images and terms: {sheet}"
+    )
+
+
+def search_photos(given: DemoOptions, progress: Progress) -> str:
+    """Encodes the sample photos and draws queries with their first photos; returns the photos' terms and the file."""
+    from lexvl_anserini.data.dataset import load_dataset
+    from lexvl_anserini.shards.writing import write_impacts
+
+    try:
+        model = load_encoder(PHOTOS.encoder, PHOTOS.checkpoint, device=given.device)
+    except MissingExtra as missing:
+        return f"no real photos: {missing}"
+    dataset, shards, sheet = load_dataset(SAMPLES), given.shards_of(PHOTOS.name), given.output / "photos.png"
+    # Which photos there are depends on the packages that are installed now.
+    write_impacts(dataset, model, shards, overwrite=True)
+    build_index(shards, given.index_of(PHOTOS.name), overwrite=True)
+    strips = strips_of_queries(dataset, given.opened(PHOTOS.name), model, PHOTO_QUERIES, PHOTO_HITS)
+    draw_sheet(with_maps(strips, model), sheet, DEFAULT_TERMS, LEGEND + MAPS_LEGEND)
+    terms = own_terms(model, list(dataset.documents()))
+    width = max(map(len, terms))
+    return "\n".join(
+        (
+            f"{len(terms)} photos of installed packages, and their first terms by {PHOTOS.checkpoint}:",
+            *(f"  {doc_id:{width}}  {' '.join(first)}" for doc_id, first in terms.items()),
+            f"queries, their first photos, terms, and maps of where the terms are: {sheet}",
+        )
     )
 
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Makes the environment and calls `lexvl demo`: the whole line on the images of the demo, in both directions; then one
-# table, three explained queries, and a contact sheet.
+# table, three explained queries, a contact sheet, and a sheet of real photos.
 # Usage: bash runs/quickstart.sh          writes to .quickstart/ ; a second call finds the files and only prints
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-source runs/setup.sh minilm
+source runs/setup.sh photos
 lexvl demo --output "${LEXVL_QUICKSTART:-.quickstart}" "$@"

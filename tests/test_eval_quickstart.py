@@ -17,13 +17,14 @@ from PIL import Image
 
 from eval import quickstart
 from eval.demo import command as score_demo
-from eval.quickstart import INDEXES, QUERIES, SYSTEMS, command, steps
+from eval.quickstart import INDEXES, QUERIES, SYSTEMS, DemoOptions, command, steps
 from lexvl_anserini.data.world.scenes import SPLITS
 from lexvl_anserini.encode import command as encode
-from lexvl_anserini.errors import ArtefactError, UsageError
+from lexvl_anserini.errors import ArtefactError, MissingExtra, UsageError
 from lexvl_anserini.files import exclusive
 from lexvl_anserini.index import command as index
 from lexvl_anserini.manifest import read_manifest, read_run_manifest
+from lexvl_anserini.progress import silent
 from lexvl_anserini.search import command as search
 
 SCENES = 8
@@ -83,9 +84,9 @@ def files(folder: Path) -> dict[Path, tuple[int, int]]:
 def test_the_steps() -> None:
     what = [step.what for step in steps()]
     assert len(set(what)) == len(what)
-    kinds = {"draw": 2, "encode": 5, "index": 5, "check": 2, "search": 6, "measure": 1, "explain": 3}
+    kinds = {"draw": 2, "encode": 5, "index": 5, "check": 2, "search": 7, "measure": 1, "explain": 3}
     assert Counter(line.split()[0] for line in what) == kinds
-    assert what[0] == "draw the images" and what[-1] == "draw the contact sheet"
+    assert what[0] == "draw the images" and what[-2:] == ["draw the contact sheet", "search real photos"]
     names = [indexed.name for indexed in INDEXES]
     assert len(set(names)) == len(names) and {system.searched for system in SYSTEMS} == set(names)
     assert len({system.run for system in SYSTEMS}) == len(SYSTEMS)
@@ -104,28 +105,28 @@ def test_the_totals_are_those_of_the_files(finished: Finished) -> None:
 def test_a_call_after_a_break_goes_on(finished: Finished) -> None:
     assert finished.printed_at_break == ""
     assert not [path for path in finished.after_break if path.suffix == ".trec"]
-    assert len([path for path in finished.after_break if path.name == "manifest.json"]) == 2 * len(INDEXES)
+    assert len([path for path in finished.after_break if path.name == "manifest.json"]) == 2 * len(INDEXES), "no photos"
     now = files(finished.folder)
     assert {path: now[path] for path in finished.after_break} == finished.after_break
     assert {str(path) for path in now if path.suffix == ".trec"} == {f"runs/{system.run}.trec" for system in SYSTEMS}
 
 
 def test_a_second_call_only_prints(finished: Finished, demo: Demo, capsys, caplog) -> None:
-    """It draws the sheet again, with the same bytes."""
-    sheet = finished.folder / "contact-sheet.png"
-    before, drawn = files(finished.folder), sheet.read_bytes()
+    """It draws the sheets again, with the same bytes."""
+    sheets = [finished.folder / name for name in ("contact-sheet.png", "photos.png")]
+    before, drawn = files(finished.folder), [sheet.read_bytes() for sheet in sheets]
     demo(output=finished.folder)
     *lines, last = capsys.readouterr().out.splitlines()
     assert lines == finished.printed.splitlines()[:-1]
     assert re.fullmatch(rf"done in \d+ s; everything is in {finished.folder}/", last)
     now = files(finished.folder)
-    now[sheet.relative_to(finished.folder)] = before[sheet.relative_to(finished.folder)]
-    assert now == before and sheet.read_bytes() == drawn
-    assert caplog.text.count("finished already, nothing to do") == 2 * len(INDEXES) + len(SYSTEMS)
+    now |= {Path(sheet.name): before[Path(sheet.name)] for sheet in sheets}
+    assert now == before and [sheet.read_bytes() for sheet in sheets] == drawn
+    assert caplog.text.count("finished already, nothing to do") == 2 * len(INDEXES) + len(SYSTEMS) + 2
     told = [record.getMessage() for record in caplog.records if record.name == "lexvl_eval.quickstart"]
-    assert [line.split("  ")[0].strip() for line in told] == [f"{number}/24" for number in range(1, 25)]
+    assert [line.split("  ")[0].strip() for line in told] == [f"{number}/25" for number in range(1, 26)]
     for line, step in zip(told, steps(), strict=True):
-        assert re.fullmatch(rf"[ \d]\d/24  {re.escape(step.what)} +\d+\.\d s", line)
+        assert re.fullmatch(rf"[ \d]\d/25  {re.escape(step.what)} +\d+\.\d s", line)
 
 
 def test_what_is_printed(finished: Finished, capsys) -> None:
@@ -141,6 +142,25 @@ def test_what_is_printed(finished: Finished, capsys) -> None:
     assert f"terms: {finished.folder / 'contact-sheet.png'}\n" in finished.printed
     with Image.open(finished.folder / "contact-sheet.png") as image:
         assert image.size == (1600, 1616), "three strips of five images"
+
+
+def test_photos_are_found_without_a_download(finished: Finished) -> None:
+    told = finished.printed.partition(" photos of installed packages, and their first terms by ")
+    shown = [line.split() for line in told[2].splitlines() if line.startswith("  ")]
+    assert int(told[0].rsplit("\n")[-1]) == len(shown) >= 3
+    assert {"admiral", "flower", "palace"} <= {photo for photo, *_ in shown} and all(len(row) == 7 for row in shown)
+    assert f"where the terms are: {finished.folder / 'photos.png'}\n" in finished.printed
+    with Image.open(finished.folder / "photos.png") as image:
+        assert image.height == 24 + len(quickstart.PHOTO_QUERIES) * (256 + 40 + 5 * 29 + 2 * 24 + 36) + 17
+
+
+def test_without_their_extra_there_are_no_photos(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_: object, **__: object) -> None:
+        raise MissingExtra("the checkpoint 'x'", "photos")
+
+    monkeypatch.setattr(quickstart, "load_encoder", missing)
+    told = quickstart.search_photos(DemoOptions(output=finished.folder), silent)
+    assert told.startswith("no real photos: ") and "lexvl-anserini[photos]" in told
 
 
 @pytest.mark.parametrize("name", ["text-to-image.vdr-crossmodal", "text-to-image.dense-crossmodal", "captions.bm25"])

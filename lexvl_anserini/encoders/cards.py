@@ -277,7 +277,7 @@ DEFAULT_IMAGE_ENCODER = "vdr-crossmodal"
 DEFAULT_ENCODER = "vdr"
 # Families of corpora of photos whose default needs no hub. Others have published test splits, for which people want the
 # published checkpoint.
-PHOTO_FAMILIES = frozenset({"flickr8k", "folder"})
+PHOTO_FAMILIES = frozenset({"flickr8k", "folder", "samples"})
 
 
 def card_of(name: str) -> Card:
