@@ -165,3 +165,20 @@ def test_naming_is_least_where_weights_are_the_mutual_information_of_term_and_im
 def test_naming_needs_captions() -> None:
     with pytest.raises(ValueError, match="captions"):
         naming(Encoded(torch.eye(2), torch.eye(2)))
+
+
+def test_a_smaller_prior_asks_more_of_common_terms() -> None:
+    """Two terms, both named; without a prior the common one must be as heavy as the rare one, with it lighter."""
+    frequency = torch.tensor([0.5, 0.05])
+    named = torch.tensor([[1.0, 1.0]])
+
+    def gradient(prior: float) -> list[float]:
+        weights = torch.zeros(1, 2, requires_grad=True)
+        encoded = Encoded(torch.zeros(1, 2), weights, named=named, frequency=frequency)
+        naming(encoded, temperature=1.0, prior=prior).backward()
+        assert weights.grad is not None
+        return weights.grad[0].tolist()
+
+    assert gradient(0.0) == [0.0, 0.0]
+    common, rare = gradient(1.0)  # softmax of (log .5, log .05) is 10/11 and 1/11, the target 1/2 each
+    np.testing.assert_allclose([common, rare], [10 / 11 - 1 / 2, 1 / 11 - 1 / 2], rtol=1e-5)

@@ -55,14 +55,15 @@ def term_shares(tokens: Tokens, columns: TokenColumns) -> sparse.csr_matrix:
     return sparse.csr_matrix((shares, (images, held[1])), shape=(len(counts), len(columns.vocabulary)))
 
 
-def naming(encoded: Encoded, temperature: Temperature = 0.05) -> Tensor:
-    """Cross entropy between the terms of an image's captions and softmax_v(w_v / temperature + log frequency_v).
+def naming(encoded: Encoded, temperature: Temperature = 0.05, prior: float = 1.0) -> Tensor:
+    """Cross entropy between the terms of an image's captions and softmax_v(w_v / temperature + prior log frequency_v).
 
     It compares each weight with the weights of all other terms of the same image. The contrastive losses compare it
     with the weight of the same term in the other images of the batch. One image therefore teaches far more here.
     Classifying images by all words of their captions is Joulin et al. (ECCV 2016) and Huang et al. (NeurIPS 2024). The
     frequency is a prior (Menon et al., ICLR 2021): w_v / temperature tends to the pointwise mutual information of term
-    and image, as in the contrastive losses, and common words do not become heavy.
+    and image, as in the contrastive losses, and common words do not become heavy. With a
+    `prior` below 1 they become heavier, and the first terms of an image are more often words of its captions.
 
     Raises:
         ValueError: the batch has no terms of captions.
@@ -70,6 +71,6 @@ def naming(encoded: Encoded, temperature: Temperature = 0.05) -> Tensor:
     named, frequency = encoded.named, encoded.frequency
     if named is None or frequency is None:
         raise ValueError("naming needs images with captions as documents")
-    logits = encoded.document / temperature + frequency.clamp(min=RAREST).log()  # [M, V]
+    logits = encoded.document / temperature + prior * frequency.clamp(min=RAREST).log()  # [M, V]
     share = named / named.sum(dim=1, keepdim=True).clamp(min=RAREST)
     return -(share * logits.log_softmax(dim=1)).sum(dim=1).mean()
