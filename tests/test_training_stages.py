@@ -14,15 +14,19 @@ from tiny_training import weights_of, write_corpus
 
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.encoders.loading import load_encoder
+from lexvl_anserini.encoders.parts.pretrained import Standard
 from lexvl_anserini.errors import CheckpointError, UsageError
+from lexvl_anserini.training.class_words import weigh
 from lexvl_anserini.training.data import read_captioned
+from lexvl_anserini.training.inputs import ImageBatch
 from lexvl_anserini.training.loop import train
 from lexvl_anserini.training.measuring import hit_rates
 from lexvl_anserini.training.objectives.contrastive import Encoded
 from lexvl_anserini.training.objectives.distillation import distil
+from lexvl_anserini.training.pretrained_sides import VdrImageOver, VdrTextOver
 from lexvl_anserini.training.recipe import Recipe, checked
 from lexvl_anserini.training.splits import read_splits
-from lexvl_anserini.training.words import learn_terms
+from lexvl_anserini.training.words import learn_terms, read_class_names, words_of_classes
 
 COLOURS = {"red": (220, 30, 30), "green": (30, 200, 30), "blue": (30, 30, 220), "white": (250, 250, 250)}
 HEADS = ["encoder_?.head.*", "encoder_?.bias", "encoder_p.proj"]
@@ -201,3 +205,59 @@ def test_terms_are_frequent_words_of_letters() -> None:
     assert learn_terms(texts, least=2) == ["cat", "dog"]
     with pytest.raises(UsageError, match="at least 9 times"):
         learn_terms(texts, least=9)
+
+
+def test_words_of_classes(tmp_path: Path) -> None:
+    """Words of several classes have all of them; function words and terms of the captions are left out."""
+    names = ["tabby cat", "tiger cat", "jack-o'-lantern", "a bell or wind chime"]
+    assert words_of_classes(names, known=["wind"]) == {
+        "bell": [3],
+        "cat": [0, 1],
+        "chime": [3],
+        "jack": [2],
+        "lantern": [2],
+        "tabby": [0],
+        "tiger": [1],
+    }
+    (tmp_path / "names.json").write_text(json.dumps(names))
+    assert read_class_names(tmp_path / "names.json") == names
+    for content in ("{}", "[1]", "["):
+        (tmp_path / "names.json").write_text(content)
+        with pytest.raises(UsageError, match="names.json: .*JSON list of"):
+            read_class_names(tmp_path / "names.json")
+
+
+def test_class_words_weigh_as_much_as_terms_of_captions() -> None:
+    """Over the images, the largest logit of a class word has the median mean and spread of those of the terms."""
+
+    class Side(VdrImageOver):
+        def __init__(self) -> None:
+            torch.nn.Module.__init__(self)
+            self.head, self.standard = torch.nn.Identity(), Standard(2)
+            self.proj = torch.nn.Parameter(torch.tensor([[2.0, 0.0]]))
+            self.bias = torch.nn.Parameter(torch.tensor([1.0]))
+
+        def states(self, batch: ImageBatch) -> torch.Tensor:
+            return batch.values
+
+    class Text(VdrTextOver):
+        def __init__(self) -> None:
+            torch.nn.Module.__init__(self)
+            self.network = torch.nn.Module()
+            self.network.get_input_embeddings = lambda: torch.nn.Embedding.from_pretrained(torch.tensor([[3.0, 4.0]]))
+            self.bias = torch.nn.Parameter(torch.tensor([0.5]))
+
+    class Store:
+        def __len__(self) -> int:
+            return 3
+
+        def plain(self, positions: np.ndarray) -> ImageBatch:
+            return ImageBatch(torch.tensor([[[0.0, 5.0]], [[1.0, 6.0]], [[2.0, 10.0]]])[positions])
+
+    found = weigh(Text(), Side(), Store(), torch.tensor([[0.0, 10.0]]), {"cat": [0]}, [0])  # type: ignore[arg-type]
+    # The term has logits 1, 3, 5 (mean 3, spread 2); the class 50, 60, 100 (mean 70, spread sqrt(700)).
+    scale = 2 / 700**0.5
+    torch.testing.assert_close(found.scale, torch.tensor([scale]))
+    torch.testing.assert_close(found.image_bias, torch.tensor([3 - 70 * scale]))
+    torch.testing.assert_close(found.rows, torch.tensor([[1.2, 1.6]]))  # as long as the term's row
+    assert found.text_bias.tolist() == [0.5]

@@ -10,8 +10,7 @@ from typing import Any
 import orjson
 
 from lexvl_anserini.data.function_words import function_words
-from lexvl_anserini.errors import UsageError
-from lexvl_anserini.files import read_json
+from lexvl_anserini.errors import UsageError, reason_of
 
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
@@ -116,7 +115,10 @@ def read_class_names(path: Path) -> list[str]:
     Raises:
         UsageError: the file cannot be read, or is no list of names.
     """
-    names = read_json(path, "names of classes", UsageError)
+    try:
+        names = orjson.loads(path.read_bytes())
+    except (OSError, orjson.JSONDecodeError) as error:
+        raise UsageError(f"{path}: cannot be read as a JSON list of names of classes ({reason_of(error)})") from error
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise UsageError(f"{path}: expected a JSON list of the names of the classes")
     return names
