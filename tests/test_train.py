@@ -244,7 +244,7 @@ def test_a_recipe_that_does_not_fit_raises(change: dict[str, Any], message: str)
         read_recipe(RECIPES / "demo-vdr.yaml", change)
 
 
-@pytest.mark.parametrize("name", ["demo-dense", "demo-vdr"])
+@pytest.mark.parametrize("name", ["demo-dense", "demo-vdr", "photos-dense", "photos-vdr"])
 def test_what_the_package_contains_was_trained_by_the_recipe(name: str) -> None:
     about = json.loads((ASSETS / name / "training.json").read_text())
     assert checked(about["recipe"], name) == read_recipe(RECIPES / f"{name}.yaml")
