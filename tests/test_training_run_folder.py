@@ -136,7 +136,7 @@ def test_other_images_or_captions_raise(stop: int | None, tmp_path: Path) -> Non
     with pytest.raises(ArtefactError, match="content of validation: .* found, .* requested.; --overwrite"):
         train(recipe_of(corpus), output, device="cpu")
     make_corpus(tmp_path / "corpus", last="a snowy square")
-    with pytest.raises(ArtefactError, match="captions of training: .*content of validation: "):
+    with pytest.raises(ArtefactError, match="content of training: .*content of validation: "):
         train(recipe_of(corpus), output, device="cpu")
     train(recipe_of(corpus), output, device="cpu", overwrite=True)
 
