@@ -1,3 +1,4 @@
+import logging
 import os
 import tarfile
 from importlib.util import find_spec
