@@ -162,8 +162,7 @@ def read_features(
         )
         return np.stack([network(pixels).half().cpu().numpy() for pixels in seen], axis=1)
 
-    blank = torch.zeros(1, prepare.resolution, prepare.resolution, 3, dtype=torch.uint8)
-    shape = (len(images), views, *of(blank, 0).shape[2:])
+    shape = (len(images), views, 1 + side.settings.grid**2, len(side.standard.mean))
 
     def batches() -> Iterator[np.ndarray]:
         crops, first = read_images(images, prepare=prepare.crop), 0

