@@ -28,6 +28,13 @@ def version_of(package: str) -> str | None:
         return None
 
 
+def package_folder(module: str) -> Path | None:
+    """The folder of an installed top-level package, which is not imported; None if it is not installed."""
+    spec = find_spec(module)
+    folders = spec.submodule_search_locations if spec else None
+    return Path(next(iter(folders))) if folders else None
+
+
 def declared_versions() -> dict[str, SpecifierSet]:
     """The versions of each package that ours declares to need; nothing in a checkout that is not installed."""
     from packaging.requirements import Requirement

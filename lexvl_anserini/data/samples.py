@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
@@ -16,6 +15,7 @@ from lexvl_anserini.data.dataset import Dataset, checked_direction
 from lexvl_anserini.data.left_out import log_once
 from lexvl_anserini.errors import DataError
 from lexvl_anserini.files import file_sha256
+from lexvl_anserini.installed import package_folder
 from lexvl_anserini.manifest import CorpusRef
 from lexvl_anserini.records import Document
 
@@ -45,11 +45,9 @@ class Sample(NamedTuple):
 
     def path(self) -> Path | None:
         """The file; None where the package is not installed, or has no such file."""
-        spec = find_spec(self.package)
-        if spec is None or spec.origin is None:
-            return None
-        path = Path(spec.origin).parent / self.file
-        return path if path.is_file() else None
+        folder = package_folder(self.package)
+        path = folder / self.file if folder else None
+        return path if path and path.is_file() else None
 
 
 CC_BY, CC0, FREE = "CC BY 2.0", "CC0", "public domain"

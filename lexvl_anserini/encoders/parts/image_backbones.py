@@ -7,7 +7,6 @@ texts and images, of which the image side is used.
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isqrt
@@ -25,6 +24,7 @@ from lexvl_anserini.encoders.parts.efficientnet import CLASSIFIER, VARIANTS, Eff
 from lexvl_anserini.encoders.parts.vision import BICUBIC
 from lexvl_anserini.errors import CheckpointError, MissingExtra
 from lexvl_anserini.files import file_sha256
+from lexvl_anserini.installed import package_folder
 
 # The convention of TensorFlow Lite: (value - 127) / 128. On photos, it gave the most confident classes of three
 # conventions (ImageNet's statistics, and 0 to 1, are the other two).
@@ -122,10 +122,10 @@ def published_file(name: str) -> Path:
         CheckpointError: the package lacks the file.
     """
     published = PUBLISHED[name]
-    spec = importlib.util.find_spec(published.module)
-    if spec is None or spec.origin is None:
+    folder = package_folder(published.module)
+    if folder is None:
         raise MissingExtra(f"the image network {name!r}", published.extra)
-    path = Path(spec.origin).parent / published.file
+    path = folder / published.file
     if not path.is_file():
         raise CheckpointError(f"{path}: not there; install the package of {name} again")
     return path
