@@ -26,6 +26,7 @@ from lexvl_anserini.encoders.cards import default_encoder, direction_option
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.engines.following import Album, Differences, Followed, compare, follow
 from lexvl_anserini.engines.index_folder import index_manifest
+from lexvl_anserini.errors import UsageError
 from lexvl_anserini.files import disk_errors, exclusive, make_folder
 from lexvl_anserini.manifest import CorpusRef
 from lexvl_anserini.queries.shared_terms import Explanation, explain
@@ -106,6 +107,14 @@ def answer(query: str, found: Sequence[Explanation]) -> Iterator[str]:
         yield "  no picture has a term of this query"
 
 
+def knows(model: Encoder, query: str) -> bool:
+    """Whether a word of the query is a term of the model, so that pictures are found by more than associations."""
+    from lexvl_anserini.encoders.parts.towers import TextTower
+
+    tower = model.query
+    return not isinstance(tower, TextTower) or len(tower.columns.own(tower.reader([query]))[0]) > 0
+
+
 def updated(dataset: Dataset, model: Encoder, album: Album) -> Followed:
     """Brings the index up to date, with a bar."""
     differences = compare(dataset, model, album)
@@ -121,6 +130,8 @@ def ask(dataset: Dataset, model: Encoder, album: Album, queries: Sequence[str], 
     for query in queries:
         for line in answer(query, explain(index, query, hits=hits, model=model)):
             typer.echo(line)
+        if not knows(model, query):
+            typer.echo("  no word of this query is a term of the model (English words of captions): expect little")
     sheet = album.path / SHEET
     draw_sheet(strips_of_queries(dataset, index, model, queries, hits), sheet, DEFAULT_TERMS)
     typer.echo(f"\nqueries, their first pictures and terms: {sheet}")
@@ -146,6 +157,10 @@ def command(
     started = time.perf_counter()
     where = folder.expanduser().resolve()
     album = Album(output or default_output(where, Path.cwd()))
+    if any(not query.strip() for query in queries or ()):
+        raise UsageError("a query is empty; give words in quotes, or no query to bring the index up to date")
+    if album.path.resolve().is_relative_to(where):
+        raise UsageError(f"--output {album.path}: it is in {where}, among the pictures; name a folder outside")
     dataset = pictures_in(where)
     name, for_photos = default_encoder(dataset.name, DIRECTION)
     model = load_encoder(name, checkpoint or for_photos, device=device, **direction_option(name, DIRECTION))
@@ -154,10 +169,10 @@ def command(
     with exclusive(album.path):
         for line in told_after(updated(dataset, model, album), album):
             typer.echo(line)
-        if queries:
-            ask(dataset, model, album, queries, hits)
-        else:
-            typer.echo(f'to ask: lexvl photos {folder} "two dogs on a beach"')
+    if queries:
+        ask(dataset, model, album, queries, hits)
+    else:
+        typer.echo(f'to ask: lexvl photos {folder} "two dogs on a beach"')
     typer.echo(f"done in {time.perf_counter() - started:.0f} s; everything is in {album.path}/")
 
 

@@ -44,7 +44,7 @@ from .measures.inputs import JudgementSource, describe_run
 from .measures.measure_runs import labelled
 from .report.answers import own_terms, strips_of_queries
 from .report.maps import with_maps
-from .report.strips import LEGEND, MAPS_LEGEND, draw_sheet
+from .report.strips import draw_sheet
 from .sheet import DEFAULT_TERMS, encoder_of, shown_of_run
 
 # Not __name__, which is "__main__" when the module runs as the command.
@@ -260,7 +260,7 @@ def search_photos(given: DemoOptions, progress: Progress) -> str:
     write_impacts(dataset, model, shards, overwrite=True)
     build_index(shards, given.index_of(PHOTOS.name), overwrite=True)
     strips = strips_of_queries(dataset, given.opened(PHOTOS.name), model, PHOTO_QUERIES, PHOTO_HITS)
-    draw_sheet(with_maps(strips, model), sheet, DEFAULT_TERMS, LEGEND + MAPS_LEGEND)
+    draw_sheet(with_maps(strips, model), sheet, DEFAULT_TERMS, maps=True)
     terms = own_terms(model, list(dataset.documents()))
     width = max(map(len, terms))
     return "\n".join(

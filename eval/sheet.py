@@ -23,7 +23,7 @@ from lexvl_anserini.records import Index
 from . import options
 from .report.answers import answered_corpus, sample_queries, strips_of_queries, strips_of_run
 from .report.maps import with_maps
-from .report.strips import LEGEND, MAPS_LEGEND, Strip, draw_sheet
+from .report.strips import Strip, draw_sheet
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
@@ -112,7 +112,7 @@ def command(
     else:
         strips = shown_of_run(run_file, opened, model, query_ids or (), hits, data_dir)
     if maps:
-        draw_sheet(with_maps(strips, model), output, terms, LEGEND + MAPS_LEGEND)
+        draw_sheet(with_maps(strips, model), output, terms, maps=True)
     else:
         draw_sheet(strips, output, terms)
     print_rows({"sheet": str(output), "queries": len(strips), "bytes": output.stat().st_size}, style)

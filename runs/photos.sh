@@ -3,6 +3,7 @@
 # Usage: bash runs/photos.sh FOLDER ["two dogs on a beach" ...]    writes to lexvl-photos/ in the working folder
 set -euo pipefail
 [ $# -gt 0 ] || { echo 'usage: bash runs/photos.sh FOLDER ["two dogs on a beach" ...]' >&2; exit 2; }
+[ -e "$1" ] || { echo "runs/photos.sh: $1: no such folder" >&2; exit 2; }
 here=$PWD
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh" photos
 cd "$here"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -166,6 +167,16 @@ def tokenizer(golden):
 
 def test_equal_weights_keep_the_lowest_dimensions(tokenizer):
     assert toy_tower(tokenizer).weights(["a dog", "a"]).indices.tolist() == [0, 1, 2] * 2
+
+
+def test_terms_beside_those_of_unit_length(tokenizer):
+    """Weights 3, 4 and 12: the first two get length 1, and the third is divided by the same 5."""
+    tower, hidden = toy_tower(tokenizer), torch.tensor([[[3.0, 4.0, 12.0]]])
+    head = Head(torch.nn.Identity(), torch.eye(3))
+    tower.composition = Composition(lambda states: states, head, torch.relu, masked_max, positive(), True, unit_terms=2)
+    torch.testing.assert_close(tower.pooled((hidden,), None), torch.tensor([[0.6, 0.8, 2.4]]))
+    tower.composition = replace(tower.composition, unit_terms=None)
+    torch.testing.assert_close(tower.pooled((hidden,), None), hidden[:, 0] / 13)
 
 
 def test_weights_that_are_not_finite_are_told(tokenizer):

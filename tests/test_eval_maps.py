@@ -9,7 +9,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from eval.report.maps import SIDE, with_maps
-from eval.report.strips import LEGEND, MAPS_LEGEND, Cell, Item, Strip, layout
+from eval.report.strips import Cell, Item, Strip, layout, legend_of
 from eval.sheet import command
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.data.dataset import load_dataset
@@ -74,7 +74,8 @@ def test_the_command_draws_maps(tmp_path):
         done = CliRunner().invoke(make_app(command), [*arguments, *option, "--output", str(sheet)])
         assert done.exit_code == 0, done.output
     plain, maps = (Image.open(sheet).convert("RGB") for sheet in sheets)
-    assert maps.width == layout([Strip(Item("", None, ""), [cell(None)])], 5, LEGEND + MAPS_LEGEND).width > plain.width
+    strips = [Strip(Item("", None, ""), [cell(None)])]
+    assert maps.width == layout(strips, 5, legend_of(strips, maps=True)).width > plain.width
     left, top = 24 + 202 + 14, 24  # of the hit; its image fills the middle half of the square's height
     boxes = [np.asarray(sheet)[top + 70 : top + 180, left + 5 : left + 250] for sheet in (plain, maps)]
     assert saturation(boxes[1]).sum() < saturation(boxes[0]).sum()

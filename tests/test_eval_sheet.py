@@ -80,9 +80,16 @@ def test_a_sheet_is_not_narrower_than_its_legend():
     assert layout([strip(cell())], 5).width >= text_width(strips.LEGEND, strips.SMALL) + 2 * strips.MARGIN
 
 
+def test_the_legend_says_what_the_sheet_has():
+    plain, judged = [strip(cell(RED))], [strip(cell(RED)), strip(cell(BLUE, relevant=True))]
+    assert strips.legend_of(plain, maps=False) == strips.LEGEND
+    assert strips.legend_of(judged, maps=False) == strips.JUDGED + strips.LEGEND
+    assert strips.legend_of(plain, maps=True) == strips.LEGEND + strips.MAPPED
+
+
 def test_pictures_frames_and_bars_are_where_the_layout_says(tmp_path):
     shown = [strip(cell(RED), cell(BLUE, relevant=True)), strip(cell(BLUE))]
-    sheet = layout(shown, 2)
+    sheet = layout(shown, 2, strips.legend_of(shown, maps=False))
     seen = drawn(tmp_path, *shown)
     assert seen.shape == (sheet.height, sheet.width, 3)
     middle = 24 + 128
@@ -295,7 +302,7 @@ def test_topics_hits_and_their_terms(tmp_path, index, caplog):
     [only] = strips_of_run(DATASET, index, ToySheet(), run, ["q1"], 1)
     assert len(only.cells) == 1 and only.found == "relevant at rank 2", "also of a hit that is not shown"
     draw_sheet([first, second], tmp_path / "sheet.png", 5)
-    assert Image.open(tmp_path / "sheet.png").width == layout([first], 5).width
+    assert Image.open(tmp_path / "sheet.png").width == layout([first], 5, strips.legend_of([first], maps=False)).width
 
 
 def test_queries_that_were_typed(tmp_path, index):

@@ -18,7 +18,7 @@ from lexvl_anserini.encoders.parts.pretrained import Standard
 from lexvl_anserini.errors import CheckpointError, UsageError
 from lexvl_anserini.training.class_words import weigh
 from lexvl_anserini.training.data import read_captioned
-from lexvl_anserini.training.inputs import ImageBatch
+from lexvl_anserini.training.inputs import ImageBatch, TextBatch
 from lexvl_anserini.training.loop import train
 from lexvl_anserini.training.measuring import hit_rates
 from lexvl_anserini.training.objectives.contrastive import Encoded
@@ -163,6 +163,22 @@ def test_distil_by_hand() -> None:
         distil(Encoded(vectors, vectors))
 
 
+def test_distil_of_bags_by_hand() -> None:
+    """Bags that no document knows add ln 2 in each direction, times their weight."""
+    vectors, cold = torch.eye(3)[:2], {"model_temperature": 0.01, "teacher_temperature": 0.01}
+    encoded = Encoded(vectors, vectors, query_bag=torch.tensor([[False, False, True]] * 2), taught=vectors @ vectors.T)
+    assert distil(encoded, **cold).item() < 1e-6
+    loss = distil(encoded, nonparametric=0.5, **cold)
+    torch.testing.assert_close(loss, 0.5 * 2 * torch.tensor(2.0).log())
+    known = encoded._replace(query_bag=torch.tensor([[True, False, True], [False, True, True]]))
+    assert distil(known, nonparametric=0.5, **cold).item() < 1e-6
+    # Bags of unit length and their own temperature: scores [[1, 0], [0, 1]] / sqrt(2) / 0.5.
+    warm = distil(known, nonparametric=1.0, normalised=True, bag_temperature=0.5, **cold)
+    torch.testing.assert_close(warm, 2 * (1 + torch.tensor(-(2**0.5)).exp()).log())
+    with pytest.raises(ValueError, match="needs the own tokens"):
+        distil(Encoded(vectors, vectors, taught=vectors @ vectors.T), nonparametric=0.5)
+
+
 def test_held_out_images_validate_and_do_not_train(corpus: str, networks: dict[str, str]) -> None:
     recipe = recipe_of(corpus, networks).model_dump(mode="json")
     split = read_splits(checked({**recipe, "data": {"corpus": corpus, "held_out": 5}}, "tiny.yaml"), None)
@@ -228,7 +244,7 @@ def test_words_of_classes(tmp_path: Path) -> None:
 
 
 def test_class_words_weigh_as_much_as_terms_of_captions() -> None:
-    """Over the images, the largest logit of a class word has the median mean and spread of those of the terms."""
+    """The largest logit of a class word has the median mean and spread of those of the terms, over images and texts."""
 
     class Side(VdrImageOver):
         def __init__(self) -> None:
@@ -245,7 +261,20 @@ def test_class_words_weigh_as_much_as_terms_of_captions() -> None:
             torch.nn.Module.__init__(self)
             self.network = torch.nn.Module()
             self.network.get_input_embeddings = lambda: torch.nn.Embedding.from_pretrained(torch.tensor([[3.0, 4.0]]))
-            self.bias = torch.nn.Parameter(torch.tensor([0.5]))
+            self.head, self.bias = torch.nn.Identity(), torch.nn.Parameter(torch.tensor([0.5]))
+
+        def states(self, batch: TextBatch) -> torch.Tensor:
+            assert batch.states is not None
+            return batch.states
+
+    class Captions:
+        def __len__(self) -> int:
+            return 2
+
+        def batch(self, positions: np.ndarray) -> TextBatch:
+            states = torch.tensor([[[1.0, 0.0], [9.0, 9.0]], [[0.0, 2.0], [3.0, 4.0]]])[positions]
+            attention = torch.tensor([[1, 0], [1, 1]])[positions]  # the second state of the first text is padding
+            return TextBatch(attention, attention, attention.bool(), states)
 
     class Store:
         def __len__(self) -> int:
@@ -254,10 +283,13 @@ def test_class_words_weigh_as_much_as_terms_of_captions() -> None:
         def plain(self, positions: np.ndarray) -> ImageBatch:
             return ImageBatch(torch.tensor([[[0.0, 5.0]], [[1.0, 6.0]], [[2.0, 10.0]]])[positions])
 
-    found = weigh(Text(), Side(), Store(), torch.tensor([[0.0, 10.0]]), {"cat": [0]}, [0])  # type: ignore[arg-type]
+    classifier = torch.tensor([[0.0, 10.0]])
+    found = weigh(Text(), Side(), Captions(), Store(), classifier, {"cat": [0]}, [0])  # type: ignore[arg-type]
     # The term has logits 1, 3, 5 (mean 3, spread 2); the class 50, 60, 100 (mean 70, spread sqrt(700)).
     scale = 2 / 700**0.5
     torch.testing.assert_close(found.scale, torch.tensor([scale]))
     torch.testing.assert_close(found.image_bias, torch.tensor([3 - 70 * scale]))
-    torch.testing.assert_close(found.rows, torch.tensor([[1.2, 1.6]]))  # as long as the term's row
-    assert found.text_bias.tolist() == [0.5]
+    # In the texts, the term has 2.5 and 6.5 (mean 4.5), the direction (.6, .8) of the word .6 and 5 (mean 2.8).
+    scale = 4 / 4.4
+    torch.testing.assert_close(found.rows, scale * torch.tensor([[0.6, 0.8]]))
+    torch.testing.assert_close(found.text_bias, torch.tensor([4.5 - 2.8 * scale]))

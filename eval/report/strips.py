@@ -38,11 +38,10 @@ OWN_LINES = 2
 CARD_LINES = 7
 # Width that is reserved for the product, right of the longest bar.
 NUMBER = 78
-LEGEND = (
-    "green: relevant    bars: query weight × impact; all terms' products sum to the score    has: its heaviest terms"
-)
+JUDGED = "green: relevant    "
+LEGEND = "bars: query weight × impact; all terms' products sum to the score    has: its heaviest terms"
 # With maps, after the legend.
-MAPS_LEGEND = "    in colour: where the terms are"
+MAPPED = "    in colour: where the terms are"
 NO_HIT = "no hit in the run"
 
 # A sheet of drawings looks the same with this number of colours and takes a third of the bytes. The choice must give
@@ -119,20 +118,26 @@ def layout(strips: Sequence[Strip], terms: int, legend: str = LEGEND) -> SheetLa
     return SheetLayout(width, MARGIN + len(strips) * (content + SPACE) + SMALL, content + SPACE, content)
 
 
-def draw_sheet(strips: Sequence[Strip], path: Path, terms: int, legend: str = LEGEND) -> None:
+def legend_of(strips: Sequence[Strip], maps: bool) -> str:
+    """The last line of a sheet, which says what is drawn."""
+    judged = any(strip.found or any(cell.relevant for cell in strip.cells) for strip in strips)
+    return f"{JUDGED if judged else ''}{LEGEND}{MAPPED if maps else ''}"
+
+
+def draw_sheet(strips: Sequence[Strip], path: Path, terms: int, maps: bool = False) -> None:
     """Draws strips one below the other into a PNG file.
 
     Args:
         strips: at least one.
         path: of the file.
         terms: the largest number of terms under each hit.
-        legend: the last line, which says what is drawn.
+        maps: True if the images have maps.
     """
     import matplotlib
 
     drawn = BytesIO()
     with matplotlib.rc_context(matplotlib.rcParamsDefault), _one_warning_of_missing_letters():
-        _figure(strips, terms, legend).savefig(drawn, format="png", dpi=DPI)
+        _figure(strips, terms, legend_of(strips, maps)).savefig(drawn, format="png", dpi=DPI)
     with atomic_write(path) as out:
         out.write(of_few_colours(drawn.getvalue()))
 

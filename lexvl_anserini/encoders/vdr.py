@@ -29,7 +29,7 @@ from lexvl_anserini.encoders.parts.backbones import (
 )
 from lexvl_anserini.encoders.parts.pooling import Pooling, masked_max, mean_of_top
 from lexvl_anserini.encoders.parts.pretrained import pretrained_bert, states_head, vocabulary_rows
-from lexvl_anserini.encoders.parts.sparsify import Sparsifier, own_tokens, positive, top_k, top_k_or_own
+from lexvl_anserini.encoders.parts.sparsify import Sparsifier, among_first, own_tokens, positive, top_k, top_k_or_own
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, columns_from, first_word_id, load_tokenizer
 from lexvl_anserini.encoders.parts.towers import BagTower, Composition, Head, TextTower
 from lexvl_anserini.errors import CheckpointError, UsageError
@@ -126,6 +126,7 @@ class Side:
     lexical_union: bool = False
     pooling: Pooling = masked_max
     normalise: bool = False
+    unit_terms: int | None = None
     joiner: str = " "
 
     def adjusted(self, topk: int | None, lexical_union: bool, max_length: int | None, padding: str | None) -> Side:
@@ -140,13 +141,15 @@ class Side:
 
     def tower(self) -> TextTower:
         """The parametric side."""
+        sparsifier = vdr_sparsifier(self.topk, self.lexical_union)
         composition = Composition(
             backbone=hidden_states(self.backbone),
             head=Head(self.norm, self.embeddings, self.bias),
             activation=elu1p,
             pooling=self.pooling,
-            sparsifier=vdr_sparsifier(self.topk, self.lexical_union),
+            sparsifier=sparsifier if self.unit_terms is None else among_first(sparsifier, self.unit_terms),
             normalise=self.normalise,
+            unit_terms=self.unit_terms,
         )
         return TextTower(composition, self.reader, self.columns, self.device, self.joiner)
 

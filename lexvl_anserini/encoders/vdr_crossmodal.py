@@ -4,7 +4,8 @@ Text:  w = elu1p(max_i <ln(h_i), E_v>) over the ASCII tokens v of BERT's vocabul
 Image: w = elu1p(max_p <h_p, P_v>) over the patches p of a vision transformer without class token, L2-normalised, top-k.
 
 A side whose entry in config.json has `backbone` is a pretrained network (see `parts/pretrained.py`), whose states pass
-ln(W s) before the projection. `terms` in the entry of the texts names a file with the terms that are dimensions.
+ln(W s) before the projection. `terms` in the entry of the texts names a file with the terms that are dimensions; the
+first `unit_terms` of them have unit length, and class words are beside these (see `parts/class_words.py`).
 """
 
 from __future__ import annotations
@@ -79,7 +80,9 @@ def load_vdr_crossmodal(
     def texts(topk: int | None) -> TextTower | BagTower:
         side = text.adjusted(topk, lexical_union, text_max_length, text_about.get("padding"))
         # The reference normalises the output of the network, but not the bag of tokens.
-        return side.bag() if mode == "alpha" else replace(side, normalise=True).tower()
+        if mode == "alpha":
+            return side.bag()
+        return replace(side, normalise=True, unit_terms=unit_terms(checkpoint, text_about, side.columns)).tower()
 
     images: TowerOf = partial(image_tower, source, checkpoint, image_about, weights, text.columns)
     query, document = with_topk(in_direction(direction, texts, images), topk, query_topk)
@@ -105,8 +108,23 @@ def image_tower(
         pooling=masked_max,
         sparsifier=vdr_sparsifier(k if topk is None else topk, lexical_union=False),
         normalise=True,
+        unit_terms=unit_terms(checkpoint, entry, columns),
     )
     return ImageTower(composition, pixels, columns, source.device)
+
+
+def unit_terms(checkpoint: Checkpoint, entry: Mapping[str, Any], columns: TokenColumns) -> int | None:
+    """How many terms have unit length together, where class words are beside them; None for all.
+
+    Raises:
+        CheckpointError: the entry gives another number than one of the terms.
+    """
+    found, terms = entry.get("unit_terms"), len(columns.vocabulary)
+    if found is not None and (type(found) is not int or not 0 < found <= terms):
+        raise CheckpointError(
+            f"{checkpoint.folder}/config.json: unit_terms {found!r:.80}, expected a number from 1 to {terms}"
+        )
+    return found
 
 
 def patch_transformer_side(

@@ -46,6 +46,9 @@ class CaptionStore:
     device: torch.device
     states: StateStore | None = None
 
+    def __len__(self) -> int:
+        return len(self.tokens.ids)
+
     def batch(self, captions: np.ndarray) -> TextBatch:
         """The captions at some positions [B] as one batch, padded to the longest of them."""
         states = None if self.states is None else self.states[captions]

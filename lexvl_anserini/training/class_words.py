@@ -11,11 +11,13 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from lexvl_anserini.encoders.parts.class_words import word_rows
+from lexvl_anserini.training.batches import CaptionStore
 from lexvl_anserini.training.pretrained_sides import VdrImageOver, VdrTextOver
+from lexvl_anserini.training.projection import project_max
 from lexvl_anserini.training.stores import ImageStore
 
-# Images of one forward pass.
-BATCH = 64
+# Images, or texts, of one forward pass, and the largest number of texts.
+BATCH, TEXTS = 64, 6000
 
 
 class ClassWordWeights(NamedTuple):
@@ -37,6 +39,7 @@ class ClassWordWeights(NamedTuple):
 def weigh(
     text: VdrTextOver,
     image: VdrImageOver,
+    texts: CaptionStore,
     images: ImageStore,
     classifier: Tensor,
     words: Mapping[str, list[int]],
@@ -45,34 +48,47 @@ def weigh(
     """The weights of class words beside those of a trained pair.
 
     Over the training images, the largest logit of a class word in an image gets the median mean and the median standard
-    deviation of those of the terms of captions. A text's logits of class words are those of untrained terms: the
-    words' input embeddings, as long as the trained rows are on average, with the mean bias.
+    deviation of those of the terms of captions; over the training texts likewise. A text's row of a class word is its
+    input embedding, which is no trained row: without this, each text would have hundreds of class words among its
+    terms.
 
     Args:
-        text: the trained side of the texts.
+        text: the trained side of the texts, in eval mode.
         image: the trained side of the images, in eval mode.
+        texts: the training split; of many captions, some at equal distances.
         images: the training split.
         classifier: rows [C, D] of the classifier that the images' network was pretrained with.
         words: the classes of each class word.
         ids: the token of each class word.
     """
-    device = image.proj.device
+    device, proj = image.proj.device, image.proj
     last = classifier.shape[1]
     rows = word_rows(classifier.to(device) * image.standard.std[-last:], list(words.values()))
     of_terms, of_words = [], []
-    for start in range(0, len(images), BATCH):
-        states = image.states(images.plain(np.arange(start, min(start + BATCH, len(images)))))
-        of_terms.append((image.head(states) @ image.proj.T).amax(dim=1) + image.bias)
-        of_words.append((states[:, :, -last:] @ rows.T).amax(dim=1))
-    terms, raw = torch.cat(of_terms), torch.cat(of_words)  # [n, V], [n, W]
-    mean, spread = terms.mean(dim=0).median(), terms.std(dim=0).median()
-    scale = spread / raw.std(dim=0)
+    for chosen in pieces(np.arange(len(images))):
+        states = image.states(images.plain(chosen))
+        of_terms.append(project_max(image.head(states), proj))
+        of_words.append(project_max(states[:, :, -last:], rows))
+    scale, image_bias = beside(torch.cat(of_terms) + image.bias, torch.cat(of_words))
+
     network: Any = text.network
-    embeddings = network.get_input_embeddings().weight[torch.tensor(ids, device=device)]
-    length = image.proj.norm(dim=1).mean()
-    return ClassWordWeights(
-        scale,
-        mean - scale * raw.mean(dim=0),
-        length * normalize(embeddings, dim=1),
-        text.bias.mean().expand(len(words)),
-    )
+    embeddings = normalize(network.get_input_embeddings().weight[torch.tensor(ids, device=device)], dim=1)
+    of_terms, of_words = [], []
+    for chosen in pieces(np.arange(0, len(texts), -(-len(texts) // TEXTS))):
+        batch = texts.batch(chosen)
+        features, padding = text.head(text.states(batch)), batch.attention == 0
+        of_terms.append(project_max(features, proj, padding))
+        of_words.append(project_max(features, embeddings, padding))
+    text_scale, text_bias = beside(torch.cat(of_terms) + text.bias, torch.cat(of_words))
+    return ClassWordWeights(scale, image_bias, text_scale[:, None] * embeddings, text_bias)
+
+
+def beside(terms: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
+    """The scale and the bias, [W], that give the columns of [n, W] the median mean and spread of those of [n, V]."""
+    scale = terms.std(dim=0).median() / words.std(dim=0).clamp(min=1e-6)
+    return scale, terms.mean(dim=0).median() - scale * words.mean(dim=0)
+
+
+def pieces(positions: np.ndarray) -> Sequence[np.ndarray]:
+    """Positions in parts of at most `BATCH`."""
+    return np.array_split(positions, -(-len(positions) // BATCH))

@@ -48,7 +48,7 @@ from lexvl_anserini.training.run_folder import (
     tidy,
 )
 from lexvl_anserini.training.saving import save_pair
-from lexvl_anserini.training.splits import TRAINING, digests_of, read_splits
+from lexvl_anserini.training.splits import TRAINING, check_batches, digests_of, read_splits
 
 log = logging.getLogger(__name__)
 
@@ -87,6 +87,7 @@ def train(
         entries(output)  # a wrong folder raises here, before the data are read, which may take a minute
         log.info("%s: reading captions and images of %s", output, recipe.data.corpus)
         data = read_splits(recipe, data_dir)
+        check_batches(recipe, len(data[TRAINING].ids))
         digests = digests_of(recipe, data)
         claim(output, recipe, digests, overwrite)
         if (output / MODEL).is_dir():

@@ -51,7 +51,7 @@ def objective(
     total = mean(OBJECTIVES[main.name], f"objective {main.name}", main.options, list(known))
     for auxiliary in stage.auxiliaries:
         # `temperature` of an auxiliary objective is its own.
-        given = ["model_temperature", "topk"]
+        given = ["model_temperature", "bag_temperature", "topk"]
         value = mean(AUXILIARIES[auxiliary.name], f"auxiliary {auxiliary.name}", auxiliary.options, given)
         total = total + auxiliary.weight * value
     return total

@@ -178,16 +178,18 @@ def images_of(role: str, recipe: Recipe, number: int, output: Path, material: Ma
 
 
 def class_words_of(recipe: Recipe, output: Path, material: Material, pair: TowerPair) -> ClassWordWeights | None:
-    """The weights of class words over the training images of the last stage; None where the pair has none."""
+    """The weights of class words over the training split of the last stage; None where the pair has none."""
     networks, image, text = material.networks, pair.encoder_p, pair.encoder_q
     if networks is None or not networks.text.classes:
         return None
     assert isinstance(image, VdrImageOver) and isinstance(text, VdrTextOver) and networks.image.classifier is not None
     log.info("weights of %d class words", len(networks.text.classes))
     pair.eval()
-    images = images_of(TRAINING, recipe, len(recipe.stages) - 1, output, material, pair)
+    last = len(recipe.stages) - 1
+    texts = captions_of(TRAINING, last, output, material, pair)
+    images = images_of(TRAINING, recipe, last, output, material, pair)
     ids = material.tokenizer.convert_tokens_to_ids(list(networks.text.classes))
-    return weigh(text, image, images, networks.image.classifier, networks.text.classes, ids)
+    return weigh(text, image, texts, images, networks.image.classifier, networks.text.classes, ids)
 
 
 @torch.inference_mode()

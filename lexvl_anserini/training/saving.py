@@ -79,6 +79,7 @@ def save_pair(
             image["classes"] = CLASSES
             write_json(folder / CLASSES, dict(networks.text.classes))
             state = with_class_words(state, class_words)
+            text["unit_terms"] = image["unit_terms"] = len(networks.text.columns.vocabulary)
     if model.lexical:
         text["topk"], image["topk"] = model.kept_of_texts, model.topk
     saved = {

@@ -7,7 +7,7 @@ from dataclasses import replace
 from lexvl_anserini.data.dataset import Dataset, load_dataset
 from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
 from lexvl_anserini.encoders.loading import choose_device
-from lexvl_anserini.errors import DataError
+from lexvl_anserini.errors import DataError, UsageError
 from lexvl_anserini.training.data import CaptionedImages, digest, read_captioned
 from lexvl_anserini.training.pretrained_sides import network_digests
 from lexvl_anserini.training.recipe import Recipe
@@ -22,11 +22,27 @@ def check(recipe: Recipe, data_dir: str | None, device: str) -> None:
         LexvlError: one of them does not exist.
     """
     choose_device(device)
-    for dataset, _ in datasets(recipe, data_dir).values():
-        if next(iter(dataset.qrels()), None) is None:
+    for role, (dataset, limit) in datasets(recipe, data_dir).items():
+        images = len({judgement.doc_id for judgement in dataset.qrels()})
+        if not images:
             raise DataError(f"{dataset.name}/{dataset.split}: no image has a caption")
+        if role == TRAINING:
+            images = min(images, limit or images)
+            held_out = -(-images // recipe.data.held_out) if recipe.data.held_out else 0
+            check_batches(recipe, images - held_out)
     if recipe.model.pretrained:
         network_digests(recipe.model)
+
+
+def check_batches(recipe: Recipe, images: int) -> None:
+    """Checks that each stage can fill a batch, before anything is computed of the images.
+
+    Raises:
+        UsageError: there are fewer training images.
+    """
+    for stage in recipe.stages:
+        if (size := stage.optimisation.batch_size) > images:
+            raise UsageError(f"recipe {recipe.name}: batch_size {size} is more than the {images} training images")
 
 
 def datasets(recipe: Recipe, data_dir: str | None) -> dict[str, tuple[Dataset, int | None]]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from lexvl_anserini.data.function_words import function_words
+from lexvl_anserini.data.word_lists import function_words, left_out_words
 from lexvl_anserini.errors import UsageError, reason_of
 
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -84,8 +84,8 @@ def learn_terms(texts: Iterable[str], least: int) -> list[str]:
 
 
 def names_something(word: str) -> bool:
-    """True for words of at least two letters that are no function words."""
-    return len(word) > 1 and word.isalpha() and word not in function_words()
+    """True for words of at least two letters that are no function words and not left out."""
+    return len(word) > 1 and word.isalpha() and word not in function_words() | left_out_words()
 
 
 def with_words(tokenizer: Any, words: Sequence[str]) -> tuple[Any, list[list[int]]]:

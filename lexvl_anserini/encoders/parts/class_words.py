@@ -6,7 +6,8 @@ of the classes C(w), the logit in a cell with state s is
     a_w mean_{c in C(w)} <f_c, s> + b_w,   s of the network's last layer
 
 The rows come from the network's own weights and are not trained, so nothing is forgotten; a_w and b_w give a word the
-mean and the spread that a term of the captions has over the training images.
+mean and the spread that a term of the captions has over the training images. The terms of the captions have unit length
+without the class words. So their weights are the same whether a thing in an image has a class word or not.
 """
 
 from __future__ import annotations

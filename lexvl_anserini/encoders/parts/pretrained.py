@@ -7,7 +7,8 @@ vectors that mean nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from lexvl_anserini.encoders.parts.backbones import load_backbone
 from lexvl_anserini.encoders.parts.efficientnet import EfficientNetLite
 from lexvl_anserini.encoders.parts.grounding import on_grid
 from lexvl_anserini.encoders.parts.image_backbones import PUBLISHED, ImageBackbone, load_image_backbone
-from lexvl_anserini.errors import CheckpointError
+from lexvl_anserini.errors import CheckpointError, MissingExtra
 
 # The key of an embedding matrix with this ending has rows that follow those of the pretrained matrix.
 ADDED = ".added"
@@ -140,7 +141,8 @@ def pretrained_image(checkpoint: Checkpoint, entry: Mapping[str, Any], own: Mapp
     """
     name, digest = named_backbone(checkpoint, entry)
     packaged = name in PUBLISHED
-    backbone = load_image_backbone(name if packaged else str(inside(checkpoint.folder, name, "config.json")))
+    with extra_of(checkpoint):
+        backbone = load_image_backbone(name if packaged else str(inside(checkpoint.folder, name, "config.json")))
     check_digest(checkpoint, name, digest, backbone.digest)
     changed = {**backbone.network.state_dict(), **own}
     load_strictly(backbone.network, changed, f"{checkpoint.folder}: backbone")
@@ -176,7 +178,8 @@ def pretrained_bert(checkpoint: Checkpoint, entry: Mapping[str, Any], own: Mappi
     """
     name, digest = named_backbone(checkpoint, entry)
     if name in PACKAGED:
-        found = find_checkpoint(name)
+        with extra_of(checkpoint):
+            found = find_checkpoint(name)
     else:
         folder = inside(checkpoint.folder, name, "config.json")
         found = Checkpoint(str(folder), folder)
@@ -212,6 +215,24 @@ def with_changes(weights: Mapping[str, Tensor], own: Mapping[str, Tensor], where
         else:
             changed[key.removesuffix(ADDED)] = torch.cat([base, value.to(base.dtype)])
     return changed
+
+
+@contextmanager
+def extra_of(checkpoint: Checkpoint) -> Iterator[None]:
+    """Names the extra of a packaged checkpoint where the package of one of its networks is missing.
+
+    It installs all networks of the checkpoint.
+
+    Raises:
+        MissingExtra: the package is missing.
+    """
+    try:
+        yield
+    except MissingExtra:
+        packaged = PACKAGED.get(checkpoint.reference)
+        if packaged is None:
+            raise
+        raise MissingExtra(f"the checkpoint {checkpoint.reference!r}", packaged.extra) from None
 
 
 def named_backbone(checkpoint: Checkpoint, entry: Mapping[str, Any]) -> tuple[str, str]:

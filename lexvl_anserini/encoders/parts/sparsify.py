@@ -78,6 +78,16 @@ def own_tokens() -> Sparsifier:
     return Sparsifier("own_tokens", lambda weights, own: _own(own).clone(), needs_own=True)
 
 
+def among_first(sparsifier: Sparsifier, terms: int) -> Sparsifier:
+    """The rule for the first terms; of the others, a text's own tokens."""
+
+    def keep(weights: Tensor, own: Tensor | None) -> Tensor:
+        own = _own(own)
+        return torch.cat([sparsifier.keep(weights[:, :terms], own[:, :terms]), own[:, terms:]], dim=1)
+
+    return Sparsifier(f"{sparsifier.name} among the first {terms}", keep, needs_own=True)
+
+
 def kept(weights: Tensor, own: Tensor | None, sparsifier: Sparsifier) -> Tensor:
     """Mask [B, V] of the weights that the sparsifier keeps and that are positive and finite."""
     return sparsifier.keep(weights, own) & (weights > 0) & torch.isfinite(weights)

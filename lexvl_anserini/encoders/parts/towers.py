@@ -48,7 +48,8 @@ class Head:
 class Composition:
     """backbone x head x activation x pooling x sparsifier: the equation of a lexical tower, as data.
 
-    normalise  divide by the L2 norm before the sparsifier (a masked vector then has not unit length)
+    normalise   divide by the L2 norm before the sparsifier (a masked vector then has not unit length)
+    unit_terms  the number of terms, from the first, that the norm is taken of; None takes all
     """
 
     backbone: Backbone
@@ -57,6 +58,7 @@ class Composition:
     pooling: Pooling
     sparsifier: Sparsifier
     normalise: bool = False
+    unit_terms: int | None = None
 
 
 class Batch(NamedTuple):
@@ -120,8 +122,10 @@ class LexicalTower:
             composition.pooling,
             composition.activation,
         )  # [B, V]
-        # As the reference, torch.nn.functional.normalize divides by the norm clamped at 1e-12.
-        return torch.nn.functional.normalize(weights, dim=1) if composition.normalise else weights
+        if not composition.normalise:
+            return weights
+        # As in the reference, the norm is clamped at 1e-12.
+        return weights / weights[:, : composition.unit_terms].norm(dim=1, keepdim=True).clamp(min=1e-12)
 
     @torch.inference_mode()
     def weights(

@@ -5,11 +5,17 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from lexvl_anserini.training.objectives.contrastive import Encoded, Temperature, masked
+from lexvl_anserini.training.objectives.contrastive import Encoded, Temperature, bag_of, masked
 
 
 def distil(
-    encoded: Encoded, model_temperature: Temperature = 1.0, topk: int = 768, teacher_temperature: float = 0.05
+    encoded: Encoded,
+    model_temperature: Temperature = 1.0,
+    topk: int = 768,
+    teacher_temperature: float = 0.05,
+    nonparametric: float = 0.0,
+    normalised: bool = False,
+    bag_temperature: Temperature | None = None,
 ) -> Tensor:
     """Cross entropy, in both directions, of the scores of a batch and of the teacher's, which get no gradient.
 
@@ -21,12 +27,25 @@ def distil(
         model_temperature: of the model that learns.
         topk: dimensions kept of a query, besides its own tokens; all of a dense one.
         teacher_temperature: divides the teacher's scores.
+        nonparametric: w, the weight of the same loss of the scores of the queries' bags, as in `vdr`; the first loss
+            keeps weight 1, and 0 omits the second.
+        normalised: bags have unit length.
+        bag_temperature: of the scores of bags; default `model_temperature`.
 
     Raises:
-        ValueError: the batch has no scores of a teacher.
+        ValueError: the batch has no scores of a teacher, or no bags where `nonparametric` needs them.
     """
     if encoded.taught is None:
         raise ValueError("distil needs the scores of a teacher")
     query = encoded.query if encoded.query_bag is None else masked(encoded.query, encoded.query_bag, topk)
-    scores, taught = query @ encoded.document.T / model_temperature, encoded.taught / teacher_temperature
+    taught = encoded.taught / teacher_temperature
+    total = imitation(query @ encoded.document.T / model_temperature, taught)
+    if nonparametric:
+        bags = bag_of(encoded.query_bag, normalised) @ encoded.document.T / (bag_temperature or model_temperature)
+        total = total + nonparametric * imitation(bags, taught)
+    return total
+
+
+def imitation(scores: Tensor, taught: Tensor) -> Tensor:
+    """Cross entropy of the softmax of scores [N, M] and of a teacher's, over the rows and over the columns."""
     return cross_entropy(scores, taught.softmax(dim=1)) + cross_entropy(scores.T, taught.T.softmax(dim=1))
