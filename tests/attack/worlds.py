@@ -9,7 +9,9 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
+import yaml
 from faults import Commands, Outcome
+from pretrained_networks import tiny_vit
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "lexvl-1"
 WORDS = ["a", "dog", "man", "horse", "beach", "ocean", "pizza", "table", "people", "two", "on", "the", "near"]
@@ -22,7 +24,8 @@ class Task(NamedTuple):
     output     below the folder
     first      commands that prepare the folder
     copied     an index of the world that is copied to `output` first
-    sources    shards of the world that the index holds afterwards; empty for what is no index
+    sources    shards of the world that the index holds afterwards; empty for what is no index of shards
+    index      the index below the output, if it is not the output itself
     """
 
     arguments: Sequence[object]
@@ -30,6 +33,7 @@ class Task(NamedTuple):
     first: Sequence[Sequence[object]] = ()
     copied: str = ""
     sources: Sequence[str] = ()
+    index: str = ""
 
 
 class World:
@@ -49,6 +53,7 @@ class World:
         shutil.copytree(FIXTURES / "squares", folder / "squares")
         recipe, place = (FIXTURES / "tiny.yaml").read_text(), "squares/dataset.json,squares"
         (folder / "tiny.yaml").write_text(recipe.replace(place, f"{folder}/squares/dataset.json,{folder}/squares"))
+        (folder / "stages.yaml").write_text(stages(folder, checkpoint, tiny_vit(folder / "vit")))
         (folder / "ids.txt").write_text("d1\nd2\n")
         self.encoder = ["--encoder", "bag-of-tokens", "--checkpoint", checkpoint, "--device", "cpu"]
         self.made("encode", *self.corpus("texts"), "--output", folder / "impacts")
@@ -84,15 +89,15 @@ class World:
 
         `before` is a command that runs first, in the same process; it must succeed.
         """
-        if not task.sources:
+        if not task.sources and not task.index:
             if before:
                 self.made(*before)
             return contents(folder)
-        index, run = folder / task.output, self.folder / "looked.trec"
-        check = ["index", *(self.folder / name for name in task.sources), "--index", index, "--check"]
+        index, run = folder / task.output / task.index, self.folder / "looked.trec"
+        check = ["index", *(self.folder / name for name in task.sources), "--index", index, "--check", ";"]
         search = ["search", "--index", index, "--topics", f"beir:{self.folder / 'texts'}", "--output", run]
-        self.made(*before, *([";"] if before else ()), *check, ";", *search, "--overwrite")
-        names = sorted(path.name for path in folder.iterdir())
+        self.made(*before, *([";"] if before else ()), *(check if task.sources else ()), *search, "--overwrite")
+        names = sorted(path.name for path in (folder / task.output if task.index else folder).iterdir())
         return run.read_bytes(), json.loads((index / "manifest.json").read_text()), names
 
 
@@ -140,8 +145,46 @@ def tasks(world: World) -> Mapping[str, Task]:
         "train": Task(
             ["train", "--recipe", at / "tiny.yaml", "--output", "IN/t", "--device", "cpu", "--threads", 1], "t"
         ),
+        "train stages": Task(
+            ["train", "--recipe", at / "stages.yaml", "--output", "IN/t", "--device", "cpu", "--threads", 1], "t"
+        ),
+        "photos": Task(
+            [
+                *["photos", at / "squares", "a red square", "--checkpoint", "demo-vdr", "--device", "cpu"],
+                *["--output", "IN/album"],
+            ],
+            "album",
+            index="index",
+        ),
         "sheet": Task(["sheet", "--index", at / "index", "--query", "a dog", "--output", "IN/s.png"], "s.png"),
     }
+
+
+def stages(folder: Path, text: Path, image: Path) -> str:
+    """A recipe of two stages over tiny pretrained networks: the heads over stored features, then all of the image."""
+    trained = ["encoder_?.head.*", "encoder_?.bias", "encoder_p.proj"]
+    stage = {
+        "objective": {"name": "vdr", "options": {"topk": 8, "normalised": True}},
+        "optimisation": {"steps": 3, "batch_size": 4, "warmup_steps": 1, "average": 0.5},
+    }
+    recipe = {
+        "name": "tiny-stages",
+        "data": {"corpus": f"karpathy:{folder}/squares/dataset.json,{folder}/squares"},
+        "model": {
+            "kind": "vdr-crossmodal",
+            "topk": 8,
+            "text": {"checkpoint": str(text), "least": 1, "max_length": 16, "dropout": 0.1},
+            "image": {"checkpoint": str(image), "grid": 2, "dropout": 0.1},
+        },
+        "stages": [
+            {**stage, "trained": trained, "views": 2, "augmentation": {"flip": True}},
+            {**stage, "trained": [*trained, "encoder_p.network.*"]},
+        ],
+        "validate_every": 3,
+        "state_every": 2,
+        "log_every": 1,
+    }
+    return yaml.safe_dump(recipe)
 
 
 def placed(arguments: Sequence[object], folder: Path) -> list[object]:
