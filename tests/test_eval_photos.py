@@ -127,6 +127,13 @@ def test_a_second_call(answered: Answered, photos: Callable[..., None], capsys, 
     assert Path("sheet.png").stat().st_size > 0, "the index serves other commands"
 
 
+def test_a_query_without_terms_of_the_model(photos: Callable[..., None], capsys) -> None:
+    photos(queries=["a boat", "qwertzuiop"], hits=1)
+    boat, unknown = capsys.readouterr().out.split('"qwertzuiop"')
+    note = "no word of this query is a term of the model"
+    assert note not in boat and note in unknown
+
+
 def test_what_there_is_to_do(tmp_path: Path) -> None:
     two = [Document("a.jpg"), Document("b.jpg")]
     album = Album(tmp_path)
@@ -165,7 +172,7 @@ def test_an_album_beside_the_pictures_that_are_the_working_folder(tmp_path: Path
     assert default_output(tmp_path / "pics.tar", tmp_path) == Path("lexvl-photos/pics.tar")
 
 
-def test_what_cannot_be_done(tmp_path: Path, photos: Callable[..., None]) -> None:
+def test_what_cannot_be_done(tmp_path: Path, answered: Answered, photos: Callable[..., None]) -> None:
     (tmp_path / "none").mkdir()
     with pytest.raises(DataError, match=r"none: no picture in it; expected .jpg, .png"):
         photos(folder=tmp_path / "none")
@@ -176,6 +183,12 @@ def test_what_cannot_be_done(tmp_path: Path, photos: Callable[..., None]) -> Non
     with pytest.raises(CheckpointError):
         photos(checkpoint=str(tmp_path / "none"))
     assert not Path("lexvl-photos/none").exists()
+    for empty in ("", "  "):
+        with pytest.raises(UsageError, match="a query is empty"):
+            photos(queries=["two dogs", empty])
+    with pytest.raises(UsageError, match="among the pictures; name a folder outside"):
+        photos(output=answered.folder / "index")
+    assert not (answered.folder / "index").exists()
     with (
         exclusive(Path("lexvl-photos/pics")),
         pytest.raises(ArtefactError, match="another process is writing it; wait"),

@@ -49,8 +49,7 @@ def weigh(
 
     Over the training images, the largest logit of a class word in an image gets the median mean and the median standard
     deviation of those of the terms of captions; over the training texts likewise. A text's row of a class word is its
-    input embedding, which is no trained row: without this, each text would have hundreds of class words among its
-    terms.
+    input embedding, which is not trained: its logits as they are would have another size than those of trained rows.
 
     Args:
         text: the trained side of the texts, in eval mode.
