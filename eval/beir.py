@@ -20,6 +20,7 @@ def command(
     runs: options.Runs,
     judgements: options.JudgementOptions,
     measures: options.Measures = DEFAULT_MEASURES,
+    ties: options.Ties = None,
     escape_ids: options.EscapeIds = False,
     per_topic: options.PerTopic = False,
     output_format: options.ScoreFormat = "text",
@@ -30,7 +31,8 @@ def command(
     Example: python -m eval.beir --run runs/beir-scifact.vdr.trec --dataset beir/scifact
     """
     check_format(output_format, SCORE_FORMATS)
-    measured = measure_runs(map(describe_run, runs), judgements.source(escape_ids), measures, remove_query=True)
+    cards, source = map(describe_run, runs), judgements.source(escape_ids)
+    measured = measure_runs(cards, source, measures, ties=ties, remove_query=True, per_topic=per_topic)
     sys.stdout.write(render_scores(measured, per_topic, output_format))
 
 

@@ -25,13 +25,15 @@ Direction = Annotated[
 ]
 
 
-def caption_report(cards: Sequence[RunCard], source: JudgementSource, output_format: str = "text") -> str:
+def caption_report(
+    cards: Sequence[RunCard], source: JudgementSource, output_format: str = "text", ties: str | None = None
+) -> str:
     """The table of runs on images with captions, measured against these judgements.
 
     Raises:
         LexvlError: a run or its judgements cannot be read.
     """
-    measured = measure_runs(cards, source, list(HEADINGS))
+    measured = measure_runs(cards, source, list(HEADINGS), ties=ties)
     return render(caption_table(cards, measured), caption_rows(measured), output_format)
 
 
@@ -46,6 +48,7 @@ def caption_command(corpus: str, module: str) -> Command:
         direction: Direction = None,
         data_dir: DataDir = None,
         labels: options.Labels = None,
+        ties: options.Ties = None,
         efficiency: options.Efficiency = True,
         output_format: options.TableFormat = "text",
         verbose: Verbose = False,
@@ -57,7 +60,7 @@ def caption_command(corpus: str, module: str) -> Command:
         if dataset is None:
             cards = [with_judgements(card, corpus) for card in cards]
         source = JudgementSource(qrels, CorpusRef(dataset or "", split, data_dir, direction=direction))
-        sys.stdout.write(caption_report(cards, source, output_format))
+        sys.stdout.write(caption_report(cards, source, output_format, ties))
 
     command.__doc__ = f"""Measure runs on {corpus}: R@1, R@5, R@10 as hit rates, MRR@10, recall@10, rsum; in percent.
 

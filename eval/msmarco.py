@@ -20,6 +20,7 @@ def command(
     runs: options.Runs,
     judgements: options.JudgementOptions,
     measures: options.Measures = DEFAULT_MEASURES,
+    ties: options.Ties = None,
     per_topic: options.PerTopic = False,
     output_format: options.ScoreFormat = "text",
     verbose: Verbose = False,
@@ -29,7 +30,8 @@ def command(
     Example: python -m eval.msmarco --run runs/dev.splade.trec --qrels qrels.dev.small.tsv
     """
     check_format(output_format, SCORE_FORMATS)
-    measured = measure_runs(map(describe_run, runs), judgements.source(), measures, remove_query=False)
+    cards, source = map(describe_run, runs), judgements.source()
+    measured = measure_runs(cards, source, measures, ties=ties, remove_query=False, per_topic=per_topic)
     sys.stdout.write(render_scores(measured, per_topic, output_format))
 
 

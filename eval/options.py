@@ -12,7 +12,7 @@ from lexvl_anserini.cli import DataDir, corpus_names
 from lexvl_anserini.manifest import CorpusRef
 
 from .measures.inputs import JudgementSource
-from .measures.metrics import MEASURES
+from .measures.names import MEASURES
 
 # Cuts that papers report.
 CUTS = (1, 5, 10, 20, 100, 1000)
@@ -52,6 +52,14 @@ DatasetName = Annotated[
         "--dataset", help="Dataset of the judgements; default: that of the run's manifest.", autocompletion=corpus_names
     ),
 ]
+Ties = Annotated[
+    str | None,
+    typer.Option(
+        "--ties",
+        help="Order of equal scores: rank (the run's own; default for runs that search wrote) "
+        "or trec_eval (doc id descending; default for other runs).",
+    ),
+]
 Split = Annotated[str | None, typer.Option("--split", help="Split of the judgements; default: the run's, else test.")]
 
 
@@ -76,10 +84,7 @@ class RuleOptions:
     relevance_level: Annotated[
         int, typer.Option("--relevance-level", help="Least relevance that is relevant (2 for TREC DL); not for nDCG.")
     ] = 1
-    ties: Annotated[
-        str,
-        typer.Option("--ties", help="Order of equal scores: rank (the run's own) or trec_eval (doc id descending)."),
-    ] = "rank"
+    ties: Ties = None
     remove_query: Annotated[
         bool | None,
         typer.Option(

@@ -12,7 +12,7 @@ from lexvl_anserini.cli import DataDir, Verbose, run
 from lexvl_anserini.errors import UsageError
 
 from . import options
-from .measures.metrics import parse_measure
+from .measures.names import parse_measure
 from .measures.pruning_loss import measure_settings, read_pruning_inputs, rows_of, settings_of
 from .report.render import check_format, render
 from .report.tables import setting_table
@@ -64,7 +64,8 @@ def command(
     queries, qrels, remove_query = read_pruning_inputs(shards, topics, data_dir, checkpoint, device)
     measured = measure_settings(shards, queries[:limit], settings, hits, rounds)
     topic_ids = {query.query_id for query in queries[:limit]}
-    rows = rows_of(measured, [qrel for qrel in qrels if qrel.query_id in topic_ids], measure, remove_query)
+    judged = [qrel for qrel in qrels if qrel.query_id in topic_ids]
+    rows = [{**row, "ties": "rank"} for row in rows_of(measured, judged, measure, remove_query)]
     sys.stdout.write(render(setting_table(rows), rows, output_format))
 
 

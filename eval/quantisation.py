@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -11,7 +11,7 @@ from lexvl_anserini.cli import DataDir, Verbose, corpus_names, encoder_names, pa
 from lexvl_anserini.encoders.cards import default_encoder, direction_option, natural_direction
 
 from . import options
-from .measures.metrics import parse_measure
+from .measures.names import parse_measure
 from .measures.quantisation_loss import figures, quantisation_losses
 from .report.render import check_format, render
 from .report.tables import loss_table
@@ -62,7 +62,10 @@ def command(
     encoder_options = direction_option(name, dataset.direction) | parse_settings(settings or ())
     model = load_encoder(name, checkpoint or default_checkpoint, device=device, **encoder_options)
     losses = quantisation_losses(dataset, model, quantisers.values(), measure, batch_size)
-    rows = [{"bits": b, "query bits": query_bits, **figures(loss)} for b, loss in zip(quantisers, losses, strict=True)]
+    rows: list[dict[str, Any]] = [
+        {"bits": b, "query bits": query_bits, **figures(loss), "ties": "rank"}
+        for b, loss in zip(quantisers, losses, strict=True)
+    ]
     sys.stdout.write(render(loss_table(rows), rows, output_format))
 
 

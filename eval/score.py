@@ -28,13 +28,15 @@ def command(
     output_format: options.ScoreFormat = "text",
     verbose: Verbose = False,
 ) -> None:
-    """Measure runs against judgements, as trec_eval -c does; ranx computes.
+    """Measure runs against judgements, with a value for every topic of the judgements; ranx computes.
+
+    A run without our manifest is measured as trec_eval -c does.
 
     Example: python -m eval.score --run runs/demo.vdr.trec --measure nDCG@10 --measure HitRate@1
     """
     check_format(output_format, SCORE_FORMATS)
     source = judgements.source(escape_ids)
-    measured = measure_runs(map(describe_run, runs), source, measures, **asdict(rules))
+    measured = measure_runs(map(describe_run, runs), source, measures, **asdict(rules), per_topic=per_topic)
     sys.stdout.write(render_scores(measured, per_topic, output_format))
 
 

@@ -332,6 +332,7 @@ class RunManifest:
     corpus, index        what was searched: the corpus of the index, the name of its folder
     counts               topics, topics_without_hits, lines
     efficiency           figures of the search that made it, for tables (ms_per_query, index_bytes, ...)
+    sha256               of the run's file as it was written; empty in manifests of 0.2.0 and before
     """
 
     topics: str
@@ -350,6 +351,7 @@ class RunManifest:
     counts: Counts = field(default_factory=Counts)
     efficiency: Mapping[str, float] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
+    sha256: str = ""
     format: str = "lexvl-run/1"
     inside: ClassVar[Mapping[str, Any]] = {"quantiser": QuantiserEntry}
 
@@ -368,10 +370,12 @@ class RunManifest:
             ArtefactError: not the manifest of a run, or one of another version.
         """
         known = {f.name for f in fields(cls)}
-        if set(data) != known or data["format"] != "lexvl-run/1":
+        # Fields that a later version added may be missing.
+        missing, unknown = known - {"sha256"} - set(data), set(data) - known
+        if missing or unknown or data["format"] != "lexvl-run/1":
             raise ArtefactError(
-                f"{where}: not a run's manifest of this version (missing {sorted(known - set(data))}, unknown "
-                f"{sorted(set(data) - known)}, format {data.get('format')!r}, expected 'lexvl-run/1'); search again"
+                f"{where}: not a run's manifest of this version (missing {sorted(missing)}, unknown {sorted(unknown)}, "
+                f"format {data.get('format')!r}, expected 'lexvl-run/1'); search again"
             )
         check(data, cls, where, "make the run again")
         return cls(**data)
@@ -385,8 +389,8 @@ class RunManifest:
         return CorpusRef(self.dataset, self.split or None, self.data_dir, self.corpus.escape_ids, direction)
 
     def request(self) -> dict[str, Any]:
-        """What decides the content of the run: everything but the counts, the figures and the versions."""
-        measured = ("counts", "efficiency", "versions")
+        """What decides the content of the run: everything but the counts, the figures, the versions and the digest."""
+        measured = ("counts", "efficiency", "versions", "sha256")
         return {name: value for name, value in self.to_json().items() if name not in measured}
 
 

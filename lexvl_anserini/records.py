@@ -93,13 +93,17 @@ class ScoredDoc(NamedTuple):
 
 
 class Measurement(NamedTuple):
-    """One value of one measure; `query_id` "all" is the mean over the topics of the qrels."""
+    """One value of one measure; `query_id` "all" is the mean over the topics of the qrels.
+
+    `ties` is the order of equal scores that it was computed with, "rank" or "trec_eval".
+    """
 
     run: str
     dataset: str
     measure: str
     query_id: str
     value: float
+    ties: str = ""
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from checkout import COMMANDS
 from typer.testing import CliRunner
 
 import lexvl_anserini
-from eval.measures.metrics import parse_measure
+from eval.measures.names import parse_measure
 from eval.options import measure_names
 from lexvl_anserini import cli
 from lexvl_anserini.cli import GROUPS, Command, expanded, guarded, make_app

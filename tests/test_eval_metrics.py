@@ -13,8 +13,8 @@ import pytrec_eval
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eval.measures import metrics
-from eval.measures.metrics import Definition, Measure, evaluate, mean, means, parse_measure, parse_measures, per_topic
+from eval.measures.metrics import evaluate, mean, means, per_topic
+from eval.measures.names import ALIASES, MEASURES, Definition, Measure, parse_measure, parse_measures
 from eval.measures.ties import strict_order
 from lexvl_anserini.errors import DataError, UnknownName, UsageError
 from lexvl_anserini.records import Measurement, Qrel, ScoredDoc
@@ -317,8 +317,8 @@ def test_a_measure_may_be_a_function_of_ours(monkeypatch):
             values.append(found / sum(value.values()) if value else 0.0)
         return np.array(values)
 
-    monkeypatch.setitem(metrics.MEASURES, "Gain", Definition(gain, True, True, "share of the relevance found"))
-    monkeypatch.setitem(metrics.ALIASES, "gain", "Gain")
+    monkeypatch.setitem(MEASURES, "Gain", Definition(gain, True, True, "share of the relevance found"))
+    monkeypatch.setitem(ALIASES, "gain", "Gain")
     assert per_topic(evaluate(RUN, QRELS, ["Gain@3"]), "Gain@3") == {"1": 2 / 4, "2": 0, "3": 0, "4": 0}
     assert per_topic(evaluate(RUN, QRELS, ["Gain@4"]), "Gain@4")["1"] == 3 / 4
     assert per_topic(evaluate(RUN, QRELS, ["Gain@4"], relevance_level=2), "Gain@4")["1"] == 1

@@ -134,7 +134,7 @@ def test_what_is_printed(finished: Finished, capsys) -> None:
     assert sum(1 for _ in runs[0].open()) == 5 * SCENES * SCENES, "each image has a term of each of its five captions"
     score_demo(runs=runs, labels=[system.label for system in SYSTEMS])
     table = capsys.readouterr().out
-    assert table in finished.printed and table.count("\n") == 1 + len(SYSTEMS) + 2
+    assert table in finished.printed and table.count("\n") == 1 + len(SYSTEMS) + 2 + 1
     for query in QUERIES:
         explained = finished.printed.partition(f'\n"{query}"\ndocument test-0000')[2].partition('\n"')[0]
         assert "query terms\n" in explained and "  weight  impact   product   share\n" in explained

@@ -20,7 +20,7 @@ from lexvl_anserini.manifest import RunManifest, manifest_path
 RUN = """\
 1 Q0 1 1 9 toy
 1 Q0 a 2 8 toy
-1 Q0 b 3 8 toy
+1 Q0 b 3 7 toy
 2 Q0 b 1 5 toy
 """
 QRELS = "query-id\tcorpus-id\tscore\n1\ta\t1\n2\tb\t1\n"
@@ -84,9 +84,9 @@ def test_json_rows_are_measurements(toy: Path, call: Callable):
     row = {"run": "a.trec", "dataset": "qrels.tsv", "measure": "RR@10"}
     assert code == 0
     assert json.loads(out) == [
-        {**row, "query_id": "1", "value": 1 / 2},
-        {**row, "query_id": "2", "value": 1},
-        {**row, "query_id": "all", "value": 3 / 4},
+        {**row, "query_id": "1", "value": 1 / 2, "ties": "trec_eval"},
+        {**row, "query_id": "2", "value": 1, "ties": "trec_eval"},
+        {**row, "query_id": "all", "value": 3 / 4, "ties": "trec_eval"},
     ]
 
 
@@ -104,9 +104,10 @@ def test_csv_rows_are_measurements(toy: Path, call: Callable):
         "--format",
         "csv",
     )
+    row = {"run": "a.trec", "dataset": "qrels.tsv", "query_id": "all", "ties": "trec_eval"}
     assert list(csv.DictReader(io.StringIO(out))) == [
-        {"run": "a.trec", "dataset": "qrels.tsv", "measure": "P@1", "query_id": "all", "value": "0.5"},
-        {"run": "a.trec", "dataset": "qrels.tsv", "measure": "AP", "query_id": "all", "value": "0.75"},
+        {**row, "measure": "P@1", "value": "0.5"},
+        {**row, "measure": "AP", "value": "0.75"},
     ]
 
 
@@ -116,6 +117,7 @@ def test_text_has_a_row_per_run(toy: Path, call: Callable):
         "run     dataset     RR@10",
         "a.trec  qrels.tsv  0.7500",
         "b.trec  qrels.tsv  0.2500",
+        "ties: trec_eval (equal scores by doc id, descending)",
     ]
 
 
@@ -176,6 +178,7 @@ def test_table_puts_data_sets_side_by_side(toy: Path, call: Callable):
         "system                  RR@10            RR@10",
         "vdr (top_k=64)         1.0000           1.0000",
         "bm25                   0.5000                –",
+        "ties: rank (equal scores in the order of the run's ranks)",
     ]
     _, out, _ = call(table.command, *runs, "--measure", "RR@10", "--format", "json", "--label", "x", "--label", "y", "--label", "x")  # fmt: skip # noqa: E501
     assert [(row["system"], row["dataset"], row["measures"]) for row in json.loads(out)] == [

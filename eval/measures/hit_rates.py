@@ -37,9 +37,8 @@ def caption_rows(measured: Iterable[Sequence[Measurement]]) -> list[Measurement]
     """Means under the measures' own names, and rsum, of every run."""
     rows = []
     for measurements in measured:
-        run, dataset, values = measurements[0].run, measurements[0].dataset, means(measurements)
-        rows += [Measurement(run, dataset, measure, "all", value) for measure, value in values.items()]
-        rows.append(Measurement(run, dataset, RSUM, "all", rsum(values)))
+        whole = [row for row in measurements if row.query_id == "all"]
+        rows += [*whole, whole[0]._replace(measure=RSUM, value=rsum(means(whole)))]
     return rows
 
 

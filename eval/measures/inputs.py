@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from lexvl_anserini.errors import DataError, UsageError
-from lexvl_anserini.manifest import CorpusRef, read_run_manifest
+from lexvl_anserini.files import file_sha256
+from lexvl_anserini.manifest import CorpusRef, RunManifest, manifest_path, read_run_manifest
 from lexvl_anserini.records import Qrel
+
+log = logging.getLogger(__name__)
 
 # A reference without a name, for what the run's manifest completes.
 UNNAMED = CorpusRef("")
@@ -38,6 +42,7 @@ class RunCard:
     corpus      the dataset of the topics that it answers and of their judgements
     hits        the largest length of its lists
     efficiency  figures by name (`ms_per_query`, `index_bytes`, ...), for tables
+    ties        the order of equal scores that its origin asks for: "rank" where its manifest vouches for its lines
     """
 
     path: Path
@@ -46,6 +51,7 @@ class RunCard:
     remove_query: bool = False
     efficiency: Mapping[str, float] = field(default_factory=dict)
     hits: int | None = None
+    ties: str = "trec_eval"
 
 
 def system_name(encoder: Mapping[str, Any]) -> str:
@@ -72,7 +78,7 @@ def run_name(file: str) -> str:
 
 
 def describe_run(path: Path) -> RunCard:
-    """The card of a run, without reading its lines.
+    """The card of a run, without parsing its lines.
 
     Raises:
         DataError: there is no such run.
@@ -86,11 +92,20 @@ def describe_run(path: Path) -> RunCard:
     return RunCard(
         path,
         system=system_name(manifest.encoder),
+        ties="rank" if vouches_for(manifest, path) else "trec_eval",
         corpus=manifest.judged or UNNAMED,
         remove_query=manifest.remove_query,
         efficiency=manifest.efficiency,
         hits=manifest.hits,
     )
+
+
+def vouches_for(manifest: RunManifest, run: Path) -> bool:
+    """Returns True if the manifest describes this very file. One of an older version has no digest and is believed."""
+    if manifest.sha256 and file_sha256(run) != manifest.sha256:
+        log.warning("%s: changed since %s was written; a run of unknown origin", run, manifest_path(run).name)
+        return False
+    return True
 
 
 def choose_source(card: RunCard, requested: JudgementSource) -> JudgementSource:

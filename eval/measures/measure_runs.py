@@ -6,13 +6,15 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from lexvl_anserini.errors import UnknownName, UsageError
+from lexvl_anserini.errors import UsageError
 from lexvl_anserini.ranking.runs import read_run
 from lexvl_anserini.records import Measurement
 
 from .inputs import Judgements, JudgementSource, RunCard, choose_source, read_judgements
-from .metrics import evaluate, parse_measures
-from .ties import TIES
+from .metrics import MeasuringRules, judgements, measure_hits
+from .names import parse_measures
+from .tie_rules import OtherValue, common_ties, other_values, report_other_values
+from .ties import by_topic
 
 log = logging.getLogger(__name__)
 
@@ -23,8 +25,9 @@ def measure_runs(
     measures: Iterable[str],
     *,
     relevance_level: int = 1,
-    ties: str = "rank",
+    ties: str | None = None,
     remove_query: bool | None = None,
+    per_topic: bool = False,
 ) -> list[list[Measurement]]:
     """Measures several runs, one list of measurements per run, as `evaluate` returns it.
 
@@ -33,37 +36,32 @@ def measure_runs(
         source: the judgements that the caller names.
         measures: their names.
         relevance_level: least relevance that is relevant (not for nDCG).
-        ties: "rank" or "trec_eval".
+        ties: "rank" or "trec_eval"; None for the one that the runs' origin asks for, see `tie_rules.py`.
         remove_query: None follows the dataset's rule, else what the run's manifest says.
+        per_topic: a line says what ties change in topics too, not only in means.
 
     Raises:
         LexvlError: a run, its judgements or a measure cannot be read, or they do not fit.
     """
-    parsed = parse_measures(measures)
-    if ties not in TIES:
-        raise UnknownName("order of ties", ties, TIES)
-    sources = [(card, choose_source(card, source)) for card in cards]
+    parsed, cards = parse_measures(measures), list(cards)
+    sources = [choose_source(card, source) for card in cards]
+    chosen_ties = common_ties(cards, ties)
     read: dict[JudgementSource, Judgements] = {}
-    measured = []
-    for card, chosen in sources:
+    measured, changed = [], list[OtherValue]()
+    for card, chosen in zip(cards, sources, strict=True):
         if card.hits is not None and (
             deeper := [f"{m.name}@{m.k}" for m in parsed if m.k is not None and m.k > card.hits]
         ):
             log.warning("%s: holds %d hits per topic; %s cannot see more", card.path, card.hits, ", ".join(deeper))
         judged = read[chosen] = read.get(chosen) or read_judgements(chosen)
         rules = (remove_query, judged.remove_query, card.remove_query)
-        measured.append(
-            evaluate(
-                read_run(card.path),
-                judged.qrels,
-                parsed,
-                name=str(card.path),
-                dataset=judged.label,
-                relevance_level=relevance_level,
-                ties=ties,
-                remove_query=next(rule for rule in rules if rule is not None),
-            )
-        )
+        how = MeasuringRules(relevance_level, chosen_ties, next(rule for rule in rules if rule is not None))
+        hits = by_topic(read_run(card.path), str(card.path))
+        relevant = judgements(judged.qrels, judged.label)
+        rows = measure_hits(hits, relevant, parsed, how, name=str(card.path), dataset=judged.label)
+        measured.append(rows)
+        changed += other_values(rows, hits, relevant, parsed, how)
+    report_other_values([one for one in changed if per_topic or one.row.query_id == "all"])
     return measured
 
 

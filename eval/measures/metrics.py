@@ -17,113 +17,36 @@ from __future__ import annotations
 
 import logging
 import math
-import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Timer
 from typing import NamedTuple
 
 import numpy as np
 
-from lexvl_anserini.errors import DataError, UnknownName, UsageError
+from lexvl_anserini.errors import DataError, UsageError
 from lexvl_anserini.records import Measurement, Qrel, ScoredDoc
 
-from .ties import some, strict_order
+from .names import MEASURES, Measure, parse_measures
+from .ties import Hits, by_topic, ordered, report_ranks, some
 
 log = logging.getLogger(__name__)
+
+
+class MeasuringRules(NamedTuple):
+    """How a run is measured, see `evaluate`."""
+
+    relevance_level: int = 1
+    ties: str = "rank"
+    remove_query: bool = False
+
 
 # Topics per call of ranx: limits the padded arrays to about 16 MB at a depth of 1,000.
 BLOCK = 1000
 
 # Loading ranx takes 2-4 s; if it takes longer, numba compiles, once per machine.
 SLOW_S = 6.0
-
-
-class Measure(NamedTuple):
-    """A measure and its cut: `nDCG@10` is ("nDCG", 10), `AP` is ("AP", None)."""
-
-    name: str
-    k: int | None = None
-
-    def __str__(self) -> str:
-        return self.name if self.k is None else f"{self.name}@{self.k}"
-
-
-# (judgements [T, J, 2], rankings [T, depth, 2], cut or 0, relevance level) -> values [T]; `as_arrays` has the layout.
-MeasureFunction = Callable[[np.ndarray, np.ndarray, int, int], np.ndarray]
-
-
-class Definition(NamedTuple):
-    """How a measure is computed.
-
-    function   the name of a function of `ranx.metrics`, or a function with the same parameters
-    needs_cut  the measure needs a cut
-    binary     `relevance_level` applies
-    about      the measure in words
-    """
-
-    function: str | MeasureFunction
-    needs_cut: bool
-    binary: bool
-    about: str
-
-
-MEASURES: dict[str, Definition] = {
-    "nDCG": Definition("ndcg", False, False, "normalised discounted cumulative gain, linear gain"),
-    "RR": Definition("reciprocal_rank", False, True, "1 / rank of the first relevant document"),
-    "AP": Definition("average_precision", False, True, "mean precision at the relevant documents"),
-    "Recall": Definition("recall", True, True, "share of the relevant documents found"),
-    "HitRate": Definition("hit_rate", True, True, "1 if any relevant document is found; R@k of the caption papers"),
-    "P": Definition("precision", True, True, "share of the first k that is relevant"),
-}
-
-# In lower case: the names of other tools for the same measures.
-ALIASES: dict[str, str] = {
-    **{name.lower(): name for name in MEASURES},
-    "mrr": "RR",
-    "map": "AP",
-    "precision": "P",
-    "success": "HitRate",
-    "hit": "HitRate",
-    "hit_rate": "HitRate",
-}
-
-
-def parse_measure(text: str) -> Measure:
-    """Parses a measure's name; case is ignored.
-
-    >>> parse_measure("MRR@10")
-    Measure(name='RR', k=10)
-
-    Raises:
-        UnknownName: there is no such measure; the message suggests the nearest.
-        UsageError: the cut is missing or below 1, or the name means two things (`R@10`).
-    """
-    shape = re.fullmatch(r"([A-Za-z_]+)(?:@([0-9]+))?", text)
-    name, cut = shape.groups() if shape else (text.partition("@")[0], None)
-    if name.lower() == "r":
-        raise UsageError(
-            f"measure {text!r} means two things: HitRate@k (R@k of the caption papers) or Recall@k (trec_eval's)"
-        )
-    if shape is None or name.lower() not in ALIASES:
-        raise UnknownName("measure", text, (f"{known}@k" for known in MEASURES))
-    measure = Measure(ALIASES[name.lower()], int(cut) if cut else None)
-    if measure.k == 0 or (measure.k is None and MEASURES[measure.name].needs_cut):
-        raise UsageError(f"measure {text!r} needs a cut of at least 1, such as {measure.name}@10")
-    return measure
-
-
-def parse_measures(texts: Iterable[str | Measure]) -> tuple[Measure, ...]:
-    """Parses several measures, in order, without duplicates.
-
-    Raises:
-        UsageError: one of them cannot be parsed, or there is none.
-    """
-    measures = tuple(dict.fromkeys(parse_measure(str(text)) for text in texts))
-    if not measures:
-        raise UsageError("no measure given; name one, such as nDCG@10")
-    return measures
 
 
 def judgements(qrels: Iterable[Qrel], name: str = "qrels") -> dict[str, dict[str, int]]:
@@ -249,26 +172,65 @@ def evaluate(
         name: of the run, for the rows and for messages.
         dataset: of the qrels, for the rows.
         relevance_level: the least relevance that is relevant (not for nDCG), at least 1.
-        ties: "rank" or "trec_eval", see `ties.py`.
+        ties: "rank" or "trec_eval", see `ties.py`; `measure_runs` chooses it for runs on disk.
         remove_query: a document whose doc_id is the query_id does not count and has no rank (BEIR's rule).
 
     Raises:
         UsageError: an unknown measure, order of ties or relevance level.
         DataError: an empty run, empty or contradictory qrels, a document listed twice, no topic in common.
     """
-    parsed = parse_measures(measures)
-    if relevance_level < 1:
-        raise UsageError(f"relevance level {relevance_level} is below 1; relevance 0 is never relevant")
-    rankings = strict_order(run, ties, remove_query, name)
-    judged = judgements(qrels, dataset or "qrels")
-    check_shared_topics(rankings, judged, name)
+    parsed, hits = parse_measures(measures), by_topic(run, name)
+    rules = MeasuringRules(relevance_level, ties, remove_query)
+    return measure_hits(hits, judgements(qrels, dataset or "qrels"), parsed, rules, name=name, dataset=dataset)
+
+
+def measure_hits(
+    hits: Mapping[str, Hits],
+    judged: Mapping[str, Mapping[str, int]],
+    measures: Sequence[Measure],
+    rules: MeasuringRules,
+    *,
+    name: str,
+    dataset: str,
+) -> list[Measurement]:
+    """Measures the hits of a run's topics (`by_topic`), as `evaluate`.
+
+    Raises:
+        UsageError, DataError: as `evaluate`.
+    """
+    if rules.ties == "rank":
+        report_ranks(hits, name)
+    check_shared_topics(hits, judged, name)
     topics = list(judged)
-    values = compute([rankings.get(topic, []) for topic in topics], list(judged.values()), parsed, relevance_level)
+    values = values_of(hits, judged, topics, measures, rules)
     return [
-        Measurement(name, dataset, str(measure), query_id, float(value))
-        for measure in parsed
+        Measurement(name, dataset, str(measure), query_id, float(value), rules.ties)
+        for measure in measures
         for query_id, value in [*zip(topics, values[measure], strict=True), ("all", mean(values[measure]))]
     ]
+
+
+def values_of(
+    hits: Mapping[str, Hits],
+    judged: Mapping[str, Mapping[str, int]],
+    topics: Sequence[str],
+    measures: Sequence[Measure],
+    rules: MeasuringRules,
+) -> dict[Measure, np.ndarray]:
+    """Values [T] of each measure on some topics; a topic without hits has an empty ranking.
+
+    Raises:
+        UsageError: an unknown order of ties or relevance level.
+    """
+    if rules.relevance_level < 1:
+        raise UsageError(f"relevance level {rules.relevance_level} is below 1; relevance 0 is never relevant")
+    rankings = ordered({topic: hits[topic] for topic in topics if topic in hits}, rules.ties, rules.remove_query)
+    return compute(
+        [rankings.get(topic, []) for topic in topics],
+        [judged[topic] for topic in topics],
+        measures,
+        rules.relevance_level,
+    )
 
 
 def mean(values: Iterable[float]) -> float:

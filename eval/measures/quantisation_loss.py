@@ -12,7 +12,8 @@ from lexvl_anserini.errors import UsageError
 from lexvl_anserini.records import Qrel
 
 from .exact import exact_search, overlap
-from .metrics import evaluate, means, parse_measure
+from .metrics import evaluate, means
+from .names import parse_measure
 from .ties import strict_order
 
 if TYPE_CHECKING:

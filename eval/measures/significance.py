@@ -23,6 +23,7 @@ class SystemComparison(NamedTuple):
     difference           mean over the topics, system minus baseline
     p, p_corrected       two-sided; the latter by Holm over all systems compared by this measure
     better, equal, worse topics
+    ties                 the order of equal scores of all values
     """
 
     system: str
@@ -35,6 +36,7 @@ class SystemComparison(NamedTuple):
     better: int
     equal: int
     worse: int
+    ties: str = ""
 
 
 def student_t(differences: np.ndarray) -> float:
@@ -140,14 +142,16 @@ def compare_runs(measured: Sequence[Sequence[Measurement]], test: str = "randomi
         test: "randomisation" or "student".
 
     Raises:
-        UsageError: the runs answer different datasets.
+        UsageError: the runs answer different datasets, or were measured with different orders of equal scores.
         UnknownName: no such test.
     """
+    if len({rows[0].ties for rows in measured}) > 1:
+        raise UsageError("the runs are measured with different orders of equal scores; measure all with one")
     if len(datasets := {rows[0].dataset for rows in measured}) > 1:
         raise UsageError(f"the runs answer different datasets ({', '.join(sorted(datasets))}); compare within one")
     baseline, *others = measured
     return [
-        row
+        row._replace(ties=baseline[0].ties)
         for measure in dict.fromkeys(row.measure for row in baseline)
         for row in compare(
             per_topic(baseline, measure), {rows[0].run: per_topic(rows, measure) for rows in others}, measure, test

@@ -1,15 +1,17 @@
 """The strict order of a run: every evaluator sees its documents in the same order.
 
 `rank` uses a run's own ranks if they agree with its scores, else score descending, then doc_id ascending.
-`trec_eval` does what trec_eval does, to reproduce its figures: scores are read as float32, and equal scores are ordered
-by doc_id descending.
+`trec_eval` does what trec_eval does: scores are read as float32, and equal scores are ordered by doc_id descending.
+
+A table has one of the two rules (`tie_rules.py`): `rank` for runs whose manifest vouches for them, because their lines
+have the order of the index; `trec_eval` for runs of other systems, whose published figures are trec_eval's.
 """
 
 from __future__ import annotations
 
 import logging
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -60,6 +62,15 @@ def trec_eval_order(hits: Hits) -> list[int]:
 
 
 TIES: dict[str, Callable[[Hits], list[int]]] = {"rank": rank_order, "trec_eval": trec_eval_order}
+
+# What each rule does with documents of equal scores, for tables.
+ABOUT = {"rank": "equal scores in the order of the run's ranks", "trec_eval": "equal scores by doc id, descending"}
+
+
+def may_differ(hits: Hits) -> bool:
+    """Returns False if both rules give the same order: no two scores are equal as float32."""
+    scores = np.asarray(hits.scores).astype(np.float32)
+    return len(np.unique(scores)) < len(scores)
 
 
 def some(items: Sequence[str]) -> str:
@@ -122,14 +133,28 @@ def strict_order(
         DataError: the run is empty, lists a document twice for a topic, or has a score that is not a number.
         UnknownName: no such way to order ties.
     """
-    if ties not in TIES:
-        raise UnknownName("order of ties", ties, TIES)
     topics = by_topic(run, name)
     if ties == "rank":
-        disagreeing = [query_id for query_id, hits in topics.items() if not ranks_agree(hits)]
-        if disagreeing:
-            where = f"{len(disagreeing)} of {len(topics)} topics ({some(disagreeing)})"
-            log.warning("%s: ranks contradict scores in %s; ordered by score, then doc_id, there", name, where)
+        report_ranks(topics, name)
+    return ordered(topics, ties, remove_query)
+
+
+def report_ranks(topics: Mapping[str, Hits], name: str) -> None:
+    """Logs the topics of a run in which `rank` cannot use the ranks."""
+    disagreeing = [query_id for query_id, hits in topics.items() if not ranks_agree(hits)]
+    if disagreeing:
+        where = f"{len(disagreeing)} of {len(topics)} topics ({some(disagreeing)})"
+        log.warning("%s: ranks contradict scores in %s; ordered by score, then doc_id, there", name, where)
+
+
+def ordered(topics: Mapping[str, Hits], ties: str, remove_query: bool) -> dict[str, list[str]]:
+    """The hits of a run in strict order, as `strict_order`.
+
+    Raises:
+        UnknownName: no such way to order ties.
+    """
+    if ties not in TIES:
+        raise UnknownName("order of ties", ties, TIES)
     ranked = {query_id: [hits.doc_ids[i] for i in TIES[ties](hits)] for query_id, hits in topics.items()}
     if remove_query:
         return {query_id: [doc_id for doc_id in ids if doc_id != query_id] for query_id, ids in ranked.items()}

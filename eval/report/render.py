@@ -12,6 +12,8 @@ import orjson
 
 from lexvl_anserini.errors import UnknownName
 
+from ..measures.ties import ABOUT
+
 # The text of a cell without a value.
 MISSING = "–"
 
@@ -29,11 +31,20 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True)
 class Table:
-    """Columns, rows of as many cells, and the (row, column) of the cells to emphasise."""
+    """Columns, rows of as many cells, the (row, column) of the cells to emphasise, and a rule of `ties.TIES`.
+
+    All measures of the table were computed by that rule; it is empty if there are none.
+    """
 
     columns: tuple[Column, ...]
     rows: tuple[tuple[str, ...], ...]
     best: frozenset[tuple[int, int]] = frozenset()
+    ties: str = ""
+
+    @property
+    def note(self) -> str:
+        """The rule of equal scores in words, for the line below the table."""
+        return f"ties: {self.ties} ({ABOUT[self.ties]})" if self.ties else ""
 
 
 def to_text(table: Table) -> str:
@@ -54,7 +65,7 @@ def to_text(table: Table) -> str:
 
     groups = GAP.join(group.center(_room(widths[start:stop])) for group, start, stop in spans).rstrip()
     lines = [line([column.heading for column in table.columns]), *map(line, table.rows)]
-    return "\n".join([groups, *lines] if groups else lines) + "\n"
+    return "\n".join(filter(None, [groups, *lines, table.note])) + "\n"
 
 
 def to_markdown(table: Table) -> str:
@@ -66,7 +77,7 @@ def to_markdown(table: Table) -> str:
     head = line(f"{column.group} {column.heading}".strip() for column in table.columns)
     rule = "|" + "|".join("--:" if column.number else "---" for column in table.columns) + "|"
     body = [line(_marked(table, r, "**{}**")) for r in range(len(table.rows))]
-    return "\n".join([head, rule, *body]) + "\n"
+    return "\n".join([head, rule, *body, *(["", table.note] if table.note else [])]) + "\n"
 
 
 def to_latex(table: Table) -> str:
@@ -81,15 +92,17 @@ def to_latex(table: Table) -> str:
     lines += [" & ".join(_escaped(column.heading) for column in table.columns) + r" \\", r"\midrule"]
     escaped = Table(table.columns, tuple(tuple(map(_escaped, row)) for row in table.rows), table.best)
     lines += [" & ".join(_marked(escaped, r, r"\textbf{{{}}}")) + r" \\" for r in range(len(table.rows))]
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
+    lines += [r"\bottomrule", r"\end{tabular}", *([f"% {table.note}"] if table.note else [])]
+    return "\n".join(lines) + "\n"
 
 
 def to_csv(table: Table) -> str:
-    """Comma-separated values with one line of headings."""
+    """Comma-separated values with one line of headings; the rule of equal scores is the last column."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([f"{column.group} {column.heading}".strip() for column in table.columns])
-    writer.writerows(table.rows)
+    last = (("ties",), (table.ties,)) if table.ties else ((), ())
+    writer.writerow([*(f"{column.group} {column.heading}".strip() for column in table.columns), *last[0]])
+    writer.writerows((*row, *last[1]) for row in table.rows)
     return out.getvalue()
 
 

@@ -24,13 +24,17 @@ LEVEL = 0.05
 
 
 class SystemRow(NamedTuple):
-    """One system on one dataset: a row of the table of systems, or several of them a row."""
+    """One system on one dataset: a row of the table of systems, or several of them a row.
+
+    `ties` is the order of equal scores that the measures were computed with.
+    """
 
     system: str
     dataset: str
     run: str
     measures: Mapping[str, float]
     efficiency: Mapping[str, float]
+    ties: str = ""
 
 
 class Figure(NamedTuple):
@@ -59,6 +63,11 @@ def format_figure(name: str, value: float | None) -> str:
     """A figure of efficiency in its unit; a dash if it is missing."""
     figure = EFFICIENCY[name]
     return MISSING if value is None else f"{value * figure.factor:,.{figure.decimals}f}"
+
+
+def ties_of(rows: Sequence[Measurement | SystemRow | SystemComparison]) -> str:
+    """The order of equal scores of all rows of a table."""
+    return rows[0].ties if rows else ""
 
 
 def format_p(p: float) -> str:
@@ -91,6 +100,7 @@ def score_table(measurements: Sequence[Measurement]) -> Table:
             (*key, *(format_value(values[m]) if m in values else MISSING for m in measures))
             for key, values in cells.items()
         ),
+        ties=ties_of(measurements),
     )
 
 
@@ -110,7 +120,7 @@ def render_scores(measured: Iterable[Iterable[Measurement]], per_topic: bool, ou
 def system_row(card: RunCard, measurements: Sequence[Measurement]) -> SystemRow:
     """The row of one run."""
     first = measurements[0]
-    return SystemRow(card.system, first.dataset, first.run, means(measurements), card.efficiency)
+    return SystemRow(card.system, first.dataset, first.run, means(measurements), card.efficiency, first.ties)
 
 
 def distinct_systems(rows: Sequence[SystemRow]) -> list[SystemRow]:
@@ -147,7 +157,7 @@ def system_table(rows: Sequence[SystemRow]) -> Table:
         for r, row in enumerate(cells)
         if row[c] == max((other[c] for other in cells if other[c] != MISSING), default=None)
     }
-    return Table(tuple(columns), cells, frozenset(best))
+    return Table(tuple(columns), cells, frozenset(best), ties_of(rows))
 
 
 def _cells(row: SystemRow | None, measures: Sequence[str], figures: Sequence[str]) -> Iterable[str]:
@@ -157,7 +167,7 @@ def _cells(row: SystemRow | None, measures: Sequence[str], figures: Sequence[str
         yield format_figure(name, row.efficiency.get(name) if row else None)
 
 
-def caption_table(cards: Sequence[RunCard], measured: Iterable[Sequence[Measurement]]) -> Table:
+def caption_table(cards: Sequence[RunCard], measured: Sequence[Sequence[Measurement]]) -> Table:
     """One row per run: measures, then the figures of efficiency that any run has.
 
     A system with runs in both directions has another row with its rsum over both, at most 600.
@@ -177,7 +187,7 @@ def caption_table(cards: Sequence[RunCard], measured: Iterable[Sequence[Measurem
             rows.append((system, "both directions", *blanks, f"{sum(by_direction.values()):.1f}", *dashes))
     texts = tuple(Column(heading, number=False) for heading in ("system", "dataset"))
     numbers = (*HEADINGS.values(), RSUM, *(EFFICIENCY[name].heading for name in figures))
-    return Table((*texts, *map(Column, numbers)), tuple(rows))
+    return Table((*texts, *map(Column, numbers)), tuple(rows), ties=ties_of(measured[0]))
 
 
 def comparison_table(comparisons: Sequence[SystemComparison]) -> Table:
@@ -198,6 +208,7 @@ def comparison_table(comparisons: Sequence[SystemComparison]) -> Table:
             )
             for row in comparisons
         ),
+        ties=ties_of(comparisons),
     )
 
 
@@ -239,8 +250,9 @@ def loss_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     def cell(name: str, value: int | float) -> str:
         return str(value) if isinstance(value, int) else f"{value:{'+' if name == 'delta' else ''}.4f}"
 
-    cells = tuple(tuple(cell(name, value) for name, value in row.items()) for row in rows)
-    return Table(tuple(map(Column, rows[0])), cells)
+    headings = [name for name in rows[0] if name != "ties"]
+    cells = tuple(tuple(cell(name, row[name]) for name in headings) for row in rows)
+    return Table(tuple(map(Column, headings)), cells, ties=rows[0].get("ties", ""))
 
 
 def setting_table(rows: Sequence[Mapping[str, Any]]) -> Table:
@@ -250,8 +262,10 @@ def setting_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     def cell(name: str, value: Any) -> str:
         return value if isinstance(value, str) else shown.get(name, "{:.4f}").format(value)
 
-    columns = tuple(Column(name, number=name != "setting") for name in rows[0])
-    return Table(columns, tuple(tuple(cell(name, value) for name, value in row.items()) for row in rows))
+    headings = [name for name in rows[0] if name != "ties"]
+    columns = tuple(Column(name, number=name != "setting") for name in headings)
+    cells = tuple(tuple(cell(name, row[name]) for name in headings) for row in rows)
+    return Table(columns, cells, ties=rows[0].get("ties", ""))
 
 
 def layout_table(rows: Sequence[LayoutCost], hits: Sequence[int]) -> Table:

@@ -11,7 +11,7 @@ from math import isfinite
 from pathlib import Path
 
 from lexvl_anserini.errors import ArtefactError, DataError, UsageError
-from lexvl_anserini.files import atomic_write, clear_remains, packed, same_file, sole_writer
+from lexvl_anserini.files import atomic_write, clear_remains, file_sha256, packed, same_file, sole_writer
 from lexvl_anserini.manifest import Counts, RunManifest, finished, manifest_path, read_run_manifest, write_beside
 from lexvl_anserini.ranking.order import by_score, with_ranks
 from lexvl_anserini.records import ScoredDoc
@@ -157,7 +157,7 @@ def write_run(
         efficiency: figures for the manifest, taken when all lists are written.
 
     Returns:
-        The manifest as written, with the counts.
+        The manifest as written, with the counts and the digest of the run.
 
     Raises:
         ArtefactError: an id or the tag has white space, a score is not finite, or the file cannot be written.
@@ -188,9 +188,11 @@ def write_run(
                         )
                     text.write(line)
         counts = Counts(topics=topics, topics_without_hits=without, lines=lines)
-        counted = replace(manifest, counts=counts, efficiency=efficiency() or manifest.efficiency)
-        write_beside(path, out, counted.to_json())
-    return counted
+        out.flush()
+        digest = file_sha256(Path(out.name))
+        written = replace(manifest, counts=counts, efficiency=efficiency() or manifest.efficiency, sha256=digest)
+        write_beside(path, out, written.to_json())
+    return written
 
 
 def _lines(path: Path) -> Iterator[bytes]:
