@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from lexvl_anserini.cli import Command, DataDir, Verbose
+from lexvl_anserini.cli import Command, DataDir, Verbose, expanded
 from lexvl_anserini.manifest import CorpusRef
 
 from . import options
@@ -23,6 +23,24 @@ from .report.tables import caption_table
 Direction = Annotated[
     str | None, typer.Option(help="text-to-image, image-to-text or text-to-text; default: the run's.")
 ]
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """How the runs are compared in one table."""
+
+    labels: options.Labels = None
+    ties: options.Ties = None
+    efficiency: options.Efficiency = True
+
+    def cards(self, runs: Sequence[Path]) -> list[RunCard]:
+        """The runs under their labels, with the figures of their searches or without.
+
+        Raises:
+            LexvlError: a run cannot be read, or there are more or fewer labels than runs.
+        """
+        cards = labelled([describe_run(Path(path)) for path in runs], self.labels)
+        return cards if self.efficiency else [replace(card, efficiency={}) for card in cards]
 
 
 def caption_report(
@@ -47,23 +65,19 @@ def caption_command(corpus: str, module: str) -> Command:
         split: options.Split = None,
         direction: Direction = None,
         data_dir: DataDir = None,
-        labels: options.Labels = None,
-        ties: options.Ties = None,
-        efficiency: options.Efficiency = True,
+        table: TableOptions = TableOptions(),
         output_format: options.TableFormat = "text",
         verbose: Verbose = False,
     ) -> None:
         check_format(output_format)
-        cards = labelled([describe_run(Path(path)) for path in runs], labels)
-        if not efficiency:
-            cards = [replace(card, efficiency={}) for card in cards]
+        cards = table.cards(runs)
         if dataset is None:
             cards = [with_judgements(card, corpus) for card in cards]
         source = JudgementSource(qrels, CorpusRef(dataset or "", split, data_dir, direction=direction))
-        sys.stdout.write(caption_report(cards, source, output_format, ties))
+        sys.stdout.write(caption_report(cards, source, output_format, table.ties))
 
     command.__doc__ = f"""Measure runs on {corpus}: R@1, R@5, R@10 as hit rates, MRR@10, recall@10, rsum; in percent.
 
     Example: python -m {module} --run runs/{corpus}.vdr-crossmodal.trec
     """
-    return command
+    return expanded(command)

@@ -6,6 +6,8 @@ import logging
 import math
 import subprocess
 import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ import pytrec_eval
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eval.measures.metrics import evaluate, mean, means, per_topic
+from eval.measures.metrics import compilation_logged, evaluate, mean, means, per_topic
 from eval.measures.names import ALIASES, MEASURES, Definition, Measure, parse_measure, parse_measures
 from eval.measures.ties import strict_order
 from lexvl_anserini.errors import DataError, UnknownName, UsageError
@@ -322,6 +324,27 @@ def test_a_measure_may_be_a_function_of_ours(monkeypatch):
     assert per_topic(evaluate(RUN, QRELS, ["Gain@3"]), "Gain@3") == {"1": 2 / 4, "2": 0, "3": 0, "4": 0}
     assert per_topic(evaluate(RUN, QRELS, ["Gain@4"]), "Gain@4")["1"] == 3 / 4
     assert per_topic(evaluate(RUN, QRELS, ["Gain@4"], relevance_level=2), "Gain@4")["1"] == 1
+
+
+def test_compiling_is_logged_and_loading_from_the_cache_is_not(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    source = tmp_path / "kernels.py"
+    source.write_text("from numba import njit\n@njit(cache=True)\ndef double(x):\n    return 2 * x\n")
+
+    def lines_of_a_new_process() -> int:
+        spec = spec_from_file_location("kernels", source)
+        kernels = module_from_spec(spec)
+        spec.loader.exec_module(kernels)
+        caplog.clear()
+        with caplog.at_level(logging.INFO, "eval"), compilation_logged():
+            assert (kernels.double(2), kernels.double(2.5)) == (4, 5.0)  # two types, each compiled
+        return caplog.text.count("ranx compiles its measures")
+
+    assert lines_of_a_new_process() == 1
+    assert lines_of_a_new_process() == 0
+    evaluate(RUN, QRELS, ["P@2"])
+    with caplog.at_level(logging.INFO, "eval"):
+        evaluate(RUN, QRELS, ["P@2"])
+    assert "ranx compiles" not in caplog.text
 
 
 def test_importing_the_measures_loads_nothing_heavy():

@@ -20,8 +20,7 @@ import math
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from threading import Timer
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -44,9 +43,6 @@ class MeasuringRules(NamedTuple):
 
 # Topics per call of ranx: limits the padded arrays to about 16 MB at a depth of 1,000.
 BLOCK = 1000
-
-# Loading ranx takes 2-4 s; if it takes longer, numba compiles, once per machine.
-SLOW_S = 6.0
 
 
 def judgements(qrels: Iterable[Qrel], name: str = "qrels") -> dict[str, dict[str, int]]:
@@ -112,15 +108,23 @@ def as_arrays(
 
 
 @contextmanager
-def log_if_slow(seconds: float, message: str) -> Iterator[None]:
-    """Logs `message` if the body is still running after `seconds`."""
-    timer = Timer(seconds, log.info, (message,))
-    timer.daemon = True
-    timer.start()
-    try:
+def compilation_logged() -> Iterator[None]:
+    """Logs one line when numba begins to compile; what its cache on the disk holds is loaded without one."""
+    from numba.core import event
+
+    class FirstCompilation(event.Listener):
+        begun = False
+
+        def on_start(self, event: Any) -> None:
+            if not self.begun:
+                log.info("ranx compiles its measures, once per machine (up to half a minute)")
+            self.begun = True
+
+        def on_end(self, event: Any) -> None:
+            pass
+
+    with event.install_listener("numba:compile", FirstCompilation()):
         yield
-    finally:
-        timer.cancel()
 
 
 def compute(
@@ -130,16 +134,16 @@ def compute(
     relevance_level: int = 1,
 ) -> dict[Measure, np.ndarray]:
     """Values [T] of each measure; the t-th ranking (doc_ids, best first) belongs to the t-th judgements."""
-    with log_if_slow(SLOW_S, "ranx is loading; its first use on a machine compiles it (up to half a minute)"):
-        with warnings.catch_warnings():
-            # From Python 3.12 on, compiling the sources of ranx 0.3 warns of backslashes in its strings.
-            warnings.simplefilter("ignore", SyntaxWarning)
-            from ranx import metrics as ranx_metrics
+    with warnings.catch_warnings():
+        # From Python 3.12 on, compiling the sources of ranx 0.3 warns of backslashes in its strings.
+        warnings.simplefilter("ignore", SyntaxWarning)
+        from ranx import metrics as ranx_metrics
 
-        # A measure with a cut reads no further than the cut; one without reads the whole ranking.
-        longest = max(1, *map(len, rankings))
-        depth = min(longest, max(measure.k or longest for measure in measures))
-        values: dict[Measure, list[np.ndarray]] = {measure: [] for measure in measures}
+    # A measure with a cut reads no further than the cut; one without reads the whole ranking.
+    longest = max(1, *map(len, rankings))
+    depth = min(longest, max(measure.k or longest for measure in measures))
+    values: dict[Measure, list[np.ndarray]] = {measure: [] for measure in measures}
+    with compilation_logged():
         for start in range(0, len(judged), BLOCK):
             block = slice(start, start + BLOCK)
             relevant, ranked = as_arrays(rankings[block], judged[block], depth)
