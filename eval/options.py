@@ -29,7 +29,8 @@ Measures = Annotated[
     list[str],
     typer.Option(
         "--measure",
-        help="nDCG@k, RR@k, Recall@k, HitRate@k, AP@k, P@k; repeat for several.",
+        help="nDCG@k, RR@k, Recall@k, HitRate@k, AP@k, P@k, AP(rel=2)@k; trec_eval's and ir_measures' names too; "
+        "repeat for several.",
         autocompletion=measure_names,
     ),
 ]
@@ -82,7 +83,11 @@ class RuleOptions:
     """How a run is measured, named as the parameters of `measure_runs`."""
 
     relevance_level: Annotated[
-        int, typer.Option("--relevance-level", help="Least relevance that is relevant (2 for TREC DL); not for nDCG.")
+        int,
+        typer.Option(
+            "--relevance-level",
+            help="Least relevance that is relevant (2 for TREC DL), for measures without (rel=N); not for nDCG.",
+        ),
     ] = 1
     ties: Ties = None
     remove_query: Annotated[

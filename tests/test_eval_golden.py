@@ -82,19 +82,14 @@ def test_a_tie_under_both_orders():
         )
 
 
-# Beside each published value: our measure and the least relevance it takes as relevant.
-PUBLISHED = {
-    "ndcg_cut_10": ("nDCG@10", 1),
-    "map_cut_100": ("AP@100", None),
-    "recall_20": ("Recall@20", 1),
-    "recall_100": ("Recall@100", 1),
-    "recall_100_l1": ("Recall@100", 1),
-    "recall_100_l2": ("Recall@100", 2),
-    "recip_rank": ("RR", None),
-}
 QRELS = {"dl19": "qrels.dl19-passage.txt", "covid": "qrels.beir-v1.0.0-trec-covid.test.txt"}
-# map and recip_rank were computed at the collection's customary level (the table's None).
-CUSTOMARY_LEVEL = {"dl19": 2, "covid": 1}
+# Names that depend on the level of relevance. map and recip_rank have the collection's customary one, 2 for dl19.
+LEVELS = {
+    "recall_100_l1": "Recall(rel=1)@100",
+    "recall_100_l2": "Recall(rel=2)@100",
+    ("dl19", "map_cut_100"): "AP(rel=2)@100",
+    ("dl19", "recip_rank"): "RR(rel=2)",
+}
 
 
 def published() -> list[dict]:
@@ -103,21 +98,13 @@ def published() -> list[dict]:
 
 
 def values_of_published(row: dict, ties: str | None = None) -> dict[str, float]:
-    """The values that the commands give for a published run."""
+    """The values that one call of a command gives for a published run."""
     [path] = (TREC_RUNS / "first-stage" / row["dataset"]).glob(f"{row['system']}.top*.txt")
     source = JudgementSource(TREC_RUNS / "qrels" / QRELS[row["dataset"]])
-    found = {}
-    for least in (1, 2):
-        of_level = {
-            name: measure
-            for name, (measure, level) in PUBLISHED.items()
-            if name in row["scores_pytrec_eval"] and (level or CUSTOMARY_LEVEL[row["dataset"]]) == least
-        }
-        if of_level:
-            [rows] = measure_runs([describe_run(path)], source, of_level.values(), relevance_level=least, ties=ties)
-            values = means(rows)
-            found |= {name: values[measure] for name, measure in of_level.items()}
-    return found
+    names = [name for name in row["scores_pytrec_eval"] if name != "nq"]
+    measures = [LEVELS.get((row["dataset"], name)) or LEVELS.get(name, name) for name in names]
+    [rows] = measure_runs([describe_run(path)], source, measures, ties=ties)
+    return dict(zip(names, means(rows).values(), strict=True))
 
 
 @pytest.mark.shared

@@ -198,7 +198,48 @@ def test_several_duplicates_are_told_together():
 def test_names_of_measures():
     assert parse_measure("ndcg@10") == Measure("nDCG", 10)
     assert str(parse_measure("MRR@10")) == "RR@10"
+    assert parse_measure("AP(rel=2)@100") == Measure("AP", 100, 2)
     assert [str(m) for m in parse_measures(["MAP", "AP", "hitrate@1", "Success@1", "mrr"])] == ["AP", "HitRate@1", "RR"]
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        ("nDCG@10", "ndcg_cut_10 ndcg_cut.10 ndcg_at_10 nDCG@10 NDCG@10"),
+        ("nDCG", "ndcg"),
+        ("AP", "map AP"),
+        ("AP@100", "map_cut_100 map_cut.100 MAP@100 map_at_100 AP@100"),
+        ("AP(rel=2)@100", "AP(rel=2)@100 map(rel=2)@100"),
+        ("RR", "recip_rank MRR"),
+        ("RR@10", "RR@10 mrr_at_10"),
+        ("RR(rel=2)@10", "RR(rel=2)@10"),
+        ("Recall@100", "recall_100 recall.100 Recall@100 recall_at_100"),
+        ("Recall(rel=2)@100", "R(rel=2)@100 recall(rel=2)_100"),
+        ("P@5", "P@5 P_5 P.5 precision_at_5"),
+        ("HitRate@1", "success_1 success.1 Success@1 hit_rate@1"),
+    ],
+)
+def test_names_of_trec_eval_and_ir_measures(ours: str, theirs: str):
+    assert {str(parse_measure(name)) for name in theirs.split()} == {ours}
+    assert parse_measure(ours) == parse_measure(str(parse_measure(ours)))
+
+
+def test_each_measure_has_its_own_level_of_relevance():
+    asked = ["AP(rel=2)", "AP", "RR(rel=2)@10", "recall_10", "R(rel=3)@10", "ndcg_cut_10"]
+    rows = means(evaluate(RUN, QRELS, asked))
+    assert rows == pytest.approx(
+        {
+            # Topic 1 of four: a (2) at rank 2, b (1) at rank 4, z (1) missing; none has 3.
+            "AP(rel=2)": 1 / 2 / 4, "AP": (1 / 2 + 2 / 4) / 3 / 4, "RR(rel=2)@10": 1 / 2 / 4, "Recall@10": 2 / 3 / 4,
+            "Recall(rel=3)@10": 0, "nDCG@10": DCG_1 / IDEAL_1 / 4,
+        },
+        abs=1e-12,
+    )  # fmt: skip
+    # --relevance-level is for the others.
+    assert means(evaluate(RUN, QRELS, ["AP(rel=1)", "AP"], relevance_level=2)) == {
+        "AP(rel=1)": rows["AP"],
+        "AP": rows["AP(rel=2)"],
+    }
 
 
 @pytest.mark.parametrize(
@@ -206,10 +247,16 @@ def test_names_of_measures():
     [
         ("nDGC@10", "unknown measure 'nDGC@10'; did you mean 'nDCG@k'?"),
         ("nDCG@ten", "unknown measure"),
-        ("ndcg_cut_10", "unknown measure"),
+        ("ndcg_cut_5,10", "unknown measure"),
+        ("AP(rel=0)", "(rel=0), expected the least relevance that counts, such as (rel=2)"),
+        ("AP(judged_only=True)@100", "(judged_only=True), expected the least relevance"),
+        ("AP()", "(), expected the least relevance"),
+        ("nDCG(rel=2)@10", "every level of relevance counts in it; leave out (rel=2)"),
+        ("Recall(rel=2)", "such as Recall@10"),
         ("nDCG@0", "needs a cut of at least 1"),
         ("Recall", "such as Recall@10"),
-        ("R@10", "means two things: HitRate@k"),
+        ("R@10", "means two things: HitRate@k (R@k of the caption papers) or Recall@k (trec_eval's)"),
+        ("r_100", "means two things"),
         ("", "unknown measure"),
     ],
 )

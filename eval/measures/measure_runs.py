@@ -35,7 +35,7 @@ def measure_runs(
         cards: the runs; their manifests complete what `source` leaves open.
         source: the judgements that the caller names.
         measures: their names.
-        relevance_level: least relevance that is relevant (not for nDCG).
+        relevance_level: least relevance that is relevant, of measures without their own (not for nDCG).
         ties: "rank" or "trec_eval"; None for the one that the runs' origin asks for, see `tie_rules.py`.
         remove_query: None follows the dataset's rule, else what the run's manifest says.
         per_topic: a line says what ties change in topics too, not only in means.
@@ -49,9 +49,7 @@ def measure_runs(
     read: dict[JudgementSource, Judgements] = {}
     measured, changed = [], list[OtherValue]()
     for card, chosen in zip(cards, sources, strict=True):
-        if card.hits is not None and (
-            deeper := [f"{m.name}@{m.k}" for m in parsed if m.k is not None and m.k > card.hits]
-        ):
+        if card.hits is not None and (deeper := [str(m) for m in parsed if m.k is not None and m.k > card.hits]):
             log.warning("%s: holds %d hits per topic; %s cannot see more", card.path, card.hits, ", ".join(deeper))
         judged = read[chosen] = read.get(chosen) or read_judgements(chosen)
         rules = (remove_query, judged.remove_query, card.remove_query)

@@ -5,7 +5,7 @@ The rules, in one place:
 * The mean is over every topic of the qrels (`trec_eval -c`): a topic that is not in the run counts 0, and so does a
   topic without any relevant document. Topics of the run without judgements are ignored and reported.
 * Relevance <= 0 is not relevant. nDCG has linear gain; its ideal ranking has all judged documents, retrieved or not.
-* `relevance_level` (`trec_eval -l`) is the least relevance that counts as relevant; nDCG has no such threshold.
+* `relevance_level` (`trec_eval -l`) is the least relevance that counts as relevant; `AP(rel=2)` has its own, nDCG none.
 * A measure sees a strict order (`ties.py`), never scores.
 
 ranx computes on document numbers. This module numbers documents within their topic, because ranx's own `Run` and
@@ -151,7 +151,7 @@ def compute(
                 definition = MEASURES[measure.name]
                 named = definition.function
                 function = getattr(ranx_metrics, named) if isinstance(named, str) else named
-                level = relevance_level if definition.binary else 1
+                level = (measure.level or relevance_level) if definition.binary else 1
                 values[measure].append(function(relevant, ranked, measure.k or 0, level))
     return {measure: np.concatenate(parts) for measure, parts in values.items()}
 
@@ -172,10 +172,10 @@ def evaluate(
     Args:
         run: scored documents in any order.
         qrels: judgements; each of their topics counts.
-        measures: such as "nDCG@10", "RR@10", "Recall@100", "HitRate@1", "AP", "P@5".
+        measures: such as "nDCG@10", "RR@10", "Recall@100", "HitRate@1", "AP", "P@5", "AP(rel=2)@100".
         name: of the run, for the rows and for messages.
         dataset: of the qrels, for the rows.
-        relevance_level: the least relevance that is relevant (not for nDCG), at least 1.
+        relevance_level: the least relevance that is relevant, of measures without their own (not for nDCG), at least 1.
         ties: "rank" or "trec_eval", see `ties.py`; `measure_runs` chooses it for runs on disk.
         remove_query: a document whose doc_id is the query_id does not count and has no rank (BEIR's rule).
 

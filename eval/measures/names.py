@@ -12,13 +12,15 @@ from lexvl_anserini.errors import UnknownName, UsageError
 
 
 class Measure(NamedTuple):
-    """A measure and its cut: `nDCG@10` is ("nDCG", 10), `AP` is ("AP", None)."""
+    """A measure, its cut, and its own least relevance: `AP(rel=2)@100` is ("AP", 100, 2), `AP` is ("AP", None, None)."""
 
     name: str
     k: int | None = None
+    level: int | None = None
 
     def __str__(self) -> str:
-        return self.name if self.k is None else f"{self.name}@{self.k}"
+        level = "" if self.level is None else f"(rel={self.level})"
+        return f"{self.name}{level}" if self.k is None else f"{self.name}{level}@{self.k}"
 
 
 # (judgements [T, J, 2], rankings [T, depth, 2], cut or 0, relevance level) -> values [T]; `as_arrays` has the layout.
@@ -53,36 +55,59 @@ MEASURES: dict[str, Definition] = {
 ALIASES: dict[str, str] = {
     **{name.lower(): name for name in MEASURES},
     "mrr": "RR",
+    "recip_rank": "RR",
     "map": "AP",
+    "map_cut": "AP",
+    "ndcg_cut": "nDCG",
     "precision": "P",
     "success": "HitRate",
     "hit": "HitRate",
     "hit_rate": "HitRate",
 }
 
+# nDCG@10, ndcg_cut_10 and ndcg_cut.10 (trec_eval), ndcg_at_10 (MTEB), AP(rel=2)@100 (ir_measures).
+SHAPE = re.compile(r"(?P<name>[A-Za-z_]+?)(?:\((?P<settings>[^()]*)\))?(?:(?:@|_at_|[_.])(?P<cut>[0-9]+))?")
+
 
 def parse_measure(text: str) -> Measure:
-    """Parses a measure's name; case is ignored.
+    """Parses a measure's name, ours or that of trec_eval or ir_measures; case is ignored.
 
-    >>> parse_measure("MRR@10")
-    Measure(name='RR', k=10)
+    >>> parse_measure("recip_rank"), parse_measure("AP(rel=2)@100")
+    (Measure(name='RR', k=None, level=None), Measure(name='AP', k=100, level=2))
 
     Raises:
         UnknownName: there is no such measure; the message suggests the nearest.
-        UsageError: the cut is missing or below 1, or the name means two things (`R@10`).
+        UsageError: the cut is missing or below 1, a setting is unknown, or the name means two things (`R@10`).
     """
-    shape = re.fullmatch(r"([A-Za-z_]+)(?:@([0-9]+))?", text)
-    name, cut = shape.groups() if shape else (text.partition("@")[0], None)
-    if name.lower() == "r":
-        raise UsageError(
-            f"measure {text!r} means two things: HitRate@k (R@k of the caption papers) or Recall@k (trec_eval's)"
-        )
-    if shape is None or name.lower() not in ALIASES:
+    shape = SHAPE.fullmatch(text)
+    name = (shape["name"] if shape else text.partition("@")[0]).lower()
+    if name == "r":
+        if shape is None or shape["settings"] is None:
+            raise UsageError(
+                f"measure {text!r} means two things: HitRate@k (R@k of the caption papers) or Recall@k (trec_eval's)"
+            )
+        name = "recall"  # only ir_measures writes R(rel=2)@100
+    if shape is None or name not in ALIASES:
         raise UnknownName("measure", text, (f"{known}@k" for known in MEASURES))
-    measure = Measure(ALIASES[name.lower()], int(cut) if cut else None)
-    if measure.k == 0 or (measure.k is None and MEASURES[measure.name].needs_cut):
+    definition = MEASURES[ALIASES[name]]
+    level = None if shape["settings"] is None else _level(text, shape["settings"], definition)
+    measure = Measure(ALIASES[name], int(shape["cut"]) if shape["cut"] else None, level)
+    if measure.k == 0 or (measure.k is None and definition.needs_cut):
         raise UsageError(f"measure {text!r} needs a cut of at least 1, such as {measure.name}@10")
     return measure
+
+
+def _level(text: str, settings: str, definition: Definition) -> int:
+    """The level of relevance in the brackets of a measure.
+
+    Raises:
+        UsageError: something else, or the measure has no such level.
+    """
+    if not (found := re.fullmatch(r"\s*rel\s*=\s*([0-9]{1,9})\s*", settings)) or int(found[1]) < 1:
+        raise UsageError(f"measure {text!r}: ({settings}), expected the least relevance that counts, such as (rel=2)")
+    if not definition.binary:
+        raise UsageError(f"measure {text!r}: every level of relevance counts in it; leave out ({settings})")
+    return int(found[1])
 
 
 def parse_measures(texts: Iterable[str | Measure]) -> tuple[Measure, ...]:
