@@ -12,7 +12,7 @@ from lexvl_anserini.errors import UnknownName, UsageError
 
 
 class Measure(NamedTuple):
-    """A measure, its cut, and its own least relevance: `AP(rel=2)@100` is ("AP", 100, 2), `AP` is ("AP", None, None)."""
+    """A measure, its cut, and the least relevance that counts in it: `AP(rel=2)@100` is ("AP", 100, 2)."""
 
     name: str
     k: int | None = None
