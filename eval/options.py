@@ -24,7 +24,9 @@ def measure_names() -> list[str]:
     return [*whole, *(f"{name}@{cut}" for name in MEASURES for cut in CUTS)]
 
 
-Runs = Annotated[list[Path], typer.Option("--run", help="A run in TREC format, plain or .gz; repeat for several.")]
+Runs = Annotated[
+    list[Path], typer.Option("--run", help="A run in TREC's or MS MARCO's format, plain, .gz or .zst; repeatable.")
+]
 Measures = Annotated[
     list[str],
     typer.Option(
@@ -46,7 +48,9 @@ PerTopic = Annotated[bool, typer.Option("--per-topic", help="Also print every to
 ScoreFormat = Annotated[str, typer.Option("--format", help="text, json (fields of Measurement) or csv (the same).")]
 TableFormat = Annotated[str, typer.Option("--format", help="text, markdown, latex, csv or json.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1.")]
-QrelsFile = Annotated[Path | None, typer.Option("--qrels", help="Judgements: TREC's four columns or BEIR's .tsv.")]
+QrelsFile = Annotated[
+    Path | None, typer.Option("--qrels", help="Judgements in TREC's format or BEIR's, plain, .gz or .zst.")
+]
 DatasetName = Annotated[
     str | None,
     typer.Option(

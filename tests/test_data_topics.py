@@ -1,5 +1,6 @@
 import gzip
 
+import pyarrow
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +14,8 @@ from lexvl_anserini.records import Qrel, Topic
 def written(tmp_path, name, content):
     path = tmp_path / name
     data = content if isinstance(content, bytes) else content.encode()
-    path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    pack = {".gz": gzip.compress, ".zst": lambda data: pyarrow.compress(data, codec="zstd", asbytes=True)}
+    path.write_bytes(pack.get(path.suffix, bytes)(data))
     return path
 
 
@@ -69,6 +71,10 @@ def test_truncated_gzip(tmp_path):
         ("t.txt", "q1 0 d1 2\nq1 Q0 d2 0\n"),
         ("t.tsv", "q1\t0\td1\t2\nq1\t0\td2\t0\n"),
         ("h.tsv.gz", "query-id\tcorpus-id\tscore\nq1\td1\t2\nq1\td2\t0\n"),
+        ("t.txt.zst", "q1 0 d1 2\nq1 0 d2 0\n"),
+        ("m.txt", "\ufeffq1 0\td1  2 \r\nq1\t0 d2 0\n"),
+        ("sample.txt", "q1 0 d1 3 2\nq1 0 d2 1 0\n"),
+        ("prels.txt", "q1 d1 2 1 0.25\nq1 d2 0 4 1.0\n"),
     ],
 )
 def test_qrels_in_each_layout(tmp_path, name, content):
@@ -84,6 +90,10 @@ def test_qrels_in_each_layout(tmp_path, name, content):
         (f"q1\td1\t{'9' * 5000}\n", r"q\.tsv line 1: relevance '9+\.\.\. is not an integer of at most 9 digits"),
         ("q1\ta b\t1\n", r"q\.tsv line 1: white space in id 'a b'"),
         ("query-id\tcorpus-id\tscore\n", r"q\.tsv: no judgement in it"),
+        ("q1 0 7 1\nq1 0 8\n", r"q\.tsv line 2: 3 columns, expected .* as many in every line"),
+        ("q1 0 d1 1 0.5\n", r"q\.tsv line 1: 5 columns, .* only judgements of a sample .* and prels are known"),
+        ("q1 0 d1 1 x\n", r"q\.tsv line 1: 5 columns, "),
+        ("q1 0 d1 3 1\nq1 0 d2 3 x\n", r"q\.tsv line 2: relevance 'x' is not an integer"),
         ("", r"q\.tsv: no judgement in it"),
     ],
 )

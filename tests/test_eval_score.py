@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import json
 import subprocess
@@ -10,11 +11,14 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow
 import pytest
 
-from eval import beir, compare, msmarco, score, table
+from eval import beir, compare, demo, flickr8k, msmarco, score, table
 from lexvl_anserini.cli import run as run_command
 from lexvl_anserini.manifest import RunManifest, manifest_path
+from lexvl_anserini.ranking.runs import write_run
+from lexvl_anserini.records import ScoredDoc
 
 # Topic 1 finds its document at rank 2 behind itself; topic 2 finds its document at rank 1.
 RUN = """\
@@ -198,7 +202,7 @@ def test_table_puts_data_sets_side_by_side(toy: Path, call: Callable):
             2,
             "a.trec: no manifest beside the run names its dataset; give --qrels FILE or --dataset",
         ),
-        (["--run", "qrels.tsv", "--qrels", "qrels.tsv"], 1, "qrels.tsv line 1: 3 columns, expected 6"),
+        (["--run", "qrels.tsv", "--qrels", "qrels.tsv"], 1, "qrels.tsv line 1: rank 'score', expected a whole number"),
         (["--run", "a.trec", "--qrels", "empty.tsv"], 1, "empty.tsv: no judgement"),
         (["--run", "empty.trec", "--qrels", "qrels.tsv"], 1, "empty.trec: the run is empty"),
         (["--run", "a.trec", "--qrels", "foreign.tsv"], 1, "share no topic; e.g. run has '1', qrels have 'PLAIN-2'"),
@@ -207,6 +211,17 @@ def test_table_puts_data_sets_side_by_side(toy: Path, call: Callable):
             1,
             "twice.trec line 2: document 'a' a second time for topic '1'",
         ),
+        (["--run", "nan.trec", "--qrels", "qrels.tsv"], 1, "nan.trec line 1: score 'nan' is not finite"),
+        (["--run", "inf.trec", "--qrels", "qrels.tsv"], 1, "inf.trec line 1: score '-inf' is not finite"),
+        (["--run", "ranks.trec", "--qrels", "qrels.tsv"], 1, "ranks.trec line 1: rank '1.0' and score '2', expected"),
+        (["--run", "cut.trec", "--qrels", "qrels.tsv"], 1, "cut.trec line 2: 5 columns, expected 6"),
+        (["--run", "cut.trec.gz", "--qrels", "qrels.tsv"], 1, "cut.trec.gz: cannot be read as a run"),
+        (["--run", "cut.trec.zst", "--qrels", "qrels.tsv"], 1, "cut.trec.zst: cannot be read as a run"),
+        (["--run", "a.trec", "--qrels", "cut.tsv.gz"], 1, "damaged gzip file"),
+        (["--run", "a.trec", "--qrels", "cut.tsv.zst"], 1, "cut.tsv.zst: cannot be read"),
+        (["--run", "a.trec", "--qrels", "cut.txt"], 1, "cut.txt line 2: 3 columns, expected 3"),
+        (["--run", "a.trec", "--qrels", "five.txt"], 1, "five.txt line 1: 5 columns, expected 3"),
+        (["--run", "a.trec", "--qrels", "twice.tsv"], 1, "topic '1' judges document 'a' twice, as 1 and as 0"),
         (["--run", "a.trec", "--qrels", "qrels.tsv", "--measure", "nDGC@10"], 2, "did you mean 'nDCG@k'"),
         (
             ["--run", "a.trec", "--qrels", "qrels.tsv", "--format", "jsn"],
@@ -223,10 +238,82 @@ def test_bad_input_is_one_line(toy: Path, call: Callable, arguments: list[str], 
     (toy / "empty.trec").write_text("")
     (toy / "foreign.tsv").write_text("PLAIN-2\ta\t1\n")
     (toy / "twice.trec").write_text("1 Q0 a 1 2 t\n1 Q0 a 2 1 t\n")
+    (toy / "twice.tsv").write_text("1\ta\t1\n1\ta\t0\n")
+    (toy / "nan.trec").write_text("1 Q0 a 1 nan t\n")
+    (toy / "inf.trec").write_text("1 Q0 a 1 -inf t\n")
+    (toy / "ranks.trec").write_text("1 Q0 a 1.0 2 t\n")
+    (toy / "cut.trec").write_text("1 Q0 a 1 2 t\n1 Q0 b 2 1")
+    (toy / "cut.txt").write_text("1 0 7 1\n2 0 7")
+    (toy / "five.txt").write_text("1 0 a 1 sure\n")
+    for name, data in (("cut.trec", RUN), ("cut.tsv", QRELS)):
+        (toy / f"{name}.gz").write_bytes(gzip.compress(data.encode())[:-9])
+        (toy / f"{name}.zst").write_bytes(zstd(data.encode())[:-2])
     found, out, err = call(score.command, *arguments)
     assert (found, out) == (code, "")
     assert message in err
     assert len(err.strip().splitlines()) == 1
+
+
+def zstd(data: bytes) -> bytes:
+    return pyarrow.compress(data, codec="zstd", asbytes=True)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text.replace("\n", "\r\n"),
+        lambda text: "\ufeff" + text,
+        lambda text: "\n" + text.replace("\n", " \n\n"),
+        lambda text: text.replace(" ", "\t", 2),
+        lambda text: text.replace(" ", " \t "),
+    ],
+    ids=["CRLF", "byte order mark", "blank lines", "tabs and blanks", "both between two columns"],
+)
+def test_the_same_numbers_from_other_white_space(toy: Path, call: Callable, change: Callable[[str], str]):
+    (toy / "other.trec").write_text(change(RUN), newline="")
+    (toy / "qrels.txt").write_text(change("1 0 a 1\n2 0 b 1\n"), newline="")
+    arguments = ["--measure", "RR", "--measure", "P@2", "--format", "json"]
+    code, out, _ = call(score.command, "--run", "other.trec", "--qrels", "qrels.txt", *arguments)
+    assert (code, [row["value"] for row in json.loads(out)]) == (0, [3 / 4, 1 / 2])
+
+
+def test_compressed_runs_and_judgements(toy: Path, call: Callable):
+    for suffix, pack in ((".gz", gzip.compress), (".zst", zstd)):
+        (toy / f"a.trec{suffix}").write_bytes(pack(RUN.encode()))
+        (toy / f"qrels.tsv{suffix}").write_bytes(pack(QRELS.encode()))
+        arguments = ["--run", f"a.trec{suffix}", "--qrels", f"qrels.tsv{suffix}", "--measure", "RR", "--format", "json"]
+        [row] = json.loads(call(score.command, *arguments)[1])
+        assert row["value"] == 3 / 4
+
+
+def test_negative_relevance_is_not_relevant(toy: Path, call: Callable):
+    (toy / "spam.txt").write_text("1 0 1 -2\n1 0 a 1\n2 0 b 1\n")
+    _, out, _ = call(score.command, "--run", "a.trec", "--qrels", "spam.txt", "--measure", "RR", "--format", "json")
+    assert json.loads(out)[0]["value"] == 3 / 4
+
+
+@pytest.mark.parametrize("module", [score, beir, msmarco, table, demo, flickr8k])
+def test_every_command_reads_what_search_writes_for_ms_marco(toy: Path, call: Callable, module):
+    run = [ScoredDoc("1", "b", 1, 8.0), ScoredDoc("1", "a", 2, 8.0)], [ScoredDoc("2", "b", 1, 5.0)]
+    for name, output_format in (("six", "trec"), ("three", "msmarco")):
+        about = RunManifest("", "", "", None, {}, {"name": "x"}, {}, "i", 9, False, output_format=output_format)
+        write_run(Path(name), run, about)
+    (toy / "foreign").write_bytes((toy / "three").read_bytes())
+    found = {}
+    for name in ("six", "three", "foreign"):
+        code, out, _ = call(module.command, "--run", name, "--qrels", "qrels.tsv", "--format", "json")
+        assert code == 0, name
+        found[name] = [row.get("value", row.get("measures")) for row in json.loads(out)]
+    # Ranks are distinct, so the origin of a run decides nothing.
+    assert found["six"] == found["three"] == found["foreign"]
+
+
+def test_a_comparison_of_ms_marco_runs(toy: Path, call: Callable):
+    (toy / "x.tsv").write_text("1\ta\t1\n2\tb\t1\n")
+    (toy / "y.tsv").write_text("1\tb\t1\n1\ta\t2\n2\tb\t1\n")
+    runs = ["--run", "x.tsv", "--run", "y.tsv", "--qrels", "qrels.tsv", "--measure", "RR@10", "--format", "json"]
+    [row] = json.loads(call(compare.command, *runs)[1])
+    assert (row["baseline"], row["value"]) == (1, 3 / 4)
 
 
 def test_compare_prints_a_row_per_system_and_measure(toy: Path, call: Callable):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lexvl_anserini.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.manifest import RunManifest, manifest_path, read_run_manifest
-from lexvl_anserini.ranking.runs import in_rank_order, read_run, strict_scores, write_run
+from lexvl_anserini.ranking.runs import in_rank_order, is_finished, read_run, strict_scores, write_run
 from lexvl_anserini.records import ScoredDoc
 
 MANIFEST = RunManifest(
@@ -59,6 +59,32 @@ def test_msmarco_format(tmp_path: Path) -> None:
     assert run.read_text(encoding="utf-8") == "q1\td1\t1\nq1\td3\t2\nq1\té😀\t3\nq3\td1\t1\n"
     with pytest.raises(DataError, match="line 1: 3 columns, expected 6 .* an MS MARCO run holds no scores"):
         list(read_run(run))
+    found = list(read_run(run, unscored=True))
+    assert [hit[:3] for hit in found] == [hit[:3] for documents in LISTS for hit in documents]
+    assert [hit.score for hit in found] == [1, 1 / 2, 1 / 3, 1]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("q1\td2\t1", "line 2: rank 1 a second time for topic 'q1'; without scores, ranks must be distinct"),
+        ("q1\td1\t2", "line 2: document 'd1' a second time for topic 'q1'"),
+        ("q1\td2\t0", "line 2: rank '0', expected a whole number from 1; a run has three columns"),
+        ("q1\td2\t2.0", "line 2: rank '2.0', expected a whole number from 1"),
+        ("q1\td2", "line 2: 2 columns, expected 3 as in the first line"),
+        ("q1 Q0 d2 2 1 t", "line 2: 6 columns, expected 3 as in the first line"),
+    ],
+)
+def test_malformed_lines_of_msmarco(tmp_path: Path, line: str, message: str) -> None:
+    run = tmp_path / "x.tsv"
+    run.write_text(f"q1\td1\t1\n{line}\n")
+    with pytest.raises(DataError, match=message):
+        list(read_run(run, unscored=True))
+
+
+def test_a_run_is_not_written_under_a_name_that_says_zstd(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="runs are written plain or as .gz"):
+        is_finished(tmp_path / "x.trec.zst", MANIFEST, overwrite=False)
 
 
 def test_nothing_is_left_of_a_failed_write(tmp_path: Path) -> None:
@@ -87,6 +113,9 @@ def test_a_failed_write_keeps_the_older_run(tmp_path: Path) -> None:
         ("q1 Q0 d1 one 2.5 tag", "line 2: rank 'one' and score '2.5', expected a whole number and a number"),
         ("q1 Q0 d1 1 high tag", "line 2: rank '1' and score 'high'"),
         ("q1 Q0 d1 1 inf tag", "line 2: score 'inf' is not finite"),
+        ("q1 Q0 d1 1.0 2.5 tag", "line 2: rank '1.0' and score '2.5', expected a whole number and a number"),
+        ("q1 Q0 d1 1 2_5 tag", "line 2: rank '1' and score '2_5', expected a whole number and a number"),
+        (f"q1 Q0 d1 {10**30} 2 tag", "line 2: rank '10+' and score '2', expected a whole number and a number"),
         ("q0 Q0 d0 2 1 tag", "line 2: document 'd0' a second time for topic 'q0'"),
         ("q1 Q0 \udce9 1 1 tag", "line 2: not UTF-8"),
     ],

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lexvl_anserini.data.lines import without_packing
 from lexvl_anserini.errors import DataError, UsageError
 from lexvl_anserini.files import file_sha256
 from lexvl_anserini.manifest import CorpusRef, RunManifest, manifest_path, read_run_manifest
@@ -73,8 +74,8 @@ def system_name(encoder: Mapping[str, Any]) -> str:
 
 
 def run_name(file: str) -> str:
-    """A run's file name without `.trec` and `.gz`."""
-    return file.removesuffix(".gz").removesuffix(".trec")
+    """A run's file name without `.trec` and the suffix of its compression."""
+    return without_packing(file).removesuffix(".trec")
 
 
 def describe_run(path: Path) -> RunCard:

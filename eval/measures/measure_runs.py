@@ -54,7 +54,7 @@ def measure_runs(
         judged = read[chosen] = read.get(chosen) or read_judgements(chosen)
         rules = (remove_query, judged.remove_query, card.remove_query)
         how = MeasuringRules(relevance_level, chosen_ties, next(rule for rule in rules if rule is not None))
-        hits = by_topic(read_run(card.path), str(card.path))
+        hits = by_topic(read_run(card.path, unscored=True), str(card.path))
         relevant = judgements(judged.qrels, judged.label)
         rows = measure_hits(hits, relevant, parsed, how, name=str(card.path), dataset=judged.label)
         measured.append(rows)

@@ -55,9 +55,15 @@ def rank_order(hits: Hits) -> list[int]:
     return score_order(hits)
 
 
+def float32_scores(hits: Hits) -> np.ndarray:
+    """Scores [n] as trec_eval stores them; those above the largest float32 are infinite."""
+    with np.errstate(over="ignore"):
+        return np.asarray(hits.scores).astype(np.float32)
+
+
 def trec_eval_order(hits: Hits) -> list[int]:
     """Positions by score as float32 descending, then doc_id descending, as trec_eval sorts."""
-    scores = np.asarray(hits.scores).astype(np.float32)
+    scores = float32_scores(hits)
     return sorted(range(len(hits.doc_ids)), key=lambda i: (scores[i], hits.doc_ids[i]), reverse=True)
 
 
@@ -69,7 +75,7 @@ ABOUT = {"rank": "equal scores in the order of the run's ranks", "trec_eval": "e
 
 def may_differ(hits: Hits) -> bool:
     """Returns False if both rules give the same order: no two scores are equal as float32."""
-    scores = np.asarray(hits.scores).astype(np.float32)
+    scores = float32_scores(hits)
     return len(np.unique(scores)) < len(scores)
 
 

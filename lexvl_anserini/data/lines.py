@@ -1,8 +1,9 @@
-"""Lines of a text file with their numbers: plain or gzip, UTF-8, one at a time."""
+"""Lines of a text file with their numbers: plain, gzip or Zstandard, UTF-8, one at a time."""
 
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import re
 import zlib
@@ -16,6 +17,9 @@ from lexvl_anserini.errors import DataError
 
 BOM = b"\xef\xbb\xbf"
 REPLACEMENT = "\ufffd"
+
+# Suffixes of compressed files.
+PACKED = (".gz", ".zst")
 
 # What reading a damaged gzip file raises.
 DAMAGED_GZIP = (EOFError, zlib.error, gzip.BadGzipFile)
@@ -38,12 +42,23 @@ class Line(NamedTuple):
 
 def plain_suffix(path: Path) -> str:
     """The suffix of the format: `.jsonl` of `queries.jsonl.gz`."""
-    return Path(path.name.removesuffix(".gz")).suffix.lower()
+    return Path(without_packing(path.name)).suffix.lower()
+
+
+def without_packing(name: str) -> str:
+    """The name of a file without the suffix of its compression."""
+    return name.removesuffix(".gz").removesuffix(".zst")
 
 
 def open_packed(path: Path) -> BinaryIO:
-    """Opens a plain or gzip file; reading a damaged one raises one of `DAMAGED_GZIP`."""
-    return cast(BinaryIO, gzip.open(path, "rb")) if path.suffix == ".gz" else open(path, "rb")
+    """Opens a plain, gzip or Zstandard file; reading a damaged one raises one of `DAMAGED_GZIP`, or OSError."""
+    if path.suffix == ".gz":
+        return cast(BinaryIO, gzip.open(path, "rb"))
+    if path.suffix == ".zst":
+        from pyarrow import input_stream
+
+        return cast(BinaryIO, io.BufferedReader(input_stream(str(path), compression="zstd")))
+    return open(path, "rb")
 
 
 def read_lines(path: Path) -> Iterator[Line]:
@@ -52,7 +67,7 @@ def read_lines(path: Path) -> Iterator[Line]:
     Only a line feed ends a line: U+2028 and similar characters are part of texts.
 
     Raises:
-        DataError: the file cannot be opened, or is a damaged gzip file.
+        DataError: the file cannot be opened, or is damaged.
     """
     number = 0
     try:

@@ -7,18 +7,24 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from lexvl_anserini.data.ids import checked_id, shown
-from lexvl_anserini.data.lines import Line, decode, parse_object, plain_suffix, read_lines, string_field
+from lexvl_anserini.data.left_out import log_once
+from lexvl_anserini.data.lines import PACKED, Line, decode, parse_object, plain_suffix, read_lines, string_field
 from lexvl_anserini.errors import DataError
 from lexvl_anserini.records import Qrel, Topic
 
-TOPIC_FORMATS = ".tsv or .txt (query_id, tab, text) or .jsonl (BEIR queries), each also as .gz"
+TOPIC_FORMATS = ".tsv or .txt (query_id, tab, text) or .jsonl (BEIR queries), each also as .gz or .zst"
 
 # Suffixes of files that a user may name as topics; no dataset's name ends in one.
-_FILE_SUFFIXES = frozenset({".csv", ".gz", ".json", ".jsonl", ".tsv", ".txt"})
+_FILE_SUFFIXES = frozenset({".csv", ".json", ".jsonl", ".tsv", ".txt", *PACKED})
 
 # Larger relevances overflow in tools that measure.
 _INTEGER = re.compile(r"[+-]?0*[0-9]{1,9}")
+_PROBABILITY = re.compile(r"0?\.[0-9]+(e-?[0-9]+)?|1\.0*|1", re.IGNORECASE)
 _QRELS_HEADER = ("query-id", "corpus-id", "score")
+_EXPECTED = (
+    f"expected 3 ({', '.join(_QRELS_HEADER)}) or TREC's 4 (query-id, 0, corpus-id, score), as many in every line; "
+    "of 5 columns only judgements of a sample (query-id, 0, corpus-id, stratum, score) and prels are known"
+)
 
 
 def is_file_of_topics(name: str) -> bool:
@@ -59,21 +65,27 @@ def read_topics(path: Path, escape_ids: bool = False) -> Iterator[Topic]:
 
 
 def read_qrels(path: Path, escape_ids: bool = False) -> Iterator[Qrel]:
-    """Streams the judgements of a file: BEIR's TSV with or without header, or TREC's four columns.
+    """Streams the judgements of a file: BEIR's TSV with or without header, or TREC's columns.
 
-    Ids may contain white space only where tabs separate the columns.
+    TREC's are four (query-id, 0, corpus-id, score), or five: judgements of a sample (query-id, 0, corpus-id, stratum,
+    score), and the prels of the Million Query track (query-id, corpus-id, score, method, probability). All lines have
+    as many columns as the first: a line that is cut off may look like one of three. Ids may contain white space only
+    where tabs separate the columns.
 
     Raises:
         DataError: a malformed line, a relevance that is no integer, or no judgement at all.
     """
-    empty = True
+    layout, width = None, 0
     for line in read_lines(path):
-        columns = _columns(decode(line))
+        columns = _columns(decode(line), escape_ids)
         if line.number == 1 and _is_header(columns):
             continue
-        empty = False
-        yield _qrel(columns, line.where, escape_ids)
-    if empty:
+        if layout is None:
+            layout, width = _layout(columns, line.where), len(columns)
+        elif len(columns) != width:
+            raise DataError(f"{line.where}: {len(columns)} columns, {_EXPECTED}")
+        yield _qrel(columns, layout, line.where, escape_ids)
+    if layout is None:
         raise DataError(f"{path}: no judgement in it; expected lines of query-id, corpus-id, score")
 
 
@@ -98,24 +110,46 @@ def _topic_from_tsv(line: Line, escape_ids: bool) -> Topic:
     return Topic(checked_id(query_id, line.where, escape_ids), text)
 
 
-def _columns(text: str) -> list[str]:
-    return text.split("\t") if "\t" in text else text.split()
+def _columns(text: str, escape_ids: bool) -> list[str]:
+    """The columns between tabs, else between white space of any kind.
+
+    A line with tabs and blanks has its columns between both if that makes the last one a relevance, and tabs alone do
+    not. With `escape_ids`, blanks belong to ids.
+    """
+    by_tab, by_any = text.split("\t"), text.split()
+    if escape_ids and len(by_tab) > 1:
+        return by_tab
+    by_tab = [column.strip() for column in by_tab]
+    mixed = not _INTEGER.fullmatch(by_tab[-1]) and bool(by_any) and bool(_INTEGER.fullmatch(by_any[-1]))
+    return by_any if len(by_tab) == 1 or mixed else by_tab
 
 
 def _is_header(columns: list[str]) -> bool:
     return tuple(column.strip().lower().replace("_", "-") for column in columns) == _QRELS_HEADER
 
 
-def _qrel(columns: list[str], where: str, escape_ids: bool) -> Qrel:
+def _layout(columns: list[str], where: str) -> tuple[int, int, int]:
+    """The positions of query id, document id and relevance, from the columns of a file's first line.
+
+    Raises:
+        DataError: no layout has such columns.
+    """
     if len(columns) == 3:
-        query_id, doc_id, relevance = columns
-    elif len(columns) == 4:
-        query_id, _iteration, doc_id, relevance = columns
-    else:
-        raise DataError(
-            f"{where}: {len(columns)} columns, expected 3 ({', '.join(_QRELS_HEADER)}) "
-            "or TREC's 4 (query-id, 0, corpus-id, score)"
-        )
+        return 0, 1, 2
+    if len(columns) == 4:
+        return 0, 2, 3
+    if len(columns) == 5:
+        if columns[1] in ("0", "Q0") and all(map(_INTEGER.fullmatch, columns[3:])):
+            log_once(f"{where}: 5 columns, read as judgements of a sample (query-id, 0, corpus-id, stratum, score)")
+            return 0, 2, 4
+        if _INTEGER.fullmatch(columns[2]) and _PROBABILITY.fullmatch(columns[4]):
+            log_once(f"{where}: 5 columns, read as prels (query-id, corpus-id, score, method, probability)")
+            return 0, 1, 2
+    raise DataError(f"{where}: {len(columns)} columns, {_EXPECTED}")
+
+
+def _qrel(columns: list[str], layout: tuple[int, int, int], where: str, escape_ids: bool) -> Qrel:
+    query_id, doc_id, relevance = (columns[position] for position in layout)
     if not _INTEGER.fullmatch(relevance.strip()):
         raise DataError(f"{where}: relevance {shown(relevance)} is not an integer of at most 9 digits")
     return Qrel(checked_id(query_id, where, escape_ids), checked_id(doc_id, where, escape_ids), int(relevance))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import logging
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -10,6 +9,7 @@ from dataclasses import replace
 from math import isfinite
 from pathlib import Path
 
+from lexvl_anserini.data.lines import BOM, open_packed
 from lexvl_anserini.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.files import atomic_write, clear_remains, file_sha256, packed, same_file, sole_writer
 from lexvl_anserini.manifest import Counts, RunManifest, finished, manifest_path, read_run_manifest, write_beside
@@ -21,6 +21,9 @@ log = logging.getLogger(__name__)
 OUTPUT_FORMATS = ("trec", "msmarco")
 DEFAULT_HITS = 1000
 
+# Of a line of a run.
+LARGEST_RANK = 2**31 - 1
+
 # Between two equal scores a strict run keeps at least the spacing of float32 at this magnitude, so that scores
 # around zero do not end in denormal numbers.
 SMALLEST_MAGNITUDE = 1e-3
@@ -31,10 +34,12 @@ def is_finished(output: Path, wanted: RunManifest, overwrite: bool) -> bool:
 
     Raises:
         ArtefactError: a run of another or of an unknown request is there, and `overwrite` is false.
-        UsageError: the output is a folder.
+        UsageError: the output is a folder, or its name ends in `.zst`.
     """
     if output.is_dir():
         raise UsageError(f"{output}: a folder; --output names the run's file, for example {output / 'run.trec'}")
+    if output.suffix == ".zst":
+        raise UsageError(f"{output}: runs are written plain or as .gz; choose another --output")
     if not output.exists() or overwrite:
         return False
     with same_file(output):
@@ -76,17 +81,32 @@ def ensure_run(output: Path, wanted: RunManifest, overwrite: bool, write: Callab
     return found
 
 
-def read_run(path: Path) -> Iterator[ScoredDoc]:
-    """Reads a TREC run (query-id Q0 doc-id rank score tag), `.gz` or not, in the order of the file.
+def read_run(path: Path, unscored: bool = False) -> Iterator[ScoredDoc]:
+    """Reads a TREC run (query-id Q0 doc-id rank score tag), plain, `.gz` or `.zst`, in the order of the file.
+
+    Args:
+        unscored: an MS MARCO run (query-id, doc-id, rank) is read too. Each document's score is 1 / rank, as in the
+            conversion that MS MARCO's tools make; no two documents of a topic have the same.
 
     Raises:
         DataError: the file is absent, or a line is malformed or names a document twice for one topic;
             the message names file and line.
     """
-    seen: dict[str, set[str]] = {}
+    if unscored and len(next((line for line in _lines(path) if line.strip()), b"").split()) == 3:
+        return _checked(path, _parse_unscored, distinct_ranks=True)
+    return _checked(path, _parse)
+
+
+def _checked(path: Path, parse: Callable[[bytes, str], ScoredDoc], distinct_ranks: bool = False) -> Iterator[ScoredDoc]:
+    """The lines of a run, each document once for a topic.
+
+    Raises:
+        DataError: as `read_run`.
+    """
+    seen: dict[str, set[str | int]] = {}
     for number, line in enumerate(_lines(path), start=1):
         if line.strip():
-            scored = _parse(line, f"{path} line {number}")
+            scored = parse(line, f"{path} line {number}")
             documents = seen.setdefault(scored.query_id, set())
             if scored.doc_id in documents:
                 raise DataError(
@@ -94,6 +114,13 @@ def read_run(path: Path) -> Iterator[ScoredDoc]:
                     "expected once; keep its best line"
                 )
             documents.add(scored.doc_id)
+            if distinct_ranks:
+                if scored.rank in documents:
+                    raise DataError(
+                        f"{path} line {number}: rank {scored.rank} a second time for topic {scored.query_id!r}; "
+                        "without scores, ranks must be distinct"
+                    )
+                documents.add(scored.rank)
             yield scored
 
 
@@ -196,9 +223,10 @@ def write_run(
 
 
 def _lines(path: Path) -> Iterator[bytes]:
-    """The lines of a plain or gzipped file."""
+    """The lines of a plain or compressed file, without a byte order mark."""
     try:
-        with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as source:
+        with open_packed(path) as source:
+            yield source.readline().removeprefix(BOM)
             yield from source
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path}: cannot be read as a run ({getattr(error, 'strerror', None) or error})") from error
@@ -210,19 +238,40 @@ def _parse(line: bytes, where: str) -> ScoredDoc:
     if len(columns) != 6:
         hint = "; an MS MARCO run holds no scores, write it with --output-format trec" if len(columns) == 3 else ""
         raise DataError(f"{where}: {len(columns)} columns, expected 6 (query-id Q0 doc-id rank score tag){hint}")
-    try:
-        query_id, _, doc_id, rank, score, _ = (column.decode() for column in columns)
-    except UnicodeDecodeError as error:
-        raise DataError(f"{where}: not UTF-8 ({error.reason})") from error
+    query_id, _, doc_id, rank, score, _ = _decoded(columns, where)
     try:
         parsed = ScoredDoc(query_id, doc_id, int(rank), float(score))
     except ValueError as error:
         raise DataError(
             f"{where}: rank {rank[:40]!r} and score {score[:40]!r}, expected a whole number and a number"
         ) from error
+    # Python reads 1_0 as 10.
+    if "_" in rank or "_" in score or abs(parsed.rank) > LARGEST_RANK:
+        raise DataError(f"{where}: rank {rank[:40]!r} and score {score[:40]!r}, expected a whole number and a number")
     if not isfinite(parsed.score):
         raise DataError(f"{where}: score {score[:40]!r} is not finite")
     return parsed
+
+
+def _parse_unscored(line: bytes, where: str) -> ScoredDoc:
+    """One line of an MS MARCO run."""
+    columns = line.split()
+    if len(columns) != 3:
+        raise DataError(f"{where}: {len(columns)} columns, expected 3 as in the first line (query-id, doc-id, rank)")
+    query_id, doc_id, rank = _decoded(columns, where)
+    if not (rank.isascii() and rank.isdecimal() and 0 < int(rank[:20]) <= LARGEST_RANK):
+        raise DataError(
+            f"{where}: rank {rank[:40]!r}, expected a whole number from 1; a run has three columns "
+            "(query-id, doc-id, rank) or TREC's six (query-id Q0 doc-id rank score tag)"
+        )
+    return ScoredDoc(query_id, doc_id, int(rank), 1 / int(rank))
+
+
+def _decoded(columns: Sequence[bytes], where: str) -> list[str]:
+    try:
+        return [column.decode() for column in columns]
+    except UnicodeDecodeError as error:
+        raise DataError(f"{where}: not UTF-8 ({error.reason})") from error
 
 
 def _trec_line(document: ScoredDoc, score: float, tag: str) -> str:
