@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from lexvl_anserini.data.world.strict_yaml import Spot, read_yaml, suggestion
+from lexvl_anserini.data.strict_yaml import Spot, read_yaml, suggestion
 from lexvl_anserini.errors import DataError
 
 FOLDER = Path(__file__).parents[2] / "assets" / "world"

@@ -34,9 +34,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from typing import NamedTuple
 
+from lexvl_anserini.data.strict_yaml import suggestion
 from lexvl_anserini.data.world.catalogue import Range, Sketch, world
 from lexvl_anserini.data.world.draws import Draws
-from lexvl_anserini.data.world.strict_yaml import suggestion
 from lexvl_anserini.errors import DataError
 
 Point = Range
