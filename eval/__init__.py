@@ -4,7 +4,7 @@ run, qrels -> strict order -> values -> table -> text, Markdown, LaTeX, CSV, JSO
 (measures/inputs, ties)  (measures/metrics) (report/tables) (report/render)
 
 Each command is one file: options, one call, print. `measures/` computes, `report/` formats, `efficiency/` has the
-benchmarks.
+benchmarks, `reproduction/` the numbers that papers print.
 
 score ....................... any run against any judgements
 beir, msmarco ............... the same with the measures and rules of these datasets

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -101,12 +102,16 @@ def test_the_archive_has_what_the_wheel_needs_and_no_tests(archive: Path) -> Non
     with tarfile.open(archive) as opened:
         names = {name.partition("/")[2] for name in opened.getnames()}
     assert {"setup.py", "setup.cfg", "README.md", "LICENSE", "CHANGELOG.md", "lexvl_anserini/py.typed"} <= names
-    assert not [name for name in names if name.startswith(("tests", "docs", "runs"))]
+    numbers = {name for name in names if name.startswith("runs/expected/")}
+    assert "runs/expected/vdr.yaml" in numbers and all(name.endswith(".yaml") for name in numbers), numbers
+    others = names - numbers - {"runs", "runs/expected"}
+    assert not [name for name in others if name.startswith(("tests", "docs", "runs"))]
 
 
 def test_the_wheel_has_the_files_of_both_packages_and_nothing_else(wheel: Path, sources: list[str]) -> None:
     packaged = {name for name in sources if name.startswith(("lexvl_anserini/", "eval/"))}
-    expected = {name.replace("eval/", "lexvl_eval/", 1) if name.startswith("eval/") else name for name in packaged}
+    packaged |= {name for name in sources if name.startswith("runs/expected/") and name.endswith(".yaml")}
+    expected = {re.sub("^(eval|runs)/", "lexvl_eval/", name) for name in packaged}
     with zipfile.ZipFile(wheel) as opened:
         names = {name for name in opened.namelist() if ".dist-info/" not in name}
         about = next(name for name in opened.namelist() if name.endswith("METADATA"))
@@ -122,6 +127,13 @@ def test_commands_run_from_a_folder_with_an_eval_of_its_own(place: Place) -> Non
     assert place.run("lexvl", "--version").startswith("lexvl-anserini ")
     assert "Example: lexvl score --run " in place.run("lexvl", "score", "--help")
     assert "Example: python -m lexvl_eval.beir --run " in place.run("python", "-m", "lexvl_eval.beir", "--help")
+
+
+def test_published_numbers_are_installed(place: Place) -> None:
+    program = "from lexvl_eval.reproduction.published import expected_folder, published_tables as t; "
+    folder, count = place.run("python", "-c", program + "print(expected_folder()); print(len(t()))").split()
+    assert Path(folder) == place.packages / "lexvl_eval" / "expected"
+    assert int(count) > 50
 
 
 @pytest.mark.heavy

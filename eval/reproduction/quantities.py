@@ -1,0 +1,171 @@
+"""What a published number measures: a task, the data and a measure, each by its name in this project.
+
+`text-to-image coco/test R@1` is a task, a corpus with its split, and a measure. The tasks are rows of `TASKS`:
+
+    text-to-text, text-to-image, image-to-text   retrieval: measures of `eval.measures`; with images also R@k
+    captions                                     both directions of a caption set: rsum, the sum of its six R@k
+    zero-shot, linear-probe                      classification of images: top-k accuracy
+    words                                        the class word among all terms of an image (STAIR, section 5.1): top-k
+    answers                                      passages that contain an answer: top-k
+    vqa                                          visual question answering: accuracy by kind of question
+    model, training, probe, speed, claim, weight numbers of other kinds; their names are free
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from lexvl_anserini.data.fetch import BEIR_ARCHIVES
+from lexvl_anserini.errors import UnknownName, UsageError
+from lexvl_anserini.registry import DATASETS
+
+from ..measures.names import parse_measure
+
+# Corpora in BEIR's layout that are no part of BEIR.
+AS_BEIR = ("limit", "limit-small")
+
+# Corpora of papers that are not public.
+PRIVATE = ("coco-1m",)
+
+SPLITS = ("dev", "test", "train", "val")
+
+CLASS_SETS = (
+    "aircraft",
+    "caltech101",
+    "cars",
+    "cifar10",
+    "cifar100",
+    "dtd",
+    "eurosat",
+    "flowers102",
+    "food101",
+    "imagenet",
+    "pets",
+    "resisc45",
+    "sun397",
+    "svhn",
+)
+
+BEIR_12 = (
+    "arguana",
+    "climate-fever",
+    "dbpedia-entity",
+    "fever",
+    "fiqa",
+    "hotpotqa",
+    "nfcorpus",
+    "nq",
+    "scidocs",
+    "scifact",
+    "trec-covid",
+    "webis-touche2020",
+)
+FDT_10 = ("cifar10", "cifar100", "food101", "pets", "flowers102", "sun397", "cars", "dtd", "caltech101", "aircraft")
+
+# Means that papers print, and what they are means of. Not among BEIR's 12: MS MARCO (the models train on it) and Quora.
+MEANS_OF_TEXTS: Mapping[str, tuple[str, ...]] = {
+    "beir-12": tuple(f"beir/{name}/test" for name in BEIR_12),
+    "beir-13": tuple(f"beir/{name}/test" for name in (*BEIR_12, "quora")),
+}
+MEANS_OF_CLASSES: Mapping[str, tuple[str, ...]] = {
+    "zero-shot-9": (*(name for name in FDT_10 if name not in ("cars", "aircraft")), "imagenet"),
+    "linear-probe-10": FDT_10,
+}
+MEANS: Mapping[str, tuple[str, ...]] = {**MEANS_OF_TEXTS, **MEANS_OF_CLASSES}
+
+
+class Quantity(NamedTuple):
+    """A task, the data (empty where the task has none) and a measure."""
+
+    task: str
+    data: str
+    measure: str
+
+    def __str__(self) -> str:
+        return " ".join(filter(None, self))
+
+
+class PublishedTask(NamedTuple):
+    """What the data and the measures of a task may be; `data` is None for a task without data."""
+
+    data: Callable[[str], None] | None
+    measure: Callable[[str], None]
+
+
+def parse_quantity(text: str) -> Quantity:
+    """Parses `task data measure`, or `task measure` for a task without data.
+
+    >>> parse_quantity("text-to-text beir/nq/test nDCG@10")
+    Quantity(task='text-to-text', data='beir/nq/test', measure='nDCG@10')
+
+    Raises:
+        UsageError: the task, the data or the measure is unknown or missing.
+    """
+    name, _, rest = text.partition(" ")
+    if name not in TASKS:
+        raise UnknownName("task", name, TASKS)
+    task, data, measure = TASKS[name], "", rest
+    if task.data:
+        data, _, measure = rest.partition(" ")
+        task.data(data)
+    if not measure:
+        raise UsageError(f"{text!r} names no measure")
+    task.measure(measure)
+    return Quantity(name, data, measure)
+
+
+def _check_corpus(name: str) -> None:
+    family, _, rest = name.partition("/")
+    part, _, split = rest.rpartition("/")
+    if name in (*MEANS_OF_TEXTS, *PRIVATE):
+        return
+    if family not in DATASETS:
+        raise UnknownName("corpus", family, (*DATASETS, *MEANS_OF_TEXTS, *PRIVATE))
+    if family == "beir" and part not in (*BEIR_ARCHIVES, *AS_BEIR):
+        raise UnknownName("BEIR dataset", part, (*BEIR_ARCHIVES, *AS_BEIR))
+    if split not in SPLITS:
+        raise UnknownName("split", split, SPLITS)
+
+
+def _one_of(kind: str, known: tuple[str, ...]) -> Callable[[str], None]:
+    def check(name: str) -> None:
+        if name not in known:
+            raise UnknownName(kind, name, known)
+
+    return check
+
+
+def _check_top(measure: str) -> None:
+    if not re.fullmatch(r"top-[1-9][0-9]*", measure):
+        raise UsageError(f"measure {measure!r}, expected top-k, such as top-1")
+
+
+def _check_caption_measure(measure: str) -> None:
+    if not re.fullmatch(r"R@[1-9][0-9]*", measure):
+        parse_measure(measure)
+
+
+def _check_text_measure(measure: str) -> None:
+    parse_measure(measure)
+
+
+def _any(measure: str) -> None:
+    """Accepts any name."""
+
+
+_CLASSES = _one_of("class set", (*CLASS_SETS, *MEANS_OF_CLASSES))
+
+TASKS: Mapping[str, PublishedTask] = {
+    "text-to-text": PublishedTask(_check_corpus, _check_text_measure),
+    "text-to-image": PublishedTask(_check_corpus, _check_caption_measure),
+    "image-to-text": PublishedTask(_check_corpus, _check_caption_measure),
+    "captions": PublishedTask(_check_corpus, _one_of("measure", ("rsum",))),
+    "zero-shot": PublishedTask(_CLASSES, _check_top),
+    "linear-probe": PublishedTask(_CLASSES, _check_top),
+    "words": PublishedTask(_CLASSES, _check_top),
+    "answers": PublishedTask(_one_of("question set", ("nq-open/test",)), _check_top),
+    "vqa": PublishedTask(_one_of("question set", ("vqa-v2",)), _one_of("kind", ("yes/no", "number", "other", "all"))),
+    **{task: PublishedTask(None, _any) for task in ("model", "training", "probe", "speed", "claim", "weight")},
+}
