@@ -122,6 +122,10 @@ def test_photos_are_found_from_where_the_user_is(machine, tmp_path):
 
     refused = run()
     assert refused.returncode == 2 and refused.stderr.startswith("usage: ") and machine.noted() == []
+    lost = run("my photos", "two dogs")
+    assert (lost.returncode, lost.stderr) == (2, "runs/photos.sh: my photos: no such folder\n"), "before any set-up"
+    assert machine.noted() == []
+    (tmp_path / "my photos").mkdir()
     done = run("my photos", "two dogs")
     assert (done.returncode, done.stdout) == (0, f"{tmp_path}: photos my photos two dogs\n"), done.stderr
     assert machine.noted() == ["3.13 runs/install.py photos"]

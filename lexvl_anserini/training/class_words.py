@@ -19,6 +19,10 @@ from lexvl_anserini.training.stores import ImageStore
 # Images, or texts, of one forward pass, and the largest number of texts.
 BATCH, TEXTS = 64, 6000
 
+# Standard deviations by which a class word is lighter in images than a term of captions with the same logit. Captions
+# rarely name what a class word says of such photos, and most class words that are heavy without this are wrong.
+LIGHTER = 4.0
+
 
 class ClassWordWeights(NamedTuple):
     """What a checkpoint stores of class words, each [W] but for `rows`.
@@ -47,9 +51,10 @@ def weigh(
 ) -> ClassWordWeights:
     """The weights of class words beside those of a trained pair.
 
-    Over the training images, the largest logit of a class word in an image gets the median mean and the median standard
-    deviation of those of the terms of captions; over the training texts likewise. A text's row of a class word is its
-    input embedding, which is not trained: its logits as they are would have another size than those of trained rows.
+    Over the training images, the largest logit of a class word in an image gets the median standard deviation of those
+    of the terms of captions, and a mean `LIGHTER` such deviations below theirs; over the training texts, the same mean.
+    A text's row of a class word is its input embedding, which is not trained: its logits as they are would have another
+    size than those of trained rows.
 
     Args:
         text: the trained side of the texts, in eval mode.
@@ -68,7 +73,8 @@ def weigh(
         states = image.states(images.plain(chosen))
         of_terms.append(project_max(image.head(states), proj))
         of_words.append(project_max(states[:, :, -last:], rows))
-    scale, image_bias = beside(torch.cat(of_terms) + image.bias, torch.cat(of_words))
+    scale, image_bias, spread = beside(torch.cat(of_terms) + image.bias, torch.cat(of_words))
+    image_bias = image_bias - LIGHTER * spread
 
     network: Any = text.network
     embeddings = normalize(network.get_input_embeddings().weight[torch.tensor(ids, device=device)], dim=1)
@@ -78,14 +84,18 @@ def weigh(
         features, padding = text.head(text.states(batch)), batch.attention == 0
         of_terms.append(project_max(features, proj, padding))
         of_words.append(project_max(features, embeddings, padding))
-    text_scale, text_bias = beside(torch.cat(of_terms) + text.bias, torch.cat(of_words))
+    text_scale, text_bias, _ = beside(torch.cat(of_terms) + text.bias, torch.cat(of_words))
     return ClassWordWeights(scale, image_bias, text_scale[:, None] * embeddings, text_bias)
 
 
-def beside(terms: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
-    """The scale and the bias, [W], that give the columns of [n, W] the median mean and spread of those of [n, V]."""
-    scale = terms.std(dim=0).median() / words.std(dim=0).clamp(min=1e-6)
-    return scale, terms.mean(dim=0).median() - scale * words.mean(dim=0)
+def beside(terms: Tensor, words: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The scale and the bias, [W], that give the columns of [n, W] the median mean and spread of those of [n, V].
+
+    The third value is that spread, a standard deviation.
+    """
+    spread = terms.std(dim=0).median()
+    scale = spread / words.std(dim=0).clamp(min=1e-6)
+    return scale, terms.mean(dim=0).median() - scale * words.mean(dim=0), spread
 
 
 def pieces(positions: np.ndarray) -> Sequence[np.ndarray]:
