@@ -140,13 +140,15 @@ def test_no_line_where_no_printed_value_changes(caplog: pytest.LogCaptureFixture
     assert f"even.trec, topic '1': {LINE}; RR is 1.0000 by rank and 0.5000 by trec_eval; 1 more" in caplog.text
 
 
-def test_equal_as_float32_is_a_tie():
+def test_a_relevant_document_with_an_equal_score_is_what_matters():
+    """Equal as float32; document 1 is relevant, 2 is not, 3 has no judgement."""
+
     def differs(*scores: float) -> bool:
         hits = by_topic([ScoredDoc("q", str(n), n, score) for n, score in enumerate(scores, 1)], "r")["q"]
-        return may_differ(hits)
+        return may_differ(hits, {"1": 1, "2": 0})
 
-    assert differs(2.0, 2.0) and differs(16777217.0, 16777216.0)
-    assert not differs(2.0, 1.0) and not differs(2.0)
+    assert differs(2.0, 2.0) and differs(16777217.0, 16777216.0) and differs(1e39, 2e39) and differs(2.0, 1.0, 2.0)
+    assert not differs(2.0, 1.0) and not differs(2.0) and not differs(2.0, 1.0, 1.0)
 
 
 def test_compared_systems_have_one_rule():

@@ -63,12 +63,12 @@ def other_values(
 ) -> list[OtherValue]:
     """The measurements of a run that the other rule changes by more than `NEGLIGIBLE`.
 
-    Only topics with equal scores are measured again.
+    Only topics in which a relevant document shares its score are measured again.
 
     Args:
         rows: as `measure_hits` returns them for the other arguments.
     """
-    tied = [topic for topic in judged if topic in hits and may_differ(hits[topic])]
+    tied = [topic for topic in judged if topic in hits and may_differ(hits[topic], judged[topic])]
     if not tied:
         return []
     values = values_of(hits, judged, tied, measures, rules._replace(ties=OTHER[rules.ties]))

@@ -73,10 +73,12 @@ TIES: dict[str, Callable[[Hits], list[int]]] = {"rank": rank_order, "trec_eval":
 ABOUT = {"rank": "equal scores in the order of the run's ranks", "trec_eval": "equal scores by doc id, descending"}
 
 
-def may_differ(hits: Hits) -> bool:
-    """Returns False if both rules give the same order: no two scores are equal as float32."""
+def may_differ(hits: Hits, judged: Mapping[str, int]) -> bool:
+    """Returns False if both rules give the same values: no other document has a relevant one's score, as float32."""
+    relevant = [i for i, doc_id in enumerate(hits.doc_ids) if judged.get(doc_id, 0) > 0]
     scores = float32_scores(hits)
-    return len(np.unique(scores)) < len(scores)
+    values, counts = np.unique(scores, return_counts=True)
+    return bool((counts[np.searchsorted(values, scores[relevant])] > 1).any())
 
 
 def some(items: Sequence[str]) -> str:
