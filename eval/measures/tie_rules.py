@@ -42,7 +42,7 @@ def common_ties(cards: Sequence[RunCard], requested: str | None = None) -> str:
     if len(asking) > 1:
         raise UsageError(
             f"{asking['rank']} has a manifest, so equal scores keep the order of its ranks; {asking['trec_eval']} has "
-            "none that fits, so they have trec_eval's order; one table has one order, give --ties rank or trec_eval"
+            "none that fits, so it has trec_eval's order; one table has one order, give --ties rank or --ties trec_eval"
         )
     return next(iter(asking), "rank")
 
@@ -85,6 +85,6 @@ def report_other_values(changed: Sequence[OtherValue]) -> None:
     if changed:
         row, value = changed[0]
         topic = "" if row.query_id == "all" else f", topic {row.query_id!r}"
-        more = f"; {len(changed) - 1} more values differ" if len(changed) > 1 else ""
+        more = f"; other values that differ: {len(changed) - 1}" if len(changed) > 1 else ""
         text = "%s%s: the order of equal scores decides; %s is %.4f by %s and %.4f by %s%s"
         log.warning(text, row.run, topic, row.measure, row.value, row.ties, value, OTHER[row.ties], more)
