@@ -219,6 +219,8 @@ def test_hits_of_topics_with_and_without(tmp_path):
     found = hits_of(run, ["q1", "q3"])
     assert [d.doc_id for d in found["q1"]] == ["a", "b"]
     assert found["q3"] == []
+    with pytest.raises(DataError, match="an MS MARCO run holds no scores, write it with --output-format trec"):
+        hits_of(write_run_lines(tmp_path / "three", "q1\ta\t1"), ["q1"])
 
 
 def test_where_the_first_relevant_one_is():

@@ -55,7 +55,7 @@ def sample_queries(run_path: Path, count: int) -> list[str]:
     Raises:
         DataError: the run is empty or malformed.
     """
-    answered = list(dict.fromkeys(document.query_id for document in read_run(run_path, unscored=True)))
+    answered = list(dict.fromkeys(document.query_id for document in read_run(run_path)))
     if not answered:
         raise DataError(f"{run_path}: no line; nothing to show")
     count = min(count, len(answered))
@@ -69,7 +69,7 @@ def hits_of(run_path: Path, query_ids: Sequence[str]) -> dict[str, list[ScoredDo
         DataError: the run is malformed.
     """
     found: dict[str, list[ScoredDoc]] = {query_id: [] for query_id in query_ids}
-    for document in read_run(run_path, unscored=True):
+    for document in read_run(run_path):
         if document.query_id in found:
             found[document.query_id].append(document)
     return {query_id: in_rank_order(documents) for query_id, documents in found.items()}
