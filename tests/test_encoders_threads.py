@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tiny_encoders import BERT, Tiny, made_dense
 
 from lexvl_anserini.encoders.encoder import Encoder, encode_inputs
@@ -41,6 +43,19 @@ def same(first: Any, second: Any) -> bool:
     return bool((first == second).all())
 
 
+@pytest.fixture(autouse=True)
+def one_thread_of_torch() -> Iterator[None]:
+    """torch chooses how many threads share a product, also by the load of the machine; sums then differ in last bits."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def pool_of_threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(THREADS, initializer=torch.set_num_threads, initargs=(1,))
+
+
 @pytest.fixture(params=SHARED)
 def shared_model(request: pytest.FixtureRequest, golden: Path, tmp_path: Path) -> Encoder:
     tiny = SHARED[request.param]
@@ -52,7 +67,7 @@ def test_threads_encode_what_one_thread_encodes(shared_model: Encoder) -> None:
     """Both sides at once, which share a model and a tokenizer and read texts of different lengths."""
     jobs = [(side, [text]) for text in texts(30, 1) for side in (shared_model.query, shared_model.document)]
     alone = [encode_inputs(side, piece) for side, piece in jobs]
-    with ThreadPoolExecutor(THREADS) as pool:
+    with pool_of_threads() as pool:
         together = list(pool.map(lambda job: encode_inputs(*job), jobs * 3))
     different = sum(not same(a, b) for a, b in zip(alone * 3, together, strict=True))
     assert different == 0, f"{different} of {len(together)} vectors differ"
@@ -63,7 +78,7 @@ def test_readers_of_different_lengths_share_a_tokenizer(golden: Path) -> None:
     tokenizer = load_tokenizer(golden / BERT)
     jobs = [(TextReader(tokenizer, length), texts(30, seed)) for seed in range(40) for length in (4, 40)]
     alone = [reader(piece) for reader, piece in jobs]
-    with ThreadPoolExecutor(THREADS) as pool:
+    with pool_of_threads() as pool:
         assert list(pool.map(lambda job: job[0](job[1]), jobs)) == alone
 
 
@@ -74,7 +89,7 @@ def test_models_load_in_threads(golden: Path) -> None:
     before = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.enable_progress_bar()
     try:
-        with ThreadPoolExecutor(THREADS) as pool:
+        with pool_of_threads() as pool:
             jobs = [pool.submit(load_encoder, "splade", str(golden / BERT), device="cpu") for _ in range(8)]
             found = [encode_inputs(job.result().query, ["a dog"]) for job in jobs]
         assert all(same(found[0], other) for other in found)
