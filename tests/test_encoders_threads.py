@@ -45,7 +45,7 @@ def same(first: Any, second: Any) -> bool:
 
 @pytest.fixture(autouse=True)
 def one_thread_of_torch() -> Iterator[None]:
-    """torch chooses how many threads share a product, also by the load of the machine; sums then differ in last bits."""
+    """torch chooses how many threads share a product, also by the load; sums then differ in their last bits."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -224,7 +224,7 @@ def test_terms_are_frequent_words_of_letters() -> None:
 
 
 def test_words_of_classes(tmp_path: Path) -> None:
-    """Words of several classes have all of them; function words, left-out words and terms of the captions have no place."""
+    """Words of several classes have all of them; function words, left-out words and known terms are none."""
     names = ["tabby cat", "tiger cat", "jack-o'-lantern", "a bell or wind chime"]
     assert words_of_classes(names, known=["wind"]) == {
         "bell": [3],
