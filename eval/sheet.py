@@ -111,10 +111,7 @@ def command(
         strips = strips_of_queries(dataset_of(about.corpus.ref.at(data_dir)), opened, model, queries or [], hits)
     else:
         strips = shown_of_run(run_file, opened, model, query_ids or (), hits, data_dir)
-    if maps:
-        draw_sheet(with_maps(strips, model), output, terms, maps=True)
-    else:
-        draw_sheet(strips, output, terms)
+    draw_sheet(with_maps(strips, model) if maps else strips, output, terms, maps)
     print_rows({"sheet": str(output), "queries": len(strips), "bytes": output.stat().st_size}, style)
 
 

@@ -250,9 +250,7 @@ def loss_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     def cell(name: str, value: int | float) -> str:
         return str(value) if isinstance(value, int) else f"{value:{'+' if name == 'delta' else ''}.4f}"
 
-    headings = [name for name in rows[0] if name != "ties"]
-    cells = tuple(tuple(cell(name, row[name]) for name in headings) for row in rows)
-    return Table(tuple(map(Column, headings)), cells, ties=rows[0].get("ties", ""))
+    return _table_of(rows, cell)
 
 
 def setting_table(rows: Sequence[Mapping[str, Any]]) -> Table:
@@ -262,6 +260,11 @@ def setting_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     def cell(name: str, value: Any) -> str:
         return value if isinstance(value, str) else shown.get(name, "{:.4f}").format(value)
 
+    return _table_of(rows, cell)
+
+
+def _table_of(rows: Sequence[Mapping[str, Any]], cell: Callable[[str, Any], str]) -> Table:
+    """Rows that name their columns; `ties` among the names is the rule of the whole table."""
     headings = [name for name in rows[0] if name != "ties"]
     columns = tuple(Column(name, number=name != "setting") for name in headings)
     cells = tuple(tuple(cell(name, row[name]) for name in headings) for row in rows)
