@@ -12,8 +12,9 @@ from lexvl_anserini.cli import DataDir, Verbose, run
 from lexvl_anserini.errors import UsageError
 
 from . import options
+from .measures.encoded_queries import encoded_queries
 from .measures.names import parse_measure
-from .measures.pruning_loss import measure_settings, read_pruning_inputs, rows_of, settings_of
+from .measures.pruning_loss import measure_settings, rows_of, settings_of
 from .report.render import check_format, render
 from .report.tables import setting_table
 
@@ -61,7 +62,7 @@ def command(
     settings = settings_of(*of_queries, document_terms or (), least_impact or (), term_documents or ())
     if len(settings) == 1:
         raise UsageError("nothing to compare; give --query-terms, --threshold, --document-terms, ... at least once")
-    queries, qrels, remove_query = read_pruning_inputs(shards, topics, data_dir, checkpoint, device)
+    queries, qrels, remove_query = encoded_queries(shards, topics, data_dir, checkpoint, device)
     measured = measure_settings(shards, queries[:limit], settings, hits, rounds)
     topic_ids = {query.query_id for query in queries[:limit]}
     judged = [qrel for qrel in qrels if qrel.query_id in topic_ids]

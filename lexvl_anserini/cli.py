@@ -132,6 +132,7 @@ GROUPS: Mapping[str, Mapping[str, Row]] = {
         "interpretability": Row("lexvl_eval.interpretability", "Whether images' first terms are words of captions"),
         "quantisation": Row("lexvl_eval.quantisation", "What integer impacts lose"),
         "pruning": Row("lexvl_eval.pruning", "What shorter queries and documents lose"),
+        "sparsity": Row("lexvl_eval.sparsity", "Terms per query and document, and FLOPS"),
         "ann": Row("lexvl_eval.ann", "What approximate dense search loses"),
         "efficiency": Row("lexvl_eval.efficiency.command", "Time, memory and size on this machine"),
     },

@@ -329,8 +329,10 @@ def test_compare_prints_a_row_per_system_and_measure(toy: Path, call: Callable):
         "0.7500",
         "0.2500",
         "-0.5000",
+        *("-1.0000", "to", "+0.0000"),
         "1.0000",
         "1.0000",
+        *("-1.000", "-1.000"),
         "0/1/1",
     ]
 

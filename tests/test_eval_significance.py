@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import ttest_rel
 
-from eval.measures.significance import compare, holm, randomisation, student_t
+from eval.measures.significance import bootstrap_interval, compare, correlations, holm, randomisation, student_t
 from lexvl_anserini.errors import DataError, UnknownName
 
 
@@ -71,6 +71,34 @@ def test_compare():
     assert (better.better, better.equal, better.worse) == (2, 1, 0)
     assert better.p_corrected == pytest.approx(2 * better.p)
     assert (same.difference, same.p, same.p_corrected, same.equal) == (0, 1, 1, 3)
+    assert (better.low, better.high) == (0, 1) and (same.low, same.high) == (0, 0)
+    assert (same.kendall, same.pearson) == pytest.approx((1, 1))
+
+
+def test_an_interval_is_that_of_all_samples_of_few_topics():
+    differences = np.array([0.0, 0.0, 1.0])
+    # Of the 27 samples 8 have mean 0 and one has mean 1, more than 2.5 % at each end.
+    assert bootstrap_interval(differences) == (0, 1)
+    assert bootstrap_interval(np.full(4, 0.25)) == (0.25, 0.25)
+    assert np.isnan(bootstrap_interval(np.array([0.5]))).all()
+
+
+def test_an_interval_of_many_topics_is_the_same_each_time_and_near_the_normal_one():
+    differences = np.random.default_rng(1).normal(0.02, 0.1, 400)
+    low, high = bootstrap_interval(differences)
+    assert bootstrap_interval(differences) == (low, high)
+    half = 1.96 * differences.std() / 20
+    assert (low, high) == pytest.approx((differences.mean() - half, differences.mean() + half), abs=0.001)
+
+
+def test_correlations_by_hand():
+    # Pairs of topics: 4 in the same order, 1 in the other, 1 tied in the second system: tau-b 3 / sqrt(6 * 5).
+    ours, theirs = np.array([1.0, 2, 3, 4]), np.array([1.0, 3, 2, 3])
+    tau, r = correlations(ours, theirs)
+    assert tau == pytest.approx(3 / np.sqrt(30))
+    # Deviations -1.5 -.5 .5 1.5 and -1.25 .75 -.25 .75: 2.5 / sqrt(5 * 2.75).
+    assert r == pytest.approx(2.5 / np.sqrt(5 * 2.75))
+    assert np.isnan(correlations(ours, np.ones(4))).all()
 
 
 def test_other_topics_and_unknown_tests_are_refused():

@@ -14,7 +14,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from lexvl_anserini.errors import DataError, UsageError
 from lexvl_anserini.queries.feedback import Feedback
 from lexvl_anserini.queries.refine import RefinedQuery, Refinement, TwoPhase, refined_queries, search_refined
 from lexvl_anserini.records import ImpactQuery, Qrel, ScoredDoc
@@ -177,34 +176,3 @@ def rows_of(
 def flat(lists: Iterable[Sequence[ScoredDoc]]) -> Iterator[ScoredDoc]:
     """All lines of a run."""
     return (document for documents in lists for document in documents)
-
-
-def read_pruning_inputs(
-    shards: Path, topics: str | None, data_dir: str | None, checkpoint: str | None, device: str
-) -> tuple[list[ImpactQuery], list[Qrel], bool]:
-    """The encoded queries, their judgements if a dataset has them, and its rule on documents that are topics.
-
-    Raises:
-        UsageError: the shards hold no impacts.
-        DataError: there is no topic.
-    """
-    from lexvl_anserini.data.dataset import dataset_of
-    from lexvl_anserini.encoders.loading import load_encoder_of
-    from lexvl_anserini.manifest import read_manifest
-    from lexvl_anserini.queries.query_source import topic_source, vocabulary_file
-    from lexvl_anserini.queries.query_vectors import encode_queries
-    from lexvl_anserini.records import Topic
-
-    manifest = read_manifest(shards)
-    if manifest.kind != "impact":
-        raise UsageError(f"{shards} is {manifest.kind}; only impacts are pruned")
-    source = topic_source(topics, shards, manifest, data_dir, vocabulary_file(shards, None))
-    queries: list[Any] = list(source.stream())
-    if not queries:
-        raise DataError(f"{source.label}: no topic")
-    if isinstance(queries[0], Topic):
-        model = load_encoder_of(manifest.encoder, checkpoint, device=device, vocabulary=manifest.vocabulary_digest)
-        queries = list(encode_queries(model, queries, manifest))
-    if source.judged is None:
-        return queries, [], False
-    return queries, list(dataset_of(source.judged).qrels()), source.remove_query

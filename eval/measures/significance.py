@@ -1,7 +1,8 @@
-"""Paired tests of the difference between two systems on the same topics, and Holm's correction for several systems."""
+"""Two systems on the same topics: paired tests and intervals of their difference, and correlations of their values."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -14,6 +15,9 @@ from .metrics import mean, per_topic
 
 # Sign flips drawn by the randomisation test: its smallest p is about 1e-5.
 RESAMPLES = 99_999
+# Samples drawn for an interval.
+BOOTSTRAPS = 9_999
+CONFIDENCE = 0.95
 SEED = 20240307
 
 
@@ -23,6 +27,8 @@ class SystemComparison(NamedTuple):
     difference           mean over the topics, system minus baseline
     p, p_corrected       two-sided; the latter by Holm over all systems compared by this measure
     better, equal, worse topics
+    low, high            95 % interval of the difference, see `bootstrap_interval`; NaN for one topic
+    kendall, pearson     correlation of the values per topic (tau-b, r); NaN if either system's values are all equal
     ties                 the order of equal scores of all values
     """
 
@@ -36,6 +42,10 @@ class SystemComparison(NamedTuple):
     better: int
     equal: int
     worse: int
+    low: float = math.nan
+    high: float = math.nan
+    kendall: float = math.nan
+    pearson: float = math.nan
     ties: str = ""
 
 
@@ -75,6 +85,36 @@ def randomisation(differences: np.ndarray) -> float:
 TESTS: dict[str, Callable[[np.ndarray], float]] = {"randomisation": randomisation, "student": student_t}
 
 
+def bootstrap_interval(differences: np.ndarray) -> tuple[float, float]:
+    """The interval that holds the mean difference of 95 % of samples of the topics, drawn with a fixed seed.
+
+    Topics are drawn with replacement, as many as there are (the percentile bootstrap); NaN for one topic.
+    """
+    from scipy.stats import bootstrap
+
+    if len(differences) < 2:
+        return math.nan, math.nan
+    interval = bootstrap(
+        (differences,),
+        np.mean,
+        n_resamples=BOOTSTRAPS,
+        batch=100,
+        confidence_level=CONFIDENCE,
+        method="percentile",
+        rng=np.random.default_rng(SEED),
+    ).confidence_interval
+    return float(interval.low), float(interval.high)
+
+
+def correlations(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float]:
+    """Kendall's tau-b and Pearson's r of two systems' values per topic; NaN if either system's values are all equal."""
+    from scipy.stats import kendalltau, pearsonr
+
+    if np.ptp(ours) == 0 or np.ptp(theirs) == 0:
+        return math.nan, math.nan
+    return float(kendalltau(ours, theirs).statistic), float(pearsonr(ours, theirs).statistic)
+
+
 def holm(p_values: Sequence[float]) -> list[float]:
     """Holm's step-down correction, in the order of the input.
 
@@ -110,28 +150,40 @@ def compare(
     if test not in TESTS:
         raise UnknownName("test", test, TESTS)
     topics = list(baseline)
-    differences = {}
+    reference = np.array([baseline[topic] for topic in topics])
+    found = []
     for name, values in systems.items():
         if values.keys() != baseline.keys():
             raise DataError(f"{name}: measured on other topics than the baseline; a paired test needs the same topics")
-        differences[name] = np.array([values[topic] - baseline[topic] for topic in topics])
-    p_values = [TESTS[test](d) for d in differences.values()]
-    reference = mean(baseline.values())
-    return [
-        SystemComparison(
-            system=name,
-            measure=measure,
-            baseline=reference,
-            value=mean(systems[name].values()),
-            difference=mean(d),
-            p=p,
-            p_corrected=corrected,
-            better=int((d > 0).sum()),
-            equal=int((d == 0).sum()),
-            worse=int((d < 0).sum()),
-        )
-        for (name, d), p, corrected in zip(differences.items(), p_values, holm(p_values), strict=True)
-    ]
+        found.append(_paired(name, measure, reference, np.array([values[topic] for topic in topics]), TESTS[test]))
+    corrected = holm([row.p for row in found])
+    return [row._replace(p_corrected=p) for row, p in zip(found, corrected, strict=True)]
+
+
+def _paired(
+    name: str, measure: str, baseline: np.ndarray, values: np.ndarray, test: Callable[[np.ndarray], float]
+) -> SystemComparison:
+    """One system against the baseline, values [T] each, without the correction for several systems."""
+    differences = values - baseline
+    p = test(differences)
+    low, high = bootstrap_interval(differences)
+    kendall, pearson = correlations(values, baseline)
+    return SystemComparison(
+        system=name,
+        measure=measure,
+        baseline=mean(baseline),
+        value=mean(values),
+        difference=mean(differences),
+        p=p,
+        p_corrected=p,
+        better=int((differences > 0).sum()),
+        equal=int((differences == 0).sum()),
+        worse=int((differences < 0).sum()),
+        low=low,
+        high=high,
+        kendall=kendall,
+        pearson=pearson,
+    )
 
 
 def compare_runs(measured: Sequence[Sequence[Measurement]], test: str = "randomisation") -> list[SystemComparison]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import isnan
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lexvl_anserini.records import Measurement
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from ..measures.caption_words import NamedWords
     from ..measures.image_concepts import ConceptMeans
     from ..measures.significance import SystemComparison
+    from ..measures.sparsity import Sparsity
 
 # `comparison_table` marks a corrected p below this.
 LEVEL = 0.05
@@ -192,9 +194,10 @@ def caption_table(cards: Sequence[RunCard], measured: Sequence[Sequence[Measurem
 
 def comparison_table(comparisons: Sequence[SystemComparison]) -> Table:
     """One row per system and measure; a star marks a corrected p below 0.05."""
-    headings = ("system", "measure", "baseline", "value", "difference", "p", "p (Holm)", "better/equal/worse")
+    about_difference = ("difference", "95 % interval", "p", "p (Holm)")
+    numbers = ("baseline", "value", *about_difference, "Kendall", "Pearson", "better/equal/worse")
     return Table(
-        columns=tuple(Column(heading, number=c > 1) for c, heading in enumerate(headings)),
+        columns=(Column("system", number=False), Column("measure", number=False), *map(Column, numbers)),
         rows=tuple(
             (
                 row.system,
@@ -202,8 +205,10 @@ def comparison_table(comparisons: Sequence[SystemComparison]) -> Table:
                 format_value(row.baseline),
                 format_value(row.value),
                 f"{row.difference:+.4f}",
+                MISSING if isnan(row.low) else f"{row.low:+.4f} to {row.high:+.4f}",
                 format_p(row.p),
                 format_p(row.p_corrected) + ("*" if row.p_corrected < LEVEL else ""),
+                *(MISSING if isnan(r) else f"{r:.3f}" for r in (row.kendall, row.pearson)),
                 f"{row.better}/{row.equal}/{row.worse}",
             )
             for row in comparisons
@@ -269,6 +274,16 @@ def _table_of(rows: Sequence[Mapping[str, Any]], cell: Callable[[str, Any], str]
     columns = tuple(Column(name, number=name != "setting") for name in headings)
     cells = tuple(tuple(cell(name, row[name]) for name in headings) for row in rows)
     return Table(columns, cells, ties=rows[0].get("ties", ""))
+
+
+def sparsity_table(rows: Sequence[Sparsity]) -> Table:
+    """One row per folder of shards: terms of documents, terms of queries, FLOPS."""
+    columns = ["documents", "terms/doc", "most", "dimensions", "queries", "terms/query", "most", "dimensions", "FLOPS"]
+    cells = tuple(
+        (row.shards, *(f"{value:,}" if isinstance(value, int) else f"{value:,.2f}" for value in row[1:]))
+        for row in rows
+    )
+    return Table((Column("shards", number=False), *map(Column, columns)), cells)
 
 
 def layout_table(rows: Sequence[LayoutCost], hits: Sequence[int]) -> Table:
