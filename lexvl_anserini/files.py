@@ -6,6 +6,7 @@ import ctypes
 import errno
 import fcntl
 import gzip
+import io
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -394,10 +395,20 @@ def _exchange(one: Path, other: Path) -> bool:
 
 
 @contextmanager
-def packed(out: BinaryIO, compress: bool) -> Iterator[BinaryIO]:
-    """`out` itself, or a gzip stream into it without time stamp and name: equal contents give equal bytes."""
-    if compress:
+def packed(out: BinaryIO, suffix: str) -> Iterator[BinaryIO]:
+    """A stream into an open file, compressed as the suffix of its name says: `.gz`, `.zst`, plain for any other.
+
+    gzip has neither time stamp nor name: equal contents give equal bytes.
+    """
+    if suffix == ".gz":
         with gzip.GzipFile(filename="", mode="wb", fileobj=out, mtime=0) as stream:
+            yield cast(BinaryIO, stream)
+    elif suffix == ".zst":
+        from pyarrow import output_stream
+
+        # pyarrow closes the file that it writes to; `out` stays open.
+        own = os.fdopen(os.dup(out.fileno()), "wb")
+        with io.BufferedWriter(output_stream(own, compression="zstd")) as stream:
             yield cast(BinaryIO, stream)
     else:
         yield out

@@ -56,7 +56,10 @@ class QueryOptions:
     index: Annotated[str, typer.Option(help="Folder that index wrote.")]
     topics: Annotated[
         str | None,
-        typer.Option(help="dataset/split, a topics file, or encoded queries Q.jsonl[.gz]; default the corpus's own."),
+        typer.Option(help="dataset/split, a topics file, or encoded queries Q.jsonl; default the corpus's own."),
+    ] = None
+    split: Annotated[
+        str | None, typer.Option(help="Split of the topics' dataset; default the corpus's, else test.")
     ] = None
     query: Annotated[str | None, typer.Option(help="Search this text and print the hits.")] = None
     query_image: Annotated[
@@ -81,6 +84,8 @@ class QueryOptions:
         if not given or given[0][0] == "topics":
             return None
         name, value = given[0]
+        if self.split is not None:
+            raise UsageError(f"--split is of topics, --{name} is one query; leave out one of them")
         if output is not None or (name == "query" and not value.strip()):
             raise UsageError(f"--{name} prints the hits of one query; it cannot be empty, and --output needs --topics")
         return name, value
@@ -270,7 +275,7 @@ def command(
     vocabulary, tree = vocabulary_file(path, manifest_file), queries.tree()
     search.check(vocabulary, tree)
     if typed is None:
-        source = topic_source(queries.topics, path, about, encoder.data_dir, vocabulary)
+        source = topic_source(queries.topics, path, about, encoder.data_dir, vocabulary, queries.split)
         print_rows(search_topics(search, source, runs, lists, overwrite, dry_run), style)
     elif dry_run:
         print_rows({"index": str(path), "documents": search.index.documents, typed[0]: typed[1]}, style)

@@ -135,6 +135,14 @@ def test_any_path(tmp_path):
     folder = beir_folder(tmp_path / "some where")
     data = load_dataset(f"beir:{folder}", "train")
     assert (data.name, data.split, data.remove_query) == (f"beir:{folder}", "train", True)
+    for family, removes in (("beir", True), ("folder", False)):
+        named = load_dataset(f"{family}:{folder}/train")
+        assert (named.name, named.split, named.remove_query) == (f"{family}:{folder}", "train", removes)
+        assert [topic.query_id for topic in named.topics()] == ["q3"]
+        with pytest.raises(UsageError, match="the name says split 'train', the split option 'test'"):
+            load_dataset(f"{family}:{folder}/train", "test")
+        with pytest.raises(DataError, match=r"no judgements of split 'dev'; splits there: test, train"):
+            load_dataset(f"{family}:{folder}/dev")
     with pytest.raises(DataError, match="absent: no such folder; expected corpus.jsonl"):
         load_dataset(f"beir:{tmp_path / 'absent'}")
     with pytest.raises(DataError, match="qrels: no corpus.jsonl in it"):

@@ -9,7 +9,9 @@ import pytrec_eval
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lexvl_anserini.data.lines import open_packed
 from lexvl_anserini.errors import ArtefactError, DataError, UsageError
+from lexvl_anserini.files import file_sha256
 from lexvl_anserini.manifest import RunManifest, manifest_path, read_run_manifest
 from lexvl_anserini.ranking.runs import in_rank_order, is_finished, read_run, strict_scores, write_run
 from lexvl_anserini.records import ScoredDoc
@@ -82,9 +84,23 @@ def test_malformed_lines_of_msmarco(tmp_path: Path, line: str, message: str) -> 
         list(read_run(run, unscored=True))
 
 
-def test_a_run_is_not_written_under_a_name_that_says_zstd(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="runs are written plain or as .gz"):
-        is_finished(tmp_path / "x.trec.zst", MANIFEST, overwrite=False)
+@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+def test_a_compressed_run_reads_as_the_plain_one(tmp_path: Path, suffix: str) -> None:
+    plain, packed = tmp_path / "x.trec", tmp_path / f"x.trec{suffix}"
+    write_run(plain, LISTS, MANIFEST)
+    written = write_run(packed, LISTS, MANIFEST)
+    assert packed.read_bytes() != plain.read_bytes()
+    with open_packed(packed) as source:
+        assert source.read() == plain.read_bytes()
+    assert list(read_run(packed)) == list(read_run(plain))
+    assert written.sha256 == file_sha256(packed)
+    assert is_finished(packed, MANIFEST, overwrite=False)
+    first = packed.read_bytes()
+    write_run(packed, LISTS, MANIFEST)
+    assert packed.read_bytes() == first
+    with pytest.raises(ArtefactError):
+        write_run(packed, [LISTS[0], [ScoredDoc("q1", "d 1", 1, 1.0)]], MANIFEST)
+    assert packed.read_bytes() == first
 
 
 def test_nothing_is_left_of_a_failed_write(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import gzip
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -20,7 +19,7 @@ from lexvl_anserini.encoders.encoder import read_image_of, read_topic
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.engines.building import build_index
 from lexvl_anserini.errors import ArtefactError, DataError, LexvlError, UsageError
-from lexvl_anserini.files import read_json, write_json
+from lexvl_anserini.files import packed, read_json, write_json
 from lexvl_anserini.manifest import Manifest, manifest_path, read_run_manifest
 from lexvl_anserini.queries import retrieval
 from lexvl_anserini.queries.clauses import Term, TreeQuery
@@ -243,12 +242,30 @@ def test_a_file_of_topics(index: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "none.trec").exists()
 
 
-@pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz"])
+def test_a_split_of_a_folder(index: Path, beir: Path, tmp_path: Path) -> None:
+    (beir / "qrels/dev.tsv").write_text("query-id\tcorpus-id\tscore\nq4\td1\t1\n")
+    for number, options in enumerate(
+        (["--topics", f"beir:{beir}/dev"], ["--topics", f"beir:{beir}", "--split", "dev"])
+    ):
+        run = tmp_path / f"{number}.trec.zst"
+        invoke("--index", index, *options, "--output", run)
+        manifest = read_run_manifest(run)
+        assert manifest is not None and (manifest.dataset, manifest.split) == (f"beir:{beir}", "dev")
+        assert [(d.query_id, d.doc_id) for d in read_run(run)] == [("q4", "d1")]
+    (tmp_path / "mine.tsv").write_text("7\tcat\n")
+    with pytest.raises(UsageError, match="mine.tsv: a file of topics has no splits; leave out --split dev"):
+        invoke("--index", index, "--topics", tmp_path / "mine.tsv", "--split", "dev")
+    with pytest.raises(UsageError, match="--split is of topics, --query is one query"):
+        invoke("--index", index, "--query", "cat", "--split", "dev")
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz", "jsonl.zst"])
 def test_a_file_of_encoded_queries(index: Path, tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(retrieval, "load_encoder_of")
     queries = tmp_path / f"q.{suffix}"
     data = jsonl([{"id": "a", "contents": "", "vector": {"dog": 2}}, {"id": "b", "contents": "", "vector": {}}])
-    queries.write_bytes(gzip.compress(data) if suffix.endswith("gz") else data)
+    with open(queries, "wb") as raw, packed(raw, queries.suffix) as out:
+        out.write(data)
     told = json.loads(invoke("--index", index, "--topics", queries, "--output", tmp_path / "x", "--format", "json"))
     assert (told["topics"], told["topics_without_hits"], told["lines"]) == (2, 1, 3)
 

@@ -30,7 +30,7 @@ _OWN_KEYS = frozenset({"_id", "title", "text", "image", "metadata"})
 
 
 def load_beir(ref: CorpusRef) -> Dataset:
-    """Loads `beir/<name>` or `beir/<name>/<split>` from the data folder (downloaded if absent), or `beir:<path>`.
+    """Loads `beir/<name>` from the data folder (downloaded if absent), or `beir:<path>`; `/<split>` may follow each.
 
     `<name>` is any folder of `<data folder>/beir` or `<data folder>`, or a BEIR dataset. The default split is `test`
     (`dev` for msmarco); the only direction is text-to-text.
@@ -42,7 +42,9 @@ def load_beir(ref: CorpusRef) -> Dataset:
     """
     ref = replace(ref, direction=checked_direction(ref, ("text-to-text",), "text-to-text"))
     if ref.name.startswith("beir:"):
-        return load_beir_folder(Path(ref.name.removeprefix("beir:")).expanduser(), ref)
+        folder, split_in_name = folder_and_split(Path(ref.name.removeprefix("beir:")).expanduser())
+        split = checked_split(ref, split_in_name)
+        return load_beir_folder(folder, replace(ref, name=f"beir:{folder}" if split_in_name else ref.name, split=split))
     name, split_in_name = _name_and_split(ref.name.removeprefix("beir").removeprefix("/"), ref.data_dir)
     split = checked_split(ref, split_in_name)
     folder = _find(name, ref.data_dir) or fetch_beir(name, data_root(ref.data_dir))
@@ -93,6 +95,13 @@ def read_corpus(path: Path, escape_ids: bool = False) -> Iterator[Document]:
 def corpus_file(folder: Path) -> Path | None:
     """The corpus of a BEIR folder, plain or gzip; None if there is none."""
     return _plain_or_packed(folder / "corpus.jsonl")
+
+
+def folder_and_split(path: Path) -> tuple[Path, str | None]:
+    """The folder and the split of `<folder>/<split>`; no split for any other path."""
+    if not path.exists() and corpus_file(path.parent):
+        return path.parent, path.name
+    return path, None
 
 
 def qrels_file(folder: Path, split: str) -> Path:

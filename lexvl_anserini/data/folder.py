@@ -12,8 +12,8 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple, NoReturn
 
 from lexvl_anserini.data.archives import open_archive
-from lexvl_anserini.data.beir import corpus_file, load_beir_folder
-from lexvl_anserini.data.dataset import DIRECTIONS, Dataset, checked_direction
+from lexvl_anserini.data.beir import corpus_file, folder_and_split, load_beir_folder
+from lexvl_anserini.data.dataset import DIRECTIONS, Dataset, checked_direction, checked_split
 from lexvl_anserini.data.ids import checked_id
 from lexvl_anserini.data.images import HEIC_REMEDY, HEIC_SUFFIXES, image_suffixes
 from lexvl_anserini.data.left_out import HIDDEN, LeftOut, log_once
@@ -50,11 +50,11 @@ class Files(NamedTuple):
 def load_folder(ref: CorpusRef) -> Dataset:
     """Loads `folder:<path>`; the path is a folder or an uncompressed tar of a folder.
 
-    A folder with a `corpus.jsonl` is read in BEIR's layout. Otherwise every image and every `.txt` file below it is a
-    document, in the order of their paths. The id of an image is its path, and its caption is the text of
-    `<same name>.txt` if that file exists; the id of a text is its path without the suffix. Whatever else there is
-    (hidden files, files of other kinds, HEIC without pillow-heif, links to folders, pipes, ...) is counted and named in
-    the log.
+    A folder with a `corpus.jsonl` is read in BEIR's layout; `/<split>` may follow its path. Otherwise every image and
+    every `.txt` file below it is a document, in the order of their paths. The id of an image is its path, and its
+    caption is the text of `<same name>.txt` if that file exists; the id of a text is its path without the suffix.
+    Whatever else there is (hidden files, files of other kinds, HEIC without pillow-heif, links to folders, pipes, ...)
+    is counted and named in the log.
 
     The default direction is text-to-image if the first file is an image, else (and in BEIR's layout)
     text-to-text.
@@ -63,10 +63,11 @@ def load_folder(ref: CorpusRef) -> Dataset:
         UsageError: the name has no path, or the direction is another one.
         DataError: no such folder or tar, nothing to read in it, or a split of a folder that has none.
     """
-    where = _place(ref)
+    where, split_in_name = folder_and_split(_place(ref))
     if where.is_dir() and corpus_file(where):
-        ref = replace(ref, direction=checked_direction(ref, DIRECTIONS, "text-to-text"))
-        return load_beir_folder(where, ref, remove_query=False)
+        direction, split = checked_direction(ref, DIRECTIONS, "text-to-text"), checked_split(ref, split_in_name)
+        name = f"folder:{where}" if split_in_name else ref.name
+        return load_beir_folder(where, replace(ref, name=name, split=split, direction=direction), remove_query=False)
     files = _files(where)
     first = _first(
         files,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from lexvl_anserini.data.lines import plain_suffix
 from lexvl_anserini.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.files import file_sha256, read_json
 from lexvl_anserini.manifest import CorpusRef, Manifest, QuantiserEntry, VocabularyEntry, manifest_path
@@ -96,7 +97,7 @@ def read_queries(path: Path, index: Path, manifest: Manifest, vocabulary: Path |
     """Streams encoded queries `{"id", "contents", "vector": {term: weight}}`, as `encode --topics` writes them.
 
     Args:
-        path: JSON lines, gzipped if the name ends in .gz; a `<path>.manifest.json` beside it is compared.
+        path: JSON lines, compressed if the name ends in .gz or .zst; a `<path>.manifest.json` beside it is compared.
         index: the index to search, for errors.
         manifest: of the index.
         vocabulary: `vocab.txt` of the index; without it, unknown terms are not found.
@@ -126,17 +127,25 @@ def read_queries(path: Path, index: Path, manifest: Manifest, vocabulary: Path |
 
 
 def topic_source(
-    topics: str | None, index: Path, manifest: Manifest, data_dir: str | None, vocabulary: Path | None
+    topics: str | None,
+    index: Path,
+    manifest: Manifest,
+    data_dir: str | None,
+    vocabulary: Path | None,
+    split: str | None = None,
 ) -> TopicSource:
     """Finds the topics: a file of topics or of encoded queries, a dataset's split, or those of the corpus.
 
     Raises:
+        UsageError: a split of a file.
         LexvlError: as `load_dataset`, `read_topics` and `read_queries`.
     """
     from lexvl_anserini.data.dataset import dataset_of
     from lexvl_anserini.data.topics import is_file_of_topics, read_topics
 
     if topics and is_file_of_topics(topics):
+        if split:
+            raise UsageError(f"{topics}: a file of topics has no splits; leave out --split {split}")
         path = Path(topics)
         escape_ids, direction = manifest.corpus.escape_ids, manifest.corpus.direction
         stream: Callable[[], Iterator[Query]] = partial(read_topics, path, escape_ids)
@@ -150,7 +159,8 @@ def topic_source(
             judged = CorpusRef(origin.dataset, origin.split or None, data_dir or origin.data_dir, escape_ids, direction)
         return TopicSource(stream, path.name, judged, origin.remove_query, file_sha256(path), encoded)
     ref = manifest.corpus.ref.at(data_dir)
-    return TopicSource.of(dataset_of(replace(ref, name=topics, split=None) if topics else ref))
+    ref = replace(ref, name=topics, split=split) if topics else replace(ref, split=split or ref.split)
+    return TopicSource.of(dataset_of(ref))
 
 
 def load_topics(ref: CorpusRef) -> TopicSource:
@@ -250,7 +260,7 @@ def _json_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _holds_vectors(path: Path) -> bool:
     """True if the first line is an encoded query."""
-    if not path.name.endswith((".jsonl", ".jsonl.gz")):
+    if plain_suffix(path) != ".jsonl":
         return False
     first = next(_json_rows(path), None)
     return first is not None and "vector" in first[1]

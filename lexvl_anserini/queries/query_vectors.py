@@ -75,7 +75,7 @@ def encode_topics(
 
     Args:
         quantiser: of both sides; only its query side is used.
-        output: JSON lines, gzipped if the name ends in .gz.
+        output: JSON lines, compressed if the name ends in .gz or .zst.
         overwrite: replace the file.
         store_contents: keep each topic's text beside its vector; stock Pyserini finds the vector of a text by it.
 
@@ -151,6 +151,6 @@ def _write_topics(
     queries = quantised_queries(model, stream, quantiser, None, batch_size)
     texts = ((topic.text or "") if about.get("contents") else "" for topic in again)
     with atomic_write(output) as out:
-        count = query_lines(cast(Iterator[ImpactQuery], queries), texts, out, output.suffix == ".gz")
+        count = query_lines(cast(Iterator[ImpactQuery], queries), texts, out, output.suffix)
         write_beside(output, out, {**about, "counts": {"topics": count}})
     return count

@@ -34,12 +34,10 @@ def is_finished(output: Path, wanted: RunManifest, overwrite: bool) -> bool:
 
     Raises:
         ArtefactError: a run of another or of an unknown request is there, and `overwrite` is false.
-        UsageError: the output is a folder, or its name ends in `.zst`.
+        UsageError: the output is a folder.
     """
     if output.is_dir():
         raise UsageError(f"{output}: a folder; --output names the run's file, for example {output / 'run.trec'}")
-    if output.suffix == ".zst":
-        raise UsageError(f"{output}: runs are written plain or as .gz; choose another --output")
     if not output.exists() or overwrite:
         return False
     with same_file(output):
@@ -177,8 +175,8 @@ def write_run(
     """Writes ranked lists, one per topic and in rank order, and the manifest beside them; both or neither.
 
     The score is the exact integer, or the shortest decimal that reads as the same float; with
-    `manifest.strict_scores` see `strict_scores`. Format `msmarco` is query-id, doc-id, rank. A name in `.gz` is
-    compressed.
+    `manifest.strict_scores` see `strict_scores`. Format `msmarco` is query-id, doc-id, rank. A name in `.gz` or
+    `.zst` is compressed.
 
     Args:
         efficiency: figures for the manifest, taken when all lists are written.
@@ -196,7 +194,7 @@ def write_run(
     columns = 3 if manifest.output_format == "msmarco" else 6
     topics = without = lines = 0
     with atomic_write(path) as out:
-        with packed(out, path.suffix == ".gz") as text:
+        with packed(out, path.suffix) as text:
             for documents in lists:
                 topics += 1
                 without += not documents

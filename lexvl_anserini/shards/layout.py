@@ -194,6 +194,6 @@ SHARD_WRITERS: Mapping[tuple[str, str], Callable[[IO[bytes], Shard, Any, Layout]
 def shard_stream(path: Path, compress: bool) -> Iterator[IO[bytes]]:
     """A file that is on disk when the block ends; gzip without time stamp or name, so that bytes repeat."""
     with open(path, "wb") as raw:
-        with packed(raw, compress) as out:
+        with packed(raw, ".gz" if compress else "") as out:
             yield out
         sync_to(raw)

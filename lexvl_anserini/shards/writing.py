@@ -536,13 +536,13 @@ def write_queries(queries: Iterable[ImpactQuery], output: Path, texts: Iterable[
         texts: one for each query, its `contents`; without them, `contents` is empty.
     """
     with atomic_write(output) as out:
-        return query_lines(queries, repeat("") if texts is None else texts, out, output.suffix == ".gz")
+        return query_lines(queries, repeat("") if texts is None else texts, out, output.suffix)
 
 
-def query_lines(queries: Iterable[ImpactQuery], texts: Iterable[str], out: BinaryIO, compressed: bool) -> int:
-    """The lines of `write_queries` into an open file; returns their number."""
+def query_lines(queries: Iterable[ImpactQuery], texts: Iterable[str], out: BinaryIO, suffix: str) -> int:
+    """The lines of `write_queries` into an open file whose name has that suffix; returns their number."""
     count = 0
-    with packed(out, compressed) as lines:
+    with packed(out, suffix) as lines:
         for query, text in zip(queries, texts, strict=not isinstance(texts, repeat)):
             lines.write(orjson.dumps({"id": query.query_id, "contents": text, "vector": query.vector}) + b"\n")
             count += 1
