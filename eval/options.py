@@ -4,15 +4,29 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lexvl_anserini.cli import DataDir, corpus_names
+from lexvl_anserini.cli import (
+    BatchSize,
+    Checkpoint,
+    DataDir,
+    Settings,
+    Tokenizer,
+    corpus_names,
+    encoder_names,
+    parse_settings,
+)
+from lexvl_anserini.encoders.cards import card_of, default_encoder
+from lexvl_anserini.errors import UsageError
 from lexvl_anserini.manifest import CorpusRef
 
 from .measures.inputs import JudgementSource
 from .measures.names import MEASURES
+
+if TYPE_CHECKING:
+    from lexvl_anserini.encoders.encoder import Encoder
 
 # Cuts that papers report.
 CUTS = (1, 5, 10, 20, 100, 1000)
@@ -22,6 +36,13 @@ def measure_names() -> list[str]:
     """What the shell completes after --measure: every measure with the usual cuts, and without one where it may be."""
     whole = [name for name, measure in MEASURES.items() if not measure.needs_cut]
     return [*whole, *(f"{name}@{cut}" for name in MEASURES for cut in CUTS)]
+
+
+def class_set_names() -> list[str]:
+    """What the shell completes after --images."""
+    from lexvl_anserini.data.class_sets import CLASS_SETS
+
+    return [*CLASS_SETS, *(f"{name}:" for name in CLASS_SETS)]
 
 
 Runs = Annotated[
@@ -48,6 +69,23 @@ PerTopic = Annotated[bool, typer.Option("--per-topic", help="Also print every to
 ScoreFormat = Annotated[str, typer.Option("--format", help="text, json (fields of Measurement) or csv (the same).")]
 TableFormat = Annotated[str, typer.Option("--format", help="text, markdown, latex, csv or json.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1.")]
+ClassifiedImages = Annotated[
+    str,
+    typer.Option(
+        "--images",
+        help="A folder of class folders, a list (.tsv or .csv: image, class), or a known set: pets, or pets:FOLDER.",
+        autocompletion=class_set_names,
+    ),
+]
+ClassFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--classes", help="JSON with `classes` and `templates`; default those of the known set, or the folders' names."
+    ),
+]
+OnUnreadable = Annotated[
+    str, typer.Option("--on-error", help="For images that cannot be read: fail, or skip (counted and named).")
+]
 QrelsFile = Annotated[
     Path | None, typer.Option("--qrels", help="Judgements in TREC's format or BEIR's, plain, .gz or .zst.")
 ]
@@ -100,3 +138,34 @@ class RuleOptions:
             "--remove-query/--keep-query", help="Drop hits whose doc id is the query id; default: the dataset's rule."
         ),
     ] = None
+
+
+@dataclass(frozen=True)
+class ImageEncoderOptions:
+    """An encoder of texts and images; without one, the packaged pair for photos."""
+
+    encoder: Annotated[
+        str | None,
+        typer.Option(help="One that reads images; default as for a folder of photos.", autocompletion=encoder_names),
+    ] = None
+    checkpoint: Checkpoint = None
+    tokenizer: Tokenizer = None
+    settings: Settings = None
+    device: Device = "auto"
+    batch_size: BatchSize = 32
+
+    def load(self) -> Encoder:
+        """The encoder, whose queries are texts and whose documents are images; no prompt of its own precedes a text.
+
+        Raises:
+            LexvlError: it cannot be loaded, has no such option, or reads no images.
+        """
+        from lexvl_anserini.encoders.describing import options_of
+        from lexvl_anserini.encoders.loading import load_encoder
+
+        name, default_checkpoint = default_encoder("folder", "text-to-image", self.encoder)
+        if not card_of(name).reads_images:
+            raise UsageError(f"encoder {name!r} reads texts only; choose one that reads images")
+        no_prompt = {"prompt": ""} if "prompt" in (option.name for option in options_of(name)) else {}
+        given = {**no_prompt, **parse_settings(self.settings or ()), "direction": "text-to-image"}
+        return load_encoder(name, self.checkpoint or default_checkpoint, self.tokenizer, device=self.device, **given)

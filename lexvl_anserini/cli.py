@@ -129,6 +129,7 @@ GROUPS: Mapping[str, Mapping[str, Row]] = {
     "Analyses and benchmarks": {
         "ceiling": Row("lexvl_eval.ceiling", "The best recall that the captions of the demo permit"),
         "concepts": Row("lexvl_eval.concepts", "What an image encoder names correctly"),
+        "zeroshot": Row("lexvl_eval.zeroshot", "Classify images by prompts with class names"),
         "interpretability": Row("lexvl_eval.interpretability", "Whether images' first terms are words of captions"),
         "quantisation": Row("lexvl_eval.quantisation", "What integer impacts lose"),
         "pruning": Row("lexvl_eval.pruning", "What shorter queries and documents lose"),

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ..measures.ann_loss import LayoutCost
     from ..measures.caption_ceiling import Ceiling
     from ..measures.caption_words import NamedWords
+    from ..measures.classification import ClassAccuracy
     from ..measures.image_concepts import ConceptMeans
     from ..measures.significance import SystemComparison
     from ..measures.sparsity import Sparsity
@@ -247,6 +248,17 @@ def named_table(rows: Sequence[NamedWords]) -> Table:
     columns = (Column("ranking", number=False), *map(Column, ("images", "top 1 %", "top 5 %", "top 10 %", "of 10")))
     cells = ((r.ranking, f"{r.images:,}", *map(format_percent, r[2:5]), f"{r.words_in_10:.2f}") for r in rows)
     return Table(columns, tuple(cells))
+
+
+def accuracy_table(rows: Sequence[ClassAccuracy]) -> Table:
+    """One row per mean, shares in percent."""
+    texts = tuple(Column(heading, number=False) for heading in ("system", "dataset"))
+    columns = (*texts, Column("images"), Column("classes"), Column("mean over", number=False))
+    cells = (
+        (row.system, row.dataset, f"{row.images:,}", f"{row.classes:,}", row.mean_over, *map(format_percent, row[5:]))
+        for row in rows
+    )
+    return Table((*columns, Column("top 1 %"), Column("top 5 %")), tuple(cells))
 
 
 def loss_table(rows: Sequence[Mapping[str, Any]]) -> Table:

@@ -17,6 +17,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from lexvl_anserini.data.class_sets import CLASS_SETS
 from lexvl_anserini.data.fetch import BEIR_ARCHIVES
 from lexvl_anserini.errors import UnknownName, UsageError
 from lexvl_anserini.registry import DATASETS
@@ -30,23 +31,6 @@ AS_BEIR = ("limit", "limit-small")
 PRIVATE = ("coco-1m",)
 
 SPLITS = ("dev", "test", "train", "val")
-
-CLASS_SETS = (
-    "aircraft",
-    "caltech101",
-    "cars",
-    "cifar10",
-    "cifar100",
-    "dtd",
-    "eurosat",
-    "flowers102",
-    "food101",
-    "imagenet",
-    "pets",
-    "resisc45",
-    "sun397",
-    "svhn",
-)
 
 BEIR_12 = (
     "arguana",

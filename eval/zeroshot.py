@@ -1,0 +1,50 @@
+"""Classifies images by prompts that name the classes: `python -m eval.zeroshot --images pets:FOLDER --encoder clip`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from lexvl_anserini.cli import DataDir, Verbose, expanded, progress_bar, run
+from lexvl_anserini.data.class_sets import load_labelled
+from lexvl_anserini.data.images import OnError
+
+from . import options
+from .measures.classification import accuracies, class_ranks
+from .report.render import check_format, render
+from .report.tables import accuracy_table
+
+
+@expanded
+def command(
+    images: options.ClassifiedImages,
+    encoder: options.ImageEncoderOptions,
+    classes: options.ClassFile = None,
+    templates: Annotated[
+        list[str] | None,
+        typer.Option("--template", help="Of a prompt, {} is the name of a class; repeatable. Default those of CLIP."),
+    ] = None,
+    data_dir: DataDir = None,
+    on_error: options.OnUnreadable = "fail",
+    output_format: options.TableFormat = "text",
+    verbose: Verbose = False,
+) -> None:
+    """Classify images by the similarity of their vectors to prompts that name the classes.
+
+    Example: python -m eval.zeroshot --images pets --template "a photo of a {}, a type of pet."
+    """
+    check_format(output_format)
+    policy = OnError(on_error)
+    found = load_labelled(images, classes, data_dir).with_templates(templates or ())
+    model = encoder.load()
+    count = len(found.images) + sum(map(len, found.classes.prompts()))
+    with progress_bar("zero-shot", count, "prompts and images") as advance:
+        ranks = class_ranks(model, found, encoder.batch_size, advance, policy)
+    rows = accuracies(model.name, found, ranks)
+    sys.stdout.write(render(accuracy_table(rows), rows, output_format))
+
+
+if __name__ == "__main__":
+    run(command)
