@@ -20,6 +20,7 @@ DATASETS: Mapping[str, str] = {
     "flickr30k": "lexvl_anserini.data.captioned:load_captions",
     "flickr8k": "lexvl_anserini.data.captioned:load_captions",
     "folder": "lexvl_anserini.data.folder:load_folder",
+    "irds": "lexvl_anserini.data.irds:load_irds",
     "karpathy": "lexvl_anserini.data.captioned:load_karpathy",
     "samples": "lexvl_anserini.data.samples:load_samples",
 }

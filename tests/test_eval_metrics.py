@@ -347,6 +347,23 @@ def test_ties_as_trec_eval_agree_with_pytrec_eval_on_raw_scores(run: dict, qrels
     check(rows, run, qrels, 1, uncut)
 
 
+@settings(deadline=None, max_examples=50)
+@given(runs, judged)
+def test_beir_measures_the_same_over_the_topics_that_it_counts(run: dict, qrels: dict):
+    from beir.retrieval.evaluation import EvaluateRetrieval
+
+    counted = run.keys() & qrels.keys()
+    if not counted:
+        return
+    named = {"nDCG@3": "NDCG@3", "AP@3": "MAP@3", "Recall@3": "Recall@3", "P@3": "P@3"}
+    copied = {query_id: dict(documents) for query_id, documents in run.items()}  # `evaluate` removes from it
+    theirs = {name: value for part in EvaluateRetrieval.evaluate(qrels, copied, [3]) for name, value in part.items()}
+    rows = evaluate(scored(run), rows_of(qrels), list(named), ties="trec_eval", remove_query=True)
+    for ours, name in named.items():
+        # beir divides by the topics of both; a topic that the run lacks counts 0 here.
+        assert means(rows)[ours] * len(qrels) / len(counted) == pytest.approx(theirs[name], abs=1e-5)
+
+
 def test_more_topics_than_a_block():
     topics = [str(i) for i in range(2345)]
     run = [ScoredDoc(q, d, r, 3.0 - r) for q in topics for r, d in enumerate("abc", 1)]

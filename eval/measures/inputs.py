@@ -147,7 +147,7 @@ def read_judgements(source: JudgementSource) -> Judgements:
     from lexvl_anserini.data.dataset import dataset_of
 
     dataset = dataset_of(source.corpus)
-    label = f"{dataset.name}/{dataset.split}"
+    label = f"{dataset.name}/{dataset.split}".rstrip("/")
     if dataset.direction != "text-to-text":
         label += f" {dataset.direction}"
     return Judgements(label, tuple(dataset.qrels()), dataset.remove_query)

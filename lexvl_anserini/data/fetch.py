@@ -11,8 +11,9 @@ import sys
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from hashlib import md5
+from contextlib import contextmanager, redirect_stderr
+from functools import partial
+from hashlib import file_digest, md5
 from pathlib import Path
 from typing import NamedTuple
 
@@ -55,9 +56,10 @@ BEIR_ARCHIVES: Mapping[str, str] = {
 # An archive may be larger than ir_datasets' hint says; texts in it, much larger than it.
 MOST_SIZE, MOST_UNPACKED = 2, 50
 
-# Attempts and seconds without data before giving up: a machine without network learns so in seconds.
-TRIES = 2
+# Until the server answers: a machine without network learns so in seconds.
 TIMEOUT_S = 10
+# Bytes of a download that are written at once.
+CHUNK = 1 << 20
 
 
 def fetch_beir(name: str, root: Path) -> Path:
@@ -107,47 +109,36 @@ class _NotFetchedError(Exception):
 
 
 def _download(source: ArchiveSource, path: Path) -> None:
-    digest = md5(usedforsecurity=False)
-    with open(path, "wb") as out:
-        for piece in _pieces(source.url):
-            digest.update(piece)
-            out.write(piece)
-            if out.tell() > MOST_SIZE * source.size:
-                raise _NotFetchedError(f"the server sends more than {out.tell()} bytes, expected {source.size}")
-    if digest.hexdigest() != source.md5:
+    """Downloads an archive with the package beir, which takes any answer of a server: it is looked at first."""
+    import requests
+    from beir.util import download_url
+
+    try:
+        with requests.get(source.url, stream=True, timeout=TIMEOUT_S) as answer:
+            answer.raise_for_status()
+            size = int(answer.headers.get("Content-Length", source.size))
+        if size > MOST_SIZE * source.size:
+            raise _NotFetchedError(f"the server sends {size} bytes, expected {source.size}")
+        with _progress_on_terminals():
+            download_url(source.url, str(path), CHUNK)
+    except requests.exceptions.RequestException as problem:
+        raise _NotFetchedError(f"{type(problem).__name__}: the network or the server refused") from problem
+    with open(path, "rb") as archive:
+        found = file_digest(archive, partial(md5, usedforsecurity=False)).hexdigest()
+    if found != source.md5:
         raise _NotFetchedError(
-            f"what the server sent ({path.stat().st_size} bytes) has MD5 {digest.hexdigest()}, expected {source.md5}"
+            f"what the server sent ({path.stat().st_size} bytes) has MD5 {found}, expected {source.md5}"
         )
 
 
-def _pieces(url: str) -> Iterator[bytes]:
-    """The bytes behind the address; ir_datasets' download goes on where a connection broke."""
-    import requests
-    from ir_datasets.util import RequestsDownload
-
-    with _quiet_download():
-        try:
-            yield from RequestsDownload(url, tries=TRIES)
-        except requests.exceptions.RequestException as problem:
-            raise _NotFetchedError(f"{type(problem).__name__}: the network or the server refused") from problem
-
-
 @contextmanager
-def _quiet_download() -> Iterator[None]:
-    """Our time limit, no log lines, and a progress bar only on a terminal; a user's settings win."""
-    ours = {"IR_DATASETS_DL_TIMEOUT": str(TIMEOUT_S)}
-    if not sys.stderr.isatty():
-        ours["IR_DATASETS_DL_DISABLE_PBAR"] = "true"
-    added = {key: value for key, value in ours.items() if key not in os.environ}
-    os.environ.update(added)
-    chatter = logging.getLogger("ir_datasets")
-    disabled, chatter.disabled = chatter.disabled, True
-    try:
+def _progress_on_terminals() -> Iterator[None]:
+    """Lets the progress bar of beir through to a terminal only; elsewhere each of its steps would be a line."""
+    if sys.stderr.isatty():
         yield
-    finally:
-        chatter.disabled = disabled
-        for key in added:
-            os.environ.pop(key, None)
+        return
+    with open(os.devnull, "w") as nowhere, redirect_stderr(nowhere):
+        yield
 
 
 def _unpack(archive: Path, folder: Path) -> None:
