@@ -69,14 +69,12 @@ PerTopic = Annotated[bool, typer.Option("--per-topic", help="Also print every to
 ScoreFormat = Annotated[str, typer.Option("--format", help="text, json (fields of Measurement) or csv (the same).")]
 TableFormat = Annotated[str, typer.Option("--format", help="text, markdown, latex, csv or json.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1.")]
-ClassifiedImages = Annotated[
-    str,
-    typer.Option(
-        "--images",
-        help="A folder of class folders, a list (.tsv or .csv: image, class), or a known set: pets, or pets:FOLDER.",
-        autocompletion=class_set_names,
-    ),
-]
+CLASSIFIED_IMAGES = typer.Option(
+    "--images",
+    help="A folder of class folders, a list (.tsv or .csv: image, class), or a known set: pets, or pets:FOLDER.",
+    autocompletion=class_set_names,
+)
+ClassifiedImages = Annotated[str, CLASSIFIED_IMAGES]
 ClassFile = Annotated[
     Path | None,
     typer.Option(

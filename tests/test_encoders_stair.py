@@ -18,7 +18,7 @@ from lexvl_anserini.cli import make_app
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.activations import log1p_relu
-from lexvl_anserini.encoders.parts.grounding import label_ranks, localise, on_grid, terms_of
+from lexvl_anserini.encoders.parts.grounding import localise, on_grid, terms_of
 from lexvl_anserini.encoders.parts.pooling import masked_max
 from lexvl_anserini.encoders.parts.sparsify import positive
 from lexvl_anserini.encoders.parts.stair_network import ImageShape, Stair, StairConfig, TextShape, TokenHead
@@ -160,15 +160,6 @@ def test_localisation_maps(oracle):
     cells = on_grid(torch.from_numpy(oracle["logits_img"]))  # [5, 3, 3, 60]
     close(cells[..., 7].flatten(1), oracle["heat_single"], 1e-9)
     close(cells[..., [7, 12]].mean(-1).flatten(1), oracle["heat_two"], 1e-9)
-
-
-@pytest.mark.shared
-def test_ranks_of_labels(oracle, facts):
-    about = facts["interpretability"]
-    tokens = [about["class_tokens"][label] for label in about["labels"]]
-    ranks = label_ranks(oracle["enc_img"], tokens)
-    assert ranks.tolist() == about["rank_of_label"]
-    assert [(ranks <= k).mean() for k in (1, 10)] == [about["top1"], about["top10"]]
 
 
 # ---- a model of our own
@@ -430,8 +421,3 @@ def test_localise_command(folder, images, tmp_path):
     files = sorted((tmp_path / "maps").iterdir())
     assert [path.name for path in files] == ["000.noise.png", "001.noise.png"]
     assert Image.open(files[0]).size == (31, 60)
-
-
-def test_ranks_of_labels_by_hand():
-    weights = np.array([[0.0, 3.0, 1.0, 2.0], [5.0, 5.0, 0.0, 0.0]])
-    assert label_ranks(weights, [[2, 3], [1]]).tolist() == [2, 1]

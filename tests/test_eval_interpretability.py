@@ -1,18 +1,27 @@
-"""Whether terms are words of captions: the matching rule, the shares by hand, and the command on shards."""
+"""Whether terms are words of captions, and ranks of class words: the rules, the shares by hand, and the command."""
 
 from __future__ import annotations
 
+import json
 from functools import partial
 
+import numpy as np
 import pytest
+from colour_towers import COLOURS, colour_tower, painted
 from test_shards_reading import write_shards
+from tiny_encoders import WORDPIECES, made_stair, made_twin
 from typer.testing import CliRunner
 
 import eval.measures.caption_words as measured
 from eval.interpretability import command
 from eval.measures.caption_words import NamedWords, caption_words, compared, first_terms, frequent_words, words_of
+from eval.measures.class_words import ClassWordShares, WordSpace, class_word_shares, dense_space, label_ranks
+from eval.measures.classification import NO_ANSWER
 from lexvl_anserini.cli import make_app
+from lexvl_anserini.data.classes import ImageClasses
 from lexvl_anserini.data.dataset import Dataset
+from lexvl_anserini.data.labelled import LabelledImages
+from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.errors import DataError, UsageError
 from lexvl_anserini.records import Document, ImpactDocument, Qrel, Topic
 
@@ -111,3 +120,95 @@ def test_other_shards_are_refused(tmp_path):
     write_dense_shards(tmp_path / "dense", [("d1", [1.0, 0.0])])
     with pytest.raises(UsageError, match="dense is dense; only the dimensions of impacts are words"):
         measured.named_in(tmp_path / "dense")
+
+
+# --- words of classes -----------------------------------------------------------------------------------------------
+
+
+def test_ranks_of_labels_by_hand():
+    weights = np.array([[0.0, 3.0, 1.0, 2.0], [5.0, 5.0, 0.0, 0.0], [-np.inf, 1.0, -np.inf, 2.0], [4.0, 3.0, 2.0, 1.0]])
+    # The best of 1 and 2; a tie; no weight; no tokens.
+    assert label_ranks(weights, [[2, 3], [1], [0, 2], []]).tolist() == [2, 1, NO_ANSWER, NO_ANSWER]
+
+
+@pytest.mark.shared
+def test_ranks_are_the_oracles(shared):
+    """The ranks of golden/stair, by the equations of the paper."""
+    about = json.loads((shared / "golden/stair/formula_oracle.json").read_text())["interpretability"]
+    weights = np.load(shared / "golden/stair/formula_oracle.npz")["enc_img"]
+    ranks = label_ranks(weights, [about["class_tokens"][label] for label in about["labels"]])
+    assert ranks.tolist() == about["rank_of_label"]
+    assert [(ranks <= k).mean() for k in (1, 10)] == [about["top1"], about["top10"]]
+
+
+def colours() -> LabelledImages:
+    """A red image, a green one with blue, and a red one that is called blue; blue is also called azure."""
+    box = (0, 0, 8, 8)
+    shown = [painted(8, 8, red=box), painted(8, 8, green=box, blue=(0, 0, 8, 3)), painted(8, 8, red=box)]
+    classes = ImageClasses(("red", "blue", "none"), (("red",), ("azure", "blue"), ("unheard of",)))
+    return LabelledImages("toy", shown, np.array([0, 1, 1]), classes)
+
+
+def colour_space() -> WordSpace:
+    tower = colour_tower(1)
+    return WordSpace(
+        lambda images: np.where((found := tower.dense_weights(images)) > 0, found, -np.inf),
+        lambda names: [[COLOURS.index(name)] if name in COLOURS else [] for name in names],
+    )
+
+
+def test_shares_of_class_words_by_hand(monkeypatch, caplog):
+    monkeypatch.setattr("eval.measures.class_words.IMAGES_AT_ONCE", 2)
+    advanced = []
+    [model, mean] = class_word_shares("toy", colour_space(), colours(), advanced.append)
+    # red is first, blue second after green, blue has no weight; on average red 2/3, green .2, blue .1.
+    assert model == ClassWordShares("toy", "toy", 3, 3, 1 / 3, 2 / 3, 2 / 3, 2 / 3)
+    assert mean == ClassWordShares("mean of the images", "toy", 3, 3, 1 / 3, 1.0, 1.0, 1.0)
+    assert advanced == [2, 1]
+    assert "1 classes have no word in the vocabulary: unheard of" in caplog.text
+
+
+def test_words_of_a_dense_encoder(golden, tmp_path):
+    """Every word of the vocabulary is encoded as a text; the weight of a word is its cosine with the image."""
+    model = load_encoder("dense-crossmodal", str(made_twin(golden, tmp_path)), device="cpu")
+    space = dense_space(model, str(golden / WORDPIECES), 32)
+    image = painted(32, 32, red=(0, 0, 9, 9))
+    [weights] = space.weights([image])
+    [[first, *more]] = space.words(["dog"])
+    assert more == [] and weights[first] == pytest.approx(
+        float(model.query.vectors(["dog"])[0] @ model.document.vectors([image])[0]), abs=1e-6
+    )
+    assert space.words(["Dog", "a dog", ""])[0] == [first] and first in space.words(["a dog"])[0]
+
+
+def test_the_command_ranks_words_of_classes(golden, tmp_path):
+    for name in ("dog/1", "dog/2", "beach/1"):
+        (tmp_path / "set" / name).parent.mkdir(parents=True, exist_ok=True)
+        painted(32, 32, red=(0, 0, 9, 9 + int(name[-1]))).save(tmp_path / f"set/{name}.png")
+    invoke = partial(CliRunner().invoke, make_app(command), catch_exceptions=False)
+    stair = str(made_stair(golden, tmp_path))
+    done = invoke(["--images", str(tmp_path / "set"), "--encoder", "stair", "--checkpoint", stair, "--device", "cpu"])
+    assert done.exit_code == 0
+    head, model, mean = (line.split() for line in done.stdout.splitlines())
+    assert head == [
+        "ranking",
+        "dataset",
+        "images",
+        "classes",
+        "top",
+        "1",
+        "%",
+        "top",
+        "10",
+        "%",
+        "top",
+        "50",
+        "%",
+        "top",
+        "100",
+        "%",
+    ]
+    assert model[:4] == ["stair", "set", "3", "2"] and mean[:4] == ["mean", "of", "the", "images"]
+    for given in ([], ["--images", "x", "--shards", "y"]):
+        with pytest.raises(UsageError, match="give --shards .words of captions. or --images"):
+            invoke(given)

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 import eval.zeroshot
 from eval.measures.classification import (
+    NO_ANSWER,
     ClassAccuracy,
     accuracies,
     class_ranks,
@@ -91,8 +92,8 @@ def test_classes_are_encoded_in_pieces(monkeypatch):
 
 def test_ranks_by_hand():
     scores = np.array([[3.0, 1.0, 2.0], [3.0, 1.0, 2.0], [2.0, 2.0, 2.0], [0.0, -np.inf, 1.0]])
-    # The second of three equal scores is second; no answer is behind all three.
-    assert ranks_of(scores, np.array([0, 1, 1, 1])).tolist() == [1, 3, 2, 4]
+    # The second of three equal scores is second; no answer is behind every cut.
+    assert ranks_of(scores, np.array([0, 1, 1, 1])).tolist() == [1, 3, 2, NO_ANSWER]
 
 
 def test_a_class_without_a_common_term_is_no_answer():
@@ -102,13 +103,13 @@ def test_a_class_without_a_common_term_is_no_answer():
 
 
 def test_ranks_of_images():
-    assert class_ranks(model(), images(), progress=silent).tolist() == [1, 1, 2, 4]
-    rows = accuracies("toy", images(), np.array([1, 1, 2, 4]))
+    assert class_ranks(model(), images(), progress=silent).tolist() == [1, 1, 2, NO_ANSWER]
+    rows = accuracies("toy", images(), np.array([1, 1, 2, NO_ANSWER]))
     assert rows == [
-        ClassAccuracy("toy", "toy", 4, 3, "images", 0.5, 1.0),
-        ClassAccuracy("toy", "toy", 4, 3, "classes", 2 / 3, 1.0),
+        ClassAccuracy("toy", "toy", 4, 3, "images", 0.5, 0.75),
+        ClassAccuracy("toy", "toy", 4, 3, "classes", 2 / 3, 2.5 / 3),
     ]
-    assert accuracies("toy", images(per_class=True), np.array([1, 1, 2, 4])) == rows[::-1]
+    assert accuracies("toy", images(per_class=True), np.array([1, 1, 2, NO_ANSWER])) == rows[::-1]
 
 
 def test_classes_without_images_count_in_no_mean():

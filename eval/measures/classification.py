@@ -34,6 +34,9 @@ CLASSES_AT_ONCE, IMAGES_AT_ONCE = 64, 1024
 
 CUTS = (1, 5)
 
+# The rank of what is no answer, which no cut reaches.
+NO_ANSWER = np.iinfo(np.int64).max
+
 # Images that cannot be read, in a line of the log.
 NAMED = 3
 
@@ -81,13 +84,13 @@ def ranks_of(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """The rank, from 1, of each row's own column, int64 [n]; of equal scores the first column comes first.
 
     Args:
-        scores: [n, C]; minus infinity is no answer, whose rank is C + 1.
+        scores: [n, C]; minus infinity is no answer.
         labels: int64 [n].
     """
     own = scores[np.arange(len(labels)), labels][:, None]
     earlier = np.arange(scores.shape[1]) < labels[:, None]
     ranks = 1 + ((scores > own) | ((scores == own) & earlier)).sum(axis=1)
-    return np.where(np.isneginf(own[:, 0]), 1 + scores.shape[1], ranks)
+    return np.where(np.isneginf(own[:, 0]), NO_ANSWER, ranks)
 
 
 def similarities(images: Vectors, classes: Vectors) -> np.ndarray:
@@ -127,8 +130,6 @@ def class_ranks(
     on_error: OnError = FAIL,
 ) -> np.ndarray:
     """The rank, from 1, of each image's class among all classes, int64 [n]; 0 for skipped images.
-
-    A class that shares no term with its image comes after all others.
 
     Args:
         model: its queries are texts, its documents images.

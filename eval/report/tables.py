@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ..measures.ann_loss import LayoutCost
     from ..measures.caption_ceiling import Ceiling
     from ..measures.caption_words import NamedWords
+    from ..measures.class_words import ClassWordShares
     from ..measures.classification import ClassAccuracy
     from ..measures.image_concepts import ConceptMeans
     from ..measures.significance import SystemComparison
@@ -248,6 +249,14 @@ def named_table(rows: Sequence[NamedWords]) -> Table:
     columns = (Column("ranking", number=False), *map(Column, ("images", "top 1 %", "top 5 %", "top 10 %", "of 10")))
     cells = ((r.ranking, f"{r.images:,}", *map(format_percent, r[2:5]), f"{r.words_in_10:.2f}") for r in rows)
     return Table(columns, tuple(cells))
+
+
+def class_word_table(rows: Sequence[ClassWordShares]) -> Table:
+    """One row per ranking, shares in percent."""
+    texts = tuple(Column(heading, number=False) for heading in ("ranking", "dataset"))
+    numbers = map(Column, ("images", "classes", "top 1 %", "top 10 %", "top 50 %", "top 100 %"))
+    cells = ((*row[:2], f"{row.images:,}", f"{row.classes:,}", *map(format_percent, row[4:])) for row in rows)
+    return Table((*texts, *numbers), tuple(cells))
 
 
 def accuracy_table(rows: Sequence[ClassAccuracy]) -> Table:

@@ -38,21 +38,30 @@ def image_side(model: Encoder) -> ImageTower:
     raise UsageError(f"encoder {model.name!r} has no image side that pools over patches; maps need one")
 
 
-def terms_of(model: Encoder, query: str) -> list[int]:
-    """The dimensions of a query's own tokens, ascending, without prompt and special tokens.
+def own_terms(model: Encoder, texts: Sequence[str]) -> list[list[int]]:
+    """The dimensions of each text's own tokens, ascending, without prompt and special tokens.
 
     Raises:
-        UsageError: none of its tokens is a dimension, or no tower reads texts.
+        UsageError: no tower reads texts.
     """
     towers = [tower for tower in (model.query, model.document) if isinstance(tower, (TextTower, BagTower))]
     if not towers:
         raise UsageError(f"encoder {model.name!r} reads no texts in this direction; use one with text")
     tower = towers[0]
     reader = replace(tower.reader, prompt="", specials=False, padding="none")
-    [own] = tower.columns.own(reader([query]))
-    if not len(own):
+    return [own.tolist() for own in tower.columns.own(reader(texts))]
+
+
+def terms_of(model: Encoder, query: str) -> list[int]:
+    """The dimensions of a query's own tokens, as `own_terms`.
+
+    Raises:
+        UsageError: none of its tokens is a dimension, or no tower reads texts.
+    """
+    [own] = own_terms(model, [query])
+    if not own:
         raise UsageError(f"query {query!r}: none of its tokens is a term of this model")
-    return own.tolist()
+    return own
 
 
 @torch.inference_mode()
@@ -144,16 +153,3 @@ def overlay(image: Image, region: Box, grid: np.ndarray) -> Image:
     mask.paste(large, (left, top))
     pale = PIL.Image.blend(image.convert("L").convert("RGB"), PIL.Image.new("RGB", image.size, WHITE), PALENESS)
     return PIL.Image.composite(image, pale, mask)
-
-
-def label_ranks(weights: np.ndarray, tokens: Sequence[Sequence[int]]) -> np.ndarray:
-    """The rank, from 1, of each image's label among the whole vocabulary, int64 [n] (section 5.1).
-
-    A label of several tokens has the largest of their weights. Terms of equal weight do not come before it.
-
-    Args:
-        weights: [n, V].
-        tokens: per row, the dimensions of its label's tokens.
-    """
-    own = np.array([row[list(dims)].max() for row, dims in zip(weights, tokens, strict=True)])
-    return 1 + (weights > own[:, None]).sum(axis=1)
