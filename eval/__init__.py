@@ -11,7 +11,7 @@ beir, msmarco ............... the same with the measures and rules of these data
 coco, flickr30k, flickr8k, demo ... images with captions: R@k as the papers define it (`lexvl score-demo`)
 table, compare .............. systems side by side; systems against a baseline, with significance
 quantisation, pruning, ann .. what integer impacts, shorter vectors and approximate search lose
-zeroshot .................... images classified by prompts with class names
+zeroshot, linear_probe ...... images classified by prompts with class names, or by a linear classifier
 ceiling, concepts ........... the best possible recall on the demo; what an image model names
 sheet ....................... a contact sheet of queries and their hits
 quickstart .................. the whole line on the demo, `lexvl demo`

@@ -14,6 +14,7 @@ import typer
 
 from lexvl_anserini.cli import DataDir, Verbose, expanded, progress_bar, run
 from lexvl_anserini.data.class_sets import load_labelled
+from lexvl_anserini.data.classes import read_classes
 from lexvl_anserini.errors import UsageError
 
 from . import options
@@ -27,7 +28,7 @@ def class_words(
     images: str, encoder: options.ImageEncoderOptions, classes: Path | None, vocabulary: str, data_dir: str | None
 ) -> list[ClassWordShares]:
     """The rows of images with classes, as the options of the command name them."""
-    found = load_labelled(images, classes, data_dir)
+    found = load_labelled(images, read_classes(classes) if classes else None, data_dir)
     model = encoder.load()
     with progress_bar("class words", None, "words and images") as advance:
         lexical = model.kind == "impact"

@@ -9,6 +9,7 @@ import typer
 
 from lexvl_anserini.cli import DataDir, Verbose, expanded, progress_bar, run
 from lexvl_anserini.data.class_sets import load_labelled
+from lexvl_anserini.data.classes import read_classes
 from lexvl_anserini.data.images import OnError
 
 from . import options
@@ -37,7 +38,7 @@ def command(
     """
     check_format(output_format)
     policy = OnError(on_error)
-    found = load_labelled(images, classes, data_dir).with_templates(templates or ())
+    found = load_labelled(images, read_classes(classes) if classes else None, data_dir).with_templates(templates or ())
     model = encoder.load()
     count = len(found.images) + sum(map(len, found.classes.prompts()))
     with progress_bar("zero-shot", count, "prompts and images") as advance:

@@ -130,6 +130,7 @@ GROUPS: Mapping[str, Mapping[str, Row]] = {
         "ceiling": Row("lexvl_eval.ceiling", "The best recall that the captions of the demo permit"),
         "concepts": Row("lexvl_eval.concepts", "What an image encoder names correctly"),
         "zeroshot": Row("lexvl_eval.zeroshot", "Classify images by prompts with class names"),
+        "linear-probe": Row("lexvl_eval.linear_probe", "Train a linear classifier on vectors of images"),
         "interpretability": Row("lexvl_eval.interpretability", "Whether first terms are words of captions or classes"),
         "quantisation": Row("lexvl_eval.quantisation", "What integer impacts lose"),
         "pruning": Row("lexvl_eval.pruning", "What shorter queries and documents lose"),

@@ -10,6 +10,7 @@ from scipy.io import savemat
 from test_data_labelled import classes_in, pictures
 
 from lexvl_anserini.data.class_sets import CLASS_SETS, CLASSES, classes_of, load_labelled, read_sorted_folders
+from lexvl_anserini.data.classes import read_classes
 from lexvl_anserini.errors import DataError
 
 # The number of classes of each set.
@@ -134,7 +135,7 @@ def test_imagenet_is_known_by_the_order_of_its_folders(tmp_path):
     assert [(Path(one.image).name, one.label) for one in found] == [("2.png", 0), ("1.png", 1)]
     with pytest.raises(DataError, match="val: 2 class folders, expected 1,000; name this folder itself"):
         load_labelled(f"imagenet:{tmp_path}")
-    named = classes_in(tmp_path, classes={"n01440764": "tench", "n01443537": "goldfish"})
+    named = read_classes(classes_in(tmp_path, classes={"n01440764": "tench", "n01443537": "goldfish"}))
     assert load_labelled(str(tmp_path / "val"), named).labels.tolist() == [0, 1]
 
 

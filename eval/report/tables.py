@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ..measures.class_words import ClassWordShares
     from ..measures.classification import ClassAccuracy
     from ..measures.image_concepts import ConceptMeans
+    from ..measures.linear_probe import ProbeAccuracy
     from ..measures.significance import SystemComparison
     from ..measures.sparsity import Sparsity
 
@@ -268,6 +269,25 @@ def accuracy_table(rows: Sequence[ClassAccuracy]) -> Table:
         for row in rows
     )
     return Table((*columns, Column("top 1 %"), Column("top 5 %")), tuple(cells))
+
+
+def probe_table(rows: Sequence[ProbeAccuracy]) -> Table:
+    """One row per mean, shares in percent."""
+    headings = ("system", "dataset", "trained on", "lambda", "images", "classes", "mean over", "top 1 %", "top 5 %")
+    columns = tuple(Column(heading, number=c not in (0, 1, 6)) for c, heading in enumerate(headings))
+    cells = (
+        (
+            *row[:2],
+            f"{row.trained_on:,}",
+            f"{row.strength:.3g}",
+            f"{row.images:,}",
+            f"{row.classes:,}",
+            row.mean_over,
+            *map(format_percent, row[7:]),
+        )
+        for row in rows
+    )
+    return Table(columns, tuple(cells))
 
 
 def loss_table(rows: Sequence[Mapping[str, Any]]) -> Table:

@@ -49,13 +49,13 @@ class ClassSet(NamedTuple):
 
 
 def load_labelled(
-    name: str, classes: Path | None = None, data_dir: str | None = None, split: str = "test"
+    name: str, classes: ImageClasses | None = None, data_dir: str | None = None, split: str = "test"
 ) -> LabelledImages:
     """Loads a set by its name, `NAME` or `NAME:FOLDER`, or what `read_labelled` reads.
 
     Args:
         name: of `CLASS_SETS`, or a path; a folder with the name of a set is `./NAME`.
-        classes: a file that `read_classes` reads; default the set's own, or the labels of the images.
+        classes: that the labels name; default the set's own, or the labels of the images.
         data_dir: the folder of the datasets; default $LEXVL_DATA, else ~/.cache/lexvl.
         split: train or test; ignored for a path.
 
@@ -63,12 +63,11 @@ def load_labelled(
         DataError: no such files, or they are malformed.
     """
     known, _, folder = name.partition(":")
-    own = read_classes(classes) if classes else None
     if known not in CLASS_SETS:
-        return read_labelled(Path(name).expanduser(), own)
+        return read_labelled(Path(name).expanduser(), classes)
     where = Path(folder).expanduser() if folder else data_root(data_dir) / known
     images = _images_of(known, where, split)
-    return with_numbers(known, str(where), images, own or classes_of(known), CLASS_SETS[known].per_class)
+    return with_numbers(known, str(where), images, classes or classes_of(known), CLASS_SETS[known].per_class)
 
 
 def classes_of(name: str) -> ImageClasses:

@@ -1,0 +1,53 @@
+"""Trains a linear classifier on vectors of images: `python -m eval.linear_probe --images pets --encoder clip`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from lexvl_anserini.cli import DataDir, Verbose, expanded, progress_bar, run
+from lexvl_anserini.data.class_sets import CLASS_SETS, load_labelled
+from lexvl_anserini.data.classes import read_classes
+from lexvl_anserini.data.images import OnError
+from lexvl_anserini.errors import UsageError
+
+from . import options
+from .measures.linear_probe import linear_probe
+from .report.render import check_format, render
+from .report.tables import probe_table
+
+
+@expanded
+def command(
+    images: options.ClassifiedImages,
+    encoder: options.ImageEncoderOptions,
+    train: Annotated[
+        str | None, typer.Option(help="Images to train on, named as --images; default the set's own training images.")
+    ] = None,
+    classes: options.ClassFile = None,
+    data_dir: DataDir = None,
+    on_error: options.OnUnreadable = "fail",
+    output_format: options.TableFormat = "text",
+    verbose: Verbose = False,
+) -> None:
+    """Train logistic regression on vectors of training images, and classify images by it.
+
+    Example: python -m eval.linear_probe --images photos/test --train photos/train
+    """
+    check_format(output_format)
+    policy = OnError(on_error)
+    if train is None and images.partition(":")[0] not in CLASS_SETS:
+        raise UsageError(f"{images} is no known set with images to train on; name some with --train")
+    named = read_classes(classes) if classes else None
+    training = load_labelled(train or images, named, data_dir, "train")
+    testing = load_labelled(images, training.classes, data_dir)
+    model = encoder.load()
+    with progress_bar("linear probe", len(training.images) + len(testing.images), "images") as advance:
+        rows = linear_probe(model, training, testing, encoder.batch_size, advance, policy)
+    sys.stdout.write(render(probe_table(rows), rows, output_format))
+
+
+if __name__ == "__main__":
+    run(command)
