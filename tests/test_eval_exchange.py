@@ -7,6 +7,7 @@ from ranx import Qrels, Run
 from ranx import evaluate as ranx_evaluate
 
 from eval.measures.exchange import from_ranx_qrels, from_ranx_run, to_ranx_qrels, to_ranx_run
+from eval.measures.kernels import ranx_metrics
 from eval.measures.metrics import evaluate, means
 from lexvl_anserini.errors import DataError
 from lexvl_anserini.records import Qrel, ScoredDoc
@@ -41,6 +42,12 @@ def test_both_measure_the_same():
     # q1: d, b, c of c (1) and a (2); q2 finds nothing.
     assert ours["RR@10"] == pytest.approx((1 / 3 + 0) / 2)
     assert list(ours.values()) == pytest.approx([theirs[name] for name in ("ndcg@3", "mrr@10", "recall@3")])
+
+
+def test_ranx_has_one_copy_of_its_measures():
+    from ranx import metrics
+
+    assert ranx_metrics() is metrics
 
 
 def test_ranx_s_own_objects_are_read():

@@ -15,7 +15,8 @@ import pytrec_eval
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eval.measures.metrics import compilation_logged, evaluate, mean, means, per_topic
+from eval.measures.kernels import compilation_logged
+from eval.measures.metrics import evaluate, mean, means, per_topic
 from eval.measures.names import ALIASES, MEASURES, Definition, Measure, parse_measure, parse_measures
 from eval.measures.ties import strict_order
 from lexvl_anserini.errors import DataError, UnknownName, UsageError

@@ -10,11 +10,13 @@ from collections.abc import Iterable, Iterator
 from math import inf, nextafter
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from lexvl_anserini.ranking.order import ranked
 from lexvl_anserini.records import Qrel, ScoredDoc
 
 from .metrics import judgements
-from .ties import by_topic, rank_order
+from .ties import by_rank, checked_hits, places
 
 if TYPE_CHECKING:
     import ranx
@@ -29,12 +31,14 @@ def to_ranx_run(run: Iterable[ScoredDoc], name: str = "run") -> ranx.Run:
     from ranx import Run
 
     scores: dict[str, dict[str, float]] = {}
-    for query_id, hits in by_topic(run, name).items():
-        below, strict = inf, {}
-        for position in rank_order(hits):
-            below = min(hits.scores[position], nextafter(below, -inf))
-            strict[hits.doc_ids[position]] = below
-        scores[query_id] = strict
+    hits = checked_hits(run, name)
+    order = np.lexsort((places(hits, by_rank(hits), np.arange(len(hits.ranks))), hits.topics()))
+    for topic, doc_id, score in zip(
+        hits.topics().tolist(), hits.ids_of(order), hits.scores[order].tolist(), strict=True
+    ):
+        strict = scores.setdefault(hits.query_ids[topic], {})
+        below = nextafter(next(reversed(strict.values())), -inf) if strict else inf
+        strict[doc_id] = min(score, below)
     return Run(scores, name=name)
 
 

@@ -7,14 +7,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from lexvl_anserini.errors import UsageError
-from lexvl_anserini.ranking.runs import read_run
 from lexvl_anserini.records import Measurement
 
+from .found import find_in_run, relevant_of
 from .inputs import Judgements, JudgementSource, RunCard, choose_source, read_judgements
-from .metrics import MeasuringRules, judgements, measure_hits
+from .metrics import MeasuringRules, judgements, measure
 from .names import parse_measures
 from .tie_rules import OtherValue, common_ties, other_values, report_other_values
-from .ties import by_topic
 
 log = logging.getLogger(__name__)
 
@@ -54,11 +53,11 @@ def measure_runs(
         judged = read[chosen] = read.get(chosen) or read_judgements(chosen)
         rules = (remove_query, judged.remove_query, card.remove_query)
         how = MeasuringRules(relevance_level, chosen_ties, next(rule for rule in rules if rule is not None))
-        hits = by_topic(read_run(card.path, unscored=True), str(card.path))
-        relevant = judgements(judged.qrels, judged.label)
-        rows = measure_hits(hits, relevant, parsed, how, name=str(card.path), dataset=judged.label)
+        relevant = relevant_of(judgements(judged.qrels, judged.label))
+        found = find_in_run(card.path, relevant, how.remove_query)
+        rows = measure(found, relevant, parsed, how, str(card.path), judged.label)
         measured.append(rows)
-        changed += other_values(rows, hits, relevant, parsed, how)
+        changed += other_values(rows, found, relevant, parsed, how)
     report_other_values([one for one in changed if per_topic or one.row.query_id == "all"])
     return measured
 

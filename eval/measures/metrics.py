@@ -7,28 +7,24 @@ The rules, in one place:
 * Relevance <= 0 is not relevant. nDCG has linear gain; its ideal ranking has all judged documents, retrieved or not.
 * `relevance_level` (`trec_eval -l`) is the least relevance that counts as relevant; `AP(rel=2)` has its own, nDCG none.
 * A measure sees a strict order (`ties.py`), never scores.
-
-ranx computes on document numbers. This module numbers documents within their topic, because ranx's own `Run` and
-`Qrels` number them by a 64-bit hash stored in a float64, sort equal scores by the order of a dictionary, and are
-modified by `make_comparable`. ranx runs on numba's `workqueue` threads: call `evaluate` from one thread at a time.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from lexvl_anserini.errors import DataError, UsageError
 from lexvl_anserini.records import Measurement, Qrel, ScoredDoc
 
-from .names import MEASURES, Measure, parse_measures
-from .ties import Hits, by_topic, ordered, report_ranks, some
+from .found import Found, Relevant, find, relevant_of
+from .kernels import compute
+from .names import Measure, parse_measures
+from .ties import check_ties, checked_hits, report_ranks, some
 
 log = logging.getLogger(__name__)
 
@@ -39,10 +35,6 @@ class MeasuringRules(NamedTuple):
     relevance_level: int = 1
     ties: str = "rank"
     remove_query: bool = False
-
-
-# Topics per call of ranx: limits the padded arrays to about 16 MB at a depth of 1,000.
-BLOCK = 1000
 
 
 def judgements(qrels: Iterable[Qrel], name: str = "qrels") -> dict[str, dict[str, int]]:
@@ -63,14 +55,15 @@ def judgements(qrels: Iterable[Qrel], name: str = "qrels") -> dict[str, dict[str
     return topics
 
 
-def check_shared_topics(rankings: Mapping[str, object], judged: Mapping[str, object], name: str) -> None:
+def check_shared_topics(run: Sequence[str], judged: Collection[str], name: str) -> None:
     """Reports topics that only the run or only the qrels have.
 
     Raises:
         DataError: they share none.
     """
-    unjudged = [query_id for query_id in rankings if query_id not in judged]
-    missing = [query_id for query_id in judged if query_id not in rankings]
+    unjudged = [query_id for query_id in run if query_id not in judged]
+    answered = set(run)
+    missing = [query_id for query_id in judged if query_id not in answered]
     if len(missing) == len(judged):
         raise DataError(
             f"{name}: run and qrels share no topic; e.g. run has {unjudged[0]!r}, qrels have {missing[0]!r}"
@@ -83,77 +76,6 @@ def check_shared_topics(rankings: Mapping[str, object], judged: Mapping[str, obj
         log.warning(
             "%s: %d of %d topics are not in the run and count 0 (%s)", name, len(missing), len(judged), some(missing)
         )
-
-
-def as_arrays(
-    rankings: Sequence[Sequence[str]], judged: Sequence[Mapping[str, int]], depth: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """The input of ranx: judgements [T, J, 2] and rankings [T, depth, 2], rows (document number, value).
-
-    Documents are numbered within their topic: the relevant ones 0.. by descending relevance, all others -1. Padding is
-    document -1 with relevance 0, which ranx drops; the value of a ranked document decreases by 1 per rank.
-    """
-    best = [sorted(((r, d) for d, r in topic.items() if r > 0), key=lambda pair: -pair[0]) for topic in judged]
-    relevant = np.zeros((len(judged), max(1, *map(len, best)), 2))  # [T, J, 2]
-    relevant[:, :, 0] = -1
-    ranked = np.full((len(judged), depth, 2), -1.0)  # [T, depth, 2]
-    ranked[:, :, 1] = np.arange(depth, 0, -1)
-    for t, (topic, ranking) in enumerate(zip(best, rankings, strict=True)):
-        numbers = {doc_id: number for number, (_, doc_id) in enumerate(topic)}
-        relevant[t, : len(topic), 0] = range(len(topic))
-        relevant[t, : len(topic), 1] = [relevance for relevance, _ in topic]
-        top = ranking[:depth]
-        ranked[t, : len(top), 0] = [numbers.get(doc_id, -1) for doc_id in top]
-    return relevant, ranked
-
-
-@contextmanager
-def compilation_logged() -> Iterator[None]:
-    """Logs one line when numba begins to compile; what its cache on the disk holds is loaded without one."""
-    from numba.core import event
-
-    class FirstCompilation(event.Listener):
-        begun = False
-
-        def on_start(self, event: Any) -> None:
-            if not self.begun:
-                log.info("ranx compiles its measures, once per machine (up to half a minute)")
-            self.begun = True
-
-        def on_end(self, event: Any) -> None:
-            pass
-
-    with event.install_listener("numba:compile", FirstCompilation()):
-        yield
-
-
-def compute(
-    rankings: Sequence[Sequence[str]],
-    judged: Sequence[Mapping[str, int]],
-    measures: Sequence[Measure],
-    relevance_level: int = 1,
-) -> dict[Measure, np.ndarray]:
-    """Values [T] of each measure; the t-th ranking (doc_ids, best first) belongs to the t-th judgements."""
-    with warnings.catch_warnings():
-        # From Python 3.12 on, compiling the sources of ranx 0.3 warns of backslashes in its strings.
-        warnings.simplefilter("ignore", SyntaxWarning)
-        from ranx import metrics as ranx_metrics
-
-    # A measure with a cut reads no further than the cut; one without reads the whole ranking.
-    longest = max(1, *map(len, rankings))
-    depth = min(longest, max(measure.k or longest for measure in measures))
-    values: dict[Measure, list[np.ndarray]] = {measure: [] for measure in measures}
-    with compilation_logged():
-        for start in range(0, len(judged), BLOCK):
-            block = slice(start, start + BLOCK)
-            relevant, ranked = as_arrays(rankings[block], judged[block], depth)
-            for measure in measures:
-                definition = MEASURES[measure.name]
-                named = definition.function
-                function = getattr(ranx_metrics, named) if isinstance(named, str) else named
-                level = (measure.level or relevance_level) if definition.binary else 1
-                values[measure].append(function(relevant, ranked, measure.k or 0, level))
-    return {measure: np.concatenate(parts) for measure, parts in values.items()}
 
 
 def evaluate(
@@ -183,58 +105,45 @@ def evaluate(
         UsageError: an unknown measure, order of ties or relevance level.
         DataError: an empty run, empty or contradictory qrels, a document listed twice, no topic in common.
     """
-    parsed, hits = parse_measures(measures), by_topic(run, name)
-    rules = MeasuringRules(relevance_level, ties, remove_query)
-    return measure_hits(hits, judgements(qrels, dataset or "qrels"), parsed, rules, name=name, dataset=dataset)
+    parsed, hits = parse_measures(measures), checked_hits(run, name)
+    relevant = relevant_of(judgements(qrels, dataset or "qrels"))
+    found = find([hits], relevant, remove_query)
+    return measure(found, relevant, parsed, MeasuringRules(relevance_level, ties, remove_query), name, dataset)
 
 
-def measure_hits(
-    hits: Mapping[str, Hits],
-    judged: Mapping[str, Mapping[str, int]],
-    measures: Sequence[Measure],
-    rules: MeasuringRules,
-    *,
-    name: str,
-    dataset: str,
+def measure(
+    found: Found, relevant: Relevant, measures: Sequence[Measure], rules: MeasuringRules, name: str, dataset: str
 ) -> list[Measurement]:
-    """Measures the hits of a run's topics (`by_topic`), as `evaluate`.
+    """Measures what a run has found, as `evaluate`.
 
     Raises:
         UsageError, DataError: as `evaluate`.
     """
+    if not found.query_ids:
+        raise DataError(f"{name}: the run is empty")
     if rules.ties == "rank":
-        report_ranks(hits, name)
-    check_shared_topics(hits, judged, name)
-    topics = list(judged)
-    values = values_of(hits, judged, topics, measures, rules)
+        report_ranks(found.contradicting, len(found.query_ids), name)
+    check_shared_topics(found.query_ids, relevant.topics, name)
+    values = values_of(found, relevant, np.arange(len(relevant.topics)), measures, rules)
     return [
-        Measurement(name, dataset, str(measure), query_id, float(value), rules.ties)
-        for measure in measures
-        for query_id, value in [*zip(topics, values[measure], strict=True), ("all", mean(values[measure]))]
+        Measurement(name, dataset, str(one), query_id, value, rules.ties)
+        for one in measures
+        for query_id, value in [*zip(relevant.topics, values[one].tolist(), strict=True), ("all", mean(values[one]))]
     ]
 
 
 def values_of(
-    hits: Mapping[str, Hits],
-    judged: Mapping[str, Mapping[str, int]],
-    topics: Sequence[str],
-    measures: Sequence[Measure],
-    rules: MeasuringRules,
+    found: Found, relevant: Relevant, topics: np.ndarray, measures: Sequence[Measure], rules: MeasuringRules
 ) -> dict[Measure, np.ndarray]:
-    """Values [T] of each measure on some topics; a topic without hits has an empty ranking.
+    """Values [t] of each measure on some judged topics, given by ascending numbers; a topic without hits counts 0.
 
     Raises:
         UsageError: an unknown order of ties or relevance level.
     """
     if rules.relevance_level < 1:
         raise UsageError(f"relevance level {rules.relevance_level} is below 1; relevance 0 is never relevant")
-    rankings = ordered({topic: hits[topic] for topic in topics if topic in hits}, rules.ties, rules.remove_query)
-    return compute(
-        [rankings.get(topic, []) for topic in topics],
-        [judged[topic] for topic in topics],
-        measures,
-        rules.relevance_level,
-    )
+    check_ties(rules.ties)
+    return compute(found, rules.ties, relevant, topics, measures, rules.relevance_level)
 
 
 def mean(values: Iterable[float]) -> float:

@@ -8,16 +8,19 @@ measured as its authors measured it, with trec_eval. Values by different rules c
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from lexvl_anserini.errors import UnknownName, UsageError
+import numpy as np
+
+from lexvl_anserini.errors import UsageError
 from lexvl_anserini.records import Measurement
 
+from .found import Found, Relevant
 from .inputs import RunCard
 from .metrics import MeasuringRules, mean, values_of
 from .names import Measure
-from .ties import TIES, Hits, may_differ
+from .ties import check_ties
 
 log = logging.getLogger(__name__)
 
@@ -35,8 +38,7 @@ def common_ties(cards: Sequence[RunCard], requested: str | None = None) -> str:
         UsageError: none is requested, and the runs ask for different ones.
     """
     if requested is not None:
-        if requested not in TIES:
-            raise UnknownName("order of ties", requested, TIES)
+        check_ties(requested)
         return requested
     asking = {card.ties: card.path for card in reversed(cards)}
     if len(asking) > 1:
@@ -55,29 +57,29 @@ class OtherValue(NamedTuple):
 
 
 def other_values(
-    rows: Sequence[Measurement],
-    hits: Mapping[str, Hits],
-    judged: Mapping[str, Mapping[str, int]],
-    measures: Sequence[Measure],
-    rules: MeasuringRules,
+    rows: Sequence[Measurement], found: Found, relevant: Relevant, measures: Sequence[Measure], rules: MeasuringRules
 ) -> list[OtherValue]:
     """The measurements of a run that the other rule changes by more than `NEGLIGIBLE`.
 
-    Only topics in which a relevant document shares its score are measured again.
+    Only topics in which a relevant document has another place are measured again.
 
     Args:
-        rows: as `measure_hits` returns them for the other arguments.
+        rows: as `measure` returns them for the other arguments.
     """
-    tied = [topic for topic in judged if topic in hits and may_differ(hits[topic], judged[topic])]
-    if not tied:
+    other = OTHER[rules.ties]
+    moved = found.documents[found.places[other] != found.places[rules.ties]]
+    topics = np.unique(relevant.topics_of(moved))
+    if not len(topics):
         return []
-    values = values_of(hits, judged, tied, measures, rules._replace(ties=OTHER[rules.ties]))
-    by_other = {(str(m), topic): float(v) for m in measures for topic, v in zip(tied, values[m], strict=True)}
-    other = [by_other.get((row.measure, row.query_id), row.value) for row in rows if row.query_id != "all"]
-    means = (mean(other[n * len(judged) : (n + 1) * len(judged)]) for n in range(len(measures)))
-    topics = iter(other)
-    paired = [OtherValue(row, next(means if row.query_id == "all" else topics)) for row in rows]
-    return [pair for pair in paired if abs(pair.value - pair.row.value) > NEGLIGIBLE]
+    values = values_of(found, relevant, topics, measures, rules._replace(ties=other))
+    count = len(relevant.topics)
+    paired = list[tuple[Measurement, float]]()
+    for number, measure in enumerate(measures):
+        of_measure = rows[number * (count + 1) : (number + 1) * (count + 1)]
+        by_other = np.array([row.value for row in of_measure[:count]])
+        by_other[topics] = values[measure]
+        paired += zip(of_measure, [*by_other.tolist(), mean(by_other)], strict=True)
+    return [OtherValue(row, value) for row, value in paired if abs(value - row.value) > NEGLIGIBLE]
 
 
 def report_other_values(changed: Sequence[OtherValue]) -> None:

@@ -10,14 +10,13 @@ have the order of the index; `trec_eval` for runs of other systems, whose publis
 from __future__ import annotations
 
 import logging
-from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from lexvl_anserini.errors import DataError, UnknownName
-from lexvl_anserini.ranking.order import score_positions
+from lexvl_anserini.ranking.columns import Hits, distinct, hits_of
 from lexvl_anserini.records import ScoredDoc
 
 log = logging.getLogger(__name__)
@@ -26,59 +25,86 @@ log = logging.getLogger(__name__)
 SHOWN = 5
 
 
-@dataclass
-class Hits:
-    """A run's documents for one topic, as columns in file order (a run of millions of lines must fit)."""
+class Preference(NamedTuple):
+    """What orders the documents of each topic: larger values [n] first, of equal ones the smallest (or largest) doc_id.
 
-    doc_ids: list[str] = field(default_factory=list)
-    ranks: array[int] = field(default_factory=lambda: array("q"))
-    scores: array[float] = field(default_factory=lambda: array("d"))
+    Ids are compared by code points.
+    """
 
-
-def ranks_agree(hits: Hits) -> bool:
-    """Returns True if the ranks are distinct and no score increases with the rank."""
-    ranks = np.asarray(hits.ranks)
-    order = np.argsort(ranks, kind="stable")
-    scores = np.asarray(hits.scores)[order]
-    return bool((np.diff(ranks[order]) > 0).all() and (scores[:-1] >= scores[1:]).all())
+    values: np.ndarray
+    largest_id: bool = False
 
 
-def score_order(hits: Hits) -> list[int]:
-    """Positions by score descending, then doc_id ascending (code points)."""
-    return score_positions(hits.scores, hits.doc_ids)
+def by_rank(hits: Hits) -> Preference:
+    """The ranks of a topic if they agree with its scores, else the scores."""
+    contradict = np.isin(np.arange(len(hits.query_ids)), contradicting(hits))
+    return Preference(np.where(contradict[hits.topics()], hits.scores, -hits.ranks.astype(np.float64)))
 
 
-def rank_order(hits: Hits) -> list[int]:
-    """Positions by rank if the ranks agree with the scores, else as `score_order`."""
-    if ranks_agree(hits):
-        return sorted(range(len(hits.doc_ids)), key=hits.ranks.__getitem__)
-    return score_order(hits)
+def contradicting(hits: Hits) -> list[int]:
+    """The topics (places in `query_ids`) whose ranks are not distinct, or with a score that increases with the rank."""
+    ranks, scores, topics = hits.ranks, hits.scores, hits.topics()
+    falling = (ranks[1:] > ranks[:-1]) & (scores[1:] <= scores[:-1])
+    suspects = np.unique(topics[1:][~falling & (topics[1:] == topics[:-1])])
+    return [t for t in suspects.tolist() if not _agree(ranks[(at := slice(*hits.starts[t : t + 2]))], scores[at])]
 
 
-def float32_scores(hits: Hits) -> np.ndarray:
-    """Scores [n] as trec_eval stores them; those above the largest float32 are infinite."""
+def _agree(ranks: np.ndarray, scores: np.ndarray) -> bool:
+    order = np.argsort(ranks)
+    ranks, scores = ranks[order], scores[order]
+    return bool((ranks[1:] > ranks[:-1]).all() and (scores[1:] <= scores[:-1]).all())
+
+
+def as_trec_eval(hits: Hits) -> Preference:
+    """Scores as trec_eval stores them: float32, infinite above its largest number."""
     with np.errstate(over="ignore"):
-        return np.asarray(hits.scores).astype(np.float32)
+        return Preference(hits.scores.astype(np.float32), largest_id=True)
 
 
-def trec_eval_order(hits: Hits) -> list[int]:
-    """Positions by score as float32 descending, then doc_id descending, as trec_eval sorts."""
-    scores = float32_scores(hits)
-    return sorted(range(len(hits.doc_ids)), key=lambda i: (scores[i], hits.doc_ids[i]), reverse=True)
-
-
-TIES: dict[str, Callable[[Hits], list[int]]] = {"rank": rank_order, "trec_eval": trec_eval_order}
+TIES: dict[str, Callable[[Hits], Preference]] = {"rank": by_rank, "trec_eval": as_trec_eval}
 
 # What each rule does with documents of equal scores, for tables.
 ABOUT = {"rank": "equal scores in the order of the run's ranks", "trec_eval": "equal scores by doc id, descending"}
 
 
-def may_differ(hits: Hits, judged: Mapping[str, int]) -> bool:
-    """Returns False if both rules give the same values: no other document has a relevant one's score, as float32."""
-    relevant = [i for i, doc_id in enumerate(hits.doc_ids) if judged.get(doc_id, 0) > 0]
-    scores = float32_scores(hits)
-    values, counts = np.unique(scores, return_counts=True)
-    return bool((counts[np.searchsorted(values, scores[relevant])] > 1).any())
+def check_ties(ties: str) -> None:
+    """Raises an error for an unknown rule.
+
+    Raises:
+        UnknownName: no such way to order ties.
+    """
+    if ties not in TIES:
+        raise UnknownName("order of ties", ties, TIES)
+
+
+def places(hits: Hits, preference: Preference, lines: np.ndarray) -> np.ndarray:
+    """How many documents of its topic come before each of some lines: int [m], from 0 on.
+
+    Args:
+        hits: of whole topics.
+        preference: of all their lines.
+        lines: m of them.
+    """
+    values, topics = preference.values, hits.topics()
+    new_topic = np.concatenate([[True], topics[1:] != topics[:-1]])
+    order = np.arange(len(values))
+    if not ((values[1:] <= values[:-1]) | new_topic[1:]).all():
+        order = np.lexsort((-values, topics))
+    sorted_values = values[order]
+    firsts = np.flatnonzero(new_topic | np.concatenate([[True], sorted_values[1:] != sorted_values[:-1]]))
+    where = np.empty_like(order)
+    where[order] = np.arange(len(order))
+    groups = np.searchsorted(firsts, where[lines], side="right") - 1  # of lines with equal values in a topic
+    found = firsts[groups] - hits.starts[topics[lines]]
+    sizes = np.diff(firsts, append=len(values))
+    for group in np.unique(groups[sizes[groups] > 1]).tolist():
+        equal = order[firsts[group] : firsts[group] + sizes[group]]
+        ids = hits.ids_of(equal)
+        by_id = sorted(range(len(ids)), key=ids.__getitem__, reverse=preference.largest_id)
+        place = dict(zip(equal[by_id].tolist(), range(len(ids)), strict=True))
+        members = np.flatnonzero(groups == group)
+        found[members] += [place[line] for line in lines[members].tolist()]
+    return found
 
 
 def some(items: Sequence[str]) -> str:
@@ -91,39 +117,32 @@ def some(items: Sequence[str]) -> str:
     return ", ".join(map(repr, items[:SHOWN])) + more
 
 
-def by_topic(run: Iterable[ScoredDoc], name: str) -> dict[str, Hits]:
-    """The hits of a run per topic, in order of first appearance.
+def checked_hits(run: Iterable[ScoredDoc], name: str) -> Hits:
+    """A run as columns.
 
     Raises:
         DataError: the run is empty, lists a document twice for a topic, or has a score that is not a number.
     """
-    topics: dict[str, Hits] = {}
-    for query_id, doc_id, rank, score in run:
-        hits = topics.get(query_id)
-        if hits is None:
-            hits = topics[query_id] = Hits()
-        hits.doc_ids.append(doc_id)
-        hits.ranks.append(rank)
-        hits.scores.append(score)
-    if not topics:
+    hits = hits_of(run)
+    if not hits.query_ids:
         raise DataError(f"{name}: the run is empty")
-    problems = [problem for query_id, hits in topics.items() for problem in problems_of(query_id, hits)]
-    if problems:
+    if problems := list(_problems(hits)):
         more = f" (and {len(problems) - SHOWN} more)" if len(problems) > SHOWN else ""
         raise DataError(f"{name}: " + "; ".join(problems[:SHOWN]) + more)
-    return topics
+    return hits
 
 
-def problems_of(query_id: str, hits: Hits) -> Iterator[str]:
-    """The errors among one topic's hits: documents listed twice, scores that are not numbers."""
-    if len(set(hits.doc_ids)) < len(hits.doc_ids):
-        seen: set[str] = set()
-        for doc_id in hits.doc_ids:
-            if doc_id in seen:
-                yield f"topic {query_id!r} lists document {doc_id!r} more than once"
-            seen.add(doc_id)
-    for place in np.flatnonzero(np.isnan(hits.scores)):
-        yield f"topic {query_id!r}, document {hits.doc_ids[place]!r}: the score is not a number"
+def _problems(hits: Hits) -> Iterator[str]:
+    """The errors among hits: documents listed twice in a topic, scores that are not numbers."""
+    if distinct(hits.prints) and not np.isnan(hits.scores).any():
+        return
+    seen: set[tuple[int, str]] = set()
+    for topic, doc_id, score in zip(hits.topics().tolist(), hits.doc_ids.to_pylist(), hits.scores, strict=True):
+        if (topic, doc_id) in seen:
+            yield f"topic {hits.query_ids[topic]!r} lists document {doc_id!r} more than once"
+        if np.isnan(score):
+            yield f"topic {hits.query_ids[topic]!r}, document {doc_id!r}: the score is not a number"
+        seen.add((topic, doc_id))
 
 
 def strict_order(
@@ -141,29 +160,28 @@ def strict_order(
         DataError: the run is empty, lists a document twice for a topic, or has a score that is not a number.
         UnknownName: no such way to order ties.
     """
-    topics = by_topic(run, name)
+    check_ties(ties)
+    hits = checked_hits(run, name)
     if ties == "rank":
-        report_ranks(topics, name)
-    return ordered(topics, ties, remove_query)
+        report_ranks([hits.query_ids[t] for t in contradicting(hits)], len(hits.query_ids), name)
+    return {
+        query_id: [doc_id for doc_id in ids if not (remove_query and doc_id == query_id)]
+        for query_id, ids in in_order(hits, TIES[ties](hits)).items()
+    }
 
 
-def report_ranks(topics: Mapping[str, Hits], name: str) -> None:
+def in_order(hits: Hits, preference: Preference) -> dict[str, list[str]]:
+    """The doc_ids of each topic, best first."""
+    lines = np.arange(len(hits.ranks))
+    best_first = hits.ids_of(np.lexsort((places(hits, preference, lines), hits.topics())))
+    return {
+        query_id: best_first[start:stop]
+        for query_id, start, stop in zip(hits.query_ids, hits.starts, hits.starts[1:], strict=False)
+    }
+
+
+def report_ranks(topics: Sequence[str], of: int, name: str) -> None:
     """Logs the topics of a run in which `rank` cannot use the ranks."""
-    disagreeing = [query_id for query_id, hits in topics.items() if not ranks_agree(hits)]
-    if disagreeing:
-        where = f"{len(disagreeing)} of {len(topics)} topics ({some(disagreeing)})"
+    if topics:
+        where = f"{len(topics)} of {of} topics ({some(topics)})"
         log.warning("%s: ranks contradict scores in %s; ordered by score, then doc_id, there", name, where)
-
-
-def ordered(topics: Mapping[str, Hits], ties: str, remove_query: bool) -> dict[str, list[str]]:
-    """The hits of a run in strict order, as `strict_order`.
-
-    Raises:
-        UnknownName: no such way to order ties.
-    """
-    if ties not in TIES:
-        raise UnknownName("order of ties", ties, TIES)
-    ranked = {query_id: [hits.doc_ids[i] for i in TIES[ties](hits)] for query_id, hits in topics.items()}
-    if remove_query:
-        return {query_id: [doc_id for doc_id in ids if doc_id != query_id] for query_id, ids in ranked.items()}
-    return ranked
