@@ -1,7 +1,7 @@
 """Evaluation: a run and its judgements become measurements, measurements become tables.
 
-run, qrels -> strict order -> values -> table -> text, Markdown, LaTeX, CSV, JSON
-(measures/inputs, ties)  (measures/metrics) (report/tables) (report/render)
+run, qrels -> relevant documents and their places -> values -> table -> text, Markdown, LaTeX, CSV, JSON
+(measures/inputs)  (measures/found, ties)  (measures/kernels, metrics) (report/tables) (report/render)
 
 Each command is one file: options, one call, print. `measures/` computes, `report/` formats, `efficiency/` has the
 benchmarks, `reproduction/` the numbers that papers print.
@@ -17,5 +17,5 @@ sheet ....................... a contact sheet of queries and their hits
 quickstart .................. the whole line on the demo, `lexvl demo`
 efficiency .................. benchmarks on this machine
 
-Importing the package loads nothing heavy; `metrics` imports ranx when it computes the first measure.
+Importing the package loads nothing heavy; `kernels` loads ranx's measures when it computes the first.
 """

@@ -8,10 +8,18 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import ttest_rel
+from scipy.stats import bootstrap, permutation_test, ttest_rel
 
-from eval.measures.significance import bootstrap_interval, compare, correlations, holm, randomisation, student_t
+from eval.measures import resampling
+from eval.measures.resampling import bootstrap_intervals, randomisation
+from eval.measures.significance import Pair, compare, correlations, holm, student_t
 from lexvl_anserini.errors import DataError, UnknownName
+
+
+def p_of(test, differences) -> float:
+    """The p of one comparison."""
+    [p] = test(np.array(differences, dtype=float)[:, None])
+    return p
 
 
 def enumerated(differences: list[float]) -> float:
@@ -24,28 +32,50 @@ def enumerated(differences: list[float]) -> float:
 
 @pytest.mark.parametrize("differences", [[1, 1, 1], [1, -1, 1, 2], [0.5, 0, 0.25, -0.125, 1]])
 def test_randomisation_of_few_topics_is_exact(differences: list[float]):
-    assert randomisation(np.array(differences, dtype=float)) == pytest.approx(enumerated(differences), abs=1e-12)
+    assert p_of(randomisation, differences) == pytest.approx(enumerated(differences), abs=1e-12)
 
 
 def test_randomisation_by_hand():
     # Three topics, all better by 1: only +++ and --- are as extreme, 2 of 8.
-    assert randomisation(np.ones(3)) == 2 / 8
+    assert p_of(randomisation, [1, 1, 1]) == 2 / 8
 
 
 def test_randomisation_of_many_topics_is_the_same_each_time_and_near_the_t_test():
     differences = np.random.default_rng(1).normal(0.02, 0.1, 100)
-    assert randomisation(differences) == randomisation(differences)
-    assert randomisation(differences) == pytest.approx(student_t(differences), abs=0.02)
+    assert p_of(randomisation, differences) == p_of(randomisation, differences)
+    assert p_of(randomisation, differences) == pytest.approx(p_of(student_t, differences), abs=0.02)
+
+
+def test_drawn_signs_estimate_what_all_signs_give(monkeypatch: pytest.MonkeyPatch):
+    differences = np.random.default_rng(3).normal(0.03, 0.1, (12, 2)).round(2)
+    differences[:3, 1] = 0
+    exact = randomisation(differences)
+    monkeypatch.setattr(resampling, "RESAMPLES", 200)  # fewer than 2^9
+    monkeypatch.setattr(resampling, "BLOCK_CELLS", 100)
+    drawn = randomisation(differences)
+    assert drawn == pytest.approx(exact, abs=0.1) and (drawn != exact).all()
+    # Each comparison has the same p beside others.
+    assert randomisation(differences[:, :1]) == drawn[:1]
+
+
+def test_both_resamplings_agree_with_scipys():
+    differences = np.random.default_rng(4).normal(0.02, 0.1, 30)
+    zeros = np.zeros(30)
+    settings = {"permutation_type": "samples", "vectorized": True, "n_resamples": 20_000}
+    theirs = permutation_test((differences, zeros), lambda x, y, axis: np.mean(x - y, axis=axis), **settings)
+    assert p_of(randomisation, differences) == pytest.approx(theirs.pvalue, abs=0.02)
+    interval = bootstrap((differences,), np.mean, method="percentile").confidence_interval
+    assert bootstrap_intervals(differences[:, None])[:, 0] == pytest.approx([interval.low, interval.high], abs=0.003)
 
 
 def test_student_is_scipys_paired_test():
     a, b = np.random.default_rng(2).random((2, 40))
-    assert student_t(a - b) == pytest.approx(ttest_rel(a, b).pvalue, abs=1e-12)
+    assert p_of(student_t, a - b) == pytest.approx(ttest_rel(a, b).pvalue, abs=1e-12)
 
 
 @pytest.mark.parametrize("differences", [[0.0, 0.0, 0.0], [0.0]])
 def test_no_difference_is_no_evidence(differences: list[float]):
-    assert student_t(np.array(differences)) == randomisation(np.array(differences)) == 1
+    assert p_of(student_t, differences) == p_of(randomisation, differences) == 1
 
 
 def test_holm_by_hand():
@@ -66,7 +96,8 @@ def test_holm_lies_between_no_correction_and_bonferroni(p_values: list[float]):
 
 def test_compare():
     baseline = {"1": 0.0, "2": 0.5, "3": 0.5}
-    better, same = compare(baseline, {"a": {"1": 1.0, "2": 1.0, "3": 0.5}, "b": dict(baseline)}, "AP", "student")
+    pairs = [Pair("a", "AP", baseline, {"1": 1.0, "2": 1.0, "3": 0.5}), Pair("b", "AP", baseline, dict(baseline))]
+    better, same = compare(pairs, "student")
     assert (better.baseline, better.value, better.difference) == pytest.approx((1 / 3, 2.5 / 3, 0.5))
     assert (better.better, better.equal, better.worse) == (2, 1, 0)
     assert better.p_corrected == pytest.approx(2 * better.p)
@@ -78,15 +109,15 @@ def test_compare():
 def test_an_interval_is_that_of_all_samples_of_few_topics():
     differences = np.array([0.0, 0.0, 1.0])
     # Of the 27 samples 8 have mean 0 and one has mean 1, more than 2.5 % at each end.
-    assert bootstrap_interval(differences) == (0, 1)
-    assert bootstrap_interval(np.full(4, 0.25)) == (0.25, 0.25)
-    assert np.isnan(bootstrap_interval(np.array([0.5]))).all()
+    assert bootstrap_intervals(differences[:, None])[:, 0].tolist() == [0, 1]
+    assert bootstrap_intervals(np.full((4, 1), 0.25))[:, 0].tolist() == [0.25, 0.25]
+    assert np.isnan(bootstrap_intervals(np.array([[0.5]]))).all()
 
 
 def test_an_interval_of_many_topics_is_the_same_each_time_and_near_the_normal_one():
     differences = np.random.default_rng(1).normal(0.02, 0.1, 400)
-    low, high = bootstrap_interval(differences)
-    assert bootstrap_interval(differences) == (low, high)
+    [low], [high] = bootstrap_intervals(differences[:, None])
+    assert bootstrap_intervals(differences[:, None])[:, 0].tolist() == [low, high]
     half = 1.96 * differences.std() / 20
     assert (low, high) == pytest.approx((differences.mean() - half, differences.mean() + half), abs=0.001)
 
@@ -103,6 +134,6 @@ def test_correlations_by_hand():
 
 def test_other_topics_and_unknown_tests_are_refused():
     with pytest.raises(DataError, match="a: measured on other topics"):
-        compare({"1": 0.0}, {"a": {"2": 0.0}}, "AP")
+        compare([Pair("a", "AP", {"1": 0.0}, {"2": 0.0})])
     with pytest.raises(UnknownName, match="did you mean 'student'"):
-        compare({"1": 0.0}, {}, "AP", "students")
+        compare([], "students")

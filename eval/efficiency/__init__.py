@@ -6,12 +6,13 @@ python -m eval.efficiency --suite cost --output cost.json
 python -m eval.efficiency --suite overview --format markdown
 python -m eval.efficiency --suite encode
 python -m eval.efficiency --suite overhead --checkpoint minilm
+python -m eval.efficiency --suite measures
 python -m eval.efficiency --suite memory
 python -m eval.efficiency --suite startup
 
 command       the command line, and the table of suites
 suite         what a suite takes (Options) and returns (Report)
-index, search, encode, cost, process, overview   the suites; process has startup, memory and overhead
+index, search, encode, cost, measuring, process, overview   the suites; process has startup, memory and overhead
 collection, vectors   the documents and queries of a suite: a user's own or synthetic
 systems       what index and search compare: ours, stock Pyserini, Lucene alone, Seismic
 dense         FAISS, flat and HNSW at 99 % recall

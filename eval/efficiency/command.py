@@ -37,6 +37,9 @@ SUITES: Mapping[str, Suite] = {
         SYNTHETIC - {"terms"} | {"system", "repeats", "threads", "batch_size", "corpus", "data_dir"},
     ),
     "index": Suite(f"{__package__}.index:measure", SYNTHETIC | {"shards", "system", "repeats", "threads"}),
+    "measures": Suite(
+        f"{__package__}.measuring:measure", frozenset({"documents", "query_count", "hits", "system", "workdir", "seed"})
+    ),
     "memory": Suite(f"{__package__}.process:measure_memory", frozenset({"documents", "encoder", "checkpoint"})),
     "overhead": Suite(f"{__package__}.process:measure_overhead", frozenset({"documents", "encoder", "checkpoint"})),
     "overview": Suite(f"{__package__}.overview:measure", frozenset({"queries", "workdir", "seed"})),

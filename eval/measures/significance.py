@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -12,13 +12,7 @@ from lexvl_anserini.errors import DataError, UnknownName, UsageError
 from lexvl_anserini.records import Measurement
 
 from .metrics import mean, per_topic
-
-# Sign flips drawn by the randomisation test: its smallest p is about 1e-5.
-RESAMPLES = 99_999
-# Samples drawn for an interval.
-BOOTSTRAPS = 9_999
-CONFIDENCE = 0.95
-SEED = 20240307
+from .resampling import bootstrap_intervals, randomisation
 
 
 class SystemComparison(NamedTuple):
@@ -27,7 +21,7 @@ class SystemComparison(NamedTuple):
     difference           mean over the topics, system minus baseline
     p, p_corrected       two-sided; the latter by Holm over all systems compared by this measure
     better, equal, worse topics
-    low, high            95 % interval of the difference, see `bootstrap_interval`; NaN for one topic
+    low, high            95 % interval of the difference, see `bootstrap_intervals`; NaN for one topic
     kendall, pearson     correlation of the values per topic (tau-b, r); NaN if either system's values are all equal
     ties                 the order of equal scores of all values
     """
@@ -49,61 +43,17 @@ class SystemComparison(NamedTuple):
     ties: str = ""
 
 
-def student_t(differences: np.ndarray) -> float:
-    """Two-sided p of Student's paired t test; 1 if no topic differs."""
+def student_t(differences: np.ndarray) -> np.ndarray:
+    """Two-sided p [P] of Student's paired t test, from differences [T, P]; 1 if no topic differs."""
     from scipy.stats import ttest_1samp
 
-    if not differences.any():
-        return 1.0
-    if np.ptp(differences) == 0:
-        return 0.0 if len(differences) > 1 else 1.0
-    return float(ttest_1samp(differences, 0.0).pvalue)
+    p_values = np.where(differences.any(axis=0) & (len(differences) > 1), 0.0, 1.0)
+    spread = np.ptp(differences, axis=0) > 0
+    p_values[spread] = ttest_1samp(differences[:, spread], 0.0).pvalue
+    return p_values
 
 
-def randomisation(differences: np.ndarray) -> float:
-    """Two-sided p of the paired randomisation test: how often a mean of randomly signed differences is as far from 0.
-
-    Exact if there are at most `RESAMPLES` ways to sign; else that many are drawn, with a fixed seed.
-    """
-    from scipy.stats import permutation_test
-
-    differences = differences[differences != 0]  # a sign has no effect at 0, and most topics do not differ
-    if len(differences) < 2:
-        return 1.0
-    result = permutation_test(
-        (differences, np.zeros_like(differences)),
-        lambda x, y, axis: np.mean(x - y, axis=axis),
-        permutation_type="samples",
-        vectorized=True,
-        n_resamples=RESAMPLES,
-        batch=1000,
-        rng=np.random.default_rng(SEED),
-    )
-    return float(result.pvalue)
-
-
-TESTS: dict[str, Callable[[np.ndarray], float]] = {"randomisation": randomisation, "student": student_t}
-
-
-def bootstrap_interval(differences: np.ndarray) -> tuple[float, float]:
-    """The interval that holds the mean difference of 95 % of samples of the topics, drawn with a fixed seed.
-
-    Topics are drawn with replacement, as many as there are (the percentile bootstrap); NaN for one topic.
-    """
-    from scipy.stats import bootstrap
-
-    if len(differences) < 2:
-        return math.nan, math.nan
-    interval = bootstrap(
-        (differences,),
-        np.mean,
-        n_resamples=BOOTSTRAPS,
-        batch=100,
-        confidence_level=CONFIDENCE,
-        method="percentile",
-        rng=np.random.default_rng(SEED),
-    ).confidence_interval
-    return float(interval.low), float(interval.high)
+TESTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {"randomisation": randomisation, "student": student_t}
 
 
 def correlations(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float]:
@@ -129,18 +79,20 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return corrected
 
 
-def compare(
-    baseline: Mapping[str, float],
-    systems: Mapping[str, Mapping[str, float]],
-    measure: str,
-    test: str = "randomisation",
-) -> list[SystemComparison]:
-    """Compares each system with the baseline, from values per topic.
+class Pair(NamedTuple):
+    """The values of a system and of the baseline by one measure, by query_id."""
+
+    system: str
+    measure: str
+    baseline: Mapping[str, float]
+    values: Mapping[str, float]
+
+
+def compare(pairs: Sequence[Pair], test: str = "randomisation") -> list[SystemComparison]:
+    """Compares each system with the baseline.
 
     Args:
-        baseline: value by query_id.
-        systems: the same for each system, by name; over the same topics.
-        measure: of the values.
+        pairs: all of the same topics.
         test: "randomisation" or "student".
 
     Raises:
@@ -149,28 +101,34 @@ def compare(
     """
     if test not in TESTS:
         raise UnknownName("test", test, TESTS)
-    topics = list(baseline)
-    reference = np.array([baseline[topic] for topic in topics])
-    found = []
-    for name, values in systems.items():
-        if values.keys() != baseline.keys():
+    topics = list(pairs[0].baseline)
+    for pair in pairs:
+        if not pair.values.keys() == pair.baseline.keys() == pairs[0].baseline.keys():
+            name = pair.system
             raise DataError(f"{name}: measured on other topics than the baseline; a paired test needs the same topics")
-        found.append(_paired(name, measure, reference, np.array([values[topic] for topic in topics]), TESTS[test]))
-    corrected = holm([row.p for row in found])
-    return [row._replace(p_corrected=p) for row, p in zip(found, corrected, strict=True)]
+    baseline = np.array([[pair.baseline[topic] for topic in topics] for pair in pairs])  # [P, T]
+    values = np.array([[pair.values[topic] for topic in topics] for pair in pairs])  # [P, T]
+    differences = (values - baseline).T
+    p_values = TESTS[test](differences).tolist()
+    low, high = bootstrap_intervals(differences).tolist()
+    rows = [
+        _compared(pair, *columns) for pair, *columns in zip(pairs, baseline, values, p_values, low, high, strict=True)
+    ]
+    corrected: dict[str, Iterator[float]] = {
+        measure: iter(holm([row.p for row in rows if row.measure == measure])) for measure in {r.measure for r in rows}
+    }
+    return [row._replace(p_corrected=next(corrected[row.measure])) for row in rows]
 
 
-def _paired(
-    name: str, measure: str, baseline: np.ndarray, values: np.ndarray, test: Callable[[np.ndarray], float]
+def _compared(
+    pair: Pair, baseline: np.ndarray, values: np.ndarray, p: float, low: float, high: float
 ) -> SystemComparison:
-    """One system against the baseline, values [T] each, without the correction for several systems."""
+    """A system and the baseline, values [T] each, without the correction for several systems."""
     differences = values - baseline
-    p = test(differences)
-    low, high = bootstrap_interval(differences)
     kendall, pearson = correlations(values, baseline)
     return SystemComparison(
-        system=name,
-        measure=measure,
+        system=pair.system,
+        measure=pair.measure,
         baseline=mean(baseline),
         value=mean(values),
         difference=mean(differences),
@@ -202,10 +160,9 @@ def compare_runs(measured: Sequence[Sequence[Measurement]], test: str = "randomi
     if len(datasets := {rows[0].dataset for rows in measured}) > 1:
         raise UsageError(f"the runs answer different datasets ({', '.join(sorted(datasets))}); compare within one")
     baseline, *others = measured
-    return [
-        row._replace(ties=baseline[0].ties)
+    pairs = [
+        Pair(rows[0].run, measure, per_topic(baseline, measure), per_topic(rows, measure))
         for measure in dict.fromkeys(row.measure for row in baseline)
-        for row in compare(
-            per_topic(baseline, measure), {rows[0].run: per_topic(rows, measure) for rows in others}, measure, test
-        )
+        for rows in others
     ]
+    return [row._replace(ties=baseline[0].ties) for row in compare(pairs, test)]
