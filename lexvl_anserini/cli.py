@@ -117,6 +117,7 @@ GROUPS: Mapping[str, Mapping[str, Row]] = {
         "table": Row("lexvl_eval.table", "Print systems as rows and measures as columns"),
         "compare": Row("lexvl_eval.compare", "Compare runs with a baseline, with significance"),
         "sheet": Row("lexvl_eval.sheet", "Draw queries with their first hits and terms"),
+        "reproduce": Row("lexvl_eval.reproduce", "Measure tables of papers and compare the numbers"),
     },
     "Evaluate runs by the rules of one dataset": {
         "beir": Row("lexvl_eval.beir", "BEIR: nDCG@10, Recall@100"),

@@ -16,7 +16,8 @@ A person can compare such a file with the paper line by line:
 
 Rows name systems and columns quantities; with `rows_are: quantities` it is the reverse. `unit` (%) and `status`
 (printed) hold for the table; `units`, `statuses` and `notes` have exceptions by row, column or "row | column". `terms`
-instead of `rows` lists terms and weights. A table without numbers says in `missing` why.
+instead of `rows` lists terms and weights. `runs` says where published runs of the rows are. A table without numbers
+says in `missing` why.
 """
 
 from __future__ import annotations
@@ -133,12 +134,29 @@ class Headings(NamedTuple):
 class PublishedSystem(NamedTuple):
     """What this project runs for a row: an encoder, a published checkpoint (empty for none), and its options.
 
-    The options are those of `--set`. `prompt` is of retrieval only: zero-shot classification has prompts of its own.
+    options  those of `--set`. `prompt` is of retrieval only: zero-shot classification has prompts of its own
+    rerank   documents of each list that the complete vectors score again; 0 for none
+    corpora  another corpus to read in the place of a collection, as stored vectors of its images and texts
     """
 
     encoder: str
     checkpoint: str = ""
     options: Mapping[str, str] = {}
+    rerank: int = 0
+    corpora: Mapping[str, str] = {}
+
+
+class PublishedRuns(NamedTuple):
+    """Runs that other people publish, one per row of a table.
+
+    files   their names in the data folder, with {} in the place of the row's heading
+    qrels   the judgements in the data folder
+    origin  where both are published
+    """
+
+    files: str
+    qrels: str
+    origin: str
 
 
 class TableEntry(NamedTuple):
@@ -156,6 +174,7 @@ class TableEntry(NamedTuple):
     statuses: Mapping[str, StatusName] = {}
     notes: Mapping[str, str] = {}
     systems: Mapping[str, PublishedSystem] = {}
+    runs: PublishedRuns | None = None
     missing: str = ""
 
 

@@ -11,7 +11,7 @@ from lexvl_anserini.data.strict_yaml import Spot, read_yaml, suggestion
 from lexvl_anserini.encoders.cards import CARDS
 from lexvl_anserini.errors import DataError, UnknownName, UsageError
 
-from .entries import PaperEntry, PrintedNumber, PublishedSystem, TableEntry
+from .entries import PaperEntry, PrintedNumber, PublishedRuns, PublishedSystem, TableEntry
 from .quantities import Quantity, parse_quantity
 
 
@@ -42,7 +42,10 @@ class PublishedCell(NamedTuple):
 
 
 class PublishedTable(NamedTuple):
-    """A table: its name, the paper, what it is about, its cells, and why numbers are missing (empty: none are)."""
+    """A table: its name, the paper, what it is about, its cells, and why numbers are missing (empty: none are).
+
+    `runs` says where the runs of its rows are published; None where they are not.
+    """
 
     name: str
     paper: str
@@ -50,6 +53,7 @@ class PublishedTable(NamedTuple):
     protocol: str
     cells: tuple[PublishedCell, ...]
     missing: str
+    runs: PublishedRuns | None = None
 
 
 def expected_folder() -> Path:
@@ -84,7 +88,7 @@ def read_tables(path: Path) -> Iterator[PublishedTable]:
             raise DataError(f"{where}: no numbers; say in `missing` why")
         _check_names(entry, cells, where)
         _check_systems(entry, where)
-        yield PublishedTable(name, content.paper, entry.title, entry.protocol, cells, entry.missing)
+        yield PublishedTable(name, content.paper, entry.title, entry.protocol, cells, entry.missing, entry.runs)
 
 
 def _cells(name: str, entry: TableEntry, where: str) -> Iterator[PublishedCell]:

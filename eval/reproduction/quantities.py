@@ -14,7 +14,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from lexvl_anserini.data.class_sets import CLASS_SETS
@@ -69,6 +69,27 @@ class Quantity(NamedTuple):
 
     def __str__(self) -> str:
         return " ".join(filter(None, self))
+
+
+# R@k of the papers on images with captions, and the two directions that rsum adds.
+SUMMED = ("R@1", "R@5", "R@10")
+DIRECTIONS = ("text-to-image", "image-to-text")
+
+
+def parts_of(quantity: Quantity) -> tuple[Quantity, ...]:
+    """What a mean or a sum is computed from; the quantity alone where it is neither.
+
+    >>> len(parts_of(Quantity("text-to-text", "beir-12", "nDCG@10")))
+    12
+    """
+    if quantity.measure == "rsum":
+        return tuple(Quantity(task, quantity.data, measure) for task in DIRECTIONS for measure in SUMMED)
+    return tuple(quantity._replace(data=data) for data in MEANS.get(quantity.data, (quantity.data,)))
+
+
+def combined(quantity: Quantity, values: Sequence[float]) -> float:
+    """The value of a quantity from those of its parts."""
+    return sum(values) if quantity.measure == "rsum" else sum(values) / len(values)
 
 
 class PublishedTask(NamedTuple):

@@ -47,7 +47,7 @@ def load_beir(ref: CorpusRef) -> Dataset:
         return load_beir_folder(folder, replace(ref, name=f"beir:{folder}" if split_in_name else ref.name, split=split))
     name, split_in_name = _name_and_split(ref.name.removeprefix("beir").removeprefix("/"), ref.data_dir)
     split = checked_split(ref, split_in_name)
-    folder = _find(name, ref.data_dir) or fetch_beir(name, data_root(ref.data_dir))
+    folder = find_beir(name, ref.data_dir) or fetch_beir(name, data_root(ref.data_dir))
     return load_beir_folder(folder, replace(ref, name=f"beir/{name}", split=split))
 
 
@@ -180,17 +180,17 @@ def _name_and_split(rest: str, data_dir: str | None) -> tuple[str, str | None]:
     """Splits `scifact/train`; a name may contain a slash (`cqadupstack/android`)."""
     if not rest or any(part in ("", ".", "..") for part in rest.split("/")):
         raise UsageError(f"'beir/{rest}' names no dataset; expected beir/<name>, such as beir/scifact, or beir:<path>")
-    if rest in BEIR_ARCHIVES or _find(rest, data_dir) is not None:
+    if rest in BEIR_ARCHIVES or find_beir(rest, data_dir) is not None:
         return rest, None
     name, slash, split = rest.rpartition("/")
     name, chosen = (name, split) if slash else (rest, None)
-    if name not in BEIR_ARCHIVES and _find(name, data_dir) is None:
+    if name not in BEIR_ARCHIVES and find_beir(name, data_dir) is None:
         raise UnknownName("BEIR dataset", name, {*BEIR_ARCHIVES, *_local_names(data_dir)})
     return name, chosen
 
 
-def _find(name: str, data_dir: str | None) -> Path | None:
-    """The folder of that name that has a corpus in it."""
+def find_beir(name: str, data_dir: str | None) -> Path | None:
+    """The folder of a BEIR dataset that is in the data folder, None if it is not; nothing is fetched."""
     root = data_root(data_dir)
     return next((folder for folder in (root / "beir" / name, root / name) if corpus_file(folder)), None)
 

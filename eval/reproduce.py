@@ -1,0 +1,163 @@
+"""Tables of papers: runs the whole line of each row, and compares what it measures with what the paper prints."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import orjson
+import typer
+
+from lexvl_anserini.cli import BatchSize, DataDir, Device, Overwrite, Verbose, expanded, progress_bar, run
+from lexvl_anserini.errors import LexvlError, UnknownName, UsageError
+from lexvl_anserini.files import atomic_write
+
+from . import options
+from .report.render import check_format, render
+from .reproduction.matrix import TablePlan, plan_of
+from .reproduction.published import PublishedTable, published_tables
+from .reproduction.reproducing import DIFFERS, SKIPPED, reproduced_rows
+from .reproduction.rows import Workplace, assignments, rows_of
+from .reproduction.tables import cell_table, need_table, plan_table, summary
+from .reproduction.weights import checkpoints_of
+
+# Not __name__, which is "__main__" when the module runs as the command.
+log = logging.getLogger("lexvl_eval.reproduce")
+
+
+def table_names() -> list[str]:
+    """What the shell completes as tables."""
+    return list(published_tables())
+
+
+@dataclass(frozen=True)
+class SelectionOptions:
+    """Which tables and rows."""
+
+    tables: Annotated[
+        list[str] | None,
+        typer.Argument(help="Tables, such as vdr-table4.", autocompletion=table_names),
+    ] = None
+    every: Annotated[bool, typer.Option("--all", help="All tables.")] = False
+    rows: Annotated[str, typer.Option(help="Only rows whose heading matches: 'VDR k=*'.")] = "*"
+
+    def chosen(self) -> list[PublishedTable]:
+        """The tables.
+
+        Raises:
+            UsageError: none, an unknown one, or no row matches.
+        """
+        known = published_tables()
+        if bool(self.tables) == self.every:
+            raise UsageError("name a table, or give --all; --all --dry-run lists them")
+        for name in self.tables or ():
+            if name not in known:
+                raise UnknownName("table", name, known)
+        chosen = [known[name] for name in self.tables or known]
+        if self.rows != "*" and not any(rows_of(table, self.rows) for table in chosen):
+            headings = dict.fromkeys(row.label for table in chosen for row in rows_of(table))
+            raise UsageError(f"--rows {self.rows!r} matches no row; rows: {', '.join(headings)}")
+        return chosen
+
+
+@dataclass(frozen=True)
+class PlaceOptions:
+    """What the user has, and where the line writes."""
+
+    checkpoints: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--checkpoint", help="NAME=FOLDER: weights for a published checkpoint or a row without one; repeatable."
+        ),
+    ] = None
+    corpora: Annotated[
+        list[str] | None,
+        typer.Option("--corpus", help="NAME=CORPUS: a corpus in the place of a collection; repeatable."),
+    ] = None
+    data_dir: DataDir = None
+    output: Annotated[Path, typer.Option(help="Folder of shards, indexes, runs and results; found again later.")] = (
+        Path("reproduction")
+    )
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Encode that many documents only, relevant ones first; no verdict.")
+    ] = None
+    device: Device = "auto"
+    batch_size: BatchSize = 32
+    overwrite: Overwrite = False
+
+    def place(self, tables: Sequence[PublishedTable]) -> Workplace:
+        """The workplace.
+
+        Raises:
+            UsageError: a name of no checkpoint or collection in the tables.
+        """
+        rows = [row for table in tables for row in rows_of(table)]
+        checkpoints = assignments(
+            self.checkpoints or [], {name for row in rows for name in checkpoints_of(row)}, "--checkpoint"
+        )
+        data = {part.data for row in rows if row.is_ours for part in row.parts() if part.data}
+        corpora = assignments(self.corpora or [], data, "--corpus")
+        return Workplace(
+            self.output,
+            self.data_dir,
+            checkpoints,
+            corpora,
+            self.limit,
+            self.device,
+            self.batch_size,
+            self.overwrite,
+            progress_bar,
+        )
+
+
+@expanded
+def command(
+    selection: SelectionOptions,
+    place: PlaceOptions,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what the tables need, what is missing and where to get it.")
+    ] = False,
+    results: Annotated[Path | None, typer.Option(help="Write the cells as JSON lines to this file too.")] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit 1 if a row is skipped or a cell differs.")] = False,
+    output_format: options.TableFormat = "text",
+    verbose: Verbose = False,
+) -> None:
+    """Reproduce tables of papers: encode, index, search, measure; print measured and published values with verdicts.
+
+    Rows whose weights or data are missing are named and skipped. A second call finds finished rows.
+
+    Example: python -m eval.reproduce vdr-table4 --dry-run
+    """
+    check_format(output_format)
+    tables = selection.chosen()
+    workplace = place.place(tables)
+    if dry_run:
+        plans = [plan_of(table, workplace, selection.rows) for table in tables]
+        sys.stdout.write(planned(plans, output_format, with_needs=not selection.every))
+        return
+    rows = [row for table in tables for row in rows_of(table, selection.rows) if row.is_ours]
+    cells = [cell for found in reproduced_rows(rows, workplace) for cell in found]
+    if results:
+        with atomic_write(results) as out:
+            out.writelines(orjson.dumps(cell._asdict()) + b"\n" for cell in cells)
+    sys.stdout.write(render(cell_table(cells), cells, output_format))
+    log.info("%s", summary(cells))
+    if strict and (failed := [cell for cell in cells if cell.verdict in (SKIPPED, DIFFERS)]):
+        raise LexvlError(f"{len(failed)} of {len(cells)} cells are skipped or differ (--strict)")
+
+
+def planned(plans: Sequence[TablePlan], output_format: str, with_needs: bool) -> str:
+    """The plans of tables; of named tables also each checkpoint and corpus with its origin, and what is not there."""
+    texts = [render(plan_table(plans), plans, output_format)]
+    needs = {need.name: need for plan in plans for need in plan.needs}
+    if with_needs and needs and output_format != "json":
+        texts.append(render(need_table([*needs.values()]), None, output_format))
+    return "\n".join(texts)
+
+
+if __name__ == "__main__":
+    run(command)

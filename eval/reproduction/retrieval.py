@@ -1,0 +1,211 @@
+"""The whole line for one system on one collection: encode documents, build the index, search, measure.
+
+    OUTPUT/impacts/<documents>, OUTPUT/indexes/<documents>   shared by rows that differ in their queries alone
+    OUTPUT/runs/<run>.trec                                   and <run>.qrels where only some documents are encoded
+    OUTPUT/results/<run>.json                                the values, and the request that made them
+
+Every step leaves finished files as they are, and a finished result needs no step at all.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lexvl_anserini.data.dataset import Dataset, data_root, dataset_of
+from lexvl_anserini.encoders.cards import direction_option
+from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
+from lexvl_anserini.encoders.loading import digest_of, load_encoder, other_parts
+from lexvl_anserini.engines.building import build_index
+from lexvl_anserini.errors import CheckpointError
+from lexvl_anserini.files import atomic_write, disk_errors, exclusive, file_sha256, make_folder, read_json, write_json
+from lexvl_anserini.manifest import RunManifest, same_request
+from lexvl_anserini.queries.query_source import TopicSource
+from lexvl_anserini.queries.retrieval import EncoderChanges, IndexSearch
+from lexvl_anserini.ranking.rescoring import manifest_of_run, rerank_lists, reranked_manifest, reranking_encoder
+from lexvl_anserini.ranking.runs import DEFAULT_HITS, ensure_run, lists_of, write_run
+from lexvl_anserini.records import Document, Qrel, Topic
+
+from ..measures.inputs import JudgementSource, describe_run
+from ..measures.measure_runs import measure_runs
+from ..measures.metrics import means
+from ..measures.names import parse_measure
+from .prepared import Prepared, document_options, prepare
+from .rows import Finding, RowPart, Workplace
+
+if TYPE_CHECKING:
+    from lexvl_anserini.records import Index
+
+# Hits per topic where images or captions are searched, of which papers measure the first ten.
+CAPTION_HITS = 100
+
+# How far a value may be from the published one, by the kind of vectors: 0.3 points with 8 bits, else 0.1.
+TOLERANCES = {"impact": 0.003, "dense": 0.001, "text": 0.001}
+
+
+def measure_retrieval(part: RowPart, place: Workplace) -> Finding:
+    """Runs the line of a part, or finds its result.
+
+    Raises:
+        CheckpointError, DataError: weights or corpus are not here and cannot be fetched.
+        LexvlError: a step fails.
+    """
+    work = prepare(part, place)
+    if work is None:
+        raise CheckpointError(f"{part.label}: no published weights")
+    wanted = request_of(part, work, place)
+    stored = place.output / "results" / f"{work.names.run}.json"
+    result = stored_result(stored, wanted, part)
+    if result is None:
+        started = time.perf_counter()
+        with disk_errors(place.output):
+            for folder in ("runs", "results"):
+                make_folder(place.output / folder)
+        with exclusive(place.output):
+            result = {"request": wanted, **run_line(part, work, place)}
+        result["seconds"] = round(time.perf_counter() - started, 1)
+        write_json(stored, result)
+    remarks = ["" if work.weights.published else "other weights", f"{place.limit} documents" if place.limit else ""]
+    return Finding(result["values"], TOLERANCES[result["kind"]], ", ".join(filter(None, remarks)))
+
+
+def request_of(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
+    """What decides the values of a part.
+
+    Raises:
+        CheckpointError: the weights cannot be had.
+    """
+    reference, options, _ = work.weights
+    found = find_checkpoint(reference) if reference else None
+    return {
+        "encoder": work.system.encoder,
+        "checkpoint_digest": digest_of(found, other_parts(options)),
+        "options": options,
+        "rerank": work.system.rerank,
+        "data_dir": str(data_root(place.data_dir).resolve()),
+        "corpus": work.corpus.name,
+        "split": work.corpus.split,
+        "direction": part.task,
+        "limit": place.limit,
+    }
+
+
+def stored_result(path: Path, wanted: dict[str, Any], part: RowPart) -> dict[str, Any] | None:
+    """A finished result; None if it is not there, of another request, or lacks a measure of the part."""
+    found = read_json(path, "result") if path.is_file() else {}
+    finished = same_request(wanted, found.get("request") or {}) and {*part.measures} <= {*found.get("values", ())}
+    return found if finished else None
+
+
+def run_line(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
+    """Encodes, indexes, searches and measures; each step is skipped where it is finished.
+
+    Raises:
+        LexvlError: a step fails.
+    """
+    dataset = dataset_of(work.corpus)
+    if place.limit:
+        dataset = limited(dataset, place.limit)
+    index = indexed(work, dataset, place)
+    run = searched(index, work, dataset, place)
+    if work.system.rerank:
+        run = reranked(run, work, dataset, place)
+    judgements = written_judgements(run, dataset) if place.limit else JudgementSource()
+    [rows] = measure_runs([describe_run(run)], judgements, map(measure_name, part.measures))
+    values = means(rows)
+    return {
+        "values": {name: values[measure_name(name)] for name in part.measures},
+        "kind": index.manifest.kind,
+        "documents": index.documents,
+        "run": run.name,
+        "sha256": file_sha256(run),
+    }
+
+
+def indexed(work: Prepared, dataset: Dataset, place: Workplace) -> Index:
+    """The index of the encoded documents."""
+    from lexvl_anserini.shards.layout import Layout
+    from lexvl_anserini.shards.writing import write_impacts
+
+    name, options = work.system.encoder, document_options(work.system.encoder, work.weights.options)
+    model = load_encoder(
+        name, work.weights.reference, device=place.device, **direction_option(name, dataset.direction), **options
+    )
+    shards, folder = (place.output / room / work.names.documents for room in ("impacts", "indexes"))
+    layout, size, replacing = Layout("parquet"), place.batch_size, place.overwrite
+    with place.bars(f"encode {shards.name}", None, "documents") as progress:
+        manifest = write_impacts(dataset, model, shards, None, layout, size, replacing, progress)
+    with place.bars(f"index {shards.name}", manifest.counts.documents, "documents") as progress:
+        return build_index(shards, folder, overwrite=replacing, progress=progress)
+
+
+def searched(index: Index, work: Prepared, dataset: Dataset, place: Workplace) -> Path:
+    """The run of all topics."""
+    kept = document_options(work.system.encoder, work.weights.options)
+    changes = {name: value for name, value in work.weights.options.items() if name not in kept}
+    search = IndexSearch(index, EncoderChanges(options=changes, device=place.device), batch_size=place.batch_size)
+    source = TopicSource.of(dataset)
+    hits = DEFAULT_HITS if dataset.direction == "text-to-text" else CAPTION_HITS
+    wanted = search.run_manifest(source, hits, source.remove_query, strict_scores=False, output_format="trec")
+    run = place.output / "runs" / f"{work.names.run}{'.found' if work.system.rerank else ''}.trec"
+
+    def write() -> RunManifest:
+        with place.bars(f"search {run.name}", source.count(), "topics") as progress:
+            return search.write(source, wanted, run, progress)
+
+    ensure_run(run, wanted, place.overwrite, write)
+    return run
+
+
+def reranked(found: Path, work: Prepared, dataset: Dataset, place: Workplace) -> Path:
+    """The run with the first documents of each list scored again by the complete vectors."""
+    about = manifest_of_run(found)
+    model = reranking_encoder(about, None, None, place.device, {})
+    wanted = reranked_manifest(about, model, work.system.rerank)
+    run = place.output / "runs" / f"{work.names.run}.trec"
+
+    def write() -> RunManifest:
+        depth = work.system.rerank
+        lists = rerank_lists(dataset.topics(), lists_of(found), model, dataset.documents, depth, place.batch_size)
+        return write_run(run, lists, wanted, tag=f"{model.name}-reranked")
+
+    ensure_run(run, wanted, place.overwrite, write)
+    return run
+
+
+def measure_name(name: str) -> str:
+    """The measure of a published name: R@k of the caption papers is a hit rate."""
+    return str(parse_measure(f"HitRate{name[1:]}" if name.startswith("R@") else name))
+
+
+def limited(dataset: Dataset, number: int) -> Dataset:
+    """A part of a dataset: that many documents, relevant ones first, and the topics that have one among them."""
+    kept = set(islice(dict.fromkeys(qrel.doc_id for qrel in dataset.qrels() if qrel.relevance > 0), number))
+    for document in dataset.documents():
+        if len(kept) >= number:
+            break
+        kept.add(document.doc_id)
+    answered = {qrel.query_id for qrel in dataset.qrels() if qrel.doc_id in kept and qrel.relevance > 0}
+
+    def documents() -> Iterator[Document]:
+        return (document for document in dataset.documents() if document.doc_id in kept)
+
+    def topics() -> Iterator[Topic]:
+        return (topic for topic in dataset.topics() if topic.query_id in answered)
+
+    def qrels() -> Iterator[Qrel]:
+        return (qrel for qrel in dataset.qrels() if qrel.query_id in answered and qrel.doc_id in kept)
+
+    return replace(dataset, documents=documents, topics=topics, qrels=qrels)
+
+
+def written_judgements(run: Path, dataset: Dataset) -> JudgementSource:
+    """The judgements of a part of a dataset, beside its run."""
+    path = run.with_suffix(".qrels")
+    with atomic_write(path) as out:
+        out.writelines(f"{query_id} 0 {doc_id} {value}\n".encode() for query_id, doc_id, value in dataset.qrels())
+    return JudgementSource(path)

@@ -1,0 +1,167 @@
+"""Rows of published tables, cut into what one run, or one count, measures; and where the work for them happens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import NamedTuple
+
+from lexvl_anserini.errors import UsageError
+from lexvl_anserini.progress import Progress, silent
+
+from .entries import PublishedRuns, PublishedSystem
+from .published import PublishedCell, PublishedTable
+from .quantities import parts_of
+
+# (what is done, how many there are, what is counted) -> a bar that `with` opens.
+Bars = Callable[[str, int | None, str], AbstractContextManager[Progress]]
+
+
+def no_bars(what: str, total: int | None, unit: str) -> AbstractContextManager[Progress]:
+    """Bars that nobody sees."""
+    return nullcontext(silent)
+
+
+class RowPart(NamedTuple):
+    """What one run, or one count, measures for a row: the measures of one task on one collection."""
+
+    table: str
+    label: str
+    system: PublishedSystem | None
+    runs: PublishedRuns | None
+    task: str
+    data: str
+    measures: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """For a line of a log: table, row and collection."""
+        return " ".join(filter(None, (f"{self.table}, {self.label}:", self.task, self.data)))
+
+
+class PublishedRow(NamedTuple):
+    """The cells of one system in a table."""
+
+    table: PublishedTable
+    label: str
+    cells: tuple[PublishedCell, ...]
+
+    @property
+    def system(self) -> PublishedSystem | None:
+        """What this project runs for the row; None for other people's systems."""
+        return self.cells[0].system
+
+    @property
+    def is_ours(self) -> bool:
+        """True if this project runs the row's system, or measures a published run of it."""
+        return self.system is not None or self.table.runs is not None
+
+    def parts(self) -> Iterator[RowPart]:
+        """What measures the cells; a mean over collections needs a run of each."""
+        quantities = dict.fromkeys(part for cell in self.cells for part in parts_of(cell.quantity))
+        measures: dict[tuple[str, str], list[str]] = {}
+        for task, data, measure in quantities:
+            measures.setdefault((task, data), []).append(measure)
+        for (task, data), names in measures.items():
+            yield RowPart(self.table.name, self.label, self.system, self.table.runs, task, data, tuple(names))
+
+
+def rows_of(table: PublishedTable, pattern: str = "*") -> list[PublishedRow]:
+    """The rows of a table whose headings match, in their order; `*` and `?` match other characters."""
+    by_label: dict[str, list[PublishedCell]] = {}
+    for cell in table.cells:
+        by_label.setdefault(cell.label, []).append(cell)
+    return [
+        PublishedRow(table, label, tuple(cells)) for label, cells in by_label.items() if fnmatchcase(label, pattern)
+    ]
+
+
+class Finding(NamedTuple):
+    """What a part measured.
+
+    values     measure -> its value: of retrieval from 0 to 1, of parameters in millions
+    tolerance  a value that differs from the published one by no more agrees with it; 0 compares the printed digits
+    remark     why the values cannot be compared with published ones; empty if they can
+    """
+
+    values: Mapping[str, float]
+    tolerance: float
+    remark: str = ""
+
+
+class Need(NamedTuple):
+    """A checkpoint, a corpus or a file that a part reads.
+
+    kind       weights or data
+    here       it is on this machine
+    origin     where to get it
+    fetchable  it is fetched when it is read, where the network allows
+    public     somebody publishes it
+    """
+
+    kind: str
+    name: str
+    here: bool
+    origin: str
+    fetchable: bool = False
+    public: bool = True
+
+
+class PartCost(NamedTuple):
+    """About what a part costs.
+
+    documents   a name of its encoded documents, which parts of the same name share
+    bytes       of shards and index
+    encoding_s  CPU seconds that encode the documents
+    topics_s    CPU seconds that encode the topics
+    """
+
+    documents: str
+    bytes: float
+    encoding_s: float
+    topics_s: float
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """Where the line of each row runs, and what the user has.
+
+    output       folder of shards, indexes, runs and results
+    data_dir     folder of the datasets; None for the default
+    checkpoints  a published checkpoint, or a row without one -> the folder, file or packaged name of weights
+    corpora      a collection -> the corpus that is read instead
+    limit        documents of each collection that are encoded; None for all
+    """
+
+    output: Path
+    data_dir: str | None = None
+    checkpoints: Mapping[str, str] = field(default_factory=dict)
+    corpora: Mapping[str, str] = field(default_factory=dict)
+    limit: int | None = None
+    device: str = "auto"
+    batch_size: int = 32
+    overwrite: bool = False
+    bars: Bars = no_bars
+
+
+def assignments(texts: list[str], known: set[str], option: str) -> dict[str, str]:
+    """`NAME=VALUE` texts as a mapping; a name may have equals signs, because headings do ("VDR k=32").
+
+    Raises:
+        UsageError: no known name before an equals sign, no value, or two values for one name.
+    """
+    found: dict[str, str] = {}
+    for text in texts:
+        names = [name for name in known if text.startswith(f"{name}=")]
+        if not names:
+            raise UsageError(
+                f"{option} {text!r}: expected NAME=VALUE with a name of the selected tables: {', '.join(sorted(known))}"
+            )
+        name = max(names, key=len)
+        value = text[len(name) + 1 :]
+        if not value or found.setdefault(name, value) != value:
+            raise UsageError(f"{option} {text!r}: {'two values for' if value else 'no value after'} {name!r}")
+    return found

@@ -1,0 +1,83 @@
+"""Where the papers' collections and checkpoints come from, how large they are, and about what encoding them costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+BEIR = "BEIR's archive, fetched when a row needs it"
+KARPATHY = "Karpathy's caption_datasets.zip"
+LIMIT = "GitHub: google-deepmind/limit"
+HUB = "model hub, fetched when a row needs it"
+
+
+class TestCollection(NamedTuple):
+    """The documents of a collection, the topics of its split, and where it is from; of captions: images, captions."""
+
+    documents: int
+    topics: int
+    origin: str = BEIR
+
+
+COLLECTIONS: Mapping[str, TestCollection] = {
+    "beir/arguana/test": TestCollection(8_674, 1_406),
+    "beir/climate-fever/test": TestCollection(5_416_593, 1_535),
+    "beir/dbpedia-entity/test": TestCollection(4_635_922, 400),
+    "beir/fever/test": TestCollection(5_416_568, 6_666),
+    "beir/fiqa/test": TestCollection(57_638, 648),
+    "beir/hotpotqa/test": TestCollection(5_233_329, 7_405),
+    "beir/msmarco/dev": TestCollection(8_841_823, 6_980),
+    "beir/nfcorpus/test": TestCollection(3_633, 323),
+    "beir/nq/test": TestCollection(2_681_468, 3_452),
+    "beir/quora/test": TestCollection(522_931, 10_000),
+    "beir/scidocs/test": TestCollection(25_657, 1_000),
+    "beir/scifact/test": TestCollection(5_183, 300),
+    "beir/trec-covid/test": TestCollection(171_332, 50),
+    "beir/webis-touche2020/test": TestCollection(382_545, 49),
+    "beir/limit/test": TestCollection(50_000, 1_000, LIMIT),
+    "beir/limit-small/test": TestCollection(46, 1_000, LIMIT),
+    "coco/test": TestCollection(5_000, 25_010, f"{KARPATHY} and COCO's val2014.zip"),
+    "flickr30k/test": TestCollection(1_000, 5_000, f"{KARPATHY} and Flickr30k's images (University of Illinois)"),
+}
+
+# Checkpoints that are files, which no hub has.
+FILES: Mapping[str, str] = {
+    "blip_coco_retrieval.pth": "GitHub: salesforce/LAVIS, models of image-text retrieval",
+    "checkpoint_best.ckpt": "the authors' folder on Google Drive, which their repository names",
+    "ckpt_<iteration>.pth.tar": "GitHub: yuxiaochen1103/FDT",
+}
+
+
+class DocumentCost(NamedTuple):
+    """About what a document costs: numbers in its vector, bytes of one in shards and index, documents per CPU second.
+
+    The rates are those of one core of a usual CPU, texts of mixed lengths and pictures; a GPU is some hundred times
+    as fast. Topics have the rate of documents unless they have their own.
+    """
+
+    numbers: int
+    bytes: float
+    documents_per_s: float
+    topics_per_s: float = 0.0
+
+
+# Postings: 2.5 bytes in Parquet shards, 2.3 in Lucene's files and as many in the resident ones (docs/performance.md).
+POSTING, FLOAT = 7.0, 8.0
+TEXTS_PER_S, IMAGES_PER_S = 5.0, 3.0
+
+DOCUMENT_COSTS: Mapping[str, DocumentCost] = {
+    "bag-of-tokens": DocumentCost(90, POSTING, 1000),
+    "bertlex": DocumentCost(768, POSTING, TEXTS_PER_S),
+    "blip": DocumentCost(256, FLOAT, IMAGES_PER_S),
+    "bm25": DocumentCost(150, POSTING, 5000),
+    "clip": DocumentCost(512, FLOAT, IMAGES_PER_S),
+    "d2s": DocumentCost(150, POSTING, 1000),
+    "dpr": DocumentCost(768, FLOAT, TEXTS_PER_S),
+    "fdt": DocumentCost(512, FLOAT, IMAGES_PER_S),
+    "joint": DocumentCost(150, POSTING, 1000),
+    "splade": DocumentCost(200, POSTING, TEXTS_PER_S),
+    "stair": DocumentCost(150, POSTING, IMAGES_PER_S),
+    "svdr": DocumentCost(90, POSTING, 1000, TEXTS_PER_S),
+    "vdr": DocumentCost(768, POSTING, TEXTS_PER_S),
+    "vdr-crossmodal": DocumentCost(512, POSTING, IMAGES_PER_S),
+}
