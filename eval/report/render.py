@@ -128,7 +128,7 @@ _LATEX = str.maketrans(
 
 def to_json(value: Any) -> str:
     """Mappings, sequences and records (as objects of their fields) as indented JSON."""
-    return orjson.dumps(value, default=_fields, option=orjson.OPT_INDENT_2).decode() + "\n"
+    return orjson.dumps(value, default=_fields, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS).decode() + "\n"
 
 
 def render(table: Table, value: Any, output_format: str) -> str:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ..measures.linear_probe import ProbeAccuracy
     from ..measures.significance import SystemComparison
     from ..measures.sparsity import Sparsity
+    from ..measures.term_statistics import DocumentTerm, TermProfile
 
 # `comparison_table` marks a corrected p below this.
 LEVEL = 0.05
@@ -288,6 +289,32 @@ def probe_table(rows: Sequence[ProbeAccuracy]) -> Table:
         for row in rows
     )
     return Table(columns, tuple(cells))
+
+
+def term_table(profiles: Sequence[TermProfile]) -> Table:
+    """One row per term of each corpus, by its mean weight."""
+    headings = ("shards", "rank", "term", "documents %", "mean", "maximum")
+    cells = (
+        (
+            profile.shards,
+            str(term.rank),
+            term.term,
+            format_percent(term.documents / profile.documents),
+            f"{term.mean:.4f}",
+            f"{term.maximum:.4f}",
+        )
+        for profile in profiles
+        for term in profile.first
+    )
+    return Table(tuple(Column(heading, number=c not in (0, 2)) for c, heading in enumerate(headings)), tuple(cells))
+
+
+def document_term_table(terms: Sequence[DocumentTerm]) -> Table:
+    """One row per term of each document, by its weight there."""
+    columns = tuple(
+        Column(heading, number=c in (1, 3)) for c, heading in enumerate(("document", "rank", "term", "weight"))
+    )
+    return Table(columns, tuple((term.document, str(term.rank), term.term, f"{term.weight:.4f}") for term in terms))
 
 
 def loss_table(rows: Sequence[Mapping[str, Any]]) -> Table:
