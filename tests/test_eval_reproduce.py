@@ -11,9 +11,12 @@ import pytest
 from tiny_encoders import made_stair
 from typer.testing import CliRunner
 
+from eval.measures.class_words import class_word_shares, lexical_space
+from eval.measures.classification import accuracies, class_ranks
 from eval.measures.metrics import evaluate, means
 from eval.reproduce import command
 from eval.reproduction import retrieval
+from eval.reproduction.classification import some_of
 from eval.reproduction.entries import PublishedSystem
 from eval.reproduction.matrix import TablePlan, plan_of
 from eval.reproduction.prepared import document_options, prepare
@@ -21,12 +24,14 @@ from eval.reproduction.published import PublishedCell, published_tables, read_ta
 from eval.reproduction.quantities import Quantity, combined, parts_of
 from eval.reproduction.reproducing import agrees, reproduced, reproduced_rows
 from eval.reproduction.rows import Finding, RowPart, Workplace, assignments, rows_of
-from eval.reproduction.sources import COLLECTIONS, DOCUMENT_COSTS, FILES
+from eval.reproduction.sources import COLLECTIONS, DOCUMENT_COSTS, FILES, IMAGE_SETS
 from eval.reproduction.weights import weights_of
 from lexvl_anserini.cli import make_app
+from lexvl_anserini.data.class_sets import CLASS_SETS, load_labelled
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.data.fetch import BEIR_ARCHIVES
 from lexvl_anserini.encoders.cards import CARDS
+from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.errors import DataError, LexvlError, UsageError
 from lexvl_anserini.ranking.runs import read_run
 
@@ -292,6 +297,47 @@ def test_images_and_captions_in_both_directions(golden, tmp_path, caplog):
     assert caplog.text.count("missing: flickr30k/test, Karpathy's caption_datasets.zip and Flickr30k's images") == 1
 
 
+# --- classification ---------------------------------------------------------------------------------------------------
+
+
+def write_things(folder: Path) -> Path:
+    """Two classes of five drawn images each, in class folders."""
+    from PIL import Image
+
+    for name, colour in (("apple", (200, 20, 20)), ("boat", (20, 20, 200))):
+        (folder / name).mkdir(parents=True)
+        for n in range(5):
+            Image.new("RGB", (40, 40), tuple(min(255, part + 10 * n) for part in colour)).save(
+                folder / name / f"{n}.png"
+            )
+    return folder
+
+
+def test_images_are_classified(golden, tmp_path):
+    """Zero-shot, linear probe and class words of STAIR, with random weights and a set of our own."""
+    weights, things = made_stair(golden, tmp_path), write_things(tmp_path / "things")
+    line = ["stair-table3", "stair-table4", "stair-table5", "--checkpoint", f"STAIR={weights}"]
+    line += ["--corpus", f"cifar100={things}", "--data-dir", tmp_path, "--output", tmp_path / "out"]
+    code, text, said = call(*line, "--format", "json")
+    assert code == 0, said
+    cells = {cell["quantity"]: cell for cell in json.loads(text)}
+    model = load_encoder("stair", str(weights), device="cpu", prompt="")
+    found = load_labelled(str(things))
+    expected = accuracies("stair", found, class_ranks(model, found))[0].top_1
+    assert cells["zero-shot cifar100 top-1"]["measured"] == pytest.approx(100 * expected)
+    assert cells["linear-probe cifar100 top-1"]["measured"] == 100, "red and blue are easily told apart"
+    own = class_word_shares("stair", lexical_space(model, 32), found)[0]
+    assert cells["words cifar100 top-100"]["measured"] == pytest.approx(100 * own.top_100)
+    assert cells["zero-shot imagenet top-1"]["reason"] == "missing: imagenet"
+    assert cells["words cifar100 top-1"]["reason"] == "other weights"
+
+
+def test_some_images_are_of_all_classes(tmp_path):
+    found = load_labelled(str(write_things(tmp_path / "things")))
+    assert some_of(found, 4).labels.tolist() == [0, 0, 1, 1]
+    assert some_of(found, None) is found and some_of(found, 10) is found
+
+
 # --- counts and published runs ----------------------------------------------------------------------------------------
 
 
@@ -383,6 +429,7 @@ def test_facts_cover_what_is_run():
     retrieved = [part for part in parts if part.task in ("text-to-text", "text-to-image", "image-to-text")]
     assert {part.data for part in retrieved} == {*COLLECTIONS, "coco-1m"}
     assert {part.system.encoder for part in retrieved} <= DOCUMENT_COSTS.keys() <= CARDS.keys()
+    assert IMAGE_SETS.keys() == CLASS_SETS.keys()
     checkpoints = {part.system.checkpoint for part in parts if part.system.checkpoint}
     assert {name for name in checkpoints if "/" not in name} == {*FILES, "bert-base-uncased"}
     known = {f"beir/{name}" for name in BEIR_ARCHIVES}
@@ -417,7 +464,7 @@ def test_a_wrong_call_is_one_line(arguments, message):
 def test_a_dry_run_says_where_to_get_what(bare):
     code, text, _ = call("vdr-table5", "joint-table2", "--dry-run")
     assert code == 0
-    assert re.search(r"vdr-table5 +70 +60 +0 +10 +0 +0 of 3 ", text)
+    assert re.search(r"vdr-table5 +70 +70 +0 +0 +0 +0 of 4 ", text)
     assert re.search(r"weights +vsearch/vdr-cross-modal +no +model hub, fetched when a row needs it", text)
     assert re.search(r"weights +blip_coco_retrieval.pth +no +GitHub: salesforce/LAVIS", text)
     assert re.search(r"data +coco/test +no +Karpathy's caption_datasets.zip and COCO's val2014.zip", text)

@@ -42,7 +42,7 @@ def prepare(part: RowPart, place: Workplace) -> Prepared | None:
 
 def corpus_of(part: RowPart, place: Workplace) -> CorpusRef:
     """The corpus of a part. Its ids are escaped, because those of LIMIT have white space."""
-    name, _, split = part.data.rpartition("/")
+    name, _, split = part.data.rpartition("/") if "/" in part.data else (part.data, "", "test")
     own = part.system.corpora.get(part.data) if part.system else None
     return CorpusRef(place.corpora.get(part.data) or own or name, split, place.data_dir, True, part.task)
 

@@ -1,11 +1,11 @@
-"""What the line of a part needs: weights and a corpus, on this machine or elsewhere; disk and time."""
+"""What a part needs: weights and a corpus or images, on this machine or elsewhere; disk and time."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from lexvl_anserini.data.beir import find_beir
-from lexvl_anserini.data.dataset import dataset_of
+from lexvl_anserini.data.dataset import data_root, dataset_of
 from lexvl_anserini.data.fetch import BEIR_ARCHIVES
 from lexvl_anserini.errors import LexvlError
 from lexvl_anserini.manifest import CorpusRef
@@ -13,7 +13,7 @@ from lexvl_anserini.manifest import CorpusRef
 from .prepared import corpus_of, prepare
 from .quantities import PRIVATE
 from .rows import Need, PartCost, RowPart, Workplace
-from .sources import COLLECTIONS, DOCUMENT_COSTS, HUB, TEXTS_PER_S
+from .sources import ARCHIVE, COLLECTIONS, DOCUMENT_COSTS, HUB, IMAGE_SETS, TEXTS_PER_S
 from .weights import needed_weights
 
 # Encoders that read stored vectors of images and captions.
@@ -69,3 +69,20 @@ def cost_of_retrieval(part: RowPart, place: Workplace) -> PartCost | None:
     size = documents * int(options.get("topk", one.numbers)) * one.bytes
     topics_s = topics / (one.topics_per_s or one.documents_per_s) + topics * work.system.rerank / TEXTS_PER_S
     return PartCost(work.names.documents, size, documents / one.documents_per_s, topics_s)
+
+
+def needs_of_classification(part: RowPart, place: Workplace) -> list[Need]:
+    """The weights and the images of a part."""
+    name = place.corpora.get(part.data, part.data)
+    where = Path(name.partition(":")[2] or name) if part.data in place.corpora else data_root(place.data_dir) / name
+    return [*needed_weights(part, place), Need("data", name, where.expanduser().exists(), ARCHIVE)]
+
+
+def cost_of_classification(part: RowPart, place: Workplace) -> PartCost | None:
+    """The time of a part; None where it has no weights. It writes no vectors."""
+    work = prepare(part, place)
+    if work is None:
+        return None
+    own = IMAGE_SETS[part.data]
+    images = [min(number, place.limit or number) for number in own[: 2 if part.task == "linear-probe" else 1]]
+    return PartCost(work.names.run, 0, sum(images) / DOCUMENT_COSTS[work.system.encoder].documents_per_s, 0)

@@ -9,21 +9,18 @@ Every step leaves finished files as they are, and a finished result needs no ste
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lexvl_anserini.data.dataset import Dataset, data_root, dataset_of
+from lexvl_anserini.data.dataset import Dataset, dataset_of
 from lexvl_anserini.encoders.cards import direction_option
-from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
-from lexvl_anserini.encoders.loading import digest_of, load_encoder, other_parts
+from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.engines.building import build_index
-from lexvl_anserini.errors import CheckpointError
-from lexvl_anserini.files import atomic_write, disk_errors, exclusive, file_sha256, make_folder, read_json, write_json
-from lexvl_anserini.manifest import RunManifest, same_request
+from lexvl_anserini.files import atomic_write, disk_errors, file_sha256, make_folder
+from lexvl_anserini.manifest import RunManifest
 from lexvl_anserini.queries.query_source import TopicSource
 from lexvl_anserini.queries.retrieval import EncoderChanges, IndexSearch
 from lexvl_anserini.ranking.rescoring import manifest_of_run, rerank_lists, reranked_manifest, reranking_encoder
@@ -34,17 +31,15 @@ from ..measures.inputs import JudgementSource, describe_run
 from ..measures.measure_runs import measure_runs
 from ..measures.metrics import means
 from ..measures.names import parse_measure
-from .prepared import Prepared, document_options, prepare
+from .prepared import Prepared, document_options
 from .rows import Finding, RowPart, Workplace
+from .stored import found_or_made
 
 if TYPE_CHECKING:
     from lexvl_anserini.records import Index
 
 # Hits per topic where images or captions are searched, of which papers measure the first ten.
 CAPTION_HITS = 100
-
-# How far a value may be from the published one, by the kind of vectors: 0.3 points with 8 bits, else 0.1.
-TOLERANCES = {"impact": 0.003, "dense": 0.001, "text": 0.001}
 
 
 def measure_retrieval(part: RowPart, place: Workplace) -> Finding:
@@ -54,51 +49,7 @@ def measure_retrieval(part: RowPart, place: Workplace) -> Finding:
         CheckpointError, DataError: weights or corpus are not here and cannot be fetched.
         LexvlError: a step fails.
     """
-    work = prepare(part, place)
-    if work is None:
-        raise CheckpointError(f"{part.label}: no published weights")
-    wanted = request_of(part, work, place)
-    stored = place.output / "results" / f"{work.names.run}.json"
-    result = stored_result(stored, wanted, part)
-    if result is None:
-        started = time.perf_counter()
-        with disk_errors(place.output):
-            for folder in ("runs", "results"):
-                make_folder(place.output / folder)
-        with exclusive(place.output):
-            result = {"request": wanted, **run_line(part, work, place)}
-        result["seconds"] = round(time.perf_counter() - started, 1)
-        write_json(stored, result)
-    remarks = ["" if work.weights.published else "other weights", f"{place.limit} documents" if place.limit else ""]
-    return Finding(result["values"], TOLERANCES[result["kind"]], ", ".join(filter(None, remarks)))
-
-
-def request_of(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
-    """What decides the values of a part.
-
-    Raises:
-        CheckpointError: the weights cannot be had.
-    """
-    reference, options, _ = work.weights
-    found = find_checkpoint(reference) if reference else None
-    return {
-        "encoder": work.system.encoder,
-        "checkpoint_digest": digest_of(found, other_parts(options)),
-        "options": options,
-        "rerank": work.system.rerank,
-        "data_dir": str(data_root(place.data_dir).resolve()),
-        "corpus": work.corpus.name,
-        "split": work.corpus.split,
-        "direction": part.task,
-        "limit": place.limit,
-    }
-
-
-def stored_result(path: Path, wanted: dict[str, Any], part: RowPart) -> dict[str, Any] | None:
-    """A finished result; None if it is not there, of another request, or lacks a measure of the part."""
-    found = read_json(path, "result") if path.is_file() else {}
-    finished = same_request(wanted, found.get("request") or {}) and {*part.measures} <= {*found.get("values", ())}
-    return found if finished else None
+    return found_or_made(part, place, run_line)
 
 
 def run_line(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
@@ -108,6 +59,8 @@ def run_line(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
         LexvlError: a step fails.
     """
     dataset = dataset_of(work.corpus)
+    with disk_errors(place.output):
+        make_folder(place.output / "runs")
     if place.limit:
         dataset = limited(dataset, place.limit)
     index = indexed(work, dataset, place)
@@ -119,7 +72,7 @@ def run_line(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
     values = means(rows)
     return {
         "values": {name: values[measure_name(name)] for name in part.measures},
-        "kind": index.manifest.kind,
+        "quantised": index.manifest.kind == "impact",
         "documents": index.documents,
         "run": run.name,
         "sha256": file_sha256(run),

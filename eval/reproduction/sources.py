@@ -40,6 +40,33 @@ COLLECTIONS: Mapping[str, TestCollection] = {
     "flickr30k/test": TestCollection(1_000, 5_000, f"{KARPATHY} and Flickr30k's images (University of Illinois)"),
 }
 
+
+class ImageSet(NamedTuple):
+    """The images of the test split of a set of classes, and those that a linear probe trains on."""
+
+    test: int
+    train: int = 0
+
+
+ARCHIVE = "its authors' archive, unpacked in the data folder (docs/measuring.md)"
+
+IMAGE_SETS: Mapping[str, ImageSet] = {
+    "aircraft": ImageSet(3_333, 6_667),
+    "caltech101": ImageSet(8_677),
+    "cars": ImageSet(8_041, 8_144),
+    "cifar10": ImageSet(10_000, 50_000),
+    "cifar100": ImageSet(10_000, 50_000),
+    "dtd": ImageSet(1_880, 3_760),
+    "eurosat": ImageSet(27_000),
+    "flowers102": ImageSet(6_149, 2_040),
+    "food101": ImageSet(25_250, 75_750),
+    "imagenet": ImageSet(50_000, 1_281_167),
+    "pets": ImageSet(3_669, 3_680),
+    "resisc45": ImageSet(31_500),
+    "sun397": ImageSet(19_850, 19_850),
+    "svhn": ImageSet(26_032, 73_257),
+}
+
 # Checkpoints that are files, which no hub has.
 FILES: Mapping[str, str] = {
     "blip_coco_retrieval.pth": "GitHub: salesforce/LAVIS, models of image-text retrieval",

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from ..report.render import MISSING, Column, Table
 from .matrix import TablePlan
-from .quantities import MEANS_OF_TEXTS
+from .quantities import MEANS
 from .reproducing import ReproducedCell
 from .rows import Need
 
@@ -80,7 +80,7 @@ def here(plan: TablePlan) -> str:
 def listed(plan: TablePlan, kind: str) -> str:
     """The first published needs of a kind; all collections of a mean are one name."""
     names = [need.name for need in plan.needs if need.kind == kind and need.public]
-    for mean, parts in reversed([*MEANS_OF_TEXTS.items()]):
+    for mean, parts in reversed([*MEANS.items()]):
         if {*parts} <= {*names}:
             names = [mean, *(name for name in names if name not in parts)]
     more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""

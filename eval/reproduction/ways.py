@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from .classification import measure_classification
 from .counts import can_be_counted, count_parameters
 from .published_runs import measure_published, needed_files
-from .requirements import cost_of_retrieval, needs_of_retrieval
+from .requirements import (
+    cost_of_classification,
+    cost_of_retrieval,
+    needs_of_classification,
+    needs_of_retrieval,
+)
 from .retrieval import measure_retrieval
 from .rows import Finding, Need, PartCost, RowPart, Workplace
 
@@ -35,6 +41,7 @@ def no_cost(part: RowPart, place: Workplace) -> None:
 
 
 RETRIEVAL = Way(measure_retrieval, needs_of_retrieval, cost_of_retrieval)
+CLASSIFICATION = Way(measure_classification, needs_of_classification, cost_of_classification)
 PUBLISHED_RUN = Way(measure_published, needed_files, no_cost)
 COUNT = Way(count_parameters, nothing_needed, no_cost)
 
@@ -43,6 +50,9 @@ WAYS: Mapping[str, Way] = {
     "text-to-text": RETRIEVAL,
     "text-to-image": RETRIEVAL,
     "image-to-text": RETRIEVAL,
+    "zero-shot": CLASSIFICATION,
+    "linear-probe": CLASSIFICATION,
+    "words": CLASSIFICATION,
     "model": COUNT,
 }
 
