@@ -23,6 +23,7 @@ from lexvl_anserini.ranking.rescoring import (
     topics_of_run,
 )
 from lexvl_anserini.ranking.runs import DEFAULT_HITS, ensure_run, write_run
+from lexvl_anserini.shards.stored_vectors import shards_of_runs
 
 
 def command(
@@ -30,6 +31,10 @@ def command(
     output: Annotated[Path, typer.Option(help="Run to write.")],
     weights: Annotated[
         list[float] | None, typer.Option("--weight", help="Weight of each run's score, in their order; default 1 each.")
+    ] = None,
+    shards: Annotated[
+        list[Path] | None,
+        typer.Option(help="Shards of a run's index: documents are read there, not encoded again; repeatable."),
     ] = None,
     candidates: Annotated[int, typer.Option(min=1, help="Documents taken from each run, per topic.")] = CANDIDATES,
     hits: Annotated[int, typer.Option(min=1, help="Hits per topic.")] = DEFAULT_HITS,
@@ -49,11 +54,15 @@ def command(
     if weights and len(weights) != len(runs):
         raise UsageError(f"{len(weights)} weights for {len(runs)} runs; give one for each, or none")
     weights = weights or [1.0] * len(runs)
-    wanted = hybrid_manifest(runs, weights, candidates, hits)
+    stored = shards_of_runs([(path, manifest_of_run(path)) for path in runs], shards or ())
+    wanted = hybrid_manifest(runs, weights, candidates, hits, stored)
 
     def write() -> RunManifest:
         stream = topics_of_run(manifest_of_run(runs[0]), topics, data_dir)
-        encoders = [encoder_of_run(path, weight, data_dir, device) for path, weight in zip(runs, weights, strict=True)]
+        encoders = [
+            encoder_of_run(path, weight, data_dir, device, folder)
+            for path, weight, folder in zip(runs, weights, stored, strict=True)
+        ]
         lists = hybrid_lists(stream, candidates_of(runs, candidates), encoders, hits, batch_size)
         return write_run(output, lists, wanted, tag=wanted.encoder["name"])
 

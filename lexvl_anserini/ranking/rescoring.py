@@ -3,8 +3,8 @@
 `hybrid_lists` sums weight x <query, document> over several encoders, in floats. Joint's authors mix w1 x cosine +
 w2 x lexical dot product. Scores of runs cannot be mixed in this way: those of an impact index are integers with a scale
 of their own per query, and a document may be missing from a list. Here the runs only name candidates; each candidate is
-encoded by every run's encoder and scored by all of them. With more candidates than the corpus has documents the result
-is exact.
+scored by every run's encoder, which encodes it or has its vector in shards. With more candidates than the corpus has
+documents the result is exact.
 
 `rerank_lists` scores the first documents of a run by one encoder. SVDR's late parametric search indexes documents as
 bags of tokens without a network (beta), and both towers score the first `depth` documents of a query, which are encoded
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,11 +23,14 @@ from typing import TYPE_CHECKING, Any
 from lexvl_anserini.encoders.cards import card_of
 from lexvl_anserini.encoders.loading import load_encoder_of
 from lexvl_anserini.errors import ArtefactError, DataError, UsageError
-from lexvl_anserini.manifest import Counts, EncoderRef, RunManifest, read_run_manifest
+from lexvl_anserini.files import file_sha256
+from lexvl_anserini.manifest import MANIFEST, Counts, EncoderRef, RunManifest, read_manifest, read_run_manifest
+from lexvl_anserini.queries.refine import refinement_names
 from lexvl_anserini.ranking.order import ranked
 from lexvl_anserini.ranking.rank_fusion import Fusion, fused_manifest
 from lexvl_anserini.ranking.runs import DEFAULT_HITS, lists_of
 from lexvl_anserini.records import Document, ScoredDoc, Topic
+from lexvl_anserini.shards.stored_vectors import stored_vectors
 from lexvl_anserini.typed import check_count
 
 if TYPE_CHECKING:
@@ -52,11 +56,13 @@ class WeightedEncoder:
     model      its towers encode topics and documents
     weight     of its inner product
     documents  reads the corpus for this encoder, from the start at each call
+    shards     have the documents' vectors; None to encode the documents
     """
 
     model: Encoder
     weight: float
     documents: Callable[[], Iterator[Document]]
+    shards: Path | None = None
 
 
 def hybrid_lists(
@@ -68,8 +74,8 @@ def hybrid_lists(
 ) -> Iterator[list[ScoredDoc]]:
     """One ranked list per topic: its candidates by the weighted sum of all encoders' scores, summed in float64.
 
-    Each distinct candidate is encoded once per encoder and its vectors stay in memory: 4 bytes a dimension (dense), 8 a
-    posting (lexical).
+    Each distinct candidate is encoded (or read) once per encoder and its vectors stay in memory: 4 bytes a dimension
+    (dense), 8 a posting (lexical; 12 if read).
 
     Raises:
         UsageError: no encoder, or one without vectors.
@@ -102,6 +108,8 @@ def candidate_vectors(encoder: WeightedEncoder, rows: Mapping[str, int], batch_s
         UsageError: the encoder has no vectors.
         DataError: a candidate is not in the corpus.
     """
+    if encoder.shards is not None:
+        return stored_vectors(encoder.shards, rows)
     tower = encoder.model.document
     found = {d.doc_id: tower.read(d) for d in encoder.documents() if d.doc_id in rows}
     if missing := [doc_id for doc_id in rows if doc_id not in found]:
@@ -152,17 +160,37 @@ def candidates_of(runs: Sequence[Path], depth: int) -> dict[str, list[str]]:
     return {query_id: list(doc_ids) for query_id, doc_ids in merged.items()}
 
 
-def encoder_of_run(path: Path, weight: float, data_dir: str | None, device: str) -> WeightedEncoder:
+def encoder_of_run(
+    path: Path, weight: float, data_dir: str | None, device: str, shards: Path | None = None
+) -> WeightedEncoder:
     """The encoder and the corpus of a run, loaded from the run's manifest.
+
+    Args:
+        path: the run.
+        weight: of the encoder's score.
+        data_dir: folder of the datasets, instead of the run's.
+        device: of the encoder.
+        shards: those of the run's index, with the documents' vectors.
 
     Raises:
         ArtefactError: no manifest, or another checkpoint than the run's.
     """
+    about = manifest_of_run(path)
+    vocabulary = None if shards is None else read_manifest(shards).vocabulary_digest
+    model = load_encoder_of(own_encoder(about), device=device, vocabulary=vocabulary)
+    return WeightedEncoder(model, weight, partial(_documents_of, about, data_dir), shards)
+
+
+def own_encoder(about: RunManifest) -> EncoderRef:
+    """The encoder of a run without the options that refined its queries."""
+    options = {name: value for name, value in about.encoder.options.items() if name not in refinement_names()}
+    return EncoderRef({**about.encoder, "options": options})
+
+
+def _documents_of(about: RunManifest, data_dir: str | None) -> Iterator[Document]:
     from lexvl_anserini.data.dataset import dataset_of
 
-    about = manifest_of_run(path)
-    model = load_encoder_of(about.encoder, device=device)
-    return WeightedEncoder(model, weight, dataset_of(about.corpus.ref.at(data_dir)).documents)
+    return dataset_of(about.corpus.ref.at(data_dir)).documents()
 
 
 def manifest_of_run(path: Path) -> RunManifest:
@@ -198,14 +226,30 @@ def topics_of_run(about: RunManifest, topics: str | None, data_dir: str | None) 
     return dataset_of(about.judged.at(data_dir)).topics()
 
 
-def hybrid_manifest(runs: Sequence[Path], weights: Sequence[float], candidates: int, hits: int) -> RunManifest:
-    """The manifest of a hybrid run: topics and judgements as in the runs, and their names and weights.
+def hybrid_manifest(
+    runs: Sequence[Path],
+    weights: Sequence[float],
+    candidates: int,
+    hits: int,
+    shards: Sequence[Path | None] = (),
+) -> RunManifest:
+    """The manifest of a hybrid run: topics and judgements as in the runs, their names and weights.
+
+    Args:
+        runs: with their manifests.
+        weights: one for each.
+        candidates: taken from each run, per topic.
+        hits: of the hybrid run, per topic.
+        shards: those that are read, one (or None) for each run; empty for none.
 
     Raises:
         UsageError: the runs answer different topics.
     """
     shared = fused_manifest(runs, Fusion("interpolation", tuple(weights), normalisation="none"), hits)
     options = {"weights": list(weights), "candidates": candidates, "runs": shared.encoder.options["runs"]}
+    if any(shards):
+        # Their impacts are rounded, so that scores differ from those of encoded documents.
+        options["shards"] = [folder and f"{folder.name}@{file_sha256(folder / MANIFEST)[:12]}" for folder in shards]
     names = [manifest_of_run(path).encoder.name for path in runs]
     return replace(shared, encoder=EncoderRef(name="+".join(names), options=options))
 
@@ -251,7 +295,7 @@ def reranking_encoder(
     """
     settings = {**card_of(about.encoder.name).rerank_options, **settings}
     # No vocabulary: it may differ from the index's.
-    return load_encoder_of(about.encoder, checkpoint, tokenizer, device, settings)
+    return load_encoder_of(own_encoder(about), checkpoint, tokenizer, device, settings)
 
 
 def reranked_manifest(about: RunManifest, model: Encoder, depth: int) -> RunManifest:
