@@ -137,6 +137,7 @@ GROUPS: Mapping[str, Mapping[str, Row]] = {
         "quantisation": Row("lexvl_eval.quantisation", "What integer impacts lose"),
         "pruning": Row("lexvl_eval.pruning", "What shorter queries and documents lose"),
         "sparsity": Row("lexvl_eval.sparsity", "Terms per query and document, and FLOPS"),
+        "tune": Row("lexvl_eval.tune", "Choose settings on one split, report them on another"),
         "ann": Row("lexvl_eval.ann", "What approximate dense search loses"),
         "efficiency": Row("lexvl_eval.efficiency.command", "Time, memory and size on this machine"),
     },

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ..measures.significance import SystemComparison
     from ..measures.sparsity import Sparsity
     from ..measures.term_statistics import DocumentTerm, TermProfile
+    from ..measures.tuning import Tuned, TuningSetting
 
 # `comparison_table` marks a corrected p below this.
 LEVEL = 0.05
@@ -352,6 +353,32 @@ def sparsity_table(rows: Sequence[Sparsity]) -> Table:
         for row in rows
     )
     return Table((Column("shards", number=False), *map(Column, columns)), cells)
+
+
+def tuning_table(tuned: Tuned) -> Table:
+    """One row per setting of the grid; on the test topics only the untuned and the chosen one have values."""
+    names = list(dict.fromkeys(name for setting, _ in tuned.grid for name in setting.options))
+    tests = {0: tuned.on_test[0], tuned.chosen: tuned.on_test[1]}
+
+    def cells(number: int, setting: TuningSetting, value: float) -> tuple[str, ...]:
+        roles = [role for role, place in (("untuned", 0), ("chosen", tuned.chosen)) if place == number]
+        options = (format_option(setting.options.get(name)) for name in names)
+        on_test = format_value(tests[number]) if number in tests else MISSING
+        return (", ".join(roles), *options, format_value(value), on_test)
+
+    columns = [Column("setting", number=False), *map(Column, names)]
+    columns += [Column(tuned.measure, tuned.development), Column(tuned.measure, tuned.test)]
+    best = {(tuned.chosen, len(columns) - 2), (tuned.chosen, len(columns) - 1)}
+    rows = tuple(cells(number, *tried) for number, tried in enumerate(tuned.grid))
+    return Table(tuple(columns), rows, frozenset(best), "rank")
+
+
+def format_option(value: Any) -> str:
+    """The value of an option, several values with blanks between them; a dash for none."""
+    if value is None:
+        return MISSING
+    values = value if isinstance(value, tuple) else (value,)
+    return " ".join(one if isinstance(one, str) else f"{one:g}" for one in values)
 
 
 def layout_table(rows: Sequence[LayoutCost], hits: Sequence[int]) -> Table:

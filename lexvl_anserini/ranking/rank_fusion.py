@@ -131,7 +131,16 @@ def fuse_runs(runs: Sequence[Path], fusion: Fusion, hits: int = DEFAULT_HITS) ->
     """
     check_count("hits", hits)
     fusion.of_runs(len(runs))
-    by_topic: list[dict[str, list[ScoredDoc]]] = []
+    yield from fuse_rankings(read_rankings(runs), fusion, hits)
+
+
+def read_rankings(runs: Sequence[Path]) -> list[dict[str, list[ScoredDoc]]]:
+    """Per run the ranked list of each topic.
+
+    Raises:
+        DataError: a run cannot be read.
+    """
+    rankings: list[dict[str, list[ScoredDoc]]] = []
     for path in runs:
         lists: dict[str, list[ScoredDoc]] = {}
         for document in read_run(path):
@@ -140,9 +149,16 @@ def fuse_runs(runs: Sequence[Path], fusion: Fusion, hits: int = DEFAULT_HITS) ->
             lists.setdefault(document.query_id, []).append(document)
         if not lists:
             log.warning("%s: no hits in it; the other runs are fused without it", path)
-        by_topic.append(lists)
-    for query_id in dict.fromkeys(query_id for lists in by_topic for query_id in lists):
-        yield fuse_lists(query_id, [lists.get(query_id, ()) for lists in by_topic], fusion, hits)
+        rankings.append(lists)
+    return rankings
+
+
+def fuse_rankings(
+    rankings: Sequence[Mapping[str, Ranking]], fusion: Fusion, hits: int = DEFAULT_HITS
+) -> Iterator[list[ScoredDoc]]:
+    """As `fuse_runs`, for runs that are read already."""
+    for query_id in dict.fromkeys(query_id for lists in rankings for query_id in lists):
+        yield fuse_lists(query_id, [lists.get(query_id, ()) for lists in rankings], fusion, hits)
 
 
 def fused_manifest(runs: Sequence[Path], fusion: Fusion, hits: int) -> RunManifest:

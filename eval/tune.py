@@ -1,0 +1,145 @@
+"""Settings chosen on one split and reported on another: `python -m eval.tune --run DEV.trec --test-run TEST.trec`."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lexvl_anserini.cli import DataDir, Verbose, expanded, run
+from lexvl_anserini.errors import UsageError
+from lexvl_anserini.files import write_json
+from lexvl_anserini.queries.feedback import Feedback
+from lexvl_anserini.ranking.rank_fusion import RRF_K
+from lexvl_anserini.ranking.runs import DEFAULT_HITS
+
+from . import options
+from .measures.names import parse_measure
+from .measures.tuning import TuningSetting, fusion_settings, search_settings, tune
+from .measures.tuning_splits import split_of_runs, split_of_search
+from .report.render import check_format, render
+from .report.tables import tuning_table
+
+MEASURE = "nDCG@10"
+
+
+@dataclass(frozen=True)
+class FusionGrid:
+    """Runs to fuse, and the settings of fusion to try."""
+
+    runs: Annotated[
+        list[Path] | None, typer.Option("--run", help="To fuse: a run of the development topics; give two or more.")
+    ] = None
+    test_runs: Annotated[
+        list[Path] | None, typer.Option("--test-run", help="The same systems on the test topics, in the same order.")
+    ] = None
+    method: Annotated[list[str] | None, typer.Option(help="rrf or interpolation; repeatable, default both.")] = None
+    normalisation: Annotated[
+        list[str] | None, typer.Option(help="min-max, z-score or none; repeatable, default the first two.")
+    ] = None
+    steps: Annotated[int, typer.Option(min=1, max=100, help="Of a weight, from 0 to 1.")] = 10
+    k: Annotated[list[float] | None, typer.Option("--k", help="Constant of rrf; repeatable, default 10, 60, 100.")] = (
+        None
+    )
+
+    def settings(self) -> list[TuningSetting]:
+        """The grid.
+
+        Raises:
+            UsageError: there are fewer than two runs, or not as many test runs.
+        """
+        runs, tests = len(self.runs or ()), len(self.test_runs or ())
+        if tests != runs:
+            raise UsageError(f"{runs} development runs and {tests} test runs; give --test-run once for each --run")
+        methods, normalisations = self.method or ["rrf", "interpolation"], self.normalisation or ["min-max", "z-score"]
+        return fusion_settings(runs, methods, normalisations, self.steps, self.k or [10, RRF_K, 100])
+
+
+@dataclass(frozen=True)
+class SearchGrid:
+    """An index to search, and the settings of queries to try."""
+
+    index: Annotated[Path | None, typer.Option(help="To search: folder that index wrote, of impacts.")] = None
+    dev: Annotated[
+        str | None, typer.Option(help="Development topics: dataset/split, a topics file, or encoded queries.")
+    ] = None
+    test: Annotated[str | None, typer.Option(help="Test topics, named in the same ways.")] = None
+    query_terms: Annotated[
+        list[int] | None, typer.Option(min=1, help="Keep that many heaviest terms of a query; repeatable.")
+    ] = None
+    feedback: Annotated[
+        list[int] | None, typer.Option(min=1, help="Expand queries by that many documents; repeatable.")
+    ] = None
+    feedback_terms: Annotated[
+        list[int] | None, typer.Option(min=1, help="Terms that feedback adds; repeatable, default 20.")
+    ] = None
+    feedback_alpha: Annotated[
+        list[float] | None, typer.Option(min=0, help="Share of the query; repeatable, default 1.")
+    ] = None
+    feedback_beta: Annotated[
+        list[float] | None, typer.Option(min=0, help="Share of the documents; repeatable, default 0.5.")
+    ] = None
+    feedback_shards: Annotated[
+        Path | None, typer.Option(help="The index's shards; default its term vectors, if it was built with them.")
+    ] = None
+
+    def settings(self) -> list[TuningSetting]:
+        """The grid.
+
+        Raises:
+            UsageError: nothing varies, or topics are not named.
+        """
+        if not (self.dev and self.test):
+            raise UsageError("name the topics of the index: --dev beir/nfcorpus/dev --test beir/nfcorpus/test")
+        return search_settings(
+            self.query_terms or (),
+            self.feedback or (),
+            self.feedback_terms or [Feedback.terms],
+            self.feedback_alpha or [Feedback.alpha],
+            self.feedback_beta or [Feedback.beta],
+        )
+
+
+@expanded
+def command(
+    *,
+    fusion: FusionGrid,
+    search: SearchGrid,
+    qrels: options.QrelsFile = None,
+    test_qrels: Annotated[Path | None, typer.Option(help="Judgements of the test topics, as --qrels.")] = None,
+    data_dir: DataDir = None,
+    measure: Annotated[
+        str, typer.Option(help="Which the chosen setting has the most of.", autocompletion=options.measure_names)
+    ] = MEASURE,
+    hits: Annotated[int, typer.Option(min=1, help="Per topic.")] = DEFAULT_HITS,
+    output: Annotated[Path | None, typer.Option(help="JSON file: the chosen setting, its arguments, the grid.")] = None,
+    output_format: options.TableFormat = "text",
+    verbose: Verbose = False,
+) -> None:
+    """Choose a setting of fusion, or of search, on development topics, and report it on test topics.
+
+    Example: python -m eval.tune --index indexes/demo --dev demo/val --test demo/test --query-terms 16 --query-terms 64
+    """
+    check_format(output_format)
+    if bool(fusion.runs) == bool(search.index):
+        raise UsageError("give runs to fuse (--run, --test-run), or an index to search (--index, --dev, --test)")
+    grid, parsed = fusion.settings() if fusion.runs else search.settings(), parse_measure(measure)
+    if fusion.runs:
+        of_runs = ((fusion.runs, qrels), (fusion.test_runs or [], test_qrels))
+        dev, test = (split_of_runs(runs, file, data_dir, hits) for runs, file in of_runs)
+    else:
+        assert search.index and search.dev and search.test
+        named = ((search.dev, qrels), (search.test, test_qrels))
+        shards = search.feedback_shards
+        dev, test = (split_of_search(search.index, topics, file, data_dir, hits, shards) for topics, file in named)
+    tuned = tune(grid, dev, test, parsed)
+    if output is not None:
+        write_json(output, tuned.to_json())
+    sys.stdout.write(render(tuning_table(tuned), tuned.to_json(), output_format))
+
+
+if __name__ == "__main__":
+    run(command)
