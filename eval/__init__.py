@@ -12,6 +12,7 @@ coco, flickr30k, flickr8k, demo ... images with captions: R@k as the papers defi
 table, compare .............. systems side by side; systems against a baseline, with significance
 quantisation, pruning, ann .. what integer impacts, shorter vectors and approximate search lose
 zeroshot, linear_probe ...... images classified by prompts with class names, or by a linear classifier
+completeness ................ complete sentences against partial ones
 terms ....................... the terms of corpora, documents and images
 ceiling, concepts ........... the best possible recall on the demo; what an image model names
 sheet ....................... a contact sheet of queries and their hits

@@ -134,7 +134,7 @@ def test_lists_of_images(tmp_path):
     ("text", "message"),
     [
         ("a.png\tcat\nb.png", "line 2: 1 columns, expected 2"),
-        ("a.png\t\n", "line 1: 2 columns, expected 2"),
+        ("a.png\t\n", "line 1: the class is empty"),
         ("a.png\tcat\na.png\tdog\n", "line 2: image 'a.png' occurs twice"),
         ("image\tclass\n", "no images"),
     ],

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ..measures.caption_words import NamedWords
     from ..measures.class_words import ClassWordShares
     from ..measures.classification import ClassAccuracy
+    from ..measures.completeness import CompletenessShare
     from ..measures.image_concepts import ConceptMeans
     from ..measures.linear_probe import ProbeAccuracy
     from ..measures.significance import SystemComparison
@@ -290,6 +291,14 @@ def probe_table(rows: Sequence[ProbeAccuracy]) -> Table:
         for row in rows
     )
     return Table(columns, tuple(cells))
+
+
+def completeness_table(rows: Sequence[CompletenessShare]) -> Table:
+    """One row per ranking, shares in percent."""
+    texts = (Column("ranking", number=False), Column("dataset", number=False))
+    numbers = (Column("images"), Column("pairs"), Column("complete first %"))
+    cells = ((*row[:2], f"{row.images:,}", f"{row.pairs:,}", format_percent(row.complete_first)) for row in rows)
+    return Table((*texts, *numbers), tuple(cells))
 
 
 def term_table(profiles: Sequence[TermProfile]) -> Table:

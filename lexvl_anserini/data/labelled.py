@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
@@ -15,15 +14,14 @@ from lexvl_anserini.data.classes import ImageClasses, folded
 from lexvl_anserini.data.folder import load_pictures
 from lexvl_anserini.data.ids import unescape_id
 from lexvl_anserini.data.images import image_suffixes
+from lexvl_anserini.data.lists import LISTS, read_rows
 from lexvl_anserini.errors import DataError
 from lexvl_anserini.manifest import CorpusRef
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-# Suffixes of lists of images, and what separates their columns.
-LISTS = {".csv": ",", ".tsv": "\t"}
-HEADING = ("image", "class")
+COLUMNS = ("image", "class")
 
 
 class Labelled(NamedTuple):
@@ -128,23 +126,14 @@ def class_folders(where: Path) -> Iterator[Labelled]:
 
 
 def read_list(path: Path) -> Iterator[Labelled]:
-    """Streams a list of images: columns image and class; paths are relative to the list. A heading is skipped.
+    """Streams a list of images: columns image and class; images are relative to the list.
 
     Raises:
-        DataError: it cannot be read, a line has other columns, or an image occurs twice.
+        DataError: it cannot be read, or an image occurs twice.
     """
     seen: set[str] = set()
-    try:
-        with open(path, encoding="utf-8-sig", newline="") as lines:
-            for number, row in enumerate(csv.reader(lines, delimiter=LISTS[path.suffix.lower()]), start=1):
-                if not row or (number == 1 and tuple(row) == HEADING):
-                    continue
-                if len(row) != 2 or not all(cell.strip() for cell in row):
-                    raise DataError(f"{path} line {number}: {len(row)} columns, expected 2 ({', '.join(HEADING)})")
-                image, label = (cell.strip() for cell in row)
-                if image in seen:
-                    raise DataError(f"{path} line {number}: image {image!r} occurs twice")
-                seen.add(image)
-                yield Labelled(str(path.parent / Path(image).expanduser()), label)
-    except (OSError, UnicodeDecodeError, csv.Error) as problem:
-        raise DataError(f"{path}: cannot be read ({problem})") from problem
+    for where, (image, label) in read_rows(path, COLUMNS):
+        if image in seen:
+            raise DataError(f"{where}: image {image!r} occurs twice")
+        seen.add(image)
+        yield Labelled(str(path.parent / Path(image).expanduser()), label)
