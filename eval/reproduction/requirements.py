@@ -49,9 +49,10 @@ def needed_corpus(part: RowPart, place: Workplace) -> Need:
 
 
 def can_be_read(ref: CorpusRef) -> bool:
-    """True if the first document of a corpus is here."""
+    """True if the first document and the first topic of a corpus are here; either may be an image."""
     try:
-        return next(dataset_of(ref).documents(), None) is not None
+        dataset = dataset_of(ref)
+        return all(next(stream(), None) is not None for stream in (dataset.documents, dataset.topics))
     except LexvlError:
         return False
 

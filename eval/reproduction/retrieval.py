@@ -38,6 +38,9 @@ from .stored import found_or_made
 if TYPE_CHECKING:
     from lexvl_anserini.records import Index
 
+# Documents of a shard: what a killed call encodes again.
+SHARD_SIZE = 1024
+
 # Hits per topic where images or captions are searched, of which papers measure the first ten.
 CAPTION_HITS = 100
 
@@ -89,7 +92,7 @@ def indexed(work: Prepared, dataset: Dataset, place: Workplace) -> Index:
         name, work.weights.reference, device=place.device, **direction_option(name, dataset.direction), **options
     )
     shards, folder = (place.output / room / work.names.documents for room in ("impacts", "indexes"))
-    layout, size, replacing = Layout("parquet"), place.batch_size, place.overwrite
+    layout, size, replacing = Layout("parquet", SHARD_SIZE), place.batch_size, place.overwrite
     with place.bars(f"encode {shards.name}", None, "documents") as progress:
         manifest = write_impacts(dataset, model, shards, None, layout, size, replacing, progress)
     with place.bars(f"index {shards.name}", manifest.counts.documents, "documents") as progress:
