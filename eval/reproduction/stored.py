@@ -49,7 +49,7 @@ def found_or_made(
             result = {"request": wanted, **make(part, work, place)}
         result["seconds"] = round(time.perf_counter() - started, 1)
         write_json(stored, result)
-    remarks = ["" if work.weights.published else "other weights", f"{place.limit} documents" if place.limit else ""]
+    remarks = ["" if work.weights.published else "other weights", f"--limit {place.limit}" if place.limit else ""]
     return Finding(result["values"], TOLERANCES[result["quantised"]], ", ".join(filter(None, remarks)))
 
 
@@ -77,5 +77,5 @@ def request_of(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any
 def stored_result(path: Path, wanted: dict[str, Any], part: RowPart) -> dict[str, Any] | None:
     """A finished result; None if it is not there, of another request, or lacks a measure of the part."""
     found = read_json(path, "result") if path.is_file() else {}
-    finished = same_request(wanted, found.get("request") or {}) and {*part.measures} <= {*found.get("values", ())}
-    return found if finished else None
+    complete = "quantised" in found and {*part.measures} <= {*found.get("values", ())}
+    return found if complete and same_request(wanted, found.get("request") or {}) else None
