@@ -15,8 +15,9 @@ from lexvl_anserini.manifest import CorpusRef
 
 from . import options
 from .measures.hit_rates import HEADINGS, caption_rows, with_judgements
-from .measures.inputs import JudgementSource, RunCard, describe_run
-from .measures.measure_runs import labelled, measure_runs
+from .measures.inputs import JudgementSource, RunCard
+from .measures.labels import with_datasets
+from .measures.measure_runs import measure_runs
 from .report.render import check_format, render
 from .report.tables import caption_table
 
@@ -29,9 +30,10 @@ Direction = Annotated[
 class TableOptions:
     """How the runs are compared in one table."""
 
-    labels: options.Labels = None
+    names: options.NameOptions = options.NameOptions()
     ties: options.Ties = None
     efficiency: options.Efficiency = True
+    results: options.Results = None
 
     def cards(self, runs: Sequence[Path]) -> list[RunCard]:
         """The runs under their labels, with the figures of their searches or without.
@@ -39,19 +41,25 @@ class TableOptions:
         Raises:
             LexvlError: a run cannot be read, or there are more or fewer labels than runs.
         """
-        cards = labelled([describe_run(Path(path)) for path in runs], self.labels)
+        cards = self.names.cards(map(Path, runs))
         return cards if self.efficiency else [replace(card, efficiency={}) for card in cards]
 
 
 def caption_report(
-    cards: Sequence[RunCard], source: JudgementSource, output_format: str = "text", ties: str | None = None
+    cards: Sequence[RunCard],
+    source: JudgementSource,
+    output_format: str = "text",
+    ties: str | None = None,
+    results: Path | None = None,
+    dataset_labels: Sequence[str] | None = None,
 ) -> str:
     """The table of runs on images with captions, measured against these judgements.
 
     Raises:
         LexvlError: a run or its judgements cannot be read.
     """
-    measured = measure_runs(cards, source, list(HEADINGS), ties=ties)
+    measured = measure_runs(cards, source, list(HEADINGS), ties=ties, results=results)
+    measured = with_datasets(measured, dataset_labels)
     return render(caption_table(cards, measured), caption_rows(measured), output_format)
 
 
@@ -74,7 +82,9 @@ def caption_command(corpus: str, module: str) -> Command:
         if dataset is None:
             cards = [with_judgements(card, corpus) for card in cards]
         source = JudgementSource(qrels, CorpusRef(dataset or "", split, data_dir, direction=direction))
-        sys.stdout.write(caption_report(cards, source, output_format, table.ties))
+        sys.stdout.write(
+            caption_report(cards, source, output_format, table.ties, table.results, table.names.dataset_labels)
+        )
 
     command.__doc__ = f"""Measure runs on {corpus}: R@1, R@5, R@10 as hit rates, MRR@10, recall@10, rsum; in percent.
 

@@ -7,7 +7,6 @@ import sys
 from lexvl_anserini.cli import Verbose, expanded, run
 
 from . import options
-from .measures.inputs import describe_run
 from .measures.measure_runs import measure_runs
 from .report.render import check_format
 from .report.tables import SCORE_FORMATS, render_scores
@@ -18,10 +17,12 @@ DEFAULT_MEASURES = ["RR@10"]
 @expanded
 def command(
     runs: options.Runs,
+    names: options.NameOptions,
     judgements: options.JudgementOptions,
     measures: options.Measures = DEFAULT_MEASURES,
     ties: options.Ties = None,
     per_topic: options.PerTopic = False,
+    results: options.Results = None,
     output_format: options.ScoreFormat = "text",
     verbose: Verbose = False,
 ) -> None:
@@ -30,9 +31,11 @@ def command(
     Example: python -m eval.msmarco --run runs/dev.splade.trec --qrels qrels.dev.small.tsv
     """
     check_format(output_format, SCORE_FORMATS)
-    cards, source = map(describe_run, runs), judgements.source()
-    measured = measure_runs(cards, source, measures, ties=ties, remove_query=False, per_topic=per_topic)
-    sys.stdout.write(render_scores(measured, per_topic, output_format))
+    cards, source = names.cards(runs), judgements.source()
+    measured = measure_runs(
+        cards, source, measures, ties=ties, remove_query=False, per_topic=per_topic, results=results
+    )
+    sys.stdout.write(render_scores(names.of_runs(cards, measured), per_topic, output_format))
 
 
 if __name__ == "__main__":

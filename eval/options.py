@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -21,8 +22,10 @@ from lexvl_anserini.cli import (
 from lexvl_anserini.encoders.cards import card_of, default_encoder
 from lexvl_anserini.errors import UsageError
 from lexvl_anserini.manifest import CorpusRef
+from lexvl_anserini.records import Measurement
 
-from .measures.inputs import JudgementSource
+from .measures.inputs import JudgementSource, RunCard, describe_run
+from .measures.labels import labelled, with_datasets, with_systems
 from .measures.names import MEASURES
 
 if TYPE_CHECKING:
@@ -61,10 +64,31 @@ Labels = Annotated[
     list[str] | None,
     typer.Option("--label", help="A run's system, one per --run; default: the encoder of its manifest."),
 ]
+DatasetLabels = Annotated[
+    list[str] | None,
+    typer.Option("--dataset-label", help="A dataset's name in the output, one per dataset in their order."),
+]
+Test = Annotated[str, typer.Option("--test", help="Paired test: randomisation or student.")]
+MarkingTest = Annotated[
+    str | None,
+    typer.Option(
+        "--test", help="Mark values that differ significantly from the first system's: randomisation or student."
+    ),
+]
+Averages = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--average", help="Columns of an average over datasets: beir-12, beir-13, beir-18, cqadupstack; repeatable."
+    ),
+]
 Efficiency = Annotated[
     bool, typer.Option("--efficiency/--no-efficiency", help="Also the figures of the searches: terms, MB, ms.")
 ]
 EscapeIds = Annotated[bool, typer.Option("--escape-ids", help="Percent-encode the judgements' ids, as in the run.")]
+Results = Annotated[
+    Path | None,
+    typer.Option("--results", help="Folder that gets a JSON file per run and dataset, and a line in results.jsonl."),
+]
 PerTopic = Annotated[bool, typer.Option("--per-topic", help="Also print every topic's value.")]
 ScoreFormat = Annotated[str, typer.Option("--format", help="text, json (fields of Measurement) or csv (the same).")]
 TableFormat = Annotated[str, typer.Option("--format", help="text, markdown, latex, csv or json.")]
@@ -116,6 +140,30 @@ class JudgementOptions:
     def source(self, escape_ids: bool = False) -> JudgementSource:
         """The judgements that the options name."""
         return JudgementSource(self.qrels, CorpusRef(self.dataset or "", self.split, self.data_dir, escape_ids))
+
+
+@dataclass(frozen=True)
+class NameOptions:
+    """What systems and datasets are called in the output."""
+
+    labels: Labels = None
+    dataset_labels: DatasetLabels = None
+
+    def cards(self, runs: Iterable[Path]) -> list[RunCard]:
+        """The runs under the names of their systems.
+
+        Raises:
+            LexvlError: a run cannot be read, or there are more or fewer labels than runs.
+        """
+        return labelled([describe_run(path) for path in runs], self.labels)
+
+    def of_runs(self, cards: Sequence[RunCard], measured: Sequence[Sequence[Measurement]]) -> list[list[Measurement]]:
+        """Measurements of runs by their labels, or their paths where there are none; datasets by theirs.
+
+        Raises:
+            UsageError: more or fewer labels than datasets.
+        """
+        return with_datasets(with_systems(cards, measured) if self.labels else measured, self.dataset_labels)
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ from lexvl_anserini.records import Index
 
 from .image_text import caption_report
 from .measures.inputs import JudgementSource, describe_run
-from .measures.measure_runs import labelled
+from .measures.labels import labelled
 from .report.answers import own_terms, strips_of_queries
 from .report.maps import with_maps
 from .report.strips import draw_sheet

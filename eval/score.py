@@ -8,7 +8,6 @@ from dataclasses import asdict
 from lexvl_anserini.cli import Verbose, expanded, run
 
 from . import options
-from .measures.inputs import describe_run
 from .measures.measure_runs import measure_runs
 from .report.render import check_format
 from .report.tables import SCORE_FORMATS, render_scores
@@ -20,11 +19,13 @@ DEFAULT_MEASURES = ["nDCG@10", "RR@10", "Recall@100"]
 def command(
     *,
     runs: options.Runs,
+    names: options.NameOptions,
     judgements: options.JudgementOptions,
     measures: options.Measures = DEFAULT_MEASURES,
     rules: options.RuleOptions,
     escape_ids: options.EscapeIds = False,
     per_topic: options.PerTopic = False,
+    results: options.Results = None,
     output_format: options.ScoreFormat = "text",
     verbose: Verbose = False,
 ) -> None:
@@ -35,9 +36,9 @@ def command(
     Example: python -m eval.score --run runs/demo.vdr.trec --measure nDCG@10 --measure HitRate@1
     """
     check_format(output_format, SCORE_FORMATS)
-    source = judgements.source(escape_ids)
-    measured = measure_runs(map(describe_run, runs), source, measures, **asdict(rules), per_topic=per_topic)
-    sys.stdout.write(render_scores(measured, per_topic, output_format))
+    cards, source = names.cards(runs), judgements.source(escape_ids)
+    measured = measure_runs(cards, source, measures, **asdict(rules), per_topic=per_topic, results=results)
+    sys.stdout.write(render_scores(names.of_runs(cards, measured), per_topic, output_format))
 
 
 if __name__ == "__main__":

@@ -8,10 +8,12 @@ from dataclasses import asdict, replace
 from lexvl_anserini.cli import Verbose, expanded, run
 
 from . import options
-from .measures.inputs import describe_run
-from .measures.measure_runs import labelled, measure_runs
+from .measures.averages import averaged, datasets_of
+from .measures.labels import with_datasets, with_systems
+from .measures.measure_runs import measure_runs
+from .measures.significance import check_test, differing
 from .report.render import check_format, render
-from .report.tables import system_row, system_table
+from .report.tables import average_rows, system_row, system_table
 
 DEFAULT_MEASURES = ["nDCG@10", "Recall@100"]
 
@@ -20,12 +22,15 @@ DEFAULT_MEASURES = ["nDCG@10", "Recall@100"]
 def command(
     *,
     runs: options.Runs,
-    labels: options.Labels = None,
+    names: options.NameOptions,
     judgements: options.JudgementOptions,
     measures: options.Measures = DEFAULT_MEASURES,
+    averages: options.Averages = None,
+    test: options.MarkingTest = None,
     rules: options.RuleOptions,
     escape_ids: options.EscapeIds = False,
     efficiency: options.Efficiency = True,
+    results: options.Results = None,
     output_format: options.TableFormat = "text",
     verbose: Verbose = False,
 ) -> None:
@@ -34,12 +39,20 @@ def command(
     Example: python -m eval.table --run runs/demo.vdr.trec --run runs/demo.bm25.trec --format markdown
     """
     check_format(output_format)
-    cards = labelled([describe_run(path) for path in runs], labels)
-    measured = measure_runs(cards, judgements.source(escape_ids), measures, **asdict(rules))
+    for name in averages or ():
+        datasets_of(name)
+    if test:
+        check_test(test)
+    cards = names.cards(runs)
+    measured = measure_runs(cards, judgements.source(escape_ids), measures, **asdict(rules), results=results)
+    measured = with_datasets(measured, names.dataset_labels)
     if not efficiency:
         cards = [replace(card, efficiency={}) for card in cards]
-    rows = [system_row(*pair) for pair in zip(cards, measured, strict=True)]
-    sys.stdout.write(render(system_table(rows), rows, output_format))
+    marks = differing(cards, measured, test) if test else {}
+    rows = [system_row(card, of_run, marks) for card, of_run in zip(cards, measured, strict=True)]
+    means = [row for of_run in with_systems(cards, measured) for row in of_run if row.query_id == "all"]
+    rows += [row for name in averages or () for row in average_rows(averaged(name, means))]
+    sys.stdout.write(render(system_table(rows, test or ""), rows, output_format))
 
 
 if __name__ == "__main__":

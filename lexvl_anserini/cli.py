@@ -115,6 +115,7 @@ GROUPS: Mapping[str, Mapping[str, Row]] = {
     "Evaluate runs": {
         "score": Row("lexvl_eval.score", "Measure runs against judgements"),
         "table": Row("lexvl_eval.table", "Print systems as rows and measures as columns"),
+        "results": Row("lexvl_eval.results", "Print stored results, or write them as MTEB does"),
         "compare": Row("lexvl_eval.compare", "Compare runs with a baseline, with significance"),
         "sheet": Row("lexvl_eval.sheet", "Draw queries with their first hits and terms"),
         "reproduce": Row("lexvl_eval.reproduce", "Measure tables of papers and compare the numbers"),

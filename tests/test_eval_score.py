@@ -6,6 +6,7 @@ import csv
 import gzip
 import io
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,6 +16,7 @@ import pyarrow
 import pytest
 
 from eval import beir, compare, demo, flickr8k, msmarco, score, table
+from eval.measures.averages import datasets_of
 from lexvl_anserini.cli import run as run_command
 from lexvl_anserini.manifest import RunManifest, manifest_path
 from lexvl_anserini.ranking.runs import write_run
@@ -123,6 +125,37 @@ def test_text_has_a_row_per_run(toy: Path, call: Callable):
         "b.trec  qrels.tsv  0.2500",
         "ties: trec_eval (equal scores by doc id, descending)",
     ]
+
+
+def test_every_command_takes_names_of_systems_and_datasets(toy: Path, call: Callable):
+    runs = ["--run", "a.trec", "--run", "b.trec", "--qrels", "qrels.tsv", "--dataset-label", "Toy"]
+    named = [*runs, "--label", "my vdr", "--label", "theirs"]
+    for module in (score, beir, msmarco, table, demo):
+        code, out, _ = call(module.command, *named)
+        assert code == 0 and "my vdr" in out and "Toy" in out and "a.trec" not in out and "qrels.tsv" not in out, out
+    _, out, _ = call(compare.command, *named, "--measure", "RR@10")
+    assert out.splitlines()[1].startswith("theirs  RR@10")
+    assert "b.trec" in call(compare.command, *runs, "--measure", "RR@10")[1]
+    assert call(score.command, *named, "--dataset-label", "Two")[0] == 2
+    assert call(compare.command, *named[:-2])[0] == 2
+
+
+def test_a_table_has_averages_or_refuses_them(toy: Path, call: Callable):
+    write_manifest(toy / "a.trec")
+    code, _, err = call(table.command, "--run", "a.trec", "--average", "beir-12")
+    assert code == 1 and "beir-12 is the mean of 12 datasets, and 12 have no value" in err
+    assert call(table.command, "--run", "a.trec", "--average", "beir-21")[0] == 2
+    parts = datasets_of("cqadupstack")
+    for number in range(len(parts)):
+        (toy / f"{number}.trec").write_text(RUN)
+        data = toy / "beir" / f"toy{number}"
+        shutil.copytree(toy / "beir" / "toy", data)
+        write_manifest(toy / f"{number}.trec", dataset=f"beir/toy{number}", topics=f"beir/toy{number}/test")
+    runs = [argument for number in range(len(parts)) for argument in ("--run", f"{number}.trec")]
+    labels = [argument for part in parts for argument in ("--dataset-label", part)]
+    names = [*runs, *labels, "--measure", "RR@1", "--average", "cqadupstack", "--format", "json"]
+    [*_, last] = json.loads(call(table.command, *names)[1])
+    assert (last["dataset"], last["measures"]) == ("cqadupstack", {"RR@1": 1.0})
 
 
 def test_the_manifest_knows_the_data_set_and_its_rule(toy: Path, call: Callable):

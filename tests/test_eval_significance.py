@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
+import pandas
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,8 +13,9 @@ from scipy.stats import bootstrap, permutation_test, ttest_rel
 
 from eval.measures import resampling
 from eval.measures.resampling import bootstrap_intervals, randomisation
-from eval.measures.significance import Pair, compare, correlations, holm, student_t
-from lexvl_anserini.errors import DataError, UnknownName
+from eval.measures.significance import compare, compare_runs, correlations, holm, student_t
+from lexvl_anserini.errors import DataError, UnknownName, UsageError
+from lexvl_anserini.records import Measurement
 
 
 def p_of(test, differences) -> float:
@@ -96,8 +98,8 @@ def test_holm_lies_between_no_correction_and_bonferroni(p_values: list[float]):
 
 def test_compare():
     baseline = {"1": 0.0, "2": 0.5, "3": 0.5}
-    pairs = [Pair("a", "AP", baseline, {"1": 1.0, "2": 1.0, "3": 0.5}), Pair("b", "AP", baseline, dict(baseline))]
-    better, same = compare(pairs, "student")
+    systems = {"first": baseline, "a": {"1": 1.0, "2": 1.0, "3": 0.5}, "b": baseline}
+    better, same = compare(pandas.DataFrame({("AP", name): values for name, values in systems.items()}), "student")
     assert (better.baseline, better.value, better.difference) == pytest.approx((1 / 3, 2.5 / 3, 0.5))
     assert (better.better, better.equal, better.worse) == (2, 1, 0)
     assert better.p_corrected == pytest.approx(2 * better.p)
@@ -133,7 +135,9 @@ def test_correlations_by_hand():
 
 
 def test_other_topics_and_unknown_tests_are_refused():
-    with pytest.raises(DataError, match="a: measured on other topics"):
-        compare([Pair("a", "AP", {"1": 0.0}, {"2": 0.0})])
+    with pytest.raises(DataError, match="no AP of a topic that another run has"):
+        compare_runs([[Measurement("first", "d", "AP", "1", 0.0)], [Measurement("a", "d", "AP", "2", 0.0)]])
     with pytest.raises(UnknownName, match="did you mean 'student'"):
-        compare([], "students")
+        compare(pandas.DataFrame({("AP", "a"): [0.0]}), "students")
+    with pytest.raises(UsageError, match="two systems of one name"):
+        compare_runs([[Measurement("a", "d", "AP", "1", 0.0)]] * 2)

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-from eval.measures.inputs import system_name
+import shutil
+import subprocess
+from math import nan
+from pathlib import Path
+
+import pytest
+
+from eval.measures.inputs import RunCard, system_name
+from eval.measures.labels import with_datasets, with_systems
+from eval.measures.significance import SystemComparison, differing
 from eval.report.render import Column, Table, to_csv, to_latex, to_markdown, to_text
-from eval.report.tables import SystemRow, system_table
+from eval.report.tables import SystemRow, comparison_table, system_row, system_table
+from lexvl_anserini.errors import UsageError
+from lexvl_anserini.records import Measurement
 
 ROWS = [
     SystemRow("vdr", "scifact", "a.trec", {"nDCG@10": 0.569}, {"index_bytes": 12_345_678, "ms_per_query": 3.14}),
@@ -78,3 +89,92 @@ def test_wide_group_names_keep_the_columns_aligned():
 def test_system_names():
     assert system_name({"name": "bm25"}) == "bm25"
     assert system_name({"name": "vdr", "options": {"k": 8, "head": None}}) == "vdr (k=8)"
+
+
+def topics(run: str, dataset: str, values: list[float]) -> list[Measurement]:
+    """One value per topic, and their mean."""
+    rows = [Measurement(run, dataset, "AP", str(topic), value, "rank") for topic, value in enumerate(values)]
+    return [*rows, Measurement(run, dataset, "AP", "all", sum(values) / len(values), "rank")]
+
+
+CARDS = [RunCard(Path(name), system=system) for name, system in (("a1", "A"), ("b1", "B"), ("c1", "C"), ("b2", "B"))]
+# B is better than A in each of 10 topics, C in half of them; the second dataset has no run of A.
+MEASURED = [
+    topics("a1", "one", [0.1] * 10),
+    topics("b1", "one", [0.9] * 10),
+    topics("c1", "one", [0.2] * 5 + [0.0] * 5),
+    topics("b2", "two", [0.5] * 10),
+]
+
+
+def marked_table() -> Table:
+    marks = differing(CARDS, MEASURED, "student")
+    assert marks == {("b1", "one"): ("AP",)}
+    rows = [system_row(*pair, marks) for pair in zip(CARDS, MEASURED, strict=True)]
+    return system_table(rows, "student")
+
+
+def test_significant_differences_are_marked():
+    about = "* differs from A: p < 0.05, student test, Holm's correction"
+    table = marked_table()
+    assert to_text(table).splitlines() == [
+        "          one     two",
+        "system       AP      AP",
+        "A       0.1000        –",
+        "B       0.9000*  0.5000",
+        "C       0.1000        –",
+        about,
+        "ties: rank (equal scores in the order of the run's ranks)",
+    ]
+    assert r"| B | **0.9000**\* | **0.5000** |" in to_markdown(table)
+    assert to_markdown(table).splitlines()[-3] == about.replace("*", r"\*")
+    assert r"B & \textbf{0.9000}$^{*}$ & \textbf{0.5000} \\" in to_latex(table)
+    assert "B,0.9000,0.5000,rank" in to_csv(table).splitlines()
+
+
+def comparison(system: str, measure: str, baseline: float, value: float) -> SystemComparison:
+    return SystemComparison(system, measure, baseline, value, value - baseline, 0.5, 0.5, 0, 0, 1, nan, nan)
+
+
+def test_the_best_of_each_measure_stands_out_in_a_comparison():
+    rows = [comparison("a", "AP", 0.5, 0.75), comparison("b", "AP", 0.5, 0.25), comparison("a", "RR", 0.5, 0.25)]
+    assert comparison_table(rows).best == {(0, 3), (2, 2)}
+
+
+def test_users_name_systems_and_datasets():
+    named = with_datasets(with_systems(CARDS, MEASURED), ["First", "Second"])
+    assert [(rows[0].run, rows[0].dataset) for rows in named] == [
+        ("A", "First"), ("B", "First"), ("C", "First"), ("B", "Second")
+    ]  # fmt: skip
+    assert with_datasets(MEASURED, None) == MEASURED
+    with pytest.raises(UsageError, match=r"1 --dataset-label for 2 datasets \(one, two\); give one each or none"):
+        with_datasets(MEASURED, ["First"])
+
+
+# What default encodings of LaTeX print as something else, or what LaTeX reads as a command.
+DIFFICULT = 'a_b & 50 % #1 {x} $y ~ ^ \\ <0.0001 >2 a|b -0.5 (-1) x-y [z] * – − "q" é'
+
+
+def test_latex_has_no_letter_that_it_prints_otherwise():
+    table = Table((Column("s", number=False), Column("p", "a_b <c>")), (("[x]", "-0.0100 to +0.02"), (DIFFICULT, "1")))
+    lines = to_latex(table).splitlines()
+    assert r"{[}x{]} & $-$0.0100 to +0.02 \\" in lines
+    assert (
+        r"a\_b \& 50 \% \#1 \{x\} \$y \textasciitilde{} \textasciicircum{} \textbackslash{} \textless{}0.0001 "
+        r"\textgreater{}2 a\textbar{}b $-$0.5 ($-$1) x-y {[}z{]} $^{*}$ -- $-$ ''q'' é & 1 \\" in lines
+    )
+    assert r"\multicolumn{1}{c}{} & \multicolumn{1}{c}{a\_b \textless{}c\textgreater{}} \\" in lines
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed (texlive-latex-recommended)")
+def test_latex_compiles(tmp_path: Path):
+    difficult = Table((Column(DIFFICULT, number=False), Column("p", DIFFICULT)), (("[x]", "-1"), ("*", DIFFICULT)))
+    body = "\n\n".join(map(to_latex, (marked_table(), difficult, system_table(ROWS))))
+    (tmp_path / "t.tex").write_text(
+        rf"\documentclass{{article}}\usepackage{{booktabs}}\begin{{document}}{body}\end{{document}}", encoding="utf-8"
+    )
+    # As a draft: a small installation lacks fonts that others make when they are needed.
+    command = ["pdflatex", "-draftmode", "-interaction=nonstopmode", "-halt-on-error", "t.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert "Missing character" not in (tmp_path / "t.log").read_text(errors="replace")

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -14,9 +11,9 @@ import numpy as np
 import typer
 
 from lexvl_anserini.cli import DataDir, corpus_names, encoder_names
-from lexvl_anserini.data.images import usable_cores
 from lexvl_anserini.errors import UsageError
 
+from ..measures.machine import machine
 from ..report.render import MISSING, Column, Table, to_markdown, to_text
 
 
@@ -82,9 +79,6 @@ class Options:
         return shapes[0]
 
 
-# Packages that affect a time besides our own code.
-VERSIONED = ("lexvl-anserini", "pyserini", "faiss-cpu", "torch", "transformers", "sentence-transformers")
-
 PERCENTILES = (50, 90, 95, 99)
 
 
@@ -125,31 +119,6 @@ def latency(seconds: Sequence[float]) -> dict[str, float]:
 def mib(size: float) -> float:
     """Bytes as MiB."""
     return round(size / (1 << 20), 1)
-
-
-def machine() -> dict[str, Any]:
-    """The machine that measures, and its load."""
-    versions = {}
-    for package in VERSIONED:
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return {
-        "processor": processor(),
-        "cores": usable_cores(),
-        "memory_mib": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20,
-        "load_average": [round(load, 2) for load in os.getloadavg()],
-        "python": platform.python_version(),
-        "versions": versions,
-    }
-
-
-def processor() -> str:
-    """The name of the processor, from the system if it is known there."""
-    about = Path("/proc/cpuinfo")
-    lines = about.read_text().splitlines() if about.is_file() else []
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 @dataclass(frozen=True)

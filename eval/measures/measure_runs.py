@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable
+from pathlib import Path
 
-from lexvl_anserini.errors import UsageError
 from lexvl_anserini.records import Measurement
 
 from .found import find_in_run, relevant_of
 from .inputs import Judgements, JudgementSource, RunCard, choose_source, read_judgements
 from .metrics import MeasuringRules, judgements, measure
 from .names import parse_measures
+from .result_files import result_of, store
 from .tie_rules import OtherValue, common_ties, other_values, report_other_values
 
 log = logging.getLogger(__name__)
@@ -27,6 +27,7 @@ def measure_runs(
     ties: str | None = None,
     remove_query: bool | None = None,
     per_topic: bool = False,
+    results: Path | None = None,
 ) -> list[list[Measurement]]:
     """Measures several runs, one list of measurements per run, as `evaluate` returns it.
 
@@ -38,6 +39,7 @@ def measure_runs(
         ties: "rank" or "trec_eval"; None for the one that the runs' origin asks for, see `tie_rules.py`.
         remove_query: None follows the dataset's rule, else what the run's manifest says.
         per_topic: a line says what ties change in topics too, not only in means.
+        results: a folder that gets the result of each run, see `result_files.py`.
 
     Raises:
         LexvlError: a run, its judgements or a measure cannot be read, or they do not fit.
@@ -56,20 +58,9 @@ def measure_runs(
         relevant = relevant_of(judgements(judged.qrels, judged.label))
         found = find_in_run(card.path, relevant, how.remove_query)
         rows = measure(found, relevant, parsed, how, str(card.path), judged.label)
+        if results:
+            store(results, result_of(card, rows, judged.qrels, how))
         measured.append(rows)
         changed += other_values(rows, found, relevant, parsed, how)
     report_other_values([one for one in changed if per_topic or one.row.query_id == "all"])
     return measured
-
-
-def labelled(cards: Sequence[RunCard], labels: Sequence[str] | None) -> list[RunCard]:
-    """The runs under the system names that the user gives, if any.
-
-    Raises:
-        UsageError: the number of labels differs from the number of runs.
-    """
-    if not labels:
-        return list(cards)
-    if len(labels) != len(cards):
-        raise UsageError(f"{len(labels)} labels for {len(cards)} runs; give one --label per --run, or none")
-    return [replace(card, system=label) for card, label in zip(cards, labels, strict=True)]

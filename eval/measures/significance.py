@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lexvl_anserini.errors import DataError, UnknownName, UsageError
+from lexvl_anserini.errors import UnknownName, UsageError
 from lexvl_anserini.records import Measurement
 
-from .metrics import mean, per_topic
+from .frames import by_topic
+from .inputs import RunCard
+from .metrics import mean
 from .resampling import bootstrap_intervals, randomisation
+
+if TYPE_CHECKING:
+    import pandas
+
+
+# A corrected p below this is marked in tables.
+LEVEL = 0.05
 
 
 class SystemComparison(NamedTuple):
@@ -79,56 +88,51 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return corrected
 
 
-class Pair(NamedTuple):
-    """The values of a system and of the baseline by one measure, by query_id."""
+def check_test(test: str) -> None:
+    """Raises an error for an unknown test, before anything is computed.
 
-    system: str
-    measure: str
-    baseline: Mapping[str, float]
-    values: Mapping[str, float]
+    Raises:
+        UnknownName: no such test.
+    """
+    if test not in TESTS:
+        raise UnknownName("test", test, TESTS)
 
 
-def compare(pairs: Sequence[Pair], test: str = "randomisation") -> list[SystemComparison]:
-    """Compares each system with the baseline.
+def compare(values: pandas.DataFrame, test: str = "randomisation") -> list[SystemComparison]:
+    """Compares each system with the first, by each measure.
 
     Args:
-        pairs: all of the same topics.
+        values: topics as rows, pairs of measure and system as columns, as `frames.by_topic` returns them.
         test: "randomisation" or "student".
 
     Raises:
         UnknownName: no such test.
-        DataError: a system was measured on other topics than the baseline.
     """
-    if test not in TESTS:
-        raise UnknownName("test", test, TESTS)
-    topics = list(pairs[0].baseline)
-    for pair in pairs:
-        if not pair.values.keys() == pair.baseline.keys() == pairs[0].baseline.keys():
-            name = pair.system
-            raise DataError(f"{name}: measured on other topics than the baseline; a paired test needs the same topics")
-    baseline = np.array([[pair.baseline[topic] for topic in topics] for pair in pairs])  # [P, T]
-    values = np.array([[pair.values[topic] for topic in topics] for pair in pairs])  # [P, T]
-    differences = (values - baseline).T
-    p_values = TESTS[test](differences).tolist()
-    low, high = bootstrap_intervals(differences).tolist()
-    rows = [
-        _compared(pair, *columns) for pair, *columns in zip(pairs, baseline, values, p_values, low, high, strict=True)
-    ]
-    corrected: dict[str, Iterator[float]] = {
-        measure: iter(holm([row.p for row in rows if row.measure == measure])) for measure in {r.measure for r in rows}
+    check_test(test)
+    baseline = values.columns[0][1]
+    pairs = [(measure, system) for measure, system in values.columns if system != baseline]
+    if not pairs:
+        return []
+    ours = values[[(measure, baseline) for measure, _ in pairs]].to_numpy()  # [T, P]
+    theirs = values[pairs].to_numpy()  # [T, P]
+    p_values = TESTS[test](theirs - ours).tolist()
+    low, high = bootstrap_intervals(theirs - ours).tolist()
+    rows = [_compared(*columns) for columns in zip(pairs, ours.T, theirs.T, p_values, low, high, strict=True)]
+    corrected = {
+        measure: iter(holm([row.p for row in rows if row.measure == measure])) for measure in {m for m, _ in pairs}
     }
     return [row._replace(p_corrected=next(corrected[row.measure])) for row in rows]
 
 
 def _compared(
-    pair: Pair, baseline: np.ndarray, values: np.ndarray, p: float, low: float, high: float
+    pair: tuple[str, str], baseline: np.ndarray, values: np.ndarray, p: float, low: float, high: float
 ) -> SystemComparison:
-    """A system and the baseline, values [T] each, without the correction for several systems."""
+    """A system (measure, name) and the baseline, values [T] each, without the correction for several systems."""
     differences = values - baseline
     kendall, pearson = correlations(values, baseline)
     return SystemComparison(
-        system=pair.system,
-        measure=pair.measure,
+        system=pair[1],
+        measure=pair[0],
         baseline=mean(baseline),
         value=mean(values),
         difference=mean(differences),
@@ -152,17 +156,39 @@ def compare_runs(measured: Sequence[Sequence[Measurement]], test: str = "randomi
         test: "randomisation" or "student".
 
     Raises:
-        UsageError: the runs answer different datasets, or were measured with different orders of equal scores.
+        UsageError: the runs answer different datasets, were measured with different orders of equal scores, or two
+            have one name.
+        DataError: a run was measured on other topics.
         UnknownName: no such test.
     """
     if len({rows[0].ties for rows in measured}) > 1:
         raise UsageError("the runs are measured with different orders of equal scores; measure all with one")
     if len(datasets := {rows[0].dataset for rows in measured}) > 1:
         raise UsageError(f"the runs answer different datasets ({', '.join(sorted(datasets))}); compare within one")
-    baseline, *others = measured
-    pairs = [
-        Pair(rows[0].run, measure, per_topic(baseline, measure), per_topic(rows, measure))
-        for measure in dict.fromkeys(row.measure for row in baseline)
-        for rows in others
-    ]
-    return [row._replace(ties=baseline[0].ties) for row in compare(pairs, test)]
+    names = [rows[0].run for rows in measured]
+    if len(set(names)) < len(names):
+        raise UsageError(f"two systems of one name ({', '.join(names)}); name each differently")
+    values = by_topic(row for rows in measured for row in rows)
+    return [row._replace(ties=measured[0][0].ties) for row in compare(values, test)]
+
+
+def differing(
+    cards: Sequence[RunCard], measured: Sequence[Sequence[Measurement]], test: str
+) -> dict[tuple[str, str], tuple[str, ...]]:
+    """The measures by which each run, given by its path and dataset, differs from the first system on that dataset.
+
+    They differ if the corrected p is below `LEVEL`. A dataset that the first system lacks has no marks.
+
+    Raises:
+        UnknownName: no such test.
+    """
+    marked: dict[tuple[str, str], tuple[str, ...]] = {}
+    for dataset in dict.fromkeys(rows[0].dataset for rows in measured):
+        of_dataset = [(card, rows) for card, rows in zip(cards, measured, strict=True) if rows[0].dataset == dataset]
+        of_dataset.sort(key=lambda pair: pair[0].system != cards[0].system)
+        if of_dataset[0][0].system != cards[0].system:
+            continue
+        for row in compare_runs([rows for _, rows in of_dataset], test):
+            if row.p_corrected < LEVEL:
+                marked[row.system, dataset] = (*marked.get((row.system, dataset), ()), row.measure)
+    return marked

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import orjson
@@ -31,27 +32,49 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True)
 class Table:
-    """Columns, rows of as many cells, the (row, column) of the cells to emphasise, and a rule of `ties.TIES`.
+    """Columns and rows of as many cells.
 
-    All measures of the table were computed by that rule; it is empty if there are none.
+    best         the (row, column) of the cells to emphasise
+    ties         the rule of `ties.TIES` that all measures of the table were computed by; empty if there are none
+    marked       the (row, column) of the cells with a star
+    about_marks  what the star means; empty if there is none
     """
 
     columns: tuple[Column, ...]
     rows: tuple[tuple[str, ...], ...]
     best: frozenset[tuple[int, int]] = frozenset()
     ties: str = ""
+    marked: frozenset[tuple[int, int]] = frozenset()
+    about_marks: str = ""
 
     @property
-    def note(self) -> str:
-        """The rule of equal scores in words, for the line below the table."""
-        return f"ties: {self.ties} ({ABOUT[self.ties]})" if self.ties else ""
+    def notes(self) -> list[str]:
+        """The lines below the table: what a star means, and the rule of equal scores in words."""
+        ties = f"ties: {self.ties} ({ABOUT[self.ties]})" if self.ties else ""
+        return [*filter(None, [self.about_marks, ties])]
+
+    def shown(self, bold: str = "{}", star: str = "*", no_star: str = "") -> list[list[str]]:
+        """The rows with the best cells in bold, and a star after marked ones.
+
+        Args:
+            bold: a format of the text.
+            star: follows marked cells, and `no_star` the other ones of a column that has any.
+        """
+        starred = {c for _, c in self.marked}
+        return [
+            [
+                (bold.format(cell) if (r, c) in self.best else cell)
+                + (star if (r, c) in self.marked else no_star if c in starred else "")
+                for c, cell in enumerate(row)
+            ]
+            for r, row in enumerate(self.rows)
+        ]
 
 
 def to_text(table: Table) -> str:
     """Aligned columns; groups are a line above the headings, centred above their columns."""
-    widths = [
-        max(map(len, [column.heading, *(row[c] for row in table.rows)])) for c, column in enumerate(table.columns)
-    ]
+    rows = table.shown(no_star=" ")
+    widths = [max(map(len, [column.heading, *(row[c] for row in rows)])) for c, column in enumerate(table.columns)]
     spans = _spans(table.columns)
     for group, start, stop in spans:
         widths[stop - 1] += max(0, len(group) - _room(widths[start:stop]))
@@ -64,8 +87,8 @@ def to_text(table: Table) -> str:
         return GAP.join(aligned).rstrip()
 
     groups = GAP.join(group.center(_room(widths[start:stop])) for group, start, stop in spans).rstrip()
-    lines = [line([column.heading for column in table.columns]), *map(line, table.rows)]
-    return "\n".join(filter(None, [groups, *lines, table.note])) + "\n"
+    lines = [line([column.heading for column in table.columns]), *map(line, rows)]
+    return "\n".join(filter(None, [groups, *lines, *table.notes])) + "\n"
 
 
 def to_markdown(table: Table) -> str:
@@ -76,8 +99,9 @@ def to_markdown(table: Table) -> str:
 
     head = line(f"{column.group} {column.heading}".strip() for column in table.columns)
     rule = "|" + "|".join("--:" if column.number else "---" for column in table.columns) + "|"
-    body = [line(_marked(table, r, "**{}**")) for r in range(len(table.rows))]
-    return "\n".join([head, rule, *body, *(["", table.note] if table.note else [])]) + "\n"
+    body = map(line, table.shown("**{}**", star="\\*"))
+    notes = [part for note in table.notes for part in ("", note.replace("*", "\\*"))]
+    return "\n".join([head, rule, *body, *notes]) + "\n"
 
 
 def to_latex(table: Table) -> str:
@@ -90,9 +114,9 @@ def to_latex(table: Table) -> str:
         lines.append(" & ".join(groups) + r" \\")
         lines += [rf"\cmidrule(lr){{{start + 1}-{stop}}}" for group, start, stop in spans if group]
     lines += [" & ".join(_escaped(column.heading) for column in table.columns) + r" \\", r"\midrule"]
-    escaped = Table(table.columns, tuple(tuple(map(_escaped, row)) for row in table.rows), table.best)
-    lines += [" & ".join(_marked(escaped, r, r"\textbf{{{}}}")) + r" \\" for r in range(len(table.rows))]
-    lines += [r"\bottomrule", r"\end{tabular}", *([f"% {table.note}"] if table.note else [])]
+    escaped = replace(table, rows=tuple(tuple(map(_escaped, row)) for row in table.rows))
+    lines += [" & ".join(row) + r" \\" for row in escaped.shown(r"\textbf{{{}}}", "$^{*}$")]
+    lines += [r"\bottomrule", r"\end{tabular}", *(f"% {note}" for note in table.notes)]
     return "\n".join(lines) + "\n"
 
 
@@ -115,15 +139,27 @@ TABLE_FORMATS: dict[str, Callable[[Table], str]] = {
 
 FORMATS = (*TABLE_FORMATS, "json")
 
+# In LaTeX's default encoding, < > | print other characters; after a line, [ and * begin its options.
 _LATEX = str.maketrans(
     {
         **{c: f"\\{c}" for c in "&%$#_{}"},
         "\\": r"\textbackslash{}",
         "~": r"\textasciitilde{}",
         "^": r"\textasciicircum{}",
+        "<": r"\textless{}",
+        ">": r"\textgreater{}",
+        "|": r"\textbar{}",
+        '"': "''",
+        "[": "{[}",
+        "]": "{]}",
+        "*": "$^{*}$",
+        "\N{MINUS SIGN}": "$-$",
         MISSING: "--",
     }
 )
+
+# A minus sign of a number, not a hyphen.
+_MINUS = re.compile(r"(?<![^\s(])-(?=[0-9.])")
 
 
 def to_json(value: Any) -> str:
@@ -177,9 +213,5 @@ def _room(widths: Sequence[int]) -> int:
     return sum(widths) + len(GAP) * (len(widths) - 1)
 
 
-def _marked(table: Table, r: int, mark: str) -> Iterable[str]:
-    return (mark.format(cell) if (r, c) in table.best else cell for c, cell in enumerate(table.rows[r]))
-
-
 def _escaped(text: str) -> str:
-    return text.translate(_LATEX)
+    return _MINUS.sub("\N{MINUS SIGN}", text).translate(_LATEX)

@@ -11,6 +11,7 @@ from lexvl_anserini.records import Measurement
 from ..measures.hit_rates import HEADINGS, RSUM, rsum
 from ..measures.inputs import RunCard
 from ..measures.metrics import means
+from ..measures.significance import LEVEL
 from .render import MISSING, Column, Table, csv_rows, to_json, to_text
 
 if TYPE_CHECKING:
@@ -27,14 +28,12 @@ if TYPE_CHECKING:
     from ..measures.term_statistics import DocumentTerm, TermProfile
     from ..measures.tuning import Tuned, TuningSetting
 
-# `comparison_table` marks a corrected p below this.
-LEVEL = 0.05
-
 
 class SystemRow(NamedTuple):
     """One system on one dataset: a row of the table of systems, or several of them a row.
 
-    `ties` is the order of equal scores that the measures were computed with.
+    `ties` is the order of equal scores that the measures were computed with; `significant` the measures by which the
+    system differs from the first one.
     """
 
     system: str
@@ -43,6 +42,7 @@ class SystemRow(NamedTuple):
     measures: Mapping[str, float]
     efficiency: Mapping[str, float]
     ties: str = ""
+    significant: tuple[str, ...] = ()
 
 
 class Figure(NamedTuple):
@@ -125,10 +125,20 @@ def render_scores(measured: Iterable[Iterable[Measurement]], per_topic: bool, ou
     return SCORE_FORMATS[output_format](rows)
 
 
-def system_row(card: RunCard, measurements: Sequence[Measurement]) -> SystemRow:
-    """The row of one run."""
-    first = measurements[0]
-    return SystemRow(card.system, first.dataset, first.run, means(measurements), card.efficiency, first.ties)
+def system_row(
+    card: RunCard, measurements: Sequence[Measurement], marks: Mapping[tuple[str, str], tuple[str, ...]] = {}
+) -> SystemRow:
+    """The row of one run; `marks` has the measures that differ, by run and dataset."""
+    _, dataset, *_ = first = measurements[0]
+    marked = marks.get((first.run, dataset), ())
+    return SystemRow(card.system, dataset, first.run, means(measurements), card.efficiency, first.ties, marked)
+
+
+def average_rows(averages: Sequence[Measurement]) -> list[SystemRow]:
+    """The rows of averages over datasets, one per system."""
+    systems = dict.fromkeys(row.run for row in averages)
+    of_system = {system: [row for row in averages if row.run == system] for system in systems}
+    return [SystemRow(rows[0].run, rows[0].dataset, "", means(rows), {}, rows[0].ties) for rows in of_system.values()]
 
 
 def distinct_systems(rows: Sequence[SystemRow]) -> list[SystemRow]:
@@ -140,8 +150,12 @@ def distinct_systems(rows: Sequence[SystemRow]) -> list[SystemRow]:
     ]
 
 
-def system_table(rows: Sequence[SystemRow]) -> Table:
-    """Systems as rows; per dataset its measures, then the figures of efficiency that any run has."""
+def system_table(rows: Sequence[SystemRow], test: str = "") -> Table:
+    """Systems as rows; per dataset its measures, then the figures of efficiency that any run has.
+
+    Args:
+        test: that decided which measures are significant, if any.
+    """
     rows = distinct_systems(rows)
     datasets = list(dict.fromkeys(row.dataset for row in rows))
     measures = list(dict.fromkeys(measure for row in rows for measure in row.measures))
@@ -165,7 +179,14 @@ def system_table(rows: Sequence[SystemRow]) -> Table:
         for r, row in enumerate(cells)
         if row[c] == max((other[c] for other in cells if other[c] != MISSING), default=None)
     }
-    return Table(tuple(columns), cells, frozenset(best), ties_of(rows))
+    marked = frozenset(
+        (r, c)
+        for r, system in enumerate(systems)
+        for c, column in enumerate(columns)
+        if (row := at.get((system, column.group))) and column.heading in row.significant
+    )
+    about = f"* differs from {systems[0]}: p < {LEVEL}, {test} test, Holm's correction" if test else ""
+    return Table(tuple(columns), cells, frozenset(best), ties_of(rows), marked, about)
 
 
 def _cells(row: SystemRow | None, measures: Sequence[str], figures: Sequence[str]) -> Iterable[str]:
@@ -199,7 +220,7 @@ def caption_table(cards: Sequence[RunCard], measured: Sequence[Sequence[Measurem
 
 
 def comparison_table(comparisons: Sequence[SystemComparison]) -> Table:
-    """One row per system and measure; a star marks a corrected p below 0.05."""
+    """One row per system and measure; a star marks a corrected p below `LEVEL`, the best of each measure is bold."""
     about_difference = ("difference", "95 % interval", "p", "p (Holm)")
     numbers = ("baseline", "value", *about_difference, "Kendall", "Pearson", "better/equal/worse")
     return Table(
@@ -219,8 +240,19 @@ def comparison_table(comparisons: Sequence[SystemComparison]) -> Table:
             )
             for row in comparisons
         ),
+        best=frozenset(_best_of_measures(comparisons)),
         ties=ties_of(comparisons),
     )
+
+
+def _best_of_measures(comparisons: Sequence[SystemComparison]) -> Iterable[tuple[int, int]]:
+    """The cells of `comparison_table` with the largest value of each measure, of the baseline or of a system."""
+    for r, row in enumerate(comparisons):
+        values = [one.value for one in comparisons if one.measure == row.measure]
+        largest = format_value(max(row.baseline, *values))
+        for c, value in ((2, row.baseline), (3, row.value)):
+            if format_value(value) == largest:
+                yield r, c
 
 
 def ceiling_table(rows: Sequence[Ceiling]) -> Table:

@@ -22,6 +22,7 @@ from lexvl_anserini.data.fetch import BEIR_ARCHIVES
 from lexvl_anserini.errors import UnknownName, UsageError
 from lexvl_anserini.registry import DATASETS
 
+from ..measures.averages import AVERAGES
 from ..measures.names import parse_measure
 
 # Corpora in BEIR's layout that are no part of BEIR.
@@ -32,27 +33,10 @@ PRIVATE = ("coco-1m",)
 
 SPLITS = ("dev", "test", "train", "val")
 
-BEIR_12 = (
-    "arguana",
-    "climate-fever",
-    "dbpedia-entity",
-    "fever",
-    "fiqa",
-    "hotpotqa",
-    "nfcorpus",
-    "nq",
-    "scidocs",
-    "scifact",
-    "trec-covid",
-    "webis-touche2020",
-)
 FDT_10 = ("cifar10", "cifar100", "food101", "pets", "flowers102", "sun397", "cars", "dtd", "caltech101", "aircraft")
 
-# Means that papers print, and what they are means of. Not among BEIR's 12: MS MARCO (the models train on it) and Quora.
-MEANS_OF_TEXTS: Mapping[str, tuple[str, ...]] = {
-    "beir-12": tuple(f"beir/{name}/test" for name in BEIR_12),
-    "beir-13": tuple(f"beir/{name}/test" for name in (*BEIR_12, "quora")),
-}
+# Means that papers print, and what they are means of.
+MEANS_OF_TEXTS: Mapping[str, tuple[str, ...]] = {name: AVERAGES[name] for name in ("beir-12", "beir-13")}
 MEANS_OF_CLASSES: Mapping[str, tuple[str, ...]] = {
     "zero-shot-9": (*(name for name in FDT_10 if name not in ("cars", "aircraft")), "imagenet"),
     "linear-probe-10": FDT_10,

@@ -1,0 +1,104 @@
+"""Averages over datasets that papers print, by name; one that lacks a dataset is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from lexvl_anserini.errors import DataError, UnknownName
+from lexvl_anserini.records import Measurement
+
+CQADUPSTACK = (
+    "android",
+    "english",
+    "gaming",
+    "gis",
+    "mathematica",
+    "physics",
+    "programmers",
+    "stats",
+    "tex",
+    "unix",
+    "webmasters",
+    "wordpress",
+)
+
+# Without MS MARCO (the models train on it) and Quora.
+BEIR_12 = (
+    "arguana",
+    "climate-fever",
+    "dbpedia-entity",
+    "fever",
+    "fiqa",
+    "hotpotqa",
+    "nfcorpus",
+    "nq",
+    "scidocs",
+    "scifact",
+    "trec-covid",
+    "webis-touche2020",
+)
+BEIR_13 = (*BEIR_12, "quora")
+# Not public, or not in BEIR's archives.
+BEIR_CLOSED = ("bioasq", "robust04", "signal1m", "trec-news")
+
+
+def _test_splits(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(f"beir/{name}/test" for name in names)
+
+
+# Datasets, or other averages: CQADupStack is the mean of its 12 parts and counts once.
+AVERAGES: Mapping[str, tuple[str, ...]] = {
+    "beir-12": _test_splits(BEIR_12),
+    "beir-13": _test_splits(BEIR_13),
+    "beir-18": (*_test_splits((*BEIR_13, *BEIR_CLOSED)), "cqadupstack"),
+    "cqadupstack": _test_splits(f"cqadupstack/{part}" for part in CQADUPSTACK),
+}
+
+
+def datasets_of(name: str) -> list[str]:
+    """All datasets of an average.
+
+    Raises:
+        UnknownName: no such average.
+    """
+    if name not in AVERAGES:
+        raise UnknownName("average", name, AVERAGES)
+    parts = (datasets_of(part) if part in AVERAGES else [part] for part in AVERAGES[name])
+    return [dataset for part in parts for dataset in part]
+
+
+def average(name: str, values: Mapping[str, float]) -> float:
+    """An average of values by dataset; those of other datasets do not count.
+
+    Raises:
+        UnknownName: no such average.
+        DataError: a dataset has no value.
+    """
+    needed = datasets_of(name)
+    if missing := [dataset for dataset in needed if dataset not in values]:
+        raise DataError(
+            f"{name} is the mean of {len(needed)} datasets, and {len(missing)} have no value: {', '.join(missing)}"
+        )
+    parts = [average(part, values) if part in AVERAGES else values[part] for part in AVERAGES[name]]
+    return sum(parts) / len(parts)
+
+
+def averaged(name: str, means: Iterable[Measurement]) -> list[Measurement]:
+    """The average of each run and measure, as a measurement of the dataset `name`.
+
+    Args:
+        means: of runs under the names of their systems, on several datasets.
+
+    Raises:
+        UnknownName, DataError: as `average`; the message names the system.
+    """
+    systems: dict[tuple[str, str, str], dict[str, float]] = {}
+    for row in means:
+        systems.setdefault((row.run, row.measure, row.ties), {})[row.dataset] = row.value
+    found = []
+    for (system, measure, ties), values in systems.items():
+        try:
+            found.append(Measurement(system, name, measure, "all", average(name, values), ties))
+        except DataError as error:
+            raise DataError(f"{system}: {measure}: {error}") from error
+    return found

@@ -1,0 +1,46 @@
+"""Names that users give to systems and to datasets, instead of paths and of encoders with all their options."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from lexvl_anserini.errors import UsageError
+from lexvl_anserini.records import Measurement
+
+from .inputs import RunCard
+
+
+def labelled(cards: Sequence[RunCard], labels: Sequence[str] | None) -> list[RunCard]:
+    """The runs under the system names that the user gives, if any.
+
+    Raises:
+        UsageError: the number of labels differs from the number of runs.
+    """
+    if not labels:
+        return list(cards)
+    if len(labels) != len(cards):
+        raise UsageError(f"{len(labels)} labels for {len(cards)} runs; give one --label per --run, or none")
+    return [replace(card, system=label) for card, label in zip(cards, labels, strict=True)]
+
+
+def with_systems(cards: Sequence[RunCard], measured: Sequence[Sequence[Measurement]]) -> list[list[Measurement]]:
+    """The measurements of each run under the name of its system."""
+    return [[row._replace(run=card.system) for row in rows] for card, rows in zip(cards, measured, strict=True)]
+
+
+def with_datasets(measured: Sequence[Sequence[Measurement]], labels: Sequence[str] | None) -> list[list[Measurement]]:
+    """The measurements under other names of datasets, if any are given: one per dataset, in order of first appearance.
+
+    Raises:
+        UsageError: the number of labels differs from the number of datasets.
+    """
+    if not labels:
+        return [list(rows) for rows in measured]
+    datasets = list(dict.fromkeys(rows[0].dataset for rows in measured))
+    if len(labels) != len(datasets):
+        raise UsageError(
+            f"{len(labels)} --dataset-label for {len(datasets)} datasets ({', '.join(datasets)}); give one each or none"
+        )
+    names = dict(zip(datasets, labels, strict=True))
+    return [[row._replace(dataset=names[row.dataset]) for row in rows] for rows in measured]

@@ -1,0 +1,50 @@
+"""The machine that measures, and the versions of the packages that decide a value or a time."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from lexvl_anserini.data.images import usable_cores
+
+# Packages that affect a value or a time besides our own code.
+VERSIONED = (
+    "lexvl-anserini",
+    "pyserini",
+    "faiss-cpu",
+    "numba",
+    "numpy",
+    "pyarrow",
+    "ranx",
+    "torch",
+    "transformers",
+    "sentence-transformers",
+)
+
+
+def machine() -> dict[str, Any]:
+    """The machine, its load, and the versions of Python and of packages."""
+    versions = {}
+    for package in VERSIONED:
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return {
+        "processor": processor(),
+        "cores": usable_cores(),
+        "memory_mib": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20,
+        "load_average": [round(load, 2) for load in os.getloadavg()],
+        "python": platform.python_version(),
+        "versions": versions,
+    }
+
+
+def processor() -> str:
+    """The name of the processor, from the system if it is known there."""
+    about = Path("/proc/cpuinfo")
+    lines = about.read_text().splitlines() if about.is_file() else []
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())

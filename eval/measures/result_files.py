@@ -1,0 +1,128 @@
+"""Results on disk: a JSON file per run and dataset, and one line each in `results.jsonl`, which only grows."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from lexvl_anserini.errors import DataError
+from lexvl_anserini.files import disk_errors, exclusive, file_sha256, make_folder, read_json, write_json
+from lexvl_anserini.records import Measurement, Qrel
+from lexvl_anserini.typed import check
+
+from .inputs import RunCard, run_name
+from .machine import machine
+from .metrics import MeasuringRules, means
+
+LOG = "results.jsonl"
+
+
+@dataclass(frozen=True)
+class StoredResult:
+    """What one run scored on one dataset, and how.
+
+    run              its path, and `run_sha256` the digest of its file
+    system           its encoder or label
+    dataset          label of the judgements, and `judgements_sha256` the digest of their sorted lines
+    topics           that were judged; each counts
+    measures         means by name
+    ties             order of equal scores, see `ties.py`
+    relevance_level  least relevance that counts, of measures without their own
+    remove_query     documents whose id is the query id do not count
+    command          that measured, and `time`: when, in UTC
+    machine          as `machine.machine` returns it, with versions
+    """
+
+    run: str
+    run_sha256: str
+    system: str
+    dataset: str
+    judgements_sha256: str
+    topics: int
+    measures: Mapping[str, float]
+    ties: str
+    relevance_level: int
+    remove_query: bool
+    command: str
+    time: str
+    machine: Mapping[str, Any]
+
+    def measurements(self) -> list[Measurement]:
+        """The means, under the name of the system."""
+        return [
+            Measurement(self.system, self.dataset, measure, "all", value, self.ties)
+            for measure, value in self.measures.items()
+        ]
+
+
+def result_of(card: RunCard, rows: Sequence[Measurement], qrels: Iterable[Qrel], rules: MeasuringRules) -> StoredResult:
+    """The result of a run that was just measured."""
+    judged = "".join(sorted(f"{query_id} 0 {doc_id} {relevance}\n" for query_id, doc_id, relevance in qrels))
+    values = means(rows)
+    name, *arguments = sys.orig_argv
+    return StoredResult(
+        run=str(card.path),
+        run_sha256=file_sha256(card.path),
+        system=card.system,
+        dataset=rows[0].dataset,
+        judgements_sha256=sha256(judged.encode()).hexdigest(),
+        topics=len(rows) // len(values) - 1,
+        measures=values,
+        ties=rules.ties,
+        relevance_level=rules.relevance_level,
+        remove_query=rules.remove_query,
+        command=shlex.join([Path(name).name, *arguments]),
+        time=datetime.now(UTC).isoformat(timespec="seconds"),
+        machine=machine(),
+    )
+
+
+def store(folder: Path, result: StoredResult) -> Path:
+    """Writes a result's file, which replaces an earlier one of this run and dataset, and its line in the log.
+
+    Raises:
+        ArtefactError: the folder cannot be written.
+    """
+    dataset = Path(result.dataset).name if Path(result.dataset).is_file() else result.dataset
+    path = folder / f"{slug(run_name(Path(result.run).name))}.{result.run_sha256[:8]}.{slug(dataset)}.json"
+    with disk_errors(folder):
+        make_folder(folder)
+        with exclusive(folder, wait=True):
+            write_json(path, asdict(result))
+            with open(folder / LOG, "ab") as log:
+                log.write(orjson.dumps(asdict(result)) + b"\n")
+    return path
+
+
+def read_results(folder: Path) -> Iterator[StoredResult]:
+    """The results of a folder, by file name.
+
+    Raises:
+        DataError: there is none, or a file cannot be read.
+        ArtefactError: a file is no result.
+    """
+    files = sorted(folder.glob("*.json"))
+    if not files:
+        raise DataError(f"{folder}: no results; --results of score, table and similar commands writes some")
+    for path in files:
+        content = read_json(path, "result of a run", DataError)
+        check(content, StoredResult, str(path), "move it elsewhere")
+        yield StoredResult(**{field.name: content[field.name] for field in fields(StoredResult)})
+
+
+def slug(text: str) -> str:
+    """A text as part of a file name.
+
+    >>> slug("beir/scifact/test text-to-image")
+    'beir-scifact-test-text-to-image'
+    """
+    return re.sub(r"[^\w.+-]+", "-", text).strip("-.") or "x"
