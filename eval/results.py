@@ -14,6 +14,7 @@ from lexvl_anserini.errors import UsageError
 
 from . import options
 from .measures.frames import frame
+from .measures.labels import with_datasets
 from .measures.mteb import write_mteb
 from .measures.result_files import read_results
 from .report.render import check_format, render
@@ -28,6 +29,7 @@ log = logging.getLogger("lexvl_eval.results")
 def command(
     folder: Annotated[Path, typer.Argument(help="What --results of score, table and similar commands wrote.")],
     mteb: Annotated[Path | None, typer.Option(help="Write MTEB's JSON files to this folder too.")] = None,
+    dataset_labels: options.DatasetLabels = None,
     output_format: options.TableFormat = "text",
     verbose: Verbose = False,
 ) -> None:
@@ -42,7 +44,11 @@ def command(
     if mteb:
         for path in write_mteb(results, mteb):
             log.info("%s: written", path)
-    rows = [SystemRow(one.system, one.dataset, one.run, one.measures, {}, one.ties) for one in results]
+    named = with_datasets([one.measurements() for one in results], dataset_labels)
+    rows = [
+        SystemRow(one.system, rows[0].dataset, one.run, one.measures, {}, one.ties)
+        for one, rows in zip(results, named, strict=True)
+    ]
     sys.stdout.write(render(system_table(rows), results, output_format))
 
 

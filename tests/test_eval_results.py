@@ -95,6 +95,7 @@ def test_stored_results_are_a_table():
     both = ["--run", "a.trec", "--run", "b.trec", "--label", "mine", "--label", "theirs", "--qrels", "toy.qrels"]
     shown = call(table, *both, "--measure", "RR@10", "--results", "found").stdout
     assert call(results, "found").stdout == shown
+    assert "Toy" in call(results, "found", "--dataset-label", "Toy").stdout
     assert json.loads(call(results, "found", "--format", "json").stdout)[0]["system"] == "mine"
 
 
