@@ -17,6 +17,7 @@ completeness ................ complete sentences against partial ones
 terms ....................... the terms of corpora, documents and images
 ceiling, concepts ........... the best possible recall on the demo; what an image model names
 sheet ....................... a contact sheet of queries and their hits
+codewords ................... a sheet of the images and words where single terms are strongest
 quickstart .................. the whole line on the demo, `lexvl demo`
 efficiency .................. benchmarks on this machine
 

@@ -134,6 +134,7 @@ GROUPS: Mapping[str, Mapping[str, Row]] = {
         "zeroshot": Row("lexvl_eval.zeroshot", "Classify images by prompts with class names"),
         "linear-probe": Row("lexvl_eval.linear_probe", "Train a linear classifier on vectors of images"),
         "interpretability": Row("lexvl_eval.interpretability", "Whether first terms are words of captions or classes"),
+        "codewords": Row("lexvl_eval.codewords", "Draw the images and words where single terms are strongest"),
         "completeness": Row("lexvl_eval.completeness", "Whether images prefer complete sentences to partial ones"),
         "terms": Row("lexvl_eval.terms", "The heaviest terms of a corpus, a document or an image"),
         "quantisation": Row("lexvl_eval.quantisation", "What integer impacts lose"),

@@ -39,7 +39,8 @@ CARD_LINES = 7
 # Width that is reserved for the product, right of the longest bar.
 NUMBER = 78
 JUDGED = "green: relevant    "
-LEGEND = "bars: query weight × impact; all terms' products sum to the score    has: its heaviest terms"
+HAS = "has: its heaviest terms"
+LEGEND = f"bars: query weight × impact; all terms' products sum to the score    {HAS}"
 # With maps, after the legend.
 MAPPED = "    in colour: where the terms are"
 NO_HIT = "no hit in the run"
@@ -121,7 +122,8 @@ def layout(strips: Sequence[Strip], terms: int, legend: str = LEGEND) -> SheetLa
 def legend_of(strips: Sequence[Strip], maps: bool) -> str:
     """The last line of a sheet, which says what is drawn."""
     judged = any(strip.found or any(cell.relevant for cell in strip.cells) for strip in strips)
-    return f"{JUDGED if judged else ''}{LEGEND}{MAPPED if maps else ''}"
+    bars = any(cell.terms for strip in strips for cell in strip.cells)
+    return f"{JUDGED if judged else ''}{LEGEND if bars else HAS}{MAPPED if maps else ''}"
 
 
 def draw_sheet(strips: Sequence[Strip], path: Path, terms: int, maps: bool = False) -> None:

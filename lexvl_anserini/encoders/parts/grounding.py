@@ -5,7 +5,7 @@ Works with every model whose image side pools over patches: STAIR, LexLIP, VDR c
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import isqrt
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from lexvl_anserini.encoders.encoder import Encoder
+from lexvl_anserini.encoders.parts.tokens import token_names
 from lexvl_anserini.encoders.parts.towers import BagTower, TextTower
 from lexvl_anserini.encoders.parts.vision import Box, ImageTower
 from lexvl_anserini.errors import UsageError
@@ -86,6 +87,29 @@ def patch_logits(tower: ImageTower, images: Sequence[Any], dims: Sequence[int]) 
         logits = torch.nn.functional.linear(features, matrix, bias)  # [B, N, len(dims)]
         maps.append(on_grid(logits).cpu().numpy())
     return np.concatenate(maps) if maps else np.empty((0, 0, 0, len(dims)), dtype=np.float32)
+
+
+@torch.inference_mode()
+def token_logits(model: Encoder, texts: Sequence[str], dims: Sequence[int]) -> Iterator[tuple[str, np.ndarray]]:
+    """Streams every token of texts, without special ones, with the logits of some dimensions there, float32 [dims].
+
+    Raises:
+        UsageError: no tower pools over tokens.
+    """
+    towers = [tower for tower in (model.query, model.document) if isinstance(tower, TextTower)]
+    if not towers:
+        raise UsageError(f"encoder {model.name!r} has no text side that pools over tokens")
+    tower, head = towers[0], towers[0].composition.head
+    rows = torch.as_tensor(dims, dtype=torch.long, device=tower.device)
+    matrix, bias = head.matrix[rows], None if head.bias is None else head.bias[rows]
+    names = token_names(tower.reader.tokenizer)
+    for batch in tower.batches(texts, batch_size=32):
+        input_ids, attention = batch.inputs
+        features = head.transform(tower.composition.backbone(input_ids, attention))  # [B, L, D']
+        logits = torch.nn.functional.linear(features, matrix, bias)[attention > 0].cpu().numpy()  # [tokens, dims]
+        for token, values in zip(input_ids[attention > 0].tolist(), logits, strict=True):
+            if token in names:
+                yield names[token], values
 
 
 def on_grid(states: Tensor) -> Tensor:

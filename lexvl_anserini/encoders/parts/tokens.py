@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lexvl_anserini.encoders.checkpoints.filenames import TOKENIZER_FILES, has_tokenizer
+from lexvl_anserini.encoders.parts.clip_bpe import ClipBpe
 from lexvl_anserini.encoders.parts.long_texts import starts
 from lexvl_anserini.errors import CheckpointError, UsageError, reason_of
 from lexvl_anserini.vocabulary import Vocabulary
@@ -71,6 +72,13 @@ def lower_casing(tokenizer: Any) -> Any:
 def token_strings(tokenizer: Any) -> list[str]:
     """Token strings in the order of their ids."""
     return tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
+
+
+def token_names(tokenizer: Any) -> dict[int, str]:
+    """Token id -> what the token says, without marks of words' parts; special tokens have none."""
+    ids = tokenizer.ids if isinstance(tokenizer, ClipBpe) else tokenizer.get_vocab()
+    specials = tokenizer.specials if isinstance(tokenizer, ClipBpe) else tokenizer.all_special_tokens
+    return {number: term.removesuffix("</w>") for term, number in ids.items() if term not in specials}
 
 
 def first_word_id(tokenizer: Any) -> int:

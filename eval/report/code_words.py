@@ -1,0 +1,122 @@
+"""What single terms stand for: the images and the words of captions in which a term is strongest (FDT, figure 4).
+
+The value of a term in a grid cell of an image or at a token of a text is its logit there, before pooling: equations 4
+and 6 of FDT, up to a constant. An image has the largest value of its cells, a token the largest of all places where it
+occurs; the map of an image has all its cells. Works with every lexical model that pools over patches and over tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from heapq import nlargest
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lexvl_anserini.errors import DataError, UsageError
+from lexvl_anserini.progress import Progress, silent
+from lexvl_anserini.records import Document
+
+from .answers import item_of, own_terms
+from .strips import Cell, Item, Strip
+
+if TYPE_CHECKING:
+    from lexvl_anserini.data.dataset import Dataset
+    from lexvl_anserini.encoders.encoder import Encoder
+
+# Images, and distinct tokens, that are shown of each term.
+SHOWN = 5
+
+# Images whose maps, and texts whose tokens, are in memory together.
+IMAGES_AT_ONCE, TEXTS_AT_ONCE = 64, 512
+
+
+def dimensions(model: Encoder, terms: Sequence[str]) -> list[int]:
+    """The dimensions of terms.
+
+    Raises:
+        UsageError: the encoder has no terms, or not one of them.
+    """
+    from lexvl_anserini.encoders.encoder import as_lexical
+
+    vocabulary = as_lexical(model.document).vocabulary
+    if missing := [term for term in terms if term not in vocabulary.dimension]:
+        raise UsageError(f"{missing[0]!r} is no term of {model.name}; its terms are such as {vocabulary[0]!r}")
+    return [vocabulary.dimension[term] for term in terms]
+
+
+def strips_of_terms(
+    model: Encoder, dataset: Dataset, terms: Sequence[str], images: int, progress: Progress = silent
+) -> list[Strip]:
+    """One strip per term: its first tokens, and the images where it is strongest, with their maps.
+
+    Args:
+        model: its documents are images.
+        dataset: of images, with or without captions.
+        terms: of the model's vocabulary.
+        images: that are read, the first of the dataset, with their captions.
+        progress: called with the number of images just encoded.
+
+    Raises:
+        UsageError: the model has no such term, or does not pool over patches.
+        DataError: there are no images, or one cannot be read.
+    """
+    from lexvl_anserini.encoders.parts.grounding import image_side, overlay, patch_logits
+
+    dims, tower = dimensions(model, terms), image_side(model)
+    documents = list(islice((document for document in dataset.documents() if document.image), images))
+    if not documents:
+        raise DataError(f"{dataset.name}: no images in it")
+    found: list[list[tuple[float, int, np.ndarray]]] = [[] for _ in dims]
+    for start in range(0, len(documents), IMAGES_AT_ONCE):
+        piece = [tower.read(document) for document in documents[start : start + IMAGES_AT_ONCE]]
+        maps = patch_logits(tower, piece, dims)  # [n, grid, grid, terms]
+        for column, best in enumerate(found):
+            values = maps[..., column].max(axis=(1, 2))
+            best.extend((float(value), start + n, maps[n, ..., column]) for n, value in enumerate(values))
+            best[:] = nlargest(SHOWN, best, key=lambda one: (one[0], -one[1]))
+        progress(len(piece))
+    words = strongest_tokens(model, captions_of(dataset, documents), dims)
+    shown = {number for best in found for _, number, _ in best}
+    own = own_terms(model, [documents[number] for number in sorted(shown)])
+    strips = []
+    for term, best, tokens in zip(terms, found, words, strict=True):
+        cells = []
+        for value, number, grid in best:
+            item = item_of(documents[number])
+            assert item.image is not None
+            drawn = overlay(item.image, tower.pixels.region(item.image.size), grid)
+            cells.append(Cell(item._replace(image=drawn), value, False, (), own[documents[number].doc_id]))
+        strips.append(Strip(Item(term, None, ", ".join(tokens) or term), cells))
+    return strips
+
+
+def captions_of(dataset: Dataset, documents: Iterable[Document]) -> list[str]:
+    """The captions of images: their own texts, or the topics that they are relevant to; empty without captions."""
+    chosen = list(documents)
+    if texts := [document.text for document in chosen if document.text]:
+        return texts
+    ids = {document.doc_id for document in chosen}
+    try:
+        judged = {qrel.query_id for qrel in dataset.qrels() if qrel.doc_id in ids and qrel.relevance > 0}
+    except DataError:  # images without captions
+        return []
+    return [topic.text for topic in dataset.topics() if topic.query_id in judged and topic.text]
+
+
+def strongest_tokens(model: Encoder, texts: Sequence[str], dims: Sequence[int]) -> list[list[str]]:
+    """Per dimension, the tokens of the texts with its largest values, each token once.
+
+    Raises:
+        UsageError: no tower of the model pools over the tokens of texts.
+    """
+    from lexvl_anserini.encoders.parts.grounding import token_logits
+
+    best: list[dict[str, float]] = [{} for _ in dims]
+    for start in range(0, len(texts), TEXTS_AT_ONCE):
+        for token, values in token_logits(model, texts[start : start + TEXTS_AT_ONCE], dims):
+            for own, value in zip(best, values.tolist(), strict=True):
+                if value > own.get(token, -np.inf):
+                    own[token] = value
+    return [nlargest(SHOWN, own, key=lambda token: own[token]) for own in best]
