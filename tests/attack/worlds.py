@@ -55,6 +55,7 @@ class World:
         (folder / "tiny.yaml").write_text(recipe.replace(place, f"{folder}/squares/dataset.json,{folder}/squares"))
         (folder / "stages.yaml").write_text(stages(folder, checkpoint, tiny_vit(folder / "vit")))
         (folder / "ids.txt").write_text("d1\nd2\n")
+        (folder / "topics.tsv").write_text("".join(f"q{n}\t{word}\n" for n, word in enumerate(WORDS)))
         self.encoder = ["--encoder", "bag-of-tokens", "--checkpoint", checkpoint, "--device", "cpu"]
         self.made("encode", *self.corpus("texts"), "--output", folder / "impacts")
         self.made("encode", *self.corpus("more"), "--output", folder / "more-impacts")
@@ -95,7 +96,7 @@ class World:
             return contents(folder)
         index, run = folder / task.output / task.index, self.folder / "looked.trec"
         check = ["index", *(self.folder / name for name in task.sources), "--index", index, "--check", ";"]
-        search = ["search", "--index", index, "--topics", f"beir:{self.folder / 'texts'}", "--output", run]
+        search = ["search", "--index", index, "--topics", self.folder / "topics.tsv", "--output", run]
         self.made(*before, *([";"] if before else ()), *(check if task.sources else ()), *search, "--overwrite")
         names = sorted(path.name for path in (folder / task.output if task.index else folder).iterdir())
         return run.read_bytes(), json.loads((index / "manifest.json").read_text()), names
