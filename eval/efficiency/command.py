@@ -43,6 +43,10 @@ SUITES: Mapping[str, Suite] = {
     "memory": Suite(f"{__package__}.process:measure_memory", frozenset({"documents", "encoder", "checkpoint"})),
     "overhead": Suite(f"{__package__}.process:measure_overhead", frozenset({"documents", "encoder", "checkpoint"})),
     "overview": Suite(f"{__package__}.overview:measure", frozenset({"queries", "workdir", "seed"})),
+    "protocol": Suite(
+        f"{__package__}.protocols:measure",
+        frozenset({"protocol", "shards", "dense_shards", "topics", "query_count", "repeats", "data_dir", "workdir"}),
+    ),
     "search": Suite(
         f"{__package__}.search:measure",
         SYNTHETIC | QUERIES | {"shards", "queries", "system", "repeats", "threads"},
@@ -93,7 +97,7 @@ FORMATS: Mapping[str, Callable[[Report, str], str]] = {
 @expanded
 def command(
     *,
-    suite: Annotated[str, typer.Option(help=f"{', '.join(SUITES)}.")] = "overhead",
+    suite: Annotated[str | None, typer.Option(help=f"{', '.join(SUITES)}; default overhead.")] = None,
     options: Options,
     output: Annotated[Path | None, typer.Option(help="JSON file; cost and overview draw a plot beside it.")] = None,
     style: Annotated[str, typer.Option("--format", help="Of printed numbers: text, markdown or json.")] = "text",
@@ -104,6 +108,7 @@ def command(
     Example: python -m eval.efficiency --suite startup
     """
     check_format(style, FORMATS)
+    suite = suite or ("protocol" if options.protocol else "overhead")
     report = run_suite(suite, options)
     if output is not None:
         write_json(output, report.to_json(suite))

@@ -28,7 +28,14 @@ class Options:
         list[str] | None, typer.Option(help="Of synthetic vectors: splade or vdr; of encode also image. Repeatable.")
     ] = None
     terms: Annotated[int | None, typer.Option(min=1, help="Per synthetic document; default 120 or 768.")] = None
+    protocol: Annotated[
+        str | None, typer.Option(help="vdr-g, stair-9 or lexlip: a lexical and a dense model, as a paper measures.")
+    ] = None
     shards: Annotated[Path | None, typer.Option(help="Folder that encode wrote, instead of synthetic vectors.")] = None
+    dense_shards: Annotated[Path | None, typer.Option(help="Of a protocol: the same corpus by a dense model.")] = None
+    topics: Annotated[
+        str | None, typer.Option(help="Of a protocol: dataset/split or a topics file; default the corpus's own.")
+    ] = None
     queries: Annotated[Path | None, typer.Option(help="Encoded queries Q.jsonl[.gz], instead of synthetic ones.")] = (
         None
     )

@@ -1,0 +1,215 @@
+"""The protocols by which papers compare a lexical with a dense model in cost, on the stored vectors of two real models.
+
+python -m eval.efficiency --protocol vdr-g --shards impacts/photos-vdr --dense-shards impacts/photos-dense
+
+Both models encode the same topics, one at a time on one thread, and search their own index: the lexical one Lucene's
+(with resident postings where it has them), the dense one FAISS, flat. Rounds of the two models take turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lexvl_anserini.errors import UnknownName, UsageError
+from lexvl_anserini.manifest import CorpusRef, Manifest, read_manifest
+from lexvl_anserini.records import Qrel, ScoredDoc
+
+from ..measures.inputs import JudgementSource, read_judgements
+from ..measures.metrics import evaluate, means
+from .collection import working_folder
+from .processes import Worker, run_once
+from .suite import Options, Ratio, Report, mib, ratio, spread
+
+REPEATS = 3
+# Topics that warm caches, Java's compiler and the model before the first round.
+WARM_UP = 20
+
+# One thread for every library that has threads of its own.
+ONE_THREAD = dict.fromkeys(
+    ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS", "RAYON_NUM_THREADS"), "1"
+)
+
+
+class Protocol(NamedTuple):
+    """What a paper says about its measurement.
+
+    paper     and place in it
+    items     indexed
+    queries   None where it says nothing
+    tokens    the most that a query has; None where it says nothing
+    measures  of the rankings, of images and of texts
+    """
+
+    paper: str
+    items: int | None
+    queries: int | None
+    tokens: int | None
+    measures: Mapping[str, Sequence[str]]
+
+    @property
+    def depth(self) -> int:
+        """Hits per query: the largest cut of the measures."""
+        return max(int(name.partition("@")[2]) for names in self.measures.values() for name in names)
+
+
+RATES = ("HitRate@10", "HitRate@25")
+PROTOCOLS: Mapping[str, Protocol] = {
+    "vdr-g": Protocol("VDR, appendix G", 100_000, 1000, 77, {"image": ("HitRate@1",), "text": ("nDCG@10",)}),
+    "stair-9": Protocol("STAIR, table 9", 1_000_000, None, None, {"image": RATES, "text": RATES}),
+    "lexlip": Protocol("LexLIP, ICCV 2023", None, None, None, {"image": ("HitRate@1", "HitRate@10"), "text": RATES}),
+}
+
+# Where a protocol says nothing.
+QUERIES = 1000
+
+
+def measure(options: Options) -> Report:
+    """One row per model: milliseconds to encode, to search and in all, queries per second, bytes, measures.
+
+    Raises:
+        UnknownName: no such protocol.
+        UsageError: the shards are not of a lexical and of a dense model of one corpus.
+    """
+    name = options.protocol or ""
+    if name not in PROTOCOLS:
+        raise UnknownName("protocol", name, PROTOCOLS)
+    protocol, twins = PROTOCOLS[name], twins_of(options)
+    asked = options.query_count or protocol.queries or QUERIES
+    with working_folder(options) as folder, ExitStack() as stack:
+        built, workers = {}, {}
+        for kind, shards in twins.items():
+            index = folder / f"index-{kind}-{shards.name}"
+            built[kind] = run_once(".pair:build", shards=str(shards), index=str(index)).result
+            workers[kind] = stack.enter_context(
+                Worker(
+                    ".pair:answer",
+                    ONE_THREAD,
+                    index=str(index),
+                    topics=options.topics,
+                    count=asked,
+                    tokens=protocol.tokens,
+                    data_dir=options.data_dir,
+                )
+            )
+        for worker in workers.values():
+            worker.request(hits=protocol.depth, limit=WARM_UP)
+        rounds: dict[str, list[Any]] = {kind: [] for kind in workers}
+        for _ in range(options.repeats or REPEATS):
+            for kind, worker in workers.items():
+                rounds[kind].append(worker.request(hits=protocol.depth, limit=None))
+        rows = [
+            {**about_of(kind, twins[kind], built[kind], workers[kind]), **times_of(rounds[kind]), **values}
+            for kind, values in zip(workers, values_of(protocol, workers, rounds), strict=True)
+        ]
+    first = workers["impact"].about
+    settings = {
+        "protocol": f"{name} ({protocol.paper})",
+        "topics": first["label"],
+        "items": f"{rows[0]['items']:,} used, {said(protocol.items)}",
+        "queries": f"{first['queries']:,} used, {said(protocol.queries)}",
+        "most tokens of a query": said(protocol.tokens),
+        "threads, batch size": "1, 1",
+        "hits per query": protocol.depth,
+        "rounds": options.repeats or REPEATS,
+    }
+    return Report(rows=tuple(rows), ratios=tuple(ratios(rounds, rows)), settings=settings, notes=notes(workers))
+
+
+def twins_of(options: Options) -> dict[str, Path]:
+    """The shards of both models, by kind: impact and dense.
+
+    Raises:
+        UsageError: one is not given, of another kind, or of another corpus.
+    """
+    if options.shards is None or options.dense_shards is None:
+        raise UsageError("a protocol compares two models: --shards FOLDER of impacts, --dense-shards FOLDER of vectors")
+    twins = {"impact": options.shards, "dense": options.dense_shards}
+    manifests = {kind: read_manifest(shards) for kind, shards in twins.items()}
+    for kind, manifest in manifests.items():
+        if manifest.kind != kind:
+            raise UsageError(f"{twins[kind]}: {manifest.kind} shards, expected those of kind {kind!r}")
+    if len(set(map(_encoded, manifests.values()))) > 1:
+        lexical, dense = (f"{manifest.corpus.name} ({manifest.counts.documents:,})" for manifest in manifests.values())
+        raise UsageError(f"{twins['impact']} has {lexical}, {twins['dense']} has {dense}; encode one corpus twice")
+    return twins
+
+
+def _encoded(manifest: Manifest) -> tuple[Any, ...]:
+    """What two models must have encoded alike."""
+    return manifest.corpus.digest, manifest.corpus.direction, manifest.counts.documents
+
+
+def about_of(kind: str, shards: Path, built: Mapping[str, Any], worker: Worker) -> dict[str, Any]:
+    """The model, and the size of its index."""
+    manifest = read_manifest(shards)
+    row: dict[str, Any] = {"system": manifest.encoder.name, "engine": built["engine"]}
+    row |= {"items": manifest.counts.documents, "index_mb": round(built["bytes"] / 1e6, 2)}
+    if kind == "impact":
+        row["terms_per_item"] = round(manifest.counts.postings / manifest.counts.documents, 1)
+        row["terms_per_query"] = worker.about["terms_per_query"]
+    return row
+
+
+def times_of(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Medians over the rounds of the mean of their queries, in milliseconds, and queries per second."""
+    encode, search = (spread([mean_ms(one[part]) for one in rounds]).median for part in ("encode_s", "search_s"))
+    return {
+        "encode_ms": round(encode, 3),
+        "search_ms": round(search, 3),
+        "total_ms": round(encode + search, 3),
+        "queries_per_s": round(1000 / (encode + search), 1),
+        "searches_per_s": round(1000 / search, 1),
+    }
+
+
+def mean_ms(seconds: Sequence[float]) -> float:
+    """The mean of single queries in milliseconds."""
+    return 1000 * sum(seconds) / len(seconds)
+
+
+def values_of(
+    protocol: Protocol, workers: Mapping[str, Worker], rounds: Mapping[str, Sequence[Mapping[str, Any]]]
+) -> Iterator[dict[str, float]]:
+    """The measures of each model's rankings over the topics that were searched; none where there are no judgements."""
+    for kind, worker in workers.items():
+        judged = worker.about["judged"]
+        if judged is None:
+            yield {}
+            continue
+        lists = rounds[kind][0]["lists"]
+        qrels = [Qrel(*q) for q in read_judgements(JudgementSource(corpus=CorpusRef(**judged))).qrels if q[0] in lists]
+        found = [
+            ScoredDoc(query_id, doc_id, rank, score)
+            for query_id, documents in lists.items()
+            for rank, (doc_id, score) in enumerate(documents, start=1)
+        ]
+        modality = "text" if judged["direction"] == "text-to-text" else "image"
+        measured = evaluate(
+            found, qrels, protocol.measures[modality], name=kind, remove_query=worker.about["remove_query"]
+        )
+        yield {measure: round(value, 4) for measure, value in means(measured).items()}
+
+
+def ratios(rounds: Mapping[str, Sequence[Mapping[str, Any]]], rows: Sequence[Mapping[str, Any]]) -> Iterator[Ratio]:
+    """The dense model over the lexical one: above 1, the lexical one is faster or smaller."""
+
+    def of(kind: str, *parts: str) -> list[float]:
+        return [sum(mean_ms(one[part]) for part in parts) for one in rounds[kind]]
+
+    for what, parts in (("encoding", ["encode_s"]), ("search", ["search_s"]), ("in all", ["encode_s", "search_s"])):
+        yield ratio(f"dense / lexical: {what}, per query", of("dense", *parts), of("impact", *parts))
+    yield ratio("dense / lexical: index bytes", [rows[1]["index_mb"]], [rows[0]["index_mb"]])
+
+
+def notes(workers: Mapping[str, Worker]) -> tuple[str, ...]:
+    """Peak memory, and what a model did otherwise than the protocol."""
+    found = [f"{kind}: peak memory {mib(worker.peak_bytes)} MiB" for kind, worker in workers.items()]
+    return (*found, *(f"{kind}: {note}" for kind, worker in workers.items() for note in worker.about["notes"]))
+
+
+def said(number: int | None) -> str:
+    """A number of the protocol."""
+    return "the paper says nothing" if number is None else f"{number:,} in the paper"
