@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from eval.measures.class_words import class_word_shares, lexical_space
 from eval.measures.classification import accuracies, class_ranks
 from eval.measures.metrics import evaluate, means
+from eval.measures.result_files import read_results
 from eval.reproduce import command
 from eval.reproduction import retrieval
 from eval.reproduction.classification import some_of
@@ -161,7 +162,7 @@ def test_rows_that_differ_in_their_queries_share_documents(tmp_path):
     assert document_options("svdr", {"mode": "alpha"}) == {"mode": "alpha"}, "documents of svdr are bags by default"
     assert document_options("vdr", {"mode": "beta", "topk": "8", "query_topk": "9"}) == {"mode": "beta", "topk": "8"}
     limited = prepare(next(rows["VDR k=32"].parts()), Workplace(tmp_path, limit=5)).names
-    assert limited.run == "beir-msmarco-dev.first=5.vdr.vdr-msmarco.query_topk=32"
+    assert limited.run == "beir-msmarco-dev.first-5.vdr.vdr-msmarco.query_topk-32"
 
 
 # --- verdicts ---------------------------------------------------------------------------------------------------------
@@ -231,7 +232,7 @@ def test_the_whole_line_and_again(data, golden, tmp_path, monkeypatch, caplog):
     measured = {row: cell for (row, quantity), cell in cells.items() if cell["measured"] is not None}
     assert list(measured) == ["VDRα", *(f"VDR k={k}" for k in ("0*", 32, 64, 128, 256, 768))]
     assert [path.name for path in (out / "indexes").iterdir()] == ["beir-scifact-test.vdr.ckpt_bert"]
-    for row, run in (("VDRα", ".mode=alpha"), ("VDR k=32", ".query_topk=32"), ("VDR k=768", "")):
+    for row, run in (("VDRα", ".mode-alpha"), ("VDR k=32", ".query_topk-32"), ("VDR k=768", "")):
         path = out / "runs" / f"beir-scifact-test.vdr.ckpt_bert{run}.trec"
         found = means(
             evaluate(read_run(path), load_dataset("beir/scifact", None, str(data), True).qrels(), ["nDCG@10"])
@@ -242,6 +243,9 @@ def test_the_whole_line_and_again(data, golden, tmp_path, monkeypatch, caplog):
     mean = cells["VDR k=32", "text-to-text beir-12 nDCG@10"]
     assert (mean["verdict"], mean["reason"]) == ("skipped", "missing: beir/arguana/test (11 of 12 parts)")
     assert caplog.text.count("beir/arguana could not be fetched") == 1, "tried once"
+
+    stored = {one.system: one for one in read_results(out / "results")}
+    assert len(stored) == 7 and all(one.dataset == "beir/scifact/test" for one in stored.values())
 
     monkeypatch.setattr(retrieval, "indexed", None)
     assert call(*line)[:2] == (0, text), "finished rows need no step"
@@ -254,7 +258,7 @@ def test_a_killed_line_goes_on(data, tmp_path, monkeypatch):
         changed.setattr(retrieval, "searched", None)
         with pytest.raises(TypeError):
             call(*line)
-    assert not (tmp_path / "out/results").exists() or not list((tmp_path / "out/results").iterdir())
+    assert not list((tmp_path / "out").rglob("*.trec")) and not list((tmp_path / "out/parts").iterdir())
     shard = next((tmp_path / "out/impacts").rglob("shard-*"))
     written = shard.stat().st_mtime_ns
     code, text, said = call(*line)
@@ -266,7 +270,7 @@ def test_other_weights_and_parts_are_not_compared(data, tmp_path):
     line = ["vdr-table4", "--rows", "VDR k=32", "--data-dir", data, "--output", tmp_path / "out"]
     code, text, said = call(*line, "--checkpoint", f"{VDR}=minilm", "--limit", 3)
     assert code == 0 and "not compared (other weights, --limit 3)" in text
-    assert (tmp_path / "out/runs/beir-scifact-test.first=3.vdr.minilm.query_topk=32.qrels").read_text() == (
+    assert (tmp_path / "out/runs/beir-scifact-test.first-3.vdr.minilm.query_topk-32.qrels").read_text() == (
         "q1 0 d2 1\nq1 0 d4 1\nq2 0 d3 1\n"
     )
 
@@ -276,7 +280,7 @@ def test_first_documents_are_scored_again(data, golden, tmp_path):
     code, text, said = call(*line, "--checkpoint", f"vsearch/svdr-msmarco={golden / TINY}")
     assert code == 0, said
     runs = {path.name for path in (tmp_path / "out/runs").glob("*.trec")}
-    name = "beir-scifact-test.svdr.ckpt_bert.rerank=100"
+    name = "beir-scifact-test.svdr.ckpt_bert.rerank-100"
     assert runs == {f"{name}.found.trec", f"{name}.trec"}
     assert [row.query_id for row in read_run(tmp_path / f"out/runs/{name}.trec") if row.rank == 1] == ["q1", "q2", "q3"]
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from lexvl_anserini.manifest import CorpusRef
 
+from ..measures.result_files import slug
 from .entries import PublishedSystem
 from .rows import RowPart, Workplace
 from .weights import Weights, weights_of
@@ -59,7 +59,7 @@ def document_options(encoder: str, options: Mapping[str, Any]) -> dict[str, Any]
 
 
 def names_of(part: RowPart, system: PublishedSystem, weights: Weights, place: Workplace) -> Names:
-    """Names of everything that a user may vary: `beir-nq-test.vdr.vdr-msmarco` and, of the run, `.query_topk=32`."""
+    """Names of everything that a user may vary: `beir-nq-test.vdr.vdr-msmarco` and, of the run, `.query_topk-32`."""
     shared = document_options(system.encoder, weights.options)
     own = {name: value for name, value in weights.options.items() if name not in shared}
     fields = [
@@ -75,4 +75,4 @@ def names_of(part: RowPart, system: PublishedSystem, weights: Weights, place: Wo
 
 
 def _joined(fields: list[str]) -> str:
-    return ".".join(re.sub(r"[^\w.=+-]+", "-", field) for field in fields if field)
+    return ".".join(slug(field) for field in fields if field)

@@ -2,7 +2,8 @@
 
     OUTPUT/impacts/<documents>, OUTPUT/indexes/<documents>   shared by rows that differ in their queries alone
     OUTPUT/runs/<run>.trec                                   and <run>.qrels where only some documents are encoded
-    OUTPUT/results/<run>.json                                the values, and the request that made them
+    OUTPUT/results/                                          a file per run, as `score --results` writes them
+    OUTPUT/parts/<run>.json                                  the values, and the request that made them
 
 Every step leaves finished files as they are, and a finished result needs no step at all.
 """
@@ -71,7 +72,8 @@ def run_line(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
     if work.system.rerank:
         run = reranked(run, work, dataset, place)
     judgements = written_judgements(run, dataset) if place.limit else JudgementSource()
-    [rows] = measure_runs([describe_run(run)], judgements, map(measure_name, part.measures))
+    measures, stored = map(measure_name, part.measures), place.output / "results"
+    [rows] = measure_runs([describe_run(run)], judgements, measures, results=stored)
     values = means(rows)
     return {
         "values": {name: values[measure_name(name)] for name in part.measures},

@@ -129,7 +129,7 @@ class PartCost(NamedTuple):
 class Workplace:
     """Where the line of each row runs, and what the user has.
 
-    output       folder of shards, indexes, runs and results
+    output       folder of shards, indexes, runs, results and values
     data_dir     folder of the datasets; None for the default
     checkpoints  a published checkpoint, or a row without one -> the folder, file or packaged name of weights
     corpora      a collection -> the corpus that is read instead

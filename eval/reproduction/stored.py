@@ -1,4 +1,4 @@
-"""Results of parts of rows, `OUTPUT/results/<part>.json`: found by what decides them, or made and written."""
+"""Values of parts of rows, `OUTPUT/parts/<part>.json`: found by what decides them, or measured and written."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def found_or_made(
     if work is None:
         raise CheckpointError(f"{part.label}: no published weights")
     wanted = request_of(part, work, place)
-    stored = place.output / "results" / f"{work.names.run}.json"
+    stored = place.output / "parts" / f"{work.names.run}.json"
     result = stored_result(stored, wanted, part)
     if result is None:
         started = time.perf_counter()
