@@ -85,6 +85,8 @@ def places(hits: Hits, preference: Preference, lines: np.ndarray) -> np.ndarray:
         preference: of all their lines.
         lines: m of them.
     """
+    if not len(lines):
+        return np.zeros(0, np.int64)
     values, topics = preference.values, hits.topics()
     new_topic = np.concatenate([[True], topics[1:] != topics[:-1]])
     order = np.arange(len(values))

@@ -29,6 +29,10 @@ T = TypeVar("T")
 # Bytes of a file that are parsed at once; a topic of more lines excepted. They fit a core's cache.
 BLOCK_BYTES = 1 << 20
 
+# Of a block that is allocated and freed before the first one: glibc then keeps freed memory of this size for the next
+# arrays, and does not return it to the system after each.
+KEPT_BYTES = 1 << 24
+
 # Names of the columns by their number: TREC's, and MS MARCO's without scores.
 COLUMNS = {6: ("query_id", "Q0", "doc_id", "rank", "score", "tag"), 3: ("query_id", "doc_id", "rank")}
 
@@ -172,6 +176,7 @@ def regular_hits(path: Path) -> Iterator[Hits]:
     Raises:
         Irregular: the file is not regular, or has any error.
     """
+    np.empty(KEPT_BYTES, np.uint8)
     seen: set[str] = set()
     try:
         with open_packed(path) as source:
