@@ -204,14 +204,17 @@ class ImageEncoderOptions:
         """The encoder, whose queries are texts and whose documents are images; no prompt of its own precedes a text.
 
         Raises:
-            LexvlError: it cannot be loaded, has no such option, or reads no images.
+            LexvlError: it cannot be loaded, has no such option, reads no images, or has another direction.
         """
         from lexvl_anserini.encoders.describing import options_of
-        from lexvl_anserini.encoders.loading import load_encoder
+        from lexvl_anserini.encoders.loading import DEFAULT_DIRECTION, load_encoder
 
         name, default_checkpoint = default_encoder("folder", "text-to-image", self.encoder)
         if not card_of(name).reads_images:
             raise UsageError(f"encoder {name!r} reads texts only; choose one that reads images")
-        no_prompt = {"prompt": ""} if "prompt" in (option.name for option in options_of(name)) else {}
-        given = {**no_prompt, **parse_settings(self.settings or ()), "direction": "text-to-image"}
+        given = parse_settings(self.settings or ())
+        if (direction := given.get("direction", DEFAULT_DIRECTION)) != DEFAULT_DIRECTION:
+            raise UsageError(f"--set direction={direction}: this command encodes texts as queries, images as documents")
+        if "prompt" in (option.name for option in options_of(name)):
+            given = {"prompt": "", **given}
         return load_encoder(name, self.checkpoint or default_checkpoint, self.tokenizer, device=self.device, **given)

@@ -15,7 +15,14 @@ from typer.testing import CliRunner
 import eval.measures.caption_words as measured
 from eval.interpretability import command
 from eval.measures.caption_words import NamedWords, caption_words, compared, first_terms, frequent_words, words_of
-from eval.measures.class_words import ClassWordShares, WordSpace, class_word_shares, dense_space, label_ranks
+from eval.measures.class_words import (
+    ClassWordShares,
+    WordSpace,
+    class_word_shares,
+    dense_space,
+    label_ranks,
+    lexical_space,
+)
 from eval.measures.classification import NO_ANSWER
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.data.classes import ImageClasses
@@ -212,3 +219,11 @@ def test_the_command_ranks_words_of_classes(golden, tmp_path):
     for given in ([], ["--images", "x", "--shards", "y"]):
         with pytest.raises(UsageError, match="give --shards .words of captions. or --images"):
             invoke(given)
+
+
+@pytest.mark.shared
+def test_anonymous_terms_are_no_words(shared):
+    """FDT's terms are numbers of a codebook; no word has a rank among them."""
+    model = load_encoder("fdt", str(shared / "golden/fdt"), device="cpu")
+    with pytest.raises(UsageError, match="the terms of encoder 'fdt' are no words but 'fdt00000' and so on"):
+        lexical_space(model, 2).words(["dog"])

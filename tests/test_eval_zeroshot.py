@@ -166,6 +166,8 @@ def test_the_command(tmp_path, monkeypatch):
 def test_the_encoder_reads_images_and_adds_no_prompt(golden, tmp_path):
     with pytest.raises(UsageError, match="encoder 'splade' reads texts only; choose one that reads images"):
         ImageEncoderOptions(encoder="splade").load()
+    with pytest.raises(UsageError, match="--set direction=image-to-text: this command encodes texts as queries"):
+        ImageEncoderOptions("stair", "x", settings=["direction=image-to-text"]).load()
     checkpoint = str(made_stair(golden, tmp_path))
     assert ImageEncoderOptions("stair", checkpoint, device="cpu").load().query.reader.prompt == ""
     given = ImageEncoderOptions("stair", checkpoint, settings=["prompt=a photo of "], device="cpu")

@@ -43,12 +43,14 @@ def own_terms(model: Encoder, texts: Sequence[str]) -> list[list[int]]:
     """The dimensions of each text's own tokens, ascending, without prompt and special tokens.
 
     Raises:
-        UsageError: no tower reads texts.
+        UsageError: no tower reads texts, or the terms of the model are no words.
     """
     towers = [tower for tower in (model.query, model.document) if isinstance(tower, (TextTower, BagTower))]
     if not towers:
         raise UsageError(f"encoder {model.name!r} reads no texts in this direction; use one with text")
     tower = towers[0]
+    if not len(tower.columns.of_token):
+        raise UsageError(f"the terms of encoder {model.name!r} are no words but {tower.vocabulary[0]!r} and so on")
     reader = replace(tower.reader, prompt="", specials=False, padding="none")
     return [own.tolist() for own in tower.columns.own(reader(texts))]
 
