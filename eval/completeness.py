@@ -12,8 +12,8 @@ from lexvl_anserini.cli import DataDir, Verbose, expanded, progress_bar, run
 from . import options
 from .measures.completeness import completeness
 from .measures.sentence_pairs import sentence_pairs
+from .report.image_tables import completeness_table
 from .report.render import check_format, render
-from .report.tables import completeness_table
 
 
 @expanded

@@ -13,8 +13,8 @@ from lexvl_anserini.encoders.cards import default_encoder
 
 from . import options
 from .measures.image_concepts import PLACES, concept_report, image_terms, sample
+from .report.image_tables import concept_table
 from .report.render import check_format, render
-from .report.tables import concept_table
 
 
 def command(

@@ -20,8 +20,8 @@ from lexvl_anserini.errors import UsageError
 from . import options
 from .measures.caption_words import named_in
 from .measures.class_words import VOCABULARY, ClassWordShares, class_word_shares, dense_space, lexical_space
+from .report.image_tables import class_word_table, named_table
 from .report.render import check_format, render
-from .report.tables import class_word_table, named_table
 
 
 def class_words(

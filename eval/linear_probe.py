@@ -15,8 +15,8 @@ from lexvl_anserini.errors import UsageError
 
 from . import options
 from .measures.linear_probe import linear_probe
+from .report.image_tables import probe_table
 from .report.render import check_format, render
-from .report.tables import probe_table
 
 
 @expanded

@@ -28,8 +28,8 @@ from .measures.term_statistics import (
     terms_of_images,
     terms_to_judge,
 )
+from .report.image_tables import document_term_table, term_table
 from .report.render import check_format, csv_rows, render
-from .report.tables import document_term_table, term_table
 from .report.term_plots import draw_terms
 
 # Not __name__, which is "__main__" when the module runs as the command.
@@ -74,8 +74,8 @@ def command(
     Example: python -m eval.terms --shards impacts/demo
     """
     check_format(output_format)
-    if bool(shards) == bool(images) or (images and (doc_ids or plot or export)):
-        raise UsageError("give --shards (with --doc-id, --plot or --export), or --image")
+    if bool(shards) == bool(images) or (images and (doc_ids or export)) or (plot and (images or doc_ids)):
+        raise UsageError("give --shards (with --plot and --export, or with --doc-id), or --image")
     opened = [stored_vectors(folder) for folder in shards or ()]
     if len(opened) > 1 and (doc_ids or export):
         raise UsageError(f"--doc-id and --export read one folder of shards, not {len(opened)}")

@@ -14,8 +14,8 @@ from lexvl_anserini.data.images import OnError
 
 from . import options
 from .measures.classification import accuracies, class_ranks
+from .report.image_tables import accuracy_table
 from .report.render import check_format, render
-from .report.tables import accuracy_table
 
 
 @expanded

@@ -130,6 +130,11 @@ def test_the_command_encodes_images(tmp_path, monkeypatch):
     found = json.loads(invoke(["--image", str(tmp_path / "a.png"), "--format", "json"]).stdout)
     assert [one["term"] for one in found] == ["red", "blue"]
     assert np.hypot(*(one["weight"] for one in found)) == pytest.approx(1)
-    for given in ([], ["--image", "a.png", "--plot", "b.png"], ["--image", "a.png", "--shards", "b"]):
-        with pytest.raises(UsageError, match="give --shards .with --doc-id, --plot or --export., or --image"):
+    for given in (
+        [],
+        ["--image", "a.png", "--plot", "b.png"],
+        ["--image", "a.png", "--shards", "b"],
+        ["--shards", "b", "--doc-id", "a", "--plot", "b.png"],
+    ):
+        with pytest.raises(UsageError, match="give --shards .with --plot and --export, or with --doc-id., or --image"):
             invoke(given)
