@@ -44,8 +44,9 @@ def needed_corpus(part: RowPart, place: Workplace) -> Need:
         folder = find_beir(name, ref.data_dir)
         here = folder is not None and (folder / "qrels" / f"{ref.split}.tsv").is_file()
         return Need("data", part.data, here, COLLECTIONS[part.data].origin, folder is None and name in BEIR_ARCHIVES)
-    name = ref.name if part.data in place.corpora else part.data
-    return Need("data", name, can_be_read(ref), COLLECTIONS[part.data].origin)
+    if part.data in place.corpora:
+        return Need("data", ref.name, can_be_read(ref), f"--corpus names it for {part.data}, and it cannot be read")
+    return Need("data", part.data, can_be_read(ref), COLLECTIONS[part.data].origin)
 
 
 def can_be_read(ref: CorpusRef) -> bool:

@@ -64,7 +64,7 @@ def plan_table(plans: Sequence[TablePlan]) -> Table:
             cpu_time(plan.seconds),
             listed(plan, "weights"),
             listed(plan, "data"),
-            plan.title,
+            plan.title if plan.cells or not plan.missing else f"{plan.title} (no numbers: {plan.missing})",
         )
         for plan in plans
     )
