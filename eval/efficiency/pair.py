@@ -25,11 +25,11 @@ def build(shards: str, index: str) -> dict[str, Any]:
     return {"build_s": watch.wall_s, "bytes": size, "engine": read_report(path)["engine"]}
 
 
-def answer(index: str, topics: str | None, count: int, tokens: int | None, data_dir: str | None) -> Ready:
+def answer(shards: str, index: str, topics: str | None, count: int, tokens: int | None, data_dir: str | None) -> Ready:
     """A worker around an index, its encoder and the first `count` topics; one thread.
 
-    A request is `hits` and a `limit` of topics; the answer has per topic the seconds of encoding and of searching, and
-    the ranked list.
+    A request is `hits` and a `limit` of topics; the answer has per topic the seconds of encoding and of searching, the
+    CPU seconds of both, and the ranked list.
     """
     import faiss
     import torch
@@ -40,6 +40,8 @@ def answer(index: str, topics: str | None, count: int, tokens: int | None, data_
     from lexvl_anserini.queries.query_source import topic_source, vocabulary_file
     from lexvl_anserini.queries.query_vectors import encode_queries
     from lexvl_anserini.records import ImpactQuery
+
+    from ..measures.sparsity import sparsity_of
 
     torch.set_num_threads(1)
     faiss.omp_set_num_threads(1)
@@ -53,25 +55,29 @@ def answer(index: str, topics: str | None, count: int, tokens: int | None, data_
     engine = open_index(path, manifest)
 
     def respond(hits: int, limit: int | None) -> dict[str, Any]:
-        encode_s, search_s, lists = [], [], {}
+        encode_s, search_s, cpu_s, lists = [], [], [], {}
         for topic in asked[:limit]:
-            started = time.perf_counter()
+            started, worked = time.perf_counter(), time.process_time()
             [query] = encode_queries(model, [topic], manifest, batch_size=1)
             encoded = time.perf_counter()
             [found] = engine.search([query], hits + source.remove_query)
             search_s.append(time.perf_counter() - encoded)
+            cpu_s.append(time.process_time() - worked)
             encode_s.append(encoded - started)
             lists[topic.query_id] = [(document.doc_id, document.score) for document in found]
-        return {"encode_s": encode_s, "search_s": search_s, "lists": lists}
+        return {"encode_s": encode_s, "search_s": search_s, "cpu_s": cpu_s, "lists": lists}
 
-    queries = encode_queries(model, asked, manifest) if manifest.kind == "impact" else ()
-    lengths = [len(query.vector) for query in queries if isinstance(query, ImpactQuery)]
+    sparsity: dict[str, float] = {}
+    if manifest.kind == "impact":
+        queries = encode_queries(model, asked, manifest)
+        row = sparsity_of(Path(shards), (query.vector for query in queries if isinstance(query, ImpactQuery)))
+        sparsity = {"terms_per_query": round(row.terms_per_query, 1), "flops": round(row.flops, 2)}
     about = {
         "label": source.label,
         "queries": len(asked),
         "judged": source.judged and asdict(source.judged),
         "remove_query": source.remove_query,
-        "terms_per_query": round(sum(lengths) / len(lengths), 1) if lengths else None,
+        "sparsity": sparsity,
         "notes": notes,
     }
     return Ready(about, respond)

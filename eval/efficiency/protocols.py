@@ -67,7 +67,7 @@ QUERIES = 1000
 
 
 def measure(options: Options) -> Report:
-    """One row per model: milliseconds to encode, to search and in all, queries per second, bytes, measures.
+    """One row per model: milliseconds to encode, to search and in all, queries per second, bytes, FLOPS, measures.
 
     Raises:
         UnknownName: no such protocol.
@@ -87,6 +87,7 @@ def measure(options: Options) -> Report:
                 Worker(
                     ".pair:answer",
                     ONE_THREAD,
+                    shards=str(shards),
                     index=str(index),
                     topics=options.topics,
                     count=asked,
@@ -149,17 +150,18 @@ def about_of(kind: str, shards: Path, built: Mapping[str, Any], worker: Worker) 
     row |= {"items": manifest.counts.documents, "index_mb": round(built["bytes"] / 1e6, 2)}
     if kind == "impact":
         row["terms_per_item"] = round(manifest.counts.postings / manifest.counts.documents, 1)
-        row["terms_per_query"] = worker.about["terms_per_query"]
-    return row
+    return {**row, **worker.about["sparsity"]}
 
 
 def times_of(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Medians over the rounds of the mean of their queries, in milliseconds, and queries per second."""
-    encode, search = (spread([mean_ms(one[part]) for one in rounds]).median for part in ("encode_s", "search_s"))
+    parts = ("encode_s", "search_s", "cpu_s")
+    encode, search, cpu = (spread([mean_ms(one[part]) for one in rounds]).median for part in parts)
     return {
         "encode_ms": round(encode, 3),
         "search_ms": round(search, 3),
         "total_ms": round(encode + search, 3),
+        "cpu_ms": round(cpu, 3),
         "queries_per_s": round(1000 / (encode + search), 1),
         "searches_per_s": round(1000 / search, 1),
     }
@@ -199,7 +201,8 @@ def ratios(rounds: Mapping[str, Sequence[Mapping[str, Any]]], rows: Sequence[Map
     def of(kind: str, *parts: str) -> list[float]:
         return [sum(mean_ms(one[part]) for part in parts) for one in rounds[kind]]
 
-    for what, parts in (("encoding", ["encode_s"]), ("search", ["search_s"]), ("in all", ["encode_s", "search_s"])):
+    compared = {"encoding": ["encode_s"], "search": ["search_s"], "in all": ["encode_s", "search_s"]}
+    for what, parts in {**compared, "in all, CPU": ["cpu_s"]}.items():
         yield ratio(f"dense / lexical: {what}, per query", of("dense", *parts), of("impact", *parts))
     yield ratio("dense / lexical: index bytes", [rows[1]["index_mb"]], [rows[0]["index_mb"]])
 
