@@ -62,7 +62,7 @@ Measures = Annotated[
 ]
 Labels = Annotated[
     list[str] | None,
-    typer.Option("--label", help="A run's system, one per --run; default: the encoder of its manifest."),
+    typer.Option("--label", help="A run's system, one per --run; default: the encoder of its manifest, or the path."),
 ]
 DatasetLabels = Annotated[
     list[str] | None,
