@@ -74,7 +74,7 @@ def test_the_command_draws_maps(tmp_path):
         done = CliRunner().invoke(make_app(command), [*arguments, *option, "--output", str(sheet)])
         assert done.exit_code == 0, done.output
     plain, maps = (Image.open(sheet).convert("RGB") for sheet in sheets)
-    strips = [Strip(Item("", None, ""), [cell(None)])]
+    strips = [Strip(Item("", None, ""), [cell(None, "boat")])]
     assert maps.width == layout(strips, 5, legend_of(strips, maps=True)).width > plain.width
     left, top = 24 + 202 + 14, 24  # of the hit; its image fills the middle half of the square's height
     boxes = [np.asarray(sheet)[top + 70 : top + 180, left + 5 : left + 250] for sheet in (plain, maps)]
