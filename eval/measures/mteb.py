@@ -10,6 +10,7 @@ from typing import Any
 from lexvl_anserini.errors import UsageError
 from lexvl_anserini.files import write_json
 
+from .averages import CQADUPSTACK
 from .names import Measure, parse_measure
 from .result_files import StoredResult, slug
 
@@ -28,23 +29,7 @@ NAMES = {"nDCG": "ndcg", "AP": "map", "RR": "mrr", "Recall": "recall", "P": "pre
 TASKS: Mapping[str, str] = {
     "beir/arguana": "ArguAna",
     "beir/climate-fever": "ClimateFEVER",
-    **{
-        f"beir/cqadupstack/{part}": f"CQADupstack{part.capitalize()}Retrieval"
-        for part in (
-            "android",
-            "english",
-            "gaming",
-            "gis",
-            "mathematica",
-            "physics",
-            "programmers",
-            "stats",
-            "tex",
-            "unix",
-            "webmasters",
-            "wordpress",
-        )
-    },
+    **{f"beir/cqadupstack/{part}": f"CQADupstack{part.capitalize()}Retrieval" for part in CQADUPSTACK},
     "beir/dbpedia-entity": "DBPedia",
     "beir/fever": "FEVER",
     "beir/fiqa": "FiQA2018",
