@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,6 +27,12 @@ def version_of(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
+
+
+def versions_of(packages: Iterable[str]) -> dict[str, str]:
+    """The versions of packages; those without metadata are left out, as ours in a plain checkout."""
+    found = {package: version_of(package) for package in packages}
+    return {package: number for package, number in found.items() if number is not None}
 
 
 def package_folder(module: str) -> Path | None:

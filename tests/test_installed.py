@@ -16,7 +16,7 @@ import pytest
 from packaging.specifiers import SpecifierSet
 
 from lexvl_anserini.engines import jvm
-from lexvl_anserini.installed import declared_versions, lucene_of, version_of
+from lexvl_anserini.installed import declared_versions, lucene_of, version_of, versions_of
 
 ROOT = Path(__file__).parents[1]
 CHECK = "from lexvl_anserini.installed import check_model_libraries; check_model_libraries()"
@@ -141,3 +141,7 @@ def test_lucene_of_a_jar(tmp_path: Path) -> None:
 def test_versions_of_packages() -> None:
     assert version_of("packaging") == packaging.__version__
     assert version_of("no-such-package") is None
+
+
+def test_packages_without_metadata_have_no_version() -> None:
+    assert versions_of(["numpy", "no-such-package"]) == {"numpy": version_of("numpy")}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import platform
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from lexvl_anserini.data.images import usable_cores
+from lexvl_anserini.installed import versions_of
 
 # Packages that affect a value or a time besides our own code.
 VERSIONED = (
@@ -27,19 +27,13 @@ VERSIONED = (
 
 def machine() -> dict[str, Any]:
     """The machine, its load, and the versions of Python and of packages."""
-    versions = {}
-    for package in VERSIONED:
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            continue
     return {
         "processor": processor(),
         "cores": usable_cores(),
         "memory_mib": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20,
         "load_average": [round(load, 2) for load in os.getloadavg()],
         "python": platform.python_version(),
-        "versions": versions,
+        "versions": versions_of(VERSIONED),
     }
 
 

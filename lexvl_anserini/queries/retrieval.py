@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from importlib.metadata import version
 from itertools import chain, tee
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -16,6 +15,7 @@ from lexvl_anserini.encoders.loading import load_encoder_of
 from lexvl_anserini.engines.index_folder import index_manifest, read_report
 from lexvl_anserini.engines.opening import engine_of, open_index, verified
 from lexvl_anserini.errors import ArtefactError, DataError, UsageError
+from lexvl_anserini.installed import versions_of
 from lexvl_anserini.manifest import EncoderRef, Manifest, RunManifest
 from lexvl_anserini.progress import Progress, silent
 from lexvl_anserini.queries.clauses import Clause, Query, TreeQuery
@@ -317,7 +317,7 @@ class IndexSearch:
             remove_query=remove_query,
             strict_scores=strict_scores,
             output_format=output_format,
-            versions={name: version(name) for name in VERSIONED},
+            versions=versions_of(VERSIONED),
         )
 
     def write(self, source: TopicSource, wanted: RunManifest, run: Path, progress: Progress = silent) -> RunManifest:

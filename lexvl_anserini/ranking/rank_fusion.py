@@ -10,13 +10,13 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from math import fsum
 from pathlib import Path
 from typing import Any
 
 from lexvl_anserini.errors import DataError, UnknownName, UsageError
 from lexvl_anserini.files import file_sha256
+from lexvl_anserini.installed import OURS, versions_of
 from lexvl_anserini.manifest import EncodedCorpus, EncoderRef, RunManifest, read_run_manifest
 from lexvl_anserini.ranking.order import ranked
 from lexvl_anserini.ranking.runs import DEFAULT_HITS, in_rank_order, read_run
@@ -192,5 +192,5 @@ def fused_manifest(runs: Sequence[Path], fusion: Fusion, hits: int) -> RunManife
         quantiser={},
         index="",
         hits=hits,
-        versions={"lexvl-anserini": version("lexvl-anserini")},
+        versions=versions_of([OURS]),
     )

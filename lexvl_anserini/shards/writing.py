@@ -17,7 +17,6 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
-from importlib.metadata import PackageNotFoundError, version
 from itertools import compress, islice, repeat
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, BinaryIO
@@ -42,6 +41,7 @@ from lexvl_anserini.files import (
     read_json,
     write_json,
 )
+from lexvl_anserini.installed import versions_of
 from lexvl_anserini.manifest import MANIFEST, UNFINISHED, Counts, EncodedCorpus, Manifest, finished
 from lexvl_anserini.progress import Progress, silent
 from lexvl_anserini.quantise import Quantiser, TooLargeImpact
@@ -161,17 +161,6 @@ def for_model(quantiser: Quantiser, model: Encoder) -> Quantiser:
     return quantiser.for_towers(as_lexical(model.query).binary, as_lexical(model.document).binary)
 
 
-def versions() -> dict[str, str]:
-    """Installed versions of the packages that decide the bytes."""
-    found = {}
-    for package in VERSIONED:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
-
-
 def planned(
     dataset: Dataset,
     summary: CorpusSummary,
@@ -203,7 +192,7 @@ def planned(
         ),
         counts=Counts(),
         layout=layout.to_json(),
-        versions={**versions(), **circumstances(model, batch_size)},
+        versions={**versions_of(VERSIONED), **circumstances(model, batch_size)},
     )
 
 

@@ -11,7 +11,6 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -22,6 +21,7 @@ from torch import Tensor
 from lexvl_anserini.encoders.loading import choose_device
 from lexvl_anserini.errors import UsageError
 from lexvl_anserini.files import disk_errors, exclusive, make_folder, new_folder, sync_to, write_json
+from lexvl_anserini.installed import versions_of
 from lexvl_anserini.training.batches import TrainingBatch
 from lexvl_anserini.training.loss import Temperatures, objective, penalty
 from lexvl_anserini.training.objectives.contrastive import Encoded
@@ -303,5 +303,5 @@ def about(recipe: Recipe, output: Path, images: int, digests: Mapping[str, str])
         "validation": measured[-1] if measured else None,
         "threads": torch.get_num_threads(),
         "machine": platform.machine(),
-        "versions": {name: version(name) for name in ("torch", "transformers", "accelerate", "lexvl-anserini")},
+        "versions": versions_of(("torch", "transformers", "accelerate", "lexvl-anserini")),
     }
