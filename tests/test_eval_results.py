@@ -76,6 +76,16 @@ def test_a_result_says_what_made_it():
     assert stored.measurements() == [Measurement("a", "toy.qrels", "RR@10", "all", 0.75, "trec_eval")]
 
 
+def test_a_later_call_adds_measures_and_names_their_level():
+    scored("--results", "found")
+    scored("--results", "found", "--measure", "AP@100", "--relevance-level", "2")
+    [stored] = read_results(Path("found"))
+    assert stored.measures.keys() == {"RR@10", "RR(rel=2)@10", "AP(rel=2)@100"}
+    scored("--results", "found", "--ties", "rank")
+    [stored] = read_results(Path("found"))
+    assert stored.measures == {"RR@10": 0.75}
+
+
 def test_the_log_only_grows():
     for _ in range(2):
         scored("--results", "found")

@@ -6,7 +6,7 @@ import re
 import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
@@ -22,6 +22,7 @@ from lexvl_anserini.typed import check
 from .inputs import RunCard, run_name
 from .machine import machine
 from .metrics import MeasuringRules, means
+from .names import MEASURES, parse_measure
 
 LOG = "results.jsonl"
 
@@ -67,7 +68,7 @@ class StoredResult:
 def result_of(card: RunCard, rows: Sequence[Measurement], qrels: Iterable[Qrel], rules: MeasuringRules) -> StoredResult:
     """The result of a run that was just measured."""
     judged = "".join(sorted(f"{query_id} 0 {doc_id} {relevance}\n" for query_id, doc_id, relevance in qrels))
-    values = means(rows)
+    values = {levelled(name, rules.relevance_level): value for name, value in means(rows).items()}
     name, *arguments = sys.orig_argv
     return StoredResult(
         run=str(card.path),
@@ -86,8 +87,22 @@ def result_of(card: RunCard, rows: Sequence[Measurement], qrels: Iterable[Qrel],
     )
 
 
+def levelled(name: str, relevance_level: int) -> str:
+    """The name of a measure with the least relevance that counts, where that is not 1.
+
+    >>> levelled("AP@100", 2), levelled("nDCG@10", 2)
+    ('AP(rel=2)@100', 'nDCG@10')
+    """
+    measure = parse_measure(name)
+    if relevance_level == 1 or measure.level or not MEASURES[measure.name].binary:
+        return name
+    return str(measure._replace(level=relevance_level))
+
+
 def store(folder: Path, result: StoredResult) -> Path:
-    """Writes a result's file, which replaces an earlier one of this run and dataset, and its line in the log.
+    """Writes a result's file, and its line in the log.
+
+    Measures that an earlier call stored for the same file, judgements and rules stay in the file.
 
     Raises:
         ArtefactError: the folder cannot be written.
@@ -97,10 +112,37 @@ def store(folder: Path, result: StoredResult) -> Path:
     with disk_errors(folder):
         make_folder(folder)
         with exclusive(folder, wait=True):
-            write_json(path, asdict(result))
+            write_json(path, asdict(with_earlier(result, path)))
             with open(folder / LOG, "ab") as log:
                 log.write(orjson.dumps(asdict(result)) + b"\n")
     return path
+
+
+def with_earlier(result: StoredResult, path: Path) -> StoredResult:
+    """The result with the measures of an earlier one that had the same judgements and rules.
+
+    Raises:
+        DataError, ArtefactError: the earlier file cannot be read, or is no result.
+    """
+    if not path.exists():
+        return result
+    earlier = read_result(path)
+    same = all(
+        getattr(earlier, name) == getattr(result, name) for name in ("judgements_sha256", "ties", "remove_query")
+    )
+    return replace(result, measures={**earlier.measures, **result.measures}) if same else result
+
+
+def read_result(path: Path) -> StoredResult:
+    """The result in a file.
+
+    Raises:
+        DataError: the file cannot be read.
+        ArtefactError: it is no result.
+    """
+    content = read_json(path, "result of a run", DataError)
+    check(content, StoredResult, str(path), "move it elsewhere")
+    return StoredResult(**{field.name: content[field.name] for field in fields(StoredResult)})
 
 
 def read_results(folder: Path) -> Iterator[StoredResult]:
@@ -113,10 +155,7 @@ def read_results(folder: Path) -> Iterator[StoredResult]:
     files = sorted(folder.glob("*.json"))
     if not files:
         raise DataError(f"{folder}: no results; --results of score, table and similar commands writes some")
-    for path in files:
-        content = read_json(path, "result of a run", DataError)
-        check(content, StoredResult, str(path), "move it elsewhere")
-        yield StoredResult(**{field.name: content[field.name] for field in fields(StoredResult)})
+    yield from map(read_result, files)
 
 
 def slug(text: str) -> str:
