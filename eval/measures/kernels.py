@@ -22,7 +22,7 @@ import numpy as np
 from lexvl_anserini.errors import InstallationError
 
 from .found import Found, Relevant
-from .names import MEASURES, Measure
+from .names import MEASURES, Measure, level_of
 
 log = logging.getLogger(__name__)
 
@@ -102,10 +102,9 @@ def compute(
         for start in range(0, len(topics), BLOCK):
             judged, ranked = as_arrays(found, ties, relevant, topics[start : start + BLOCK], depth)
             for measure in measures:
-                definition = MEASURES[measure.name]
-                named = definition.function
+                named = MEASURES[measure.name].function
                 function = getattr(kernels, named) if isinstance(named, str) else named
-                level = (measure.level or relevance_level) if definition.binary else 1
+                level = level_of(measure, relevance_level)
                 values[measure].append(function(judged, ranked, measure.k or 0, level))
     return {measure: np.concatenate(parts) for measure, parts in values.items()}
 

@@ -51,6 +51,12 @@ MEASURES: dict[str, Definition] = {
     "P": Definition("precision", True, True, "share of the first k that is relevant"),
 }
 
+
+def level_of(measure: Measure, relevance_level: int) -> int:
+    """The least relevance that counts: the measure's own, or `relevance_level`; 1 where every level counts."""
+    return (measure.level or relevance_level) if MEASURES[measure.name].binary else 1
+
+
 # In lower case: the names of other tools for the same measures.
 ALIASES: dict[str, str] = {
     **{name.lower(): name for name in MEASURES},

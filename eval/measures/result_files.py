@@ -22,7 +22,7 @@ from lexvl_anserini.typed import check
 from .inputs import RunCard, run_name
 from .machine import machine
 from .metrics import MeasuringRules, means
-from .names import MEASURES, parse_measure
+from .names import level_of, parse_measure
 
 LOG = "results.jsonl"
 
@@ -94,9 +94,8 @@ def levelled(name: str, relevance_level: int) -> str:
     ('AP(rel=2)@100', 'nDCG@10')
     """
     measure = parse_measure(name)
-    if relevance_level == 1 or measure.level or not MEASURES[measure.name].binary:
-        return name
-    return str(measure._replace(level=relevance_level))
+    level = level_of(measure, relevance_level)
+    return name if level == 1 or measure.level else str(measure._replace(level=level))
 
 
 def store(folder: Path, result: StoredResult) -> Path:
