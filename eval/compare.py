@@ -40,8 +40,10 @@ def command(
         raise UsageError("give --run twice or more, each another run; the first is the baseline")
     cards = names.cards(runs)
     measured = measure_runs(cards, judgements.source(escape_ids), measures, **asdict(rules))
-    comparisons = compare_runs(names.of_runs(cards, measured), test)
-    sys.stdout.write(render(comparison_table(comparisons), comparisons, output_format))
+    named = names.of_runs(cards, measured)
+    comparisons = compare_runs(named, test)
+    table = comparison_table(comparisons, baseline=named[0][0].run, test=test)
+    sys.stdout.write(render(table, comparisons, output_format))
 
 
 if __name__ == "__main__":

@@ -138,7 +138,7 @@ def comparison(system: str, measure: str, baseline: float, value: float) -> Syst
 
 def test_the_best_of_each_measure_stands_out_in_a_comparison():
     rows = [comparison("a", "AP", 0.5, 0.75), comparison("b", "AP", 0.5, 0.25), comparison("a", "RR", 0.5, 0.25)]
-    assert comparison_table(rows).best == {(0, 3), (2, 2)}
+    assert comparison_table(rows, "first", "randomisation").best == {(0, 3), (2, 2)}
 
 
 def test_users_name_systems_and_datasets():

@@ -212,12 +212,18 @@ def caption_table(cards: Sequence[RunCard], measured: Sequence[Sequence[Measurem
     return Table((*texts, *map(Column, numbers)), tuple(rows), ties=ties_of(measured[0]))
 
 
-def comparison_table(comparisons: Sequence[SystemComparison]) -> Table:
-    """One row per system and measure; a star marks a corrected p below `LEVEL`, the best of each measure is bold."""
+def comparison_table(comparisons: Sequence[SystemComparison], baseline: str, test: str) -> Table:
+    """One row per system and measure; a star marks a corrected p below `LEVEL`, the best of each measure is bold.
+
+    Args:
+        baseline: the name of the first system, and `test` that of the paired test, for the line below the table.
+    """
     about_difference = ("difference", "95 % interval", "p", "p (Holm)")
     numbers = ("baseline", "value", *about_difference, "Kendall", "Pearson", "better/equal/worse")
+    columns = (Column("system", number=False), Column("measure", number=False), *map(Column, numbers))
+    holm = [column.heading for column in columns].index("p (Holm)")
     return Table(
-        columns=(Column("system", number=False), Column("measure", number=False), *map(Column, numbers)),
+        columns=columns,
         rows=tuple(
             (
                 row.system,
@@ -227,7 +233,7 @@ def comparison_table(comparisons: Sequence[SystemComparison]) -> Table:
                 f"{row.difference:+.4f}",
                 MISSING if isnan(row.low) else f"{row.low:+.4f} to {row.high:+.4f}",
                 format_p(row.p),
-                format_p(row.p_corrected) + ("*" if row.p_corrected < LEVEL else ""),
+                format_p(row.p_corrected),
                 *(MISSING if isnan(r) else f"{r:.3f}" for r in (row.kendall, row.pearson)),
                 f"{row.better}/{row.equal}/{row.worse}",
             )
@@ -235,6 +241,9 @@ def comparison_table(comparisons: Sequence[SystemComparison]) -> Table:
         ),
         best=frozenset(_best_of_measures(comparisons)),
         ties=ties_of(comparisons),
+        marked=frozenset((r, holm) for r, row in enumerate(comparisons) if row.p_corrected < LEVEL),
+        about_marks=f"baseline: {baseline}; better, equal and worse topics than its; "
+        f"* p < {LEVEL}, paired {test} test, Holm's correction",
     )
 
 
