@@ -1,8 +1,9 @@
 """Contrastive objectives as functions of vectors: VDR and SVDR (Zhou et al., ICLR 2024), InfoNCE.
 
 Layout of a batch. Row i of `query` [N, V] and row i of `document` [M, V] are a pair; where M > N, the first N documents
-are the positives and the others hard negatives. Vectors are those of the encoder, so they are L2-normalised where it
-normalises; scores are their inner products, divided by `temperature`.
+are the positives and the others hard negatives: K = M / N - 1 for each query, those of query 0 first. Vectors are those
+of the encoder, so they are L2-normalised where it normalises; scores are their inner products, divided by
+`temperature`.
 """
 
 from __future__ import annotations
@@ -23,12 +24,14 @@ class Encoded(NamedTuple):
     """One batch after the pair of towers encoded it.
 
     query         float32 [N, V] (dense twin: [N, D]), before the sparsifier
-    document      float32 [M, V] (or [M, D]); positives first
+    document      float32 [M, V] (or [M, D]); positives first, then the K hard negatives of each query, query by query
     query_bag     bool [N, V], the queries' own tokens; None where queries are no texts
     document_bag  bool [M, V], the same for documents
     named         float32 [M, V], the share of each document's captions that contain a term; None without `naming`
     frequency     float32 [V], the mean of `named` over the training split; None without `naming`
     taught        float32 [N, M], the scores of a teacher; None without `distil`
+    judged        float32 [N, 1 + K], a teacher's scores of each query's own documents: its positive, then its hard
+                  negatives; None without a teacher that reads query and document together
     """
 
     query: Tensor
@@ -38,6 +41,17 @@ class Encoded(NamedTuple):
     named: Tensor | None = None
     frequency: Tensor | None = None
     taught: Tensor | None = None
+    judged: Tensor | None = None
+
+    @property
+    def positives(self) -> Tensor:
+        """The documents that answer the queries, [N, V]."""
+        return self.document[: len(self.query)]
+
+    @property
+    def negatives(self) -> Tensor:
+        """The hard negatives of all queries, [N K, V]; the view [N, K, V] has those of each query."""
+        return self.document[len(self.query) :]
 
 
 Temperature = float | Tensor
