@@ -14,19 +14,34 @@ from lexvl_anserini.encoders.d2s import D2SHead
 from lexvl_anserini.encoders.joint import JointHead
 from lexvl_anserini.encoders.parts.tokens import load_tokenizer
 from lexvl_anserini.training.objectives import REGULARISERS
+from lexvl_anserini.training.objectives.contrastive import Dense, Encoded
 from lexvl_anserini.training.objectives.d2s_losses import (
     d2s,
     d2s_regulariser,
     draw_masked,
     mask_probability,
     regulariser_weight,
+    texts_of,
     warm_up_steps,
 )
-from lexvl_anserini.training.objectives.joint_losses import MIXES, Mix, clamped, distillation, joint, nce
+from lexvl_anserini.training.objectives.joint_losses import (
+    MIXES,
+    Mix,
+    clamped,
+    distillation,
+    halves,
+    joint,
+    mix_of,
+    nce,
+)
 
 
 def tensors(path):
     return {key: torch.from_numpy(value) for key, value in np.load(path).items()}
+
+
+def batch(texts, images, dense_texts, dense_images, **more):
+    return Encoded(texts, images, dense=Dense(dense_texts, dense_images), **more)
 
 
 # ---- by hand
@@ -34,22 +49,48 @@ def tensors(path):
 
 def test_d2s_of_one_pair_is_zero():
     one = torch.rand(1, 3)
-    assert d2s(one, one, one, one).item() == 0
+    assert d2s(batch(one, one, one, one)).item() == 0
 
 
 def test_d2s_by_hand():
     """Equal scores and a certain teacher give log 2; they are best if its temperature is infinite."""
     same, dense = torch.ones(2, 2), torch.eye(2)
-    assert d2s(same, same, dense, dense).item() == pytest.approx(math.log(2))
+    assert d2s(batch(same, same, dense, dense)).item() == pytest.approx(math.log(2))
     sharp = 20 * torch.eye(2)
-    assert d2s(sharp, sharp, dense, dense).item() == pytest.approx(0, abs=1e-6)
-    assert d2s(torch.eye(2), torch.eye(2), same, same).item() == pytest.approx(math.log(1 + math.e) - 0.5)
+    assert d2s(batch(sharp, sharp, dense, dense)).item() == pytest.approx(0, abs=1e-6)
+    assert d2s(batch(torch.eye(2), torch.eye(2), same, same)).item() == pytest.approx(math.log(1 + math.e) - 0.5)
 
 
 def test_the_teacher_gets_no_gradient():
     inputs = [torch.rand(3, 4, requires_grad=True) for _ in range(4)]
-    d2s(*inputs).backward()
+    d2s(batch(*inputs)).backward()
     assert [tensor.grad is not None for tensor in inputs] == [True, True, False, False]
+
+
+def test_masked_texts_keep_their_own_tokens_and_published_expanded_texts_are_images():
+    texts, images, dense = torch.rand(2, 3), torch.rand(2, 3), torch.eye(2)
+    bag = torch.tensor([[True, False, True], [False, True, False]])
+    masked = batch(texts, images, dense, dense, query_bag=bag, expanded=False)
+    assert d2s(masked).item() == d2s(batch(texts * bag, images, dense, dense)).item()
+    assert d2s(masked, published=True).item() == d2s(masked).item()
+    expanded = batch(texts, images, dense, dense, query_bag=bag)
+    assert d2s(expanded, published=True).item() == d2s(batch(images, images, dense, dense)).item()
+    assert d2s(expanded).item() == d2s(batch(texts, images, dense, dense)).item()
+    with pytest.raises(ValueError, match="own tokens"):
+        d2s(batch(texts, images, dense, dense, expanded=False))
+    with pytest.raises(ValueError, match="dense vectors"):
+        d2s(Encoded(texts, images))
+
+
+def test_joint_takes_a_published_mix_or_four_numbers_and_limits_the_temperature():
+    inputs = [normalize(torch.rand(3, 4), dim=1) for _ in range(4)]
+    encoded = batch(*inputs)
+    assert joint(encoded, 0.07, [0.1, 0.1, 0.9, 0.3]).item() == joint(encoded, 0.07, "blip-coco").item()
+    assert joint(encoded, 7.0).item() == halves(encoded, 0.5, MIXES["blip-coco"]).total.item()
+    with pytest.raises(ValueError, match="expected one of albef-coco"):
+        mix_of("blip")
+    with pytest.raises(ValueError, match="four numbers"):
+        mix_of([1.0, 2.0])
 
 
 def test_nce_and_distillation_by_hand():
@@ -81,7 +122,9 @@ def test_stop_gradient_changes_gradients_only():
     inputs = [normalize(torch.rand(4, 6), dim=1).requires_grad_() for _ in range(4)]
     totals = {}
     for stop in (False, True):
-        total = joint(*inputs, 0.1, Mix(0.2, 0.5, 0.9, 0.3), stop_gradient=stop).total
+        texts, images, sparse_texts, sparse_images = inputs
+        encoded = batch(sparse_texts, sparse_images, texts, images)
+        total = joint(encoded, 0.1, [0.2, 0.5, 0.9, 0.3], stop_gradient=stop)
         totals[stop] = (total.item(), torch.autograd.grad(total, inputs[0])[0])
     assert totals[True][0] == pytest.approx(totals[False][0])
     assert (totals[True][1] - totals[False][1]).abs().max() > 1e-4
@@ -100,7 +143,7 @@ def test_loss_regulariser_and_gradients_of_d2s(shared):
     for call in about["calls"]:
         weights = [regulariser_weight(about[key], call["call"], about["T"]) for key in ("q_reg", "d_reg")]
         assert weights == pytest.approx([call["q_weight_used"], call["d_weight_used"]])
-        loss = d2s(texts, images, dense_texts, dense_images, about["temp"])
+        loss = d2s(batch(texts, images, dense_texts, dense_images), about["temp"])
         reg = d2s_regulariser(texts, images, *weights)
         assert loss.item() == pytest.approx(call["loss"], rel=1e-5)
         assert reg.item() == pytest.approx(call["reg"], rel=1e-5)
@@ -108,7 +151,7 @@ def test_loss_regulariser_and_gradients_of_d2s(shared):
     for found, name in ((texts.grad, "grad_sparse_texts"), (images.grad, "grad_sparse_imgs")):
         np.testing.assert_allclose(found.numpy(), arrays[name].numpy(), rtol=1e-4, atol=1e-6)
     first = golden["bice_defaults_first_call"]
-    assert d2s(texts, images, dense_texts, dense_images).item() == pytest.approx(first["loss"], rel=1e-5)
+    assert d2s(batch(texts, images, dense_texts, dense_images)).item() == pytest.approx(first["loss"], rel=1e-5)
 
 
 @pytest.mark.shared
@@ -163,13 +206,17 @@ def test_a_training_of_d2s(shared, variant):
         dense_texts, dense_images = arrays["txt_embs"][texts], arrays["img_embs"][images]
         assert draw["p"] == pytest.approx(mask_probability(n // 3 + 1, 4), abs=1e-6)
         sparse_images = encode(head, dense_images)
-        if draw["draw"]:
-            sparse_texts = encode(head, dense_texts) * own[texts]
-        else:
-            sparse_texts = encode(head, dense_images if variant == "as_is" else dense_texts)
+        encoded = batch(
+            encode(head, dense_texts),
+            sparse_images,
+            dense_texts,
+            dense_images,
+            query_bag=own[texts] > 0,
+            expanded=not draw["draw"],
+        )
         weights = [regulariser_weight(settings[key], n, golden["num_warm_up"]) for key in ("q_reg", "d_reg")]
-        loss = d2s(sparse_texts, sparse_images, dense_texts, dense_images, settings["temp"])
-        reg = d2s_regulariser(sparse_texts, sparse_images, *weights)
+        loss = d2s(encoded, settings["temp"], published=variant == "as_is")
+        reg = d2s_regulariser(texts_of(encoded, variant == "as_is"), sparse_images, *weights)
         expected = golden["steps"][n]
         assert [group["lr"] for group in optimiser.param_groups] == pytest.approx(expected["lr"])
         assert loss.item() == pytest.approx(expected["rel_loss"], rel=1e-3)
@@ -214,8 +261,10 @@ def test_loss_and_gradients_of_joint(shared, name):
     inputs = [arrays[key].requires_grad_() for key in keys]
     temperature = torch.tensor(golden["temp"], requires_grad=True)
     assert MIXES[name] == Mix(*(golden[key] for key in Mix._fields))
+    encoded = batch(inputs[2], inputs[3], inputs[0], inputs[1])
     for n, call in enumerate(golden["calls"]):
-        found = joint(*inputs, clamped(temperature), MIXES[name])
+        found = halves(encoded, clamped(temperature), mix_of(name))
+        assert joint(encoded, temperature, name).item() == found.total.item()
         weights = [regulariser_weight(golden[key], n, golden["T"]) for key in ("q_reg", "d_reg")]
         reg = d2s_regulariser(inputs[2], inputs[3], *weights)
         assert weights == pytest.approx([call["q_weight_used"], call["d_weight_used"]])
@@ -240,9 +289,9 @@ def test_components_and_the_transposed_teacher(shared):
     mixed = mix.w1 * dense + mix.w2 * lexical
     found = [nce(scores).item() for scores in (dense, lexical, mixed)]
     assert found == pytest.approx([parts["L_dense"], parts["L_lex"], parts["L_inter"]], rel=1e-5)
-    inputs = [arrays[key] for key in ("dense_texts", "dense_imgs", "sparse_texts", "sparse_imgs")]
+    encoded = batch(*(arrays[key] for key in ("sparse_texts", "sparse_imgs", "dense_texts", "dense_imgs")))
     for name, transposed in (("as_is", False), ("transposed_teacher", True)):
-        loss, expected = joint(*inputs, temperature, mix, transposed), parts[name]
+        loss, expected = halves(encoded, temperature, mix, transposed), parts[name]
         teacher = mixed.softmax(dim=1)
         other = mixed.T.softmax(dim=1) if transposed else teacher
         assert distillation(dense, teacher, other).item() == pytest.approx(expected["Ld_dense"], rel=1e-5)
@@ -277,7 +326,7 @@ def test_a_training_of_joint(shared):
             head.dense_image(arrays["img_cls"][images]),
         )
         sparse = [torch.log1p(torch.relu(head.single_vocab_projector(head(d)))) for d in (dense_texts, dense_images)]
-        loss = joint(dense_texts, dense_images, *sparse, clamped(temperature), MIXES["albef-coco"])
+        loss = halves(batch(*sparse, dense_texts, dense_images), clamped(temperature), MIXES["albef-coco"])
         reg_weights = [regulariser_weight(golden["overrides"][key], n, golden["T"]) for key in ("q_reg", "d_reg")]
         reg = d2s_regulariser(*sparse, *reg_weights)
         assert loss.labelled.item() == pytest.approx(expected["sup_loss"], rel=1e-3)

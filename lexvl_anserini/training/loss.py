@@ -13,8 +13,8 @@ from lexvl_anserini.errors import UsageError
 from lexvl_anserini.training.model_settings import ModelSettings
 from lexvl_anserini.training.objectives import AUXILIARIES, OBJECTIVES, REGULARISERS
 from lexvl_anserini.training.objectives.contrastive import Encoded
-from lexvl_anserini.training.objectives.regularisers import ramp
-from lexvl_anserini.training.recipe import StageSettings
+from lexvl_anserini.training.objectives.regularisers import RAMPS, total_penalty
+from lexvl_anserini.training.recipe import Regulariser, StageSettings
 
 
 class Temperatures(NamedTuple):
@@ -58,9 +58,19 @@ def objective(
 
 
 def penalty(stage: StageSettings, rounds: Sequence[Encoded], step: int) -> Tensor:
-    """The weighted regularisers of a step, counted from 0 in its stage."""
-    total = torch.zeros((), device=rounds[0].query.device)
-    for regulariser in stage.regularisers:
-        values = [REGULARISERS[regulariser.name](getattr(encoded, regulariser.side)) for encoded in rounds]
-        total = total + regulariser.weight * ramp(step, regulariser.ramp_steps) * torch.stack(values).mean()
-    return total
+    """The weighted regularisers of a step, counted from 0 in its stage.
+
+    Raises:
+        UsageError: a regulariser's side is empty.
+    """
+
+    def term(regulariser: Regulariser) -> Tensor:
+        function, share = REGULARISERS[regulariser.name], RAMPS[regulariser.ramp](step, regulariser.ramp_steps)
+        try:
+            values = [function(getattr(encoded, regulariser.side), **regulariser.options) for encoded in rounds]
+        except ValueError as error:
+            raise UsageError(f"regulariser {regulariser.name} of {regulariser.side}: {error}") from error
+        return regulariser.weight * share * torch.stack(values).mean()
+
+    terms = [term(regulariser) for regulariser in stage.regularisers]
+    return total_penalty(terms, stage.running_penalty).to(rounds[0].query.device)

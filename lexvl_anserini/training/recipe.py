@@ -12,7 +12,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, Validati
 
 from lexvl_anserini.errors import UsageError
 from lexvl_anserini.training.model_settings import FRESH, PRETRAINED, ModelSettings, Settings, Share
-from lexvl_anserini.training.objectives import AUXILIARIES, LEXICAL, OBJECTIVES, OF_TEXTS, REGULARISERS
+from lexvl_anserini.training.objectives import AUXILIARIES, LEXICAL, MISSING, OBJECTIVES, OF_TEXTS, REGULARISERS
 
 
 class DataSettings(Settings):
@@ -57,12 +57,20 @@ class Auxiliary(Settings):
 
 
 class Regulariser(Settings):
-    """A row of `objectives.REGULARISERS` on one side, its weight, and the steps until the weight is reached."""
+    """A row of `objectives.REGULARISERS` on one side, its weight, and the steps until the weight is reached.
+
+    side     negatives are hard negatives; SPLADE's regulariser of documents is the mean of those of positives and of
+             negatives
+    ramp     the offset of its growth, a row of `objectives.regularisers.RAMPS`
+    options  further arguments of the function
+    """
 
     name: str
-    side: Literal["query", "document"]
+    side: Literal["query", "document", "positives", "negatives"]
     weight: PositiveFloat
     ramp_steps: PositiveInt = 1
+    ramp: Literal["n-1", "n", "n/(T+1)", "callback"] = "n-1"
+    options: dict[str, Any] = {}
 
 
 class Augmentation(Settings):
@@ -104,6 +112,8 @@ class StageSettings(Settings):
     views    views per image that a frozen network of images computes once and that are stored, the first of them the
              image itself; 0 computes a new view at each step
     teacher  checkpoint of a dense-crossmodal pair for the auxiliary objective `distil`
+    running_penalty  add the sum of the regularisers so far after each of them, as SPLADE's published trainer does: of
+             two, the first counts twice
     """
 
     objective: Objective
@@ -114,6 +124,7 @@ class StageSettings(Settings):
     trained: tuple[str, ...] = ()
     views: NonNegativeInt = 0
     teacher: str | None = None
+    running_penalty: bool = False
 
 
 # The keys of a stage, which a recipe of one stage may have itself.
@@ -205,13 +216,15 @@ def _check_functions(stage: StageSettings, model: ModelSettings, where: str) -> 
     chosen: list[tuple[str, str, Mapping[str, Callable[..., Any]], Mapping[str, Any]]] = [
         ("objective.name", objective.name, OBJECTIVES, objective.options),
         *(("auxiliary", auxiliary.name, AUXILIARIES, auxiliary.options) for auxiliary in stage.auxiliaries),
-        *(("regulariser", regulariser.name, REGULARISERS, {}) for regulariser in stage.regularisers),
+        *(("regulariser", regulariser.name, REGULARISERS, regulariser.options) for regulariser in stage.regularisers),
     ]
     for role, name, known, options in chosen:
         if name not in known:
             raise UsageError(f"{where}: {role} {name!r}, expected one of {', '.join(known)}")
         if name in OF_TEXTS:
             raise UsageError(f"{where}: {role} {name!r} needs texts on both sides; recipes train on images")
+        if name in MISSING:
+            raise UsageError(f"{where}: {role} {name!r} needs {MISSING[name]}, which {kind} does not compute")
         if name in LEXICAL and not model.lexical:
             raise UsageError(f"{where}: {role} {name!r} needs terms as dimensions, which {kind} does not have")
         # The first argument is the batch.

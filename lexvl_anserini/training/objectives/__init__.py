@@ -1,10 +1,11 @@
 """What training minimises: objectives, auxiliary objectives and regularisers, with the tables that recipes name.
 
-contrastive    VDR, SVDR and InfoNCE, and `Encoded`, the batch that they all read
-caption_terms  `naming`: which terms the captions of an image contain
-distillation   `distil`: the scores of a trained dense pair as targets
-regularisers   what keeps vectors sparse
-d2s_losses, joint_losses   the objectives of D2S and of Joint; no recipe names them yet
+contrastive     VDR, SVDR and InfoNCE, and `Encoded`, the batch that they all read
+ranking_losses  DPR and SPLADE, over hard negatives
+stair_loss, lexlip_losses, fdt_losses, d2s_losses, joint_losses, caption_gate   one family each; the last is V-SPLADE
+caption_terms   `naming`: which terms the captions of an image contain
+distillation    `distil`: the scores of a trained dense pair as targets
+regularisers    what keeps vectors sparse, and how its weight grows
 """
 
 from __future__ import annotations
@@ -13,15 +14,69 @@ from collections.abc import Callable, Mapping
 
 from torch import Tensor
 
+from lexvl_anserini.training.objectives.caption_gate import caption_gated, v_splade
 from lexvl_anserini.training.objectives.caption_terms import naming
 from lexvl_anserini.training.objectives.contrastive import info_nce, svdr, vdr
+from lexvl_anserini.training.objectives.d2s_losses import d2s
 from lexvl_anserini.training.objectives.distillation import distil
-from lexvl_anserini.training.objectives.regularisers import flops, l1
+from lexvl_anserini.training.objectives.fdt_losses import fdt
+from lexvl_anserini.training.objectives.joint_losses import joint
+from lexvl_anserini.training.objectives.lexlip_losses import lexlip, lexlip_momentum, masked_words
+from lexvl_anserini.training.objectives.ranking_losses import (
+    dpr,
+    splade_in_batch,
+    splade_kl,
+    splade_margin_mse,
+    splade_pairwise,
+    splade_shared_negatives,
+)
+from lexvl_anserini.training.objectives.regularisers import anti_zero, flops, l1
+from lexvl_anserini.training.objectives.stair_loss import stair
 
-OBJECTIVES: Mapping[str, Callable[..., Tensor]] = {"vdr": vdr, "svdr": svdr, "info_nce": info_nce}
-AUXILIARIES: Mapping[str, Callable[..., Tensor]] = {"naming": naming, "distil": distil}
-REGULARISERS: Mapping[str, Callable[[Tensor], Tensor]] = {"l1": l1, "flops": flops}
+# Losses over hard negatives; SPLADE's recipes also weigh several of them.
+OF_NEGATIVES: Mapping[str, Callable[..., Tensor]] = {
+    "splade_pairwise": splade_pairwise,
+    "splade_in_batch": splade_in_batch,
+    "splade_shared_negatives": splade_shared_negatives,
+    "splade_margin_mse": splade_margin_mse,
+    "splade_kl": splade_kl,
+}
+OBJECTIVES: Mapping[str, Callable[..., Tensor]] = {
+    "vdr": vdr,
+    "svdr": svdr,
+    "info_nce": info_nce,
+    "dpr": dpr,
+    **OF_NEGATIVES,
+    "stair": stair,
+    "lexlip": lexlip,
+    "lexlip_momentum": lexlip_momentum,
+    "fdt": fdt,
+    "d2s": d2s,
+    "joint": joint,
+    "v_splade": v_splade,
+}
+AUXILIARIES: Mapping[str, Callable[..., Tensor]] = {
+    "naming": naming,
+    "distil": distil,
+    **OF_NEGATIVES,
+    "masked_words": masked_words,
+    "caption_gated": caption_gated,
+}
+REGULARISERS: Mapping[str, Callable[..., Tensor]] = {"l1": l1, "flops": flops, "anti_zero": anti_zero}
 # Objectives whose dimensions must be terms.
-LEXICAL = frozenset({"vdr", "svdr", "naming"})
+LEXICAL = frozenset(
+    {"vdr", "svdr", "naming", "stair", "lexlip", "lexlip_momentum", "masked_words", "d2s", "joint"}
+    | {"v_splade", "caption_gated"}
+)
 # Objectives whose documents must be texts; the pairs that recipes train read images.
 OF_TEXTS = frozenset({"svdr"})
+# What objectives read in a batch that no pair of a recipe computes.
+MISSING: Mapping[str, str] = {
+    **dict.fromkeys(OF_NEGATIVES, "hard negatives"),
+    "d2s": "dense vectors beside lexical ones",
+    "joint": "dense vectors beside lexical ones",
+    "lexlip_momentum": "keys of momentum encoders",
+    "masked_words": "predictions of masked words",
+    "fdt": "a codebook",
+    "caption_gated": "vectors of captions and logits of images",
+}

@@ -20,6 +20,37 @@ from lexvl_anserini.encoders.parts.sparsify import top_mask
 TOPK = 768
 
 
+class Dense(NamedTuple):
+    """Dense vectors of both sides, float32 [N, D]."""
+
+    query: Tensor
+    document: Tensor
+
+
+class Keys(NamedTuple):
+    """Vectors of momentum encoders, of unit length and without gradients.
+
+    query, document    float32 [N, V], of this batch
+    queries, documents  float32 [Q, V], of the batches before it
+    """
+
+    query: Tensor
+    document: Tensor
+    queries: Tensor
+    documents: Tensor
+
+
+class Predicted(NamedTuple):
+    """Predictions of the masked words of texts.
+
+    logits  float32 [B, L, V]
+    labels  int64 [B, L], the token of a masked position, -100 at all others
+    """
+
+    logits: Tensor
+    labels: Tensor
+
+
 class Encoded(NamedTuple):
     """One batch after the pair of towers encoded it.
 
@@ -32,6 +63,13 @@ class Encoded(NamedTuple):
     taught        float32 [N, M], the scores of a teacher; None without `distil`
     judged        float32 [N, 1 + K], a teacher's scores of each query's own documents: its positive, then its hard
                   negatives; None without a teacher that reads query and document together
+    dense         the dense vectors of both sides beside the lexical ones, for D2S and Joint
+    expanded      False: the texts of this batch keep only their own tokens (D2S' expansion control)
+    keys          what the momentum encoders of LexLIP computed
+    predicted     predictions of masked words, for LexLIP's pre-training
+    codebook      float32 [K, D], for FDT: its rows, averaged by the weights of a vector, are its features
+    caption       float32 [N, V], lexical vectors of the positives' captions, with terms of the caption only, and
+    logits        float32 [N, V], the positives before the activation; both for V-SPLADE
     """
 
     query: Tensor
@@ -42,6 +80,13 @@ class Encoded(NamedTuple):
     frequency: Tensor | None = None
     taught: Tensor | None = None
     judged: Tensor | None = None
+    dense: Dense | None = None
+    expanded: bool = True
+    keys: Keys | None = None
+    predicted: tuple[Predicted, ...] = ()
+    codebook: Tensor | None = None
+    caption: Tensor | None = None
+    logits: Tensor | None = None
 
     @property
     def positives(self) -> Tensor:
@@ -50,8 +95,15 @@ class Encoded(NamedTuple):
 
     @property
     def negatives(self) -> Tensor:
-        """The hard negatives of all queries, [N K, V]; the view [N, K, V] has those of each query."""
-        return self.document[len(self.query) :]
+        """The hard negatives of all queries, [N K, V]; the view [N, K, V] has those of each query.
+
+        Raises:
+            ValueError: there are none, or not as many for each query.
+        """
+        rows, found = len(self.query), self.document[len(self.query) :]
+        if not len(found) or len(found) % rows:
+            raise ValueError(f"{len(found)} hard negatives of {rows} queries, expected as many for each, at least one")
+        return found
 
 
 Temperature = float | Tensor
@@ -115,7 +167,7 @@ def vdr(
         return parametric
     bag, document = bag_of(encoded.query_bag, normalised), encoded.document
     if mask_weight:
-        mask = contrastive_mask(_present(encoded.query_bag)).float()
+        mask = contrastive_mask(present(encoded.query_bag)).float()
         bag, document = bag + mask_weight * bag_of(mask, mask_norm), without_own(document, mask)
     entry = contrastive(bag, document, bag_temperature or temperature, symmetric)
     return (1 - nonparametric) * parametric + nonparametric * entry
@@ -149,8 +201,8 @@ def svdr(
     total = loss(masked(query, encoded.query_bag, topk), document, temperature, symmetric)
     total = total + loss(query, masked(document, encoded.document_bag, topk), temperature, symmetric)
     if mask_weight:
-        query_mask = contrastive_mask(_present(encoded.query_bag)).float()
-        document_mask = contrastive_mask(_present(encoded.document_bag)).float()
+        query_mask = contrastive_mask(present(encoded.query_bag)).float()
+        document_mask = contrastive_mask(present(encoded.document_bag)).float()
         query_bag = query_bag + mask_weight * bag_of(query_mask, mask_norm)
         document_bag = document_bag + mask_weight * bag_of(document_mask, mask_norm)
         document, query = without_own(document, query_mask), without_own(query, document_mask)
@@ -176,7 +228,7 @@ def info_nce(encoded: Encoded, temperature: Temperature = 0.07) -> Tensor:
 
 def bag_of(bag: Tensor | None, normalised: bool) -> Tensor:
     """The bag as weights, float32 [n, V]: ones, or of unit length."""
-    weights = _present(bag).float()
+    weights = present(bag).float()
     return normalize(weights, dim=1) if normalised else weights
 
 
@@ -186,7 +238,12 @@ def without_own(weights: Tensor, mask: Tensor) -> Tensor:
     return torch.cat([weights[:both] * (1 - mask[:both]), weights[both:]])
 
 
-def _present(bag: Tensor | None) -> Tensor:
+def present(bag: Tensor | None) -> Tensor:
+    """The bag, bool [n, V].
+
+    Raises:
+        ValueError: the side has no texts.
+    """
     if bag is None:
         raise ValueError("this objective needs the own tokens of both sides, and one side has no texts")
     return bag

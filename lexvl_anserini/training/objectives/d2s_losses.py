@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, softmax
 
+from lexvl_anserini.training.objectives.contrastive import Dense, Encoded, present
 from lexvl_anserini.training.objectives.regularisers import l1, ramp
 
 # The authors' temperature of the teacher; the scores of the student are not divided.
@@ -28,27 +29,42 @@ def soft_cross_entropy(scores: Tensor, teacher: Tensor) -> Tensor:
     return cross_entropy(scores, teacher)
 
 
-def d2s(
-    sparse_texts: Tensor,
-    sparse_images: Tensor,
-    dense_texts: Tensor,
-    dense_images: Tensor,
-    temperature: float | Tensor = TEMPERATURE,
-) -> Tensor:
+def d2s(encoded: Encoded, teacher_temperature: float = TEMPERATURE, published: bool = False) -> Tensor:
     """The mean of both directions of distillation; the teacher gets no gradient.
 
     Args:
-        sparse_texts: float32 [N, V], masked or expanded.
-        sparse_images: float32 [N, V].
-        dense_texts: float32 [N, D].
-        dense_images: float32 [N, D].
-        temperature: of the teacher.
+        encoded: texts as queries, images as documents [N, V], with their dense vectors; where `expanded` is False,
+            texts keep only their own tokens.
+        teacher_temperature: divides the dense scores; the lexical ones are not divided.
+        published: repeat the error of the published code, whose expanded texts are the images of the batch.
+
+    Raises:
+        ValueError: the batch has no dense vectors, or no tokens of texts where it needs them.
     """
-    scores = sparse_images @ sparse_texts.T  # [images, texts]
+    dense = dense_of(encoded)
+    scores = encoded.document @ texts_of(encoded, published).T  # [images, texts]
     with torch.no_grad():
-        teacher = dense_images @ dense_texts.T / temperature
+        teacher = dense.document @ dense.query.T / teacher_temperature
     there = soft_cross_entropy(scores, softmax(teacher, dim=1))
     return (there + soft_cross_entropy(scores.T, softmax(teacher.T, dim=1))) / 2
+
+
+def texts_of(encoded: Encoded, published: bool = False) -> Tensor:
+    """The lexical vectors of a batch's texts [N, V], masked or expanded."""
+    if not encoded.expanded:
+        return encoded.query * present(encoded.query_bag)
+    return encoded.document if published else encoded.query
+
+
+def dense_of(encoded: Encoded) -> Dense:
+    """The dense vectors of a batch.
+
+    Raises:
+        ValueError: it has none.
+    """
+    if encoded.dense is None:
+        raise ValueError("this objective needs the dense vectors of both sides")
+    return encoded.dense
 
 
 def d2s_regulariser(sparse_texts: Tensor, sparse_images: Tensor, text_weight: float, image_weight: float) -> Tensor:

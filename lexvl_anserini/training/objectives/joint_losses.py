@@ -14,13 +14,15 @@ s^T instead.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, softmax
 
-from lexvl_anserini.training.objectives.d2s_losses import soft_cross_entropy
+from lexvl_anserini.training.objectives.contrastive import Encoded, Temperature
+from lexvl_anserini.training.objectives.d2s_losses import dense_of, soft_cross_entropy
 
 # Limits of the temperature in each forward pass.
 LOWEST, HIGHEST = 0.001, 0.5
@@ -69,35 +71,54 @@ def distillation(scores: Tensor, teacher: Tensor, transposed: Tensor) -> Tensor:
     return (soft_cross_entropy(scores, teacher) + soft_cross_entropy(scores.T, transposed)) / 2
 
 
-def clamped(temperature: Tensor) -> Tensor:
+def clamped(temperature: Temperature) -> Tensor:
     """The temperature within its limits; outside them it gets no gradient."""
-    return temperature.clamp(LOWEST, HIGHEST)
+    return torch.as_tensor(temperature).clamp(LOWEST, HIGHEST)
+
+
+def mix_of(name: str | Sequence[float]) -> Mix:
+    """The weights of a published configuration, or of four numbers: w1, w2, lam1, lam2.
+
+    Raises:
+        ValueError: another name, or not four numbers.
+    """
+    if isinstance(name, str) and name in MIXES:
+        return MIXES[name]
+    if isinstance(name, str) or len(name) != len(Mix._fields):
+        raise ValueError(f"mix {name!r}, expected one of {', '.join(MIXES)}, or four numbers w1, w2, lam1, lam2")
+    return Mix(*name)
 
 
 def joint(
-    dense_texts: Tensor,
-    dense_images: Tensor,
-    sparse_texts: Tensor,
-    sparse_images: Tensor,
-    temperature: float | Tensor,
-    mix: Mix,
+    encoded: Encoded,
+    temperature: Temperature = 0.07,
+    mix: str | Sequence[float] = "blip-coco",
     transposed: bool = False,
     stop_gradient: bool = False,
+) -> Tensor:
+    """The mean of both halves of the loss (see `halves`), with the temperature within its limits.
+
+    Raises:
+        ValueError: the batch has no dense vectors, or `mix` is none.
+    """
+    return halves(encoded, clamped(temperature), mix_of(mix), transposed, stop_gradient).total
+
+
+def halves(
+    encoded: Encoded, temperature: Temperature, mix: Mix, transposed: bool = False, stop_gradient: bool = False
 ) -> JointLoss:
     """Both halves of the loss.
 
     Args:
-        dense_texts: float32 [N, D], unit length.
-        dense_images: float32 [N, D], unit length.
-        sparse_texts: float32 [N, V].
-        sparse_images: float32 [N, V].
+        encoded: texts as queries, images as documents [N, V], with their dense vectors of unit length.
         temperature: of the dense scores only.
         mix: weights of scores and losses.
         transposed: the teacher of the direction of the texts is softmax_rows(s^T); off as published.
         stop_gradient: the teacher gets no gradient; off as published.
     """
-    dense = dense_images @ dense_texts.T / temperature  # [images, texts]
-    lexical = sparse_images @ sparse_texts.T
+    vectors = dense_of(encoded)
+    dense = vectors.document @ vectors.query.T / temperature  # [images, texts]
+    lexical = encoded.document @ encoded.query.T
     mixed = mix.w1 * dense + mix.w2 * lexical
     taught = mixed.detach() if stop_gradient else mixed
     teacher = softmax(taught, dim=1)

@@ -1,0 +1,89 @@
+"""Objectives of text retrievers over hard negatives: DPR and SPLADE (naver/splade, commit 8dcd33a).
+
+Layout of a batch: that of `Encoded`, with the scores s_ij = <q_i, d_j> / temperature. The own documents of query i are
+its positive and its K hard negatives; those of the other queries are in-batch negatives. SPLADE's scores have
+temperature 1.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy, kl_div, mse_loss
+
+from lexvl_anserini.training.objectives.contrastive import Encoded, Temperature, contrastive
+
+
+def dpr(encoded: Encoded, temperature: Temperature = 1.0) -> Tensor:
+    """-mean_i log softmax_j(s_ij)_i over all documents of the batch, hard negatives of all queries among them.
+
+    Karpukhin et al., EMNLP 2020. Vectors are not normalised.
+    """
+    return contrastive(encoded.query, encoded.document, temperature, symmetric=False)
+
+
+def splade_pairwise(encoded: Encoded, temperature: Temperature = 1.0) -> Tensor:
+    """-mean_i log softmax over the query's own documents, of its positive (PairwiseNLL)."""
+    scores = own_scores(encoded, temperature)
+    return cross_entropy(scores, torch.zeros(len(scores), dtype=torch.long, device=scores.device))
+
+
+def splade_in_batch(encoded: Encoded, temperature: Temperature = 1.0) -> Tensor:
+    """-mean_i log softmax over all positives and the query's own hard negatives, of its positive.
+
+    InBatchPairwiseNLL, the loss of SPLADE v2.
+    """
+    first = encoded.query @ encoded.positives.T / temperature  # [N, N]
+    scores = torch.cat([first, own_scores(encoded, temperature)[:, 1:]], dim=1)  # [N, N + K]
+    return cross_entropy(scores, torch.arange(len(first), device=first.device))
+
+
+def splade_shared_negatives(encoded: Encoded, temperature: Temperature = 1.0) -> Tensor:
+    """-mean_i log softmax over the positive of a query and all hard negatives of the batch, of the positive.
+
+    `contrastive` of SPLADE's later trainer (IRTrainer): the positives of other queries do not count.
+    """
+    first = own_scores(encoded, temperature)[:, :1]
+    scores = torch.cat([first, encoded.query @ encoded.negatives.T / temperature], dim=1)  # [N, 1 + N K]
+    return cross_entropy(scores, torch.zeros(len(scores), dtype=torch.long, device=scores.device))
+
+
+def splade_margin_mse(encoded: Encoded, temperature: Temperature = 1.0, all_pairs: bool = False) -> Tensor:
+    """Mean squared error of the margins s(positive) - s(negative) and of a teacher's (Hofstätter et al., 2020).
+
+    Args:
+        encoded: the batch, with `judged`.
+        temperature: divides the scores, not the teacher's.
+        all_pairs: margins of all ordered pairs of own documents, with the 0 of a document and itself, as in SPLADE's
+            later trainer (IRTrainer).
+    """
+    difference = own_scores(encoded, temperature) - _judged(encoded)  # [N, 1 + K]
+    # Margin minus the teacher's margin: difference of a positive minus difference of a negative.
+    first = difference[:, :, None] if all_pairs else difference[:, :1, None]
+    second = difference[:, None, :] if all_pairs else difference[:, None, 1:]
+    margins = first - second
+    return mse_loss(margins, torch.zeros_like(margins))
+
+
+def splade_kl(encoded: Encoded, temperature: Temperature = 1.0) -> Tensor:
+    """Mean over queries of KL(teacher || model), softmaxes over the query's own documents."""
+    taught = _judged(encoded).softmax(dim=1)
+    return kl_div(own_scores(encoded, temperature).log_softmax(dim=1), taught, reduction="batchmean")
+
+
+def own_scores(encoded: Encoded, temperature: Temperature = 1.0) -> Tensor:
+    """Scores of each query with its own documents [N, 1 + K], the positive first.
+
+    Raises:
+        ValueError: the batch has no hard negatives, or not as many for each query.
+    """
+    query, positives = encoded.query, encoded.positives
+    negatives = encoded.negatives.view(len(query), -1, query.shape[1])  # [N, K, V]
+    own = torch.cat([positives[:, None], negatives], dim=1)  # [N, 1 + K, V]
+    return torch.einsum("nv,nkv->nk", query, own) / temperature
+
+
+def _judged(encoded: Encoded) -> Tensor:
+    if encoded.judged is None:
+        raise ValueError("this objective needs a teacher's scores of the positive and the hard negatives of each query")
+    return encoded.judged.detach()

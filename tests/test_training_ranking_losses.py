@@ -1,0 +1,168 @@
+"""DPR and SPLADE: the reference's losses (shared golden data), by hand, and a second derivation by loops."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import normalize
+
+from lexvl_anserini.training.objectives import OF_NEGATIVES
+from lexvl_anserini.training.objectives.contrastive import Encoded
+from lexvl_anserini.training.objectives.ranking_losses import (
+    dpr,
+    own_scores,
+    splade_in_batch,
+    splade_kl,
+    splade_margin_mse,
+    splade_pairwise,
+    splade_shared_negatives,
+)
+from lexvl_anserini.training.objectives.regularisers import anti_zero, flops, l1, total_penalty
+
+
+def batch_of(pos, neg, teacher_pos=None, teacher_neg=None, in_batch=None):
+    """A batch whose scores are those given: unit queries, and documents that have the scores as dimensions."""
+    count = len(pos)
+    positives = torch.diag(pos.flatten()) if in_batch is None else in_batch.T
+    document = torch.cat([positives, torch.diag(neg.flatten())])
+    judged = None if teacher_pos is None else torch.stack([teacher_pos, teacher_neg], dim=1)
+    return Encoded(torch.eye(count), document, judged=judged)
+
+
+def random_batch(count=3, negatives=2, width=5, kind=torch.float64):
+    generator = torch.Generator().manual_seed(7)
+    query = torch.rand(count, width, generator=generator, dtype=kind)
+    document = torch.rand(count * (1 + negatives), width, generator=generator, dtype=kind)
+    judged = torch.rand(count, 1 + negatives, generator=generator, dtype=kind)
+    return Encoded(query, document, judged=judged)
+
+
+@pytest.mark.shared
+def test_losses_of_splade(shared):
+    golden = json.loads((shared / "golden/splade/losses.json").read_text())
+    arrays = {key: torch.from_numpy(array) for key, array in np.load(shared / "golden/splade/loss_inputs.npz").items()}
+    pairs = batch_of(arrays["pos"], arrays["neg"], arrays["teacher_pos"], arrays["teacher_neg"])
+    assert splade_pairwise(pairs).item() == pytest.approx(golden["PairwiseNLL"], rel=1e-5)
+    assert splade_margin_mse(pairs).item() == pytest.approx(golden["DistilMarginMSE"], rel=1e-5)
+    assert splade_kl(pairs).item() == pytest.approx(golden["DistilKLLoss"], rel=1e-5)
+    batch = batch_of(arrays["pos"], arrays["neg"], in_batch=arrays["inbatch66"])
+    assert splade_in_batch(batch).item() == pytest.approx(golden["InBatchPairwiseNLL_6x6"], rel=1e-5)
+    rep = arrays["rep"]
+    assert [l1(rep).item(), flops(rep).item()] == pytest.approx([golden["L1"], golden["FLOPS"]], rel=1e-5)
+
+
+@pytest.mark.shared
+def test_losses_of_the_later_trainer_of_splade(shared):
+    golden = json.loads((shared / "golden/splade/losses.json").read_text())["HF_IRTrainer_compute_loss"]
+    arrays = np.load(shared / "golden/splade/hf_loss_inputs.npz")
+    queries, docs, judged = (torch.from_numpy(arrays[key]) for key in ("queries", "docs", "teacher_scores"))
+    document = torch.cat([docs[:, 0], docs[:, 1:].flatten(0, 1)])
+    encoded = Encoded(queries[:, 0], document, judged=judged)
+    found = {
+        "contrastive": splade_shared_negatives(encoded).item(),
+        "kldiv": splade_kl(encoded).item(),
+        "mse_margin": splade_margin_mse(encoded, all_pairs=True).item(),
+        "anti_zero": (anti_zero(encoded.query) + anti_zero(encoded.document)).item(),
+        "flops_term": (0.005 * flops(encoded.document) + 0.004 * l1(encoded.query)).item(),
+    }
+    for name, expected in golden.items():
+        parts = {part: found[part] for part in expected.keys() & found.keys()}
+        assert parts == pytest.approx({part: expected[part] for part in parts}, rel=1e-5)
+        if "with_weights" in name:
+            weights = {"contrastive": 0.01, "mse_margin": 0.05, "kldiv": 0.99}
+            total = sum(weights.get(part, 1) * value for part, value in parts.items())
+        else:
+            total = sum(parts.values())
+        assert total == pytest.approx(expected["total"], rel=1e-4), name
+
+
+@pytest.mark.shared
+def test_the_published_trainer_counts_flops_twice(shared):
+    """Its first step with FLOPS and L1 has the loss KL + 2 FLOPS + L1."""
+    golden = json.loads((shared / "golden/splade/train_trajectory.json").read_text())["iterations"]
+    alone, both = golden["FLOPS"]["1"], golden["FLOPS+L1"]["1"]
+    kl = alone["batch_train_loss"] - alone["batch_FLOPS"]
+    terms = [torch.tensor(both["batch_FLOPS"]), torch.tensor(both["batch_L1"])]
+    assert kl + total_penalty(terms, running=True).item() == pytest.approx(both["batch_train_loss"], rel=1e-5)
+    assert kl + total_penalty(terms).item() == pytest.approx(both["batch_train_loss"] - both["batch_FLOPS"], rel=1e-5)
+
+
+def test_own_scores_begin_with_the_positive():
+    query = torch.eye(2)
+    document = torch.tensor([[1.0, 9], [9, 2], [3, 9], [4, 9], [9, 5], [9, 6]])
+    assert own_scores(Encoded(query, document)).tolist() == [[1, 3, 4], [2, 5, 6]]
+    assert own_scores(Encoded(query, document), 2.0).tolist() == [[0.5, 1.5, 2], [1, 2.5, 3]]
+
+
+def test_losses_by_hand():
+    query = torch.eye(2)
+    document = torch.cat([torch.eye(2), torch.zeros(2, 2)])  # scores 1 and 0; hard negatives 0
+    encoded = Encoded(query, document, judged=torch.tensor([[3.0, 1.0], [2.0, 2.0]]))
+    e = math.e
+    assert splade_pairwise(encoded).item() == pytest.approx(math.log(1 + 1 / e))
+    assert splade_in_batch(encoded).item() == pytest.approx(math.log(1 + 2 / e))
+    assert splade_shared_negatives(encoded).item() == pytest.approx(math.log(1 + 2 / e))
+    assert dpr(encoded).item() == pytest.approx(math.log(1 + 3 / e))
+    # Margins 1 and 1, the teacher's 2 and 0; with all ordered pairs each twice among four.
+    assert splade_margin_mse(encoded).item() == 1
+    assert splade_margin_mse(encoded, all_pairs=True).item() == 0.5
+    near = Encoded(query, document, judged=torch.tensor([[5.0, 4.0], [1.0, 0.0]]))
+    assert splade_kl(near).item() == pytest.approx(0, abs=1e-6)
+
+
+def test_losses_equal_their_equations_written_as_loops():
+    encoded = random_batch()
+    q, d, taught = encoded.query.tolist(), encoded.document.tolist(), encoded.judged.tolist()
+    count, negatives = 3, 2
+
+    def score(i, j):
+        return sum(a * b for a, b in zip(q[i], d[j], strict=True))
+
+    def nll(i, right, others):
+        return -math.log(math.exp(score(i, right)) / sum(math.exp(score(i, j)) for j in {right, *others}))
+
+    own = [[count + negatives * i + k for k in range(negatives)] for i in range(count)]
+    every = range(count + count * negatives)
+    expected = {
+        dpr: sum(nll(i, i, every) for i in range(count)) / count,
+        splade_pairwise: sum(nll(i, i, own[i]) for i in range(count)) / count,
+        splade_in_batch: sum(nll(i, i, [*range(count), *own[i]]) for i in range(count)) / count,
+        splade_shared_negatives: sum(nll(i, i, every[count:]) for i in range(count)) / count,
+    }
+    errors = [
+        (score(i, i) - score(i, own[i][k]) - taught[i][0] + taught[i][1 + k]) ** 2
+        for i in range(count)
+        for k in range(negatives)
+    ]
+    expected[splade_margin_mse] = sum(errors) / len(errors)
+    divergence = 0.0
+    for i in range(count):
+        scores = [score(i, j) for j in (i, *own[i])]
+        model, teacher = ([math.exp(s) / sum(map(math.exp, row)) for s in row] for row in (scores, taught[i]))
+        divergence += sum(t * math.log(t / m) for t, m in zip(teacher, model, strict=True)) / count
+    expected[splade_kl] = divergence
+    for function, value in expected.items():
+        assert function(encoded).item() == pytest.approx(value), function.__name__
+
+
+def test_dpr_uses_lengths_of_vectors():
+    encoded = random_batch(kind=torch.float32)
+    assert dpr(encoded).item() != pytest.approx(dpr(encoded._replace(query=normalize(encoded.query, dim=1))).item())
+
+
+@pytest.mark.parametrize("name", OF_NEGATIVES)
+def test_a_batch_without_hard_negatives_raises(name):
+    with pytest.raises(ValueError, match="0 hard negatives of 2 queries"):
+        OF_NEGATIVES[name](Encoded(torch.eye(2), torch.eye(2), judged=torch.zeros(2, 1)))
+    with pytest.raises(ValueError, match="1 hard negatives of 2 queries"):
+        OF_NEGATIVES[name](Encoded(torch.eye(2), torch.ones(3, 2), judged=torch.zeros(2, 1)))
+
+
+@pytest.mark.parametrize("function", [splade_kl, splade_margin_mse])
+def test_a_batch_without_a_teacher_raises(function):
+    with pytest.raises(ValueError, match="teacher"):
+        function(Encoded(torch.eye(2), torch.ones(4, 2)))
