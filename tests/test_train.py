@@ -231,6 +231,19 @@ def test_recipes_of_the_project_are_valid() -> None:
         ),
         ({"objective.options.temperature": 1}, "the temperature is objective.temperature"),
         ({"objective": {"name": "svdr"}}, "'svdr' needs texts on both sides"),
+        (
+            {"objective": {"name": "splade_kl"}},
+            "'splade_kl' needs hard negatives, which vdr-crossmodal does not compute",
+        ),
+        ({"objective": {"name": "fdt"}}, "'fdt' needs a codebook"),
+        (
+            {"regularisers": [{"name": "flops", "side": "query", "weight": 1, "options": {"treshold": 3}}]},
+            "regulariser 'flops' has no options 'treshold'; expected some of threshold, normalised",
+        ),
+        (
+            {"regularisers": [{"name": "l1", "side": "query", "weight": 1, "ramp": "n+1"}]},
+            "ramp: Input should be 'n-1'",
+        ),
         ({"model.text.heads": 3}, "model.text: .*width 128 is no multiple of heads 3"),
         ({"model.image.patch_size": 16}, "a stem of 3 stages has stride 8, not 16"),
         ({"model.image.stem.blocks": [0, 1]}, "3 widths and 2 blocks"),

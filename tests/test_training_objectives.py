@@ -1,4 +1,4 @@
-"""Objectives and regularisers: by hand, and against the reference implementation's losses and gradients."""
+"""VDR, SVDR, InfoNCE and naming: by hand, and against the reference implementation's losses and gradients."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from lexvl_anserini.training.objectives.contrastive import (
     svdr,
     vdr,
 )
-from lexvl_anserini.training.objectives.regularisers import flops, l1, ramp
 
 GOLDEN = Path(__file__).parent / "golden" / "vdr"
 
@@ -123,13 +122,6 @@ def test_the_nonparametric_entry_pulls_an_image_to_the_words_of_its_captions() -
 def test_an_objective_without_own_tokens_raises() -> None:
     with pytest.raises(ValueError, match="own tokens"):
         svdr(Encoded(torch.eye(2), torch.eye(2)))
-
-
-def test_regularisers_by_hand() -> None:
-    weights = torch.tensor([[1.0, 0.0], [3.0, 2.0]])
-    assert l1(weights).item() == 3.0  # (1 + 5) / 2
-    assert flops(weights).item() == 5.0  # 2^2 + 1^2
-    assert [ramp(step, 4) for step in (0, 2, 4, 9)] == [0, 0.25, 1, 1]
 
 
 def test_naming_by_hand() -> None:

@@ -149,6 +149,22 @@ def test_losses_equal_their_equations_written_as_loops():
         assert function(encoded).item() == pytest.approx(value), function.__name__
 
 
+@pytest.mark.parametrize("name", [*OF_NEGATIVES, "dpr"])
+def test_gradients(name):
+    encoded = random_batch()
+    sides = (encoded.query.requires_grad_(), encoded.document.requires_grad_())
+    function = {**OF_NEGATIVES, "dpr": dpr}[name]
+    assert torch.autograd.gradcheck(lambda q, d: function(encoded._replace(query=q, document=d), 0.5), sides)
+
+
+def test_the_teacher_gets_no_gradient():
+    encoded = random_batch()
+    judged = encoded.judged.requires_grad_()
+    for function in (splade_kl, splade_margin_mse):
+        function(encoded._replace(query=encoded.query.clone().requires_grad_(), judged=judged)).backward()
+    assert judged.grad is None
+
+
 def test_dpr_uses_lengths_of_vectors():
     encoded = random_batch(kind=torch.float32)
     assert dpr(encoded).item() != pytest.approx(dpr(encoded._replace(query=normalize(encoded.query, dim=1))).item())

@@ -384,4 +384,9 @@ def temperature_of(config: Mapping[str, Any], extra: Mapping[str, Any], where: s
             "with --set temperature=T (1000 for the released CC3M run)"
         )
     periods = extra["last_iter"] / decay["sd_T_decay_iter"]
-    return float(max(decay["org_t"] * decay["sd_T_decay_w"] ** periods, decay["sd_T_min"]))
+    return decayed(decay["org_t"], decay["sd_T_decay_w"], periods, decay["sd_T_min"])
+
+
+def decayed(first: float, decay: float, periods: float, least: float) -> float:
+    """T after a number of periods: max(first decay^periods, least)."""
+    return float(max(first * decay**periods, least))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from lexvl_anserini.encoders.fdt import decayed
 from lexvl_anserini.training.objectives.contrastive import Encoded, Temperature, contrastive
 
 TERMS, WIDTH = 16_384, 512
@@ -71,4 +72,4 @@ def relevance_temperature(
         whole: T falls only at the end of a period, as in training; the reference's evaluation takes fractions.
     """
     periods = done // every if whole else done / every
-    return max(first * decay**periods, least)
+    return decayed(first, decay, periods, least)
