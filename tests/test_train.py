@@ -233,7 +233,7 @@ def test_recipes_of_the_project_are_valid() -> None:
         ({"objective": {"name": "svdr"}}, "'svdr' needs texts on both sides"),
         (
             {"objective": {"name": "splade_kl"}},
-            "'splade_kl' needs hard negatives, which vdr-crossmodal does not compute",
+            "'splade_kl' needs a teacher's scores of hard negatives, which vdr",
         ),
         ({"objective": {"name": "fdt"}}, "'fdt' needs a codebook"),
         (

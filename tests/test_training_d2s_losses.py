@@ -299,6 +299,8 @@ def test_components_and_the_transposed_teacher(shared):
         assert loss.distilled.item() == pytest.approx(expected["Lp"], rel=1e-5)
         assert loss.total.item() == pytest.approx(expected["loss"], rel=1e-5)
     assert nce(lexical).item() == pytest.approx(golden["other_modes"]["sparse_only"]["loss"], rel=1e-5)
+    # Joint's baseline is the loss of D2S with another temperature of the teacher.
+    assert d2s(encoded, 0.05).item() == pytest.approx(golden["other_modes"]["BaselineLoss"][0]["loss"], rel=1e-5)
 
 
 @pytest.mark.shared

@@ -101,7 +101,8 @@ def test_temperature_of_relevances_by_hand():
 def test_temperature_of_the_evaluation(golden):
     about, _, _ = golden
     assert relevance_temperature(37_800, decay=0.75) == pytest.approx(about["temperature_from_checkpoint"])
-    assert relevance_temperature(37_800, decay=0.75, whole=False) == pytest.approx(about["temperature_from_checkpoint"])
+    for decay, done, expected in about["temperature_examples"]:
+        assert relevance_temperature(done, decay=decay, whole=False) == pytest.approx(expected)
 
 
 def test_a_new_codebook():

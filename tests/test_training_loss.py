@@ -59,6 +59,8 @@ def test_a_running_penalty_counts_the_first_twice() -> None:
     ]
     assert penalty_of(recipe_of(*both), BATCH) == 5 + 3
     assert penalty_of(recipe_of(*both, running_penalty=True), BATCH) == 5 + 5 + 3
+    sides = [{**both[0], "side": "positives"}, both[0], both[1]]
+    assert penalty_of(recipe_of(*sides, running_penalty=True), BATCH) == 2 * (9 + 5) + 3
 
 
 @pytest.mark.parametrize("name", sorted(OBJECTIVES.keys() - MISSING.keys() - OF_TEXTS))
@@ -66,11 +68,19 @@ def test_recipes_may_name_every_objective_whose_batch_exists(name: str) -> None:
     changes: dict[str, Any] = {"objective": {"name": name, "temperature": 0.5}, "auxiliaries": []}
     recipe = recipe_of(**changes)
     generator = torch.Generator().manual_seed(1)
-    query, document = (torch.rand(3, 4, generator=generator).requires_grad_() for _ in range(2))
+    rows = 6 if name.startswith("splade") else 3
+    query, document = (torch.rand(size, 4, generator=generator).requires_grad_() for size in (3, rows))
     encoded = Encoded(query, document, torch.rand(3, 4, generator=generator) > 0.5)
     loss = objective(recipe.stages[0], recipe.model, [encoded], Temperatures(torch.tensor(0.5)))
     loss.backward()
     assert query.grad is not None and document.grad is not None and torch.isfinite(loss)
+
+
+def test_an_objective_over_hard_negatives_needs_some() -> None:
+    recipe = recipe_of(objective={"name": "splade_in_batch", "temperature": 1.0}, auxiliaries=[])
+    batch = Encoded(torch.eye(2), torch.eye(2))
+    with pytest.raises(UsageError, match="objective splade_in_batch: 0 hard negatives of 2 queries, expected as many"):
+        objective(recipe.stages[0], recipe.model, [batch], Temperatures(torch.tensor(1.0)))
 
 
 def test_tables_name_objectives_that_exist() -> None:

@@ -21,6 +21,7 @@ from lexvl_anserini.training.objectives.contrastive import (
     svdr,
     vdr,
 )
+from lexvl_anserini.training.objectives.distillation import distil
 
 GOLDEN = Path(__file__).parent / "golden" / "vdr"
 
@@ -122,6 +123,15 @@ def test_the_nonparametric_entry_pulls_an_image_to_the_words_of_its_captions() -
 def test_an_objective_without_own_tokens_raises() -> None:
     with pytest.raises(ValueError, match="own tokens"):
         svdr(Encoded(torch.eye(2), torch.eye(2)))
+
+
+@pytest.mark.parametrize("function", [info_nce, naming, distil])
+def test_gradients(function: Any) -> None:
+    generator = torch.Generator().manual_seed(8)
+    query, document, share, taught = (torch.rand(3, n, generator=generator, dtype=torch.float64) for n in (5, 5, 5, 3))
+    batch = Encoded(query, document, named=share, frequency=share.mean(dim=0), taught=taught)
+    sides = (query.requires_grad_(), document.requires_grad_())
+    assert torch.autograd.gradcheck(lambda q, d: function(batch._replace(query=q, document=d)), sides)
 
 
 def test_naming_by_hand() -> None:

@@ -72,5 +72,7 @@ def penalty(stage: StageSettings, rounds: Sequence[Encoded], step: int) -> Tenso
             raise UsageError(f"regulariser {regulariser.name} of {regulariser.side}: {error}") from error
         return regulariser.weight * share * torch.stack(values).mean()
 
-    terms = [term(regulariser) for regulariser in stage.regularisers]
-    return total_penalty(terms, stage.running_penalty).to(rounds[0].query.device)
+    totals: dict[str, Tensor] = {}
+    for regulariser in stage.regularisers:
+        totals[regulariser.name] = totals.get(regulariser.name, 0) + term(regulariser)
+    return total_penalty(totals.values(), stage.running_penalty).to(rounds[0].query.device)

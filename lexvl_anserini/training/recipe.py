@@ -113,7 +113,7 @@ class StageSettings(Settings):
              image itself; 0 computes a new view at each step
     teacher  checkpoint of a dense-crossmodal pair for the auxiliary objective `distil`
     running_penalty  add the sum of the regularisers so far after each of them, as SPLADE's published trainer does: of
-             two, the first counts twice
+             two names (FLOPS on all sides, then L1), the first counts twice
     """
 
     objective: Objective

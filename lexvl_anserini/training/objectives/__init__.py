@@ -72,7 +72,8 @@ LEXICAL = frozenset(
 OF_TEXTS = frozenset({"svdr"})
 # What objectives read in a batch that no pair of a recipe computes.
 MISSING: Mapping[str, str] = {
-    **dict.fromkeys(OF_NEGATIVES, "hard negatives"),
+    "splade_margin_mse": "a teacher's scores of hard negatives",
+    "splade_kl": "a teacher's scores of hard negatives",
     "d2s": "dense vectors beside lexical ones",
     "joint": "dense vectors beside lexical ones",
     "lexlip_momentum": "keys of momentum encoders",

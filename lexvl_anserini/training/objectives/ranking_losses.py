@@ -31,7 +31,8 @@ def splade_pairwise(encoded: Encoded, temperature: Temperature = 1.0) -> Tensor:
 def splade_in_batch(encoded: Encoded, temperature: Temperature = 1.0) -> Tensor:
     """-mean_i log softmax over all positives and the query's own hard negatives, of its positive.
 
-    InBatchPairwiseNLL, the loss of SPLADE v2.
+    InBatchPairwiseNLL, the loss of SPLADE v2. The published configuration misspells its switch (`augment_pair`), so
+    that its runs minimise `splade_pairwise`.
     """
     first = encoded.query @ encoded.positives.T / temperature  # [N, N]
     scores = torch.cat([first, own_scores(encoded, temperature)[:, 1:]], dim=1)  # [N, N + K]

@@ -61,7 +61,7 @@ def total_penalty(terms: Iterable[Tensor], running: bool = False) -> Tensor:
     """The sum of the weighted regularisers of a step.
 
     Args:
-        terms: one number per regulariser, in the order of the recipe.
+        terms: one number per regulariser, the sum over its sides, in the order of the recipe.
         running: add the sum so far after each term, as SPLADE's published trainer does: of FLOPS and then L1, FLOPS
             counts twice.
     """
