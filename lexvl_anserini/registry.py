@@ -16,13 +16,16 @@ DATASETS: Mapping[str, str] = {
     "beir": "lexvl_anserini.data.beir:load_beir",
     "coco": "lexvl_anserini.data.captioned:load_captions",
     "demo": "lexvl_anserini.data.demo:load_demo",
+    "dpr": "lexvl_anserini.data.text_pairs:load_dpr_file",
     "embeddings": "lexvl_anserini.data.embeddings:load_embeddings",
     "flickr30k": "lexvl_anserini.data.captioned:load_captions",
     "flickr8k": "lexvl_anserini.data.captioned:load_captions",
     "folder": "lexvl_anserini.data.folder:load_folder",
     "irds": "lexvl_anserini.data.irds:load_irds",
     "karpathy": "lexvl_anserini.data.captioned:load_karpathy",
+    "pairs": "lexvl_anserini.data.text_pairs:load_pairs",
     "samples": "lexvl_anserini.data.samples:load_samples",
+    "triples": "lexvl_anserini.data.text_pairs:load_triples",
 }
 
 
