@@ -98,6 +98,7 @@ GROUPS: Mapping[str, Mapping[str, Row]] = {
     },
     "Train and encode": {
         "train": Row("lexvl_anserini.train", "Train encoders by a recipe"),
+        "mine": Row("lexvl_anserini.mine", "Mine hard negatives for training from a run"),
         "encode": Row("lexvl_anserini.encode", "Encode a corpus, or topics, into vectors on disk"),
         "prune": Row("lexvl_anserini.prune", "Prune encoded documents before they are indexed"),
     },

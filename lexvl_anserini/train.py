@@ -69,7 +69,8 @@ def command(
         check(wanted, data_dir, device)
         rows = {"output": str(target), "kind": wanted.model.kind, "corpus": wanted.data.corpus, "steps": wanted.steps}
         plans = [stage.optimisation for stage in wanted.stages]
-        print_rows({**rows, "images_seen": sum(plan.steps * plan.batch_size for plan in plans)}, style)
+        seen = "queries_seen" if wanted.model.of_texts else "images_seen"
+        print_rows({**rows, seen: sum(plan.steps * plan.batch_size for plan in plans)}, style)
         return
     if threads:
         torch.set_num_threads(threads)

@@ -230,7 +230,7 @@ def test_recipes_of_the_project_are_valid() -> None:
             "objective.name 'vdr' has no options 'tokp'; expected some of temperature, topk",
         ),
         ({"objective.options.temperature": 1}, "the temperature is objective.temperature"),
-        ({"objective": {"name": "svdr"}}, "'svdr' needs texts on both sides"),
+        ({"objective": {"name": "svdr"}}, "'svdr' needs texts on both sides; kind vdr-crossmodal reads images"),
         (
             {"objective": {"name": "splade_kl"}},
             "'splade_kl' needs a teacher's scores of hard negatives, which vdr",

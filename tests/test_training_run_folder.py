@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.errors import ArtefactError, DataError, UsageError
-from lexvl_anserini.training.data import CaptionedImages, digest, read_captioned
+from lexvl_anserini.training.data import CaptionedImages, read_captioned
 from lexvl_anserini.training.loop import train
 from lexvl_anserini.training.optimiser import make_accelerator
 from lexvl_anserini.training.recipe import Recipe, checked
@@ -144,11 +144,11 @@ def test_other_images_or_captions_raise(stop: int | None, tmp_path: Path) -> Non
 def test_the_digest_depends_on_content_and_not_on_the_folder(tmp_path: Path) -> None:
     def of(folder: str, **changes: str) -> str:
         name = make_corpus(tmp_path / folder, **changes)
-        return digest(read_captioned(load_dataset(name, "train", direction="text-to-image")))
+        return read_captioned(load_dataset(name, "train", direction="text-to-image")).digest()
 
     assert of("here") == of("there") != of("other", last="a snowy square")
     with pytest.raises(DataError, match="gone.png: cannot be read"):
-        digest(CaptionedImages(["gone"], [str(tmp_path / "gone.png")], [["a square"]]))
+        CaptionedImages(["gone"], [str(tmp_path / "gone.png")], [["a square"]]).digest()
 
 
 def test_an_output_that_is_a_file_raises(corpus: str, tmp_path: Path) -> None:

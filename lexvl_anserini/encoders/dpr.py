@@ -160,21 +160,7 @@ def tower(
     config = read_config(checkpoint.folder)
     if config.model_type != "dpr":
         raise CheckpointError(f"{checkpoint.folder}: a {config.model_type} model, expected dpr")
-    weights = read_weights(checkpoint.path)
-    own = {key.removeprefix(f"{side}."): value for key, value in weights.items() if key.startswith(f"{side}.")}
-    if stray := sorted(weights.keys() - {f"{side}.{key}" for key in own}):
-        raise CheckpointError(f"{checkpoint.folder}: holds {stray[0]} and others, expected only {side}.*")
-    bert = bert_from_weights(
-        config,
-        {key.removeprefix("bert_model."): value for key, value in own.items() if key.startswith("bert_model.")},
-        f"{checkpoint.folder}: {side}.bert_model",
-        source.device,
-    )
-    projected = config.projection_dim > 0
-    projection = nn.Linear(config.hidden_size, config.projection_dim) if projected else nn.Identity()
-    rest = {key.removeprefix("encode_proj."): value for key, value in own.items() if not key.startswith("bert_model.")}
-    load_strictly(projection, rest, f"{checkpoint.folder}: {side}.encode_proj")
-    projection.eval().to(source.device)
+    bert, projection = read_network(checkpoint, (side,), source.device)
 
     def embed(batch: Batch) -> Tensor:
         input_ids, attention, types = batch.inputs
@@ -188,5 +174,29 @@ def tower(
     reader = TextReader(
         load_tokenizer(folder, config.vocab_size), max_length or min(MAX_LENGTH, limit or MAX_LENGTH), limit=limit
     )
-    width = config.projection_dim if projected else config.hidden_size
+    width = config.projection_dim or config.hidden_size
     return DenseTower(Passages(reader, source.device), embed, width, normalise=False, dimensions=dimensions)
+
+
+def read_network(checkpoint: Checkpoint, sides: Sequence[str], device: torch.device) -> tuple[Any, nn.Module]:
+    """The BERT of a folder of DPR, and its projection or the identity; the folder has the weights of one of `sides`.
+
+    Raises:
+        CheckpointError: another side, or weights that do not fit.
+    """
+    config, weights = read_config(checkpoint.folder), read_weights(checkpoint.path)
+    side = next((side for side in sides if any(key.startswith(f"{side}.") for key in weights)), sides[0])
+    own = {key.removeprefix(f"{side}."): value for key, value in weights.items() if key.startswith(f"{side}.")}
+    if stray := sorted(weights.keys() - {f"{side}.{key}" for key in own}):
+        raise CheckpointError(f"{checkpoint.folder}: holds {stray[0]} and others, expected only {side}.*")
+    bert = bert_from_weights(
+        config,
+        {key.removeprefix("bert_model."): value for key, value in own.items() if key.startswith("bert_model.")},
+        f"{checkpoint.folder}: {side}.bert_model",
+        device,
+    )
+    projected = config.projection_dim > 0
+    projection = nn.Linear(config.hidden_size, config.projection_dim) if projected else nn.Identity()
+    rest = {key.removeprefix("encode_proj."): value for key, value in own.items() if not key.startswith("bert_model.")}
+    load_strictly(projection, rest, f"{checkpoint.folder}: {side}.encode_proj")
+    return bert, projection.eval().to(device)

@@ -316,12 +316,13 @@ def bert_side(
         norm, bias = nn.LayerNorm(width, eps=HEAD_EPS).to(source.device), None
         load_strictly(norm, below(own, "ln."), f"{where}.ln")
         embeddings = bert.get_input_embeddings().weight.detach()[columns.tokens]
+    padding = about.get("padding") or "max_length"
     return Side(
         bert,
         norm,
         embeddings,
         columns,
-        TextReader(tokenizer, about["max_len"], padding="max_length", limit=position_limit(backbone_config)),
+        TextReader(tokenizer, about["max_len"], padding=padding, limit=position_limit(backbone_config)),
         source.device,
         bias=bias,
         topk=TOPK if about.get("topk") is None else about["topk"],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -17,18 +18,30 @@ from lexvl_anserini.training.stores import ImageStore, StateStore
 
 @dataclass(frozen=True)
 class TrainingBatch:
-    """Images and, in each round, one caption per image in the same order.
+    """Items of the training split: images and, in each round, one caption per image; or queries with passages.
 
-    images    int64 [B], positions of the images in the training split
-    inputs    of the images
-    captions  int64 [rounds, B], positions of the captions among all captions
-    rounds    one for each caption that is drawn per image; each [B, L]
+    items      int64 [B], positions of the images or queries in the training split
+    documents  the images; or the passages, one positive per query, then the hard negatives of each query in turn
+    texts      int64 [rounds, B], positions of the captions among all captions, or of the queries
+    rounds     one for each caption that is drawn per image, or the queries; each [B, L], in the order of the items
     """
 
-    images: np.ndarray
-    inputs: ImageBatch
-    captions: np.ndarray
+    items: np.ndarray
+    documents: ImageBatch | TextBatch
+    texts: np.ndarray
     rounds: tuple[TextBatch, ...]
+
+
+class AnyBatches(Protocol):
+    """The batches of a stage."""
+
+    def __len__(self) -> int:
+        """The number of items of the training split."""
+        ...
+
+    def __getitem__(self, step: int) -> TrainingBatch:
+        """The batch of a step, counted from 0 over all stages; a function of seed and step alone."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -76,6 +89,9 @@ class Batches:
         self.per_epoch = len(images) // size
         # Steps run through few epochs at a time, so the orders of two epochs are enough to keep.
         self._order = lru_cache(maxsize=2)(self._draw_order)
+
+    def __len__(self) -> int:
+        return len(self.images)
 
     def __getitem__(self, step: int) -> TrainingBatch:
         """The batch of a step, counted from 0 over all stages."""

@@ -28,10 +28,37 @@ class CaptionedImages:
     images: Sequence[str]
     captions: Sequence[Sequence[str]]
 
+    def __len__(self) -> int:
+        return len(self.ids)
+
     @property
     def texts(self) -> list[str]:
         """All captions, image by image."""
         return [text for texts in self.captions for text in texts]
+
+    def at(self, positions: Sequence[int]) -> CaptionedImages:
+        """The images at some positions."""
+        return CaptionedImages(
+            [self.ids[number] for number in positions],
+            [self.images[number] for number in positions],
+            [self.captions[number] for number in positions],
+        )
+
+    def digest(self) -> str:
+        """SHA-256 (hex) of the ids, the captions and the bytes of the images, in order.
+
+        Only the bytes of an image file count, not its name, folder or time: a copy elsewhere has the same digest, a
+        replaced image has another.
+
+        Raises:
+            DataError: an image does not exist.
+        """
+        whole = sha256()
+        for doc_id, image, texts in zip(self.ids, self.images, self.captions, strict=True):
+            with open_source(image) as source:
+                image_digest = sha256(source.read()).hexdigest()
+            whole.update(orjson.dumps([doc_id, list(texts), image_digest]))
+        return whole.hexdigest()
 
 
 def read_captioned(dataset: Dataset, limit: int | None = None) -> CaptionedImages:
@@ -60,23 +87,6 @@ def read_captioned(dataset: Dataset, limit: int | None = None) -> CaptionedImage
     if not images:
         raise DataError(f"{dataset.name}/{dataset.split}: no image has a caption")
     return CaptionedImages(ids, images, chosen)
-
-
-def digest(captioned: CaptionedImages) -> str:
-    """SHA-256 (hex) of the ids, the captions and the bytes of the images, in order.
-
-    Only the bytes of an image file count, not its name, folder or time: a copy elsewhere has the same digest, a
-    replaced image has another.
-
-    Raises:
-        DataError: an image does not exist.
-    """
-    whole = sha256()
-    for doc_id, image, texts in zip(captioned.ids, captioned.images, captioned.captions, strict=True):
-        with open_source(image) as source:
-            image_digest = sha256(source.read()).hexdigest()
-        whole.update(orjson.dumps([doc_id, list(texts), image_digest]))
-    return whole.hexdigest()
 
 
 @dataclass(frozen=True)

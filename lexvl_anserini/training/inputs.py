@@ -27,9 +27,11 @@ class TextBatch(NamedTuple):
     ids, attention  int64 [B, L]
     bag             bool [B, V], the dimensions of the texts' own tokens
     states          float32 [B, L, D], the states of a frozen network; None where they are not stored
+    types           int64 [B, L], 1 in the second part of a pair of texts; None where texts have one part
     """
 
     ids: Tensor
     attention: Tensor
     bag: Tensor
     states: Tensor | None = None
+    types: Tensor | None = None

@@ -23,18 +23,12 @@ from lexvl_anserini.errors import UsageError
 from lexvl_anserini.files import disk_errors, exclusive, make_folder, new_folder, sync_to, write_json
 from lexvl_anserini.installed import versions_of
 from lexvl_anserini.training.batches import TrainingBatch
+from lexvl_anserini.training.inputs import TextBatch
 from lexvl_anserini.training.loss import Temperatures, objective, penalty
 from lexvl_anserini.training.objectives.contrastive import Encoded
 from lexvl_anserini.training.optimiser import make_accelerator, make_average, make_optimiser
-from lexvl_anserini.training.pairs import TowerPair, make_pair
-from lexvl_anserini.training.preparing import (
-    Material,
-    StageInputs,
-    class_words_of,
-    read_material,
-    stage_inputs,
-    standardise,
-)
+from lexvl_anserini.training.pairs import TowerPair
+from lexvl_anserini.training.preparing import Material, StageInputs, read_material
 from lexvl_anserini.training.recipe import Recipe, StageSettings
 from lexvl_anserini.training.run_folder import (
     LOG,
@@ -47,10 +41,13 @@ from lexvl_anserini.training.run_folder import (
     resume,
     tidy,
 )
-from lexvl_anserini.training.saving import save_pair
 from lexvl_anserini.training.splits import TRAINING, check_batches, digests_of, read_splits
+from lexvl_anserini.training.text_material import TextMaterial
 
 log = logging.getLogger(__name__)
+
+# What a run over images with captions, or over queries with passages, reads and writes.
+AnyMaterial = Material | TextMaterial
 
 
 def train(
@@ -85,19 +82,18 @@ def train(
         make_folder(output)
     with exclusive(output), disk_errors(output):
         entries(output)  # a wrong folder raises here, before the data are read, which may take a minute
-        log.info("%s: reading captions and images of %s", output, recipe.data.corpus)
+        log.info("%s: reading %s", output, recipe.data.corpus)
         data = read_splits(recipe, data_dir)
-        check_batches(recipe, len(data[TRAINING].ids))
+        check_batches(recipe, len(data[TRAINING]))
         digests = digests_of(recipe, data)
         claim(output, recipe, digests, overwrite)
         if (output / MODEL).is_dir():
             log.info("%s: trained already, nothing to do", output)
             tidy(output)
             return output / MODEL
-        material = read_material(recipe, output, data)
-        torch.manual_seed(recipe.seed)
-        pair = make_pair(recipe, material.columns, material.networks).to(chosen)
-        standardise(pair, material)
+        read = TextMaterial.read if recipe.model.of_texts else read_material
+        material: AnyMaterial = read(recipe, output, data)
+        pair = material.make_pair(recipe, chosen)
         run = Training(recipe, output, chosen, material, pair)
         if run.all_stages(stop_after) < recipe.steps:
             return output / STATE
@@ -144,7 +140,7 @@ class Learner:
         batch = inputs.batches[step]
         with self.accelerator.autocast():
             rounds, temperatures = encode(self.pair, batch)
-        rounds = inputs.add_to(rounds, batch.images, batch.captions)
+        rounds = inputs.add_to(rounds, batch.items, batch.texts)
         try:
             loss = objective(stage, recipe.model, rounds, temperatures) + penalty(stage, rounds, done)
         except UsageError as error:
@@ -170,10 +166,11 @@ class Learner:
 
 
 def encode(pair: TowerPair, batch: TrainingBatch) -> tuple[Sequence[Encoded], Temperatures]:
-    """One `Encoded` per round of captions, all with the same images; and the temperatures."""
+    """One `Encoded` per round of texts, all with the same documents; and the temperatures."""
     # Padding is masked everywhere, so rounds of different lengths pass the text side one after the other.
-    images = pair.encoder_p(batch.inputs).float()
-    rounds = [Encoded(pair.encoder_q(texts).float(), images, texts.bag) for texts in batch.rounds]
+    documents = pair.encoder_p(batch.documents).float()
+    bag = batch.documents.bag if isinstance(batch.documents, TextBatch) else None
+    rounds = [Encoded(pair.encoder_q(texts).float(), documents, texts.bag, bag) for texts in batch.rounds]
     of_bags = pair.log_bag_temperature
     return rounds, Temperatures(pair.log_temperature.exp(), None if of_bags is None else of_bags.exp())
 
@@ -189,7 +186,7 @@ class Training:
         pair: is trained.
     """
 
-    def __init__(self, recipe: Recipe, output: Path, device: torch.device, material: Material, pair: TowerPair):
+    def __init__(self, recipe: Recipe, output: Path, device: torch.device, material: AnyMaterial, pair: TowerPair):
         self.recipe, self.output, self.device, self.material, self.pair = recipe, output, device, material, pair
 
     def all_stages(self, stop_after: int | None) -> int:
@@ -235,8 +232,8 @@ class Training:
         last = min(end, max(progress.step, stop_after or end))
         if progress.step >= last:
             return
-        inputs = stage_inputs(recipe, number, self.output, self.material, learner.pair)
-        self.announce(number, progress.step, len(inputs.batches.images))
+        inputs = self.material.stage_inputs(recipe, number, self.output, learner.pair)
+        self.announce(number, progress.step, len(inputs.batches))
         learner.pair.train()
         began = time.monotonic() - progress.seconds
         with open(self.output / LOG, "ab") as lines:
@@ -256,16 +253,17 @@ class Training:
                 if done % recipe.state_every == 0 or done == last:
                     keep(learner.accelerator, self.output, progress)
 
-    def announce(self, number: int, step: int, images: int) -> None:
+    def announce(self, number: int, step: int, items: int) -> None:
         """Logs what is about to be trained."""
         trained = sum(p.numel() for p in self.pair.parameters() if p.requires_grad)
         log.info(
-            "%s: %s, stage %d of %d, %d images, %d terms, %.2f M parameters of %.2f M change, step %d of %d",
+            "%s: %s, stage %d of %d, %d %s, %d terms, %.2f M parameters of %.2f M change, step %d of %d",
             self.output,
             self.recipe.model.kind,
             number + 1,
             len(self.recipe.stages),
-            images,
+            items,
+            "queries" if self.recipe.model.of_texts else "images",
             len(self.material.columns.vocabulary),
             trained / 1e6,
             sum(p.numel() for p in self.pair.parameters()) / 1e6,
@@ -281,25 +279,24 @@ def report(lines: BinaryIO, row: Mapping[str, Any]) -> None:
     log.info("%s", "  ".join(f"{key} {value}" for key, value in row.items()))
 
 
-def save(recipe: Recipe, output: Path, material: Material, pair: TowerPair, digests: Mapping[str, str]) -> Path:
+def save(recipe: Recipe, output: Path, material: AnyMaterial, pair: TowerPair, digests: Mapping[str, str]) -> Path:
     """Writes the checkpoint with recipe and log, deletes what was stored, and returns the checkpoint's folder."""
     with new_folder(output / MODEL) as part:
-        kind, words = getattr(torch, recipe.weights), class_words_of(recipe, output, material, pair)
-        save_pair(pair, recipe.model, material.tokenizer, part, kind, material.networks, words)
+        material.save(recipe, output, pair, part)
         shutil.copyfile(output / LOG, part / LOG)
-        write_json(part / "training.json", about(recipe, output, len(material.data[TRAINING].images), digests))
+        write_json(part / "training.json", about(recipe, output, len(material.data[TRAINING]), digests))
     tidy(output)
     return output / MODEL
 
 
-def about(recipe: Recipe, output: Path, images: int, digests: Mapping[str, str]) -> dict[str, Any]:
+def about(recipe: Recipe, output: Path, items: int, digests: Mapping[str, str]) -> dict[str, Any]:
     """The content of training.json: recipe, data, last validation figures, versions."""
     rows = [orjson.loads(line) for line in (output / LOG).read_bytes().splitlines()]
-    measured = [row for row in rows if "t2i_R@1" in row]
+    measured = [row for row in rows if "temperature" in row]
     return {
         "recipe": recipe.model_dump(mode="json"),
         "data": dict(digests),
-        "images": images,
+        "queries" if recipe.model.of_texts else "images": items,
         "validation": measured[-1] if measured else None,
         "threads": torch.get_num_threads(),
         "machine": platform.machine(),

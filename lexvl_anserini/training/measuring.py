@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -17,6 +18,14 @@ from lexvl_anserini.training.stores import ImageStore
 
 BATCH = 256
 CUTS = (1, 5, 10)
+
+
+class AnyValidation(Protocol):
+    """What validates during a run."""
+
+    def measure(self, pair: TowerPair, model: Any) -> dict[str, float]:
+        """Figures by name, of a pair with the settings of its model."""
+        ...
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
-"""The model of a recipe: a pair of towers from random weights, or over pretrained networks."""
+"""The model of a recipe: a pair of towers for images and texts, or for texts alone, fresh or from checkpoints."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import (
     BaseModel,
@@ -147,6 +147,8 @@ class ModelSettings(Settings):
     hidden      width of the hidden layer of the twin's heads over pretrained networks
     """
 
+    of_texts: ClassVar[bool] = False
+
     kind: Literal["vdr-crossmodal", "dense-crossmodal"]
     text: AnyText = TextSettings()
     image: AnyImage = ImageSettings()
@@ -180,3 +182,79 @@ class ModelSettings(Settings):
     def lexical(self) -> bool:
         """Whether dimensions are terms, so that vectors pass the sparsifier before search."""
         return self.kind in LEXICAL_KINDS
+
+
+class TowerSettings(Settings):
+    """A tower from a checkpoint: of its own family, or a plain network that gains a new head.
+
+    checkpoint  minilm, a folder or a hub id
+    max_length  tokens read of a text, special tokens included; None for the checkpoint's own limit
+    dropout     of the network in training; None for the checkpoint's own
+    """
+
+    checkpoint: str
+    max_length: PositiveInt | None = None
+    dropout: Share | None = None
+
+
+AnyTower = Annotated[
+    Annotated[TextSettings, Tag(FRESH)] | Annotated[TowerSettings, Tag(PRETRAINED)], Discriminator(_is_pretrained)
+]
+
+# Dimensions that a loaded encoder keeps of a text where the recipe says nothing; None for all positive ones.
+DEFAULT_TOPK: Mapping[str, int | None] = {"vdr": 768, "svdr": 768, "splade": None}
+
+
+class TextPairSettings(Settings):
+    """A pair of towers that both read texts.
+
+    kind        the encoder that loads what is trained: vdr, svdr, splade (lexical), dpr or sentence (dense)
+    query       the tower of queries
+    document    the tower of documents; None for the same network, or for the other one of a checkpoint that has two
+    topk        dimensions that a lexical checkpoint keeps of a document; None for the encoder's default
+    query_topk  the same of a query; None for `topk`
+    """
+
+    of_texts: ClassVar[bool] = True
+
+    kind: Literal["vdr", "svdr", "splade", "dpr", "sentence"]
+    query: AnyTower = TextSettings()
+    document: AnyTower | None = None
+    topk: PositiveInt | None = None
+    query_topk: PositiveInt | None = None
+
+    @model_validator(mode="after")
+    def _fits(self) -> TextPairSettings:
+        if self.kind == "sentence" and self.document is not None:
+            raise ValueError("kind sentence has one network for queries and documents; leave document out")
+        if self.kind == "splade" and self.query_topk is not None:
+            raise ValueError("kind splade keeps one topk; leave query_topk out")
+        return self
+
+    @property
+    def lexical(self) -> bool:
+        """Whether dimensions are terms."""
+        return self.kind in DEFAULT_TOPK
+
+    @property
+    def kept(self) -> tuple[int | None, int | None]:
+        """The largest number of dimensions kept of a query and of a document; None for all positive ones."""
+        topk = self.topk or DEFAULT_TOPK.get(self.kind)
+        return self.query_topk or topk, topk
+
+    @property
+    def kept_of_texts(self) -> int:
+        """Dimensions that an objective keeps of a masked vector."""
+        return self.topk or DEFAULT_TOPK.get(self.kind) or 768
+
+    @property
+    def towers(self) -> tuple[AnyTower, ...]:
+        """The towers that the recipe names, the queries' first."""
+        return (self.query,) if self.document is None else (self.query, self.document)
+
+
+AnyModel = Annotated[ModelSettings | TextPairSettings, Field(discriminator="kind")]
+
+# All kinds, by which pydantic tells the settings of models apart; they are no part of a key.
+TEXT_KINDS = frozenset(get_args(TextPairSettings.model_fields["kind"].annotation))
+KINDS = TEXT_KINDS | frozenset(get_args(ModelSettings.model_fields["kind"].annotation))

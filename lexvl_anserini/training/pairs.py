@@ -112,13 +112,24 @@ class DenseImage(PatchTransformer):
 
 
 class TowerPair(nn.Module):
-    """`encoder_q` reads texts, `encoder_p` images; the logarithms of the temperatures are learned or constant."""
+    """`encoder_q` reads queries, `encoder_p` images or passages; temperatures are learned, as logarithms, or constant.
 
-    def __init__(self, text: nn.Module, image: nn.Module, temperature: float, of_bags: bool = False):
+    Where one network reads both queries and passages, both are one module, `encoder_q`.
+    """
+
+    encoder_p: nn.Module
+
+    def __init__(self, query: nn.Module, document: nn.Module, temperature: float, of_bags: bool = False):
         super().__init__()
-        self.encoder_q, self.encoder_p = text, image
+        self.encoder_q = query
+        if document is not query:
+            self.encoder_p = document
         self.log_temperature = nn.Parameter(torch.tensor(temperature).log())
         self.log_bag_temperature = nn.Parameter(torch.tensor(temperature).log()) if of_bags else None
+
+    def __getattr__(self, name: str) -> Any:
+        # A module under two names would have its weights twice in every state.
+        return super().__getattr__("encoder_q" if name == "encoder_p" and name not in self._modules else name)
 
     def trains(self, stage: StageSettings) -> None:
         """Lets the weights change that a stage names, and no others."""
@@ -155,9 +166,11 @@ def vision_shape(model: ModelSettings) -> dict[str, Any]:
     return {key: value for key, value in shape.items() if value is not None}
 
 
-def make_pair(recipe: Recipe, columns: TokenColumns, networks: Networks | None = None) -> TowerPair:
+def make_pair(
+    recipe: Recipe, model: ModelSettings, columns: TokenColumns, networks: Networks | None = None
+) -> TowerPair:
     """A pair whose new weights are drawn from the random state of torch; over networks if the model has some."""
-    model, first = recipe.model, recipe.stages[0].objective
+    first = recipe.stages[0].objective
     of_bags = any(stage.objective.learn_bag_temperature for stage in recipe.stages)
     if networks is not None:
         return TowerPair(*make_sides(model, networks), first.temperature, of_bags)

@@ -20,14 +20,14 @@ from lexvl_anserini.encoders.parts.pretrained import PIECE
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, columns_ascii
 from lexvl_anserini.encoders.parts.vision import Pixels
 from lexvl_anserini.errors import UsageError
-from lexvl_anserini.training.batches import Batches, CaptionStore
+from lexvl_anserini.training.batches import AnyBatches, Batches, CaptionStore
 from lexvl_anserini.training.class_words import ClassWordWeights, weigh
 from lexvl_anserini.training.data import CaptionedImages, Tokens, tokenise
-from lexvl_anserini.training.measuring import Validation
-from lexvl_anserini.training.model_settings import ImageSettings, TextSettings
+from lexvl_anserini.training.measuring import AnyValidation, Validation
+from lexvl_anserini.training.model_settings import ImageSettings, ModelSettings, TextSettings
 from lexvl_anserini.training.objectives.caption_terms import CaptionTerms
 from lexvl_anserini.training.objectives.contrastive import Encoded
-from lexvl_anserini.training.pairs import TowerPair
+from lexvl_anserini.training.pairs import TowerPair, make_pair
 from lexvl_anserini.training.pretrained_sides import (
     ImageOver,
     Networks,
@@ -38,7 +38,8 @@ from lexvl_anserini.training.pretrained_sides import (
 )
 from lexvl_anserini.training.recipe import Augmentation, Recipe, StageSettings
 from lexvl_anserini.training.run_folder import STORED, WORDS
-from lexvl_anserini.training.splits import TRAINING, VALIDATION
+from lexvl_anserini.training.saving import save_pair
+from lexvl_anserini.training.splits import TRAINING, VALIDATION, Splits
 from lexvl_anserini.training.stores import FeatureStore, ImageStore, PixelStore, read_features, read_pixels, read_states
 from lexvl_anserini.training.words import FIRST_TOKEN_ID, learn_words, save_tokenizer
 
@@ -55,6 +56,7 @@ TEACHER = "dense-crossmodal"
 class Material:
     """What all stages of a run share.
 
+    model      of the recipe
     data       images and captions by role
     tokenizer  of the texts
     columns    the dimension of each token
@@ -63,6 +65,7 @@ class Material:
     networks   of a pretrained pair; None for a fresh one
     """
 
+    model: ModelSettings
     data: Mapping[str, CaptionedImages]
     tokenizer: Any
     columns: TokenColumns
@@ -70,21 +73,40 @@ class Material:
     prepare: Pixels
     networks: Networks | None
 
+    def make_pair(self, recipe: Recipe, device: torch.device) -> TowerPair:
+        """The pair that the stages train; its new weights depend on the seed alone."""
+        torch.manual_seed(recipe.seed)
+        pair = make_pair(recipe, self.model, self.columns, self.networks).to(device)
+        standardise(pair, self)
+        return pair
 
-def read_material(recipe: Recipe, output: Path, data: Mapping[str, CaptionedImages]) -> Material:
+    def stage_inputs(self, recipe: Recipe, number: int, output: Path, pair: TowerPair) -> StageInputs:
+        """The inputs of a stage."""
+        return stage_inputs(recipe, number, output, self, pair)
+
+    def save(self, recipe: Recipe, output: Path, pair: TowerPair, folder: Path) -> None:
+        """Writes the pair in the layout of its encoder."""
+        kind, words = getattr(torch, recipe.weights), class_words_of(recipe, output, self, pair)
+        save_pair(pair, self.model, self.tokenizer, folder, kind, self.networks, words)
+
+
+def read_material(recipe: Recipe, output: Path, data: Splits) -> Material:
     """Learns the vocabulary, loads the networks and tokenises the captions."""
-    text, image, captions = recipe.model.text, recipe.model.image, data[TRAINING].texts
+    model = recipe.model
+    assert isinstance(model, ModelSettings)
+    images = {role: items for role, items in data.items() if isinstance(items, CaptionedImages)}
+    text, image, captions = model.text, model.image, images[TRAINING].texts
     networks = None
     if isinstance(text, TextSettings):
         assert isinstance(image, ImageSettings)
         tokenizer = save_tokenizer(learn_words(captions, text.words), output / WORDS, text.max_length)
         columns, prepare = columns_ascii(tokenizer, FIRST_TOKEN_ID), Pixels(image.resolution)
     else:
-        networks = load_networks(recipe.model, captions, output / WORDS)
+        networks = load_networks(model, captions, output / WORDS)
         tokenizer, columns, prepare = networks.text.tokenizer, networks.text.columns, networks.image.pixels
     reader = TextReader(tokenizer, text.max_length)
-    tokens = {role: tokenise(captioned.captions, reader) for role, captioned in data.items()}
-    return Material(data, tokenizer, columns, tokens, prepare, networks)
+    tokens = {role: tokenise(captioned.captions, reader) for role, captioned in images.items()}
+    return Material(model, images, tokenizer, columns, tokens, prepare, networks)
 
 
 @dataclass(frozen=True)
@@ -97,9 +119,9 @@ class StageInputs:
     taught         None where the stage has no teacher
     """
 
-    batches: Batches
+    batches: AnyBatches
     caption_terms: CaptionTerms | None
-    validation: Validation | None
+    validation: AnyValidation | None
     taught: Taught | None
 
     def add_to(self, rounds: Sequence[Encoded], images: np.ndarray, captions: np.ndarray) -> list[Encoded]:
@@ -107,8 +129,8 @@ class StageInputs:
 
         Args:
             rounds: of the batch.
-            images: positions of its images [B] in the training split.
-            captions: positions of its captions [rounds, B].
+            images: positions of its items [B] in the training split.
+            captions: positions of its texts [rounds, B].
         """
         found = list(rounds)
         if self.caption_terms:

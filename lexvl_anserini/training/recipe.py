@@ -8,21 +8,41 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError, model_validator
 
 from lexvl_anserini.errors import UsageError
-from lexvl_anserini.training.model_settings import FRESH, PRETRAINED, ModelSettings, Settings, Share
-from lexvl_anserini.training.objectives import AUXILIARIES, LEXICAL, MISSING, OBJECTIVES, OF_TEXTS, REGULARISERS
+from lexvl_anserini.training.model_settings import (
+    FRESH,
+    KINDS,
+    PRETRAINED,
+    TEXT_KINDS,
+    AnyModel,
+    ModelSettings,
+    Settings,
+    Share,
+    TextPairSettings,
+)
+from lexvl_anserini.training.objectives import (
+    AUXILIARIES,
+    LEXICAL,
+    MISSING,
+    OBJECTIVES,
+    OF_IMAGES,
+    OF_TEXTS,
+    REGULARISERS,
+)
 
 
 class DataSettings(Settings):
-    """The images and captions of a run.
+    """The items of a run: images with captions, or queries with passages.
 
-    corpus, split  images with captions: any corpus that has the direction text-to-image
-    validation     split of the same corpus for validation during the run; None for no validation
+    corpus, split  images with captions: any corpus that has the direction text-to-image; queries with passages: any
+                   corpus of texts with judgements, where relevance 0 makes a hard negative
+    validation     split of the same corpus for validation during the run; None for no validation (default for texts)
     images         largest number of images of the training split; None for all
-    held_out       instead of a validation split: every n-th training image validates and does not train, so that
+    held_out       instead of a validation split: every n-th training item validates and does not train, so that
                    choices leave the validation split unseen; None for none
+    others         passages without judgement that validation of texts ranks beside those of its queries
     """
 
     corpus: str
@@ -30,6 +50,7 @@ class DataSettings(Settings):
     validation: str | None = "val"
     images: PositiveInt | None = None
     held_out: Annotated[int, Field(ge=2)] | None = None
+    others: NonNegativeInt = 1000
 
 
 class Objective(Settings):
@@ -90,12 +111,14 @@ class Optimisation(Settings):
     """AdamW with linear warm-up, then a cosine down to `last_learning_rate` times the peak.
 
     captions_per_image  captions drawn for each image of a batch; the loss is the mean over them
+    negatives           hard negatives drawn for each query of a batch of texts
     average             decay of an exponential average of the weights, which validates and is saved; 0 for none
     """
 
     steps: PositiveInt
     batch_size: PositiveInt = 256
     captions_per_image: PositiveInt = 1
+    negatives: NonNegativeInt = 0
     learning_rate: PositiveFloat = 1e-3
     last_learning_rate: float = Field(default=0.0, ge=0)
     warmup_steps: PositiveInt = 100
@@ -144,13 +167,22 @@ class Recipe(Settings):
     name: str
     seed: int = 12345
     data: DataSettings
-    model: ModelSettings
+    model: AnyModel
     stages: tuple[StageSettings, ...] = Field(min_length=1)
     precision: Literal["no", "bf16", "fp16"] = "no"
     weights: Literal["float32", "float16"] = "float32"
     state_every: PositiveInt = 200
     validate_every: PositiveInt = 500
     log_every: PositiveInt = 20
+
+    @model_validator(mode="before")
+    @classmethod
+    def _validation_of_texts(cls, content: Any) -> Any:
+        """Corpora of images have a split `val`; those of texts validate only where the recipe says on what."""
+        model, data = (content.get(key) if isinstance(content, dict) else None for key in ("model", "data"))
+        if isinstance(model, dict) and isinstance(data, dict) and model.get("kind") in TEXT_KINDS:
+            return {**content, "data": {"validation": None, **data}}
+        return content
 
     @property
     def steps(self) -> int:
@@ -192,6 +224,7 @@ def checked(content: dict[str, Any], where: str) -> Recipe:
     except ValidationError as error:
         problems = [f"{_key(e['loc'], one_stage) or 'recipe'}: {e['msg']}" for e in error.errors()]
         raise UsageError(f"{where}: {'; '.join(problems)}") from error
+    _check_items(recipe, where)
     for stage in recipe.stages:
         _check_functions(stage, recipe.model, where)
     return recipe
@@ -199,16 +232,34 @@ def checked(content: dict[str, Any], where: str) -> Recipe:
 
 def _key(location: tuple[int | str, ...], one_stage: bool) -> str:
     """The key of a recipe at which pydantic found a problem, as the file has it."""
-    parts = [str(part) for part in location if part not in (FRESH, PRETRAINED)]
+    parts = [str(part) for part in location if part not in (FRESH, PRETRAINED, *KINDS)]
     return ".".join(parts[2:] if one_stage and parts[:1] == ["stages"] else parts)
 
 
-def _check_functions(stage: StageSettings, model: ModelSettings, where: str) -> None:
+def _check_items(recipe: Recipe, where: str) -> None:
+    """Checks that a recipe for texts has no keys of images, and one for images none of texts."""
+    plans = [stage.optimisation for stage in recipe.stages]
+    if isinstance(recipe.model, TextPairSettings):
+        given = {
+            "data.images": recipe.data.images,
+            "captions_per_image": any(plan.captions_per_image > 1 for plan in plans),
+            "augmentation": any(stage.augmentation != Augmentation() for stage in recipe.stages),
+            "views": any(stage.views for stage in recipe.stages),
+            "teacher": any(stage.teacher for stage in recipe.stages),
+        }
+    else:
+        given = {"negatives": any(plan.negatives for plan in plans)}
+    if wrong := [key for key, value in given.items() if value]:
+        reads, other = ("texts", "images") if recipe.model.of_texts else ("images", "texts")
+        raise UsageError(f"{where}: {', '.join(wrong)}: for {other} only; kind {recipe.model.kind} trains on {reads}")
+
+
+def _check_functions(stage: StageSettings, model: ModelSettings | TextPairSettings, where: str) -> None:
     """Checks that objectives and regularisers exist, fit the model, and have the options of the recipe."""
     objective, kind = stage.objective, model.kind
     if "temperature" in objective.options:
         raise UsageError(f"{where}: objective.options.temperature: the temperature is objective.temperature")
-    if stage.views and not model.pretrained:
+    if stage.views and isinstance(model, ModelSettings) and not model.pretrained:
         raise UsageError(f"{where}: views {stage.views}: only the views of a pretrained image side are stored")
     distils = any(auxiliary.name == "distil" for auxiliary in stage.auxiliaries)
     if distils != (stage.teacher is not None):
@@ -221,8 +272,10 @@ def _check_functions(stage: StageSettings, model: ModelSettings, where: str) -> 
     for role, name, known, options in chosen:
         if name not in known:
             raise UsageError(f"{where}: {role} {name!r}, expected one of {', '.join(known)}")
-        if name in OF_TEXTS:
-            raise UsageError(f"{where}: {role} {name!r} needs texts on both sides; recipes train on images")
+        if name in OF_TEXTS and not model.of_texts:
+            raise UsageError(f"{where}: {role} {name!r} needs texts on both sides; kind {kind} reads images")
+        if name in OF_IMAGES and model.of_texts:
+            raise UsageError(f"{where}: {role} {name!r} needs images with captions; kind {kind} reads texts")
         if name in MISSING:
             raise UsageError(f"{where}: {role} {name!r} needs {MISSING[name]}, which {kind} does not compute")
         if name in LEXICAL and not model.lexical:

@@ -1,18 +1,25 @@
-"""Which images and captions train and which validate, and the digests of everything that a run reads."""
+"""Which items train and which validate, and the digests of everything that a run reads."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from typing import TypeVar
 
 from lexvl_anserini.data.dataset import Dataset, load_dataset
 from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
 from lexvl_anserini.encoders.loading import choose_device
 from lexvl_anserini.errors import DataError, UsageError
-from lexvl_anserini.training.data import CaptionedImages, digest, read_captioned
+from lexvl_anserini.training.data import CaptionedImages, read_captioned
+from lexvl_anserini.training.model_settings import TextPairSettings, TowerSettings
 from lexvl_anserini.training.pretrained_sides import network_digests
+from lexvl_anserini.training.query_passages import QueriesWithPassages, read_query_passages
 from lexvl_anserini.training.recipe import Recipe
 
 TRAINING, VALIDATION = "training", "validation"
+
+Items = TypeVar("Items", CaptionedImages, QueriesWithPassages)
+# By role, images with captions or queries with passages.
+Splits = Mapping[str, CaptionedImages] | Mapping[str, QueriesWithPassages]
 
 
 def check(recipe: Recipe, data_dir: str | None, device: str) -> None:
@@ -23,74 +30,93 @@ def check(recipe: Recipe, data_dir: str | None, device: str) -> None:
     """
     choose_device(device)
     for role, (dataset, limit) in datasets(recipe, data_dir).items():
-        images = len({judgement.doc_id for judgement in dataset.qrels()})
-        if not images:
-            raise DataError(f"{dataset.name}/{dataset.split}: no image has a caption")
+        of_texts = recipe.model.of_texts
+        judged = (judgement for judgement in dataset.qrels() if judgement.relevance > 0)
+        items = len({judgement.query_id if of_texts else judgement.doc_id for judgement in judged})
+        if not items:
+            lacks = "no topic has a relevant document" if of_texts else "no image has a caption"
+            raise DataError(f"{dataset.name}/{dataset.split}: {lacks}")
         if role == TRAINING:
-            images = min(images, limit or images)
-            held_out = -(-images // recipe.data.held_out) if recipe.data.held_out else 0
-            check_batches(recipe, images - held_out)
-    if recipe.model.pretrained:
-        network_digests(recipe.model)
+            items = min(items, limit or items)
+            held_out = -(-items // recipe.data.held_out) if recipe.data.held_out else 0
+            check_batches(recipe, items - held_out)
+    model_digests(recipe)
 
 
-def check_batches(recipe: Recipe, images: int) -> None:
-    """Checks that each stage can fill a batch, before anything is computed of the images.
+def check_batches(recipe: Recipe, items: int) -> None:
+    """Checks that each stage can fill a batch, before anything is computed of the items.
 
     Raises:
-        UsageError: there are fewer training images.
+        UsageError: there are fewer training items.
     """
+    what = "queries" if recipe.model.of_texts else "images"
     for stage in recipe.stages:
-        if (size := stage.optimisation.batch_size) > images:
-            raise UsageError(f"recipe {recipe.name}: batch_size {size} is more than the {images} training images")
+        if (size := stage.optimisation.batch_size) > items:
+            raise UsageError(f"recipe {recipe.name}: batch_size {size} is more than the {items} training {what}")
 
 
 def datasets(recipe: Recipe, data_dir: str | None) -> dict[str, tuple[Dataset, int | None]]:
     """By role, the dataset for training and, if there is one, for validation; with the largest number of images."""
-    data = recipe.data
+    data, direction = recipe.data, "text-to-text" if recipe.model.of_texts else "text-to-image"
     wanted = {TRAINING: (data.split, data.images), VALIDATION: (None if data.held_out else data.validation, None)}
     return {
-        role: (load_dataset(data.corpus, split, data_dir, direction="text-to-image"), images)
+        role: (load_dataset(data.corpus, split, data_dir, direction=direction), images)
         for role, (split, images) in wanted.items()
         if split
     }
 
 
-def read_splits(recipe: Recipe, data_dir: str | None) -> dict[str, CaptionedImages]:
-    """By role, the images with their captions; held-out images validate instead of a split of their own.
+def read_splits(recipe: Recipe, data_dir: str | None) -> Splits:
+    """By role, the items; held-out items validate instead of a split of their own.
 
     Raises:
-        LexvlError: a dataset cannot be read, or has no captions.
+        LexvlError: a dataset cannot be read, or has no captions or no relevant passages.
     """
-    data = {role: read_captioned(dataset, limit) for role, (dataset, limit) in datasets(recipe, data_dir).items()}
-    if every := recipe.data.held_out:
-        whole = data[TRAINING]
-        held = set(range(0, len(whole.ids), every))
-        data = {role: chosen(whole, held, role == VALIDATION) for role in (TRAINING, VALIDATION)}
-    return data
+    found = datasets(recipe, data_dir)
+    if recipe.model.of_texts:
+        validates = bool(recipe.data.held_out)
+        others = {TRAINING: recipe.data.others * validates, VALIDATION: recipe.data.others}
+        texts = {role: read_query_passages(dataset, others[role]) for role, (dataset, _) in found.items()}
+        return held_apart(texts, recipe.data.held_out)
+    images = {role: read_captioned(dataset, limit) for role, (dataset, limit) in found.items()}
+    return held_apart(images, recipe.data.held_out)
 
 
-def chosen(whole: CaptionedImages, positions: set[int], inside: bool) -> CaptionedImages:
-    """The images at some positions, or at all others."""
-    kept = [number for number in range(len(whole.ids)) if (number in positions) == inside]
-    return replace(
-        whole,
-        ids=[whole.ids[number] for number in kept],
-        images=[whole.images[number] for number in kept],
-        captions=[whole.captions[number] for number in kept],
-    )
+def held_apart(data: dict[str, Items], every: int | None) -> dict[str, Items]:
+    """The data, in which every n-th training item validates and does not train; None for no change."""
+    if not every:
+        return data
+    whole = data[TRAINING]
+    held = range(0, len(whole), every)
+    rest = [number for number in range(len(whole)) if number not in held]
+    return {TRAINING: whole.at(rest), VALIDATION: whole.at(held)}
 
 
-def digests_of(recipe: Recipe, data: dict[str, CaptionedImages]) -> dict[str, str]:
-    """Digests of all that decides a run besides its recipe: images and captions, networks, teachers.
+def digests_of(recipe: Recipe, data: Splits) -> dict[str, str]:
+    """Digests of all that decides a run besides its recipe: its items, networks, teachers.
 
     Raises:
         LexvlError: one of them cannot be read.
     """
-    digests = {role: digest(captioned) for role, captioned in data.items()}
-    if recipe.model.pretrained:
-        digests |= network_digests(recipe.model)
+    digests = {role: items.digest() for role, items in data.items()} | model_digests(recipe)
     for number, stage in enumerate(recipe.stages):
         if stage.teacher:
             digests[f"the teacher of stage {number}"] = find_checkpoint(stage.teacher).digest()
     return digests
+
+
+def model_digests(recipe: Recipe) -> dict[str, str]:
+    """Digests of the networks that a recipe starts from.
+
+    Raises:
+        LexvlError: one of them cannot be read.
+    """
+    model = recipe.model
+    if isinstance(model, TextPairSettings):
+        named = dict(zip(("query", "document"), model.towers, strict=False))
+        return {
+            f"network of {role}": find_checkpoint(tower.checkpoint).digest()
+            for role, tower in named.items()
+            if isinstance(tower, TowerSettings)
+        }
+    return dict(network_digests(model)) if model.pretrained else {}

@@ -68,8 +68,9 @@ LEXICAL = frozenset(
     {"vdr", "svdr", "naming", "stair", "lexlip", "lexlip_momentum", "masked_words", "d2s", "joint"}
     | {"v_splade", "caption_gated"}
 )
-# Objectives whose documents must be texts; the pairs that recipes train read images.
+# Objectives whose documents must be texts, and those whose documents must be images with captions.
 OF_TEXTS = frozenset({"svdr"})
+OF_IMAGES = frozenset({"naming", "distil", "v_splade", "caption_gated"})
 # What objectives read in a batch that no pair of a recipe computes.
 MISSING: Mapping[str, str] = {
     "splade_margin_mse": "a teacher's scores of hard negatives",

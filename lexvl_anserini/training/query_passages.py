@@ -1,0 +1,122 @@
+"""Queries with their passages in memory, read from any dataset of texts with judgements."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import blake2b, sha256
+
+import orjson
+
+from lexvl_anserini.data.dataset import Dataset
+from lexvl_anserini.errors import DataError
+from lexvl_anserini.records import Document
+
+
+@dataclass(frozen=True)
+class QueriesWithPassages:
+    """Queries that have a positive, with their passages.
+
+    ids        query_id of each query
+    queries    its text
+    positives  relevance, at least 1, of its passages that are relevant, by their positions
+    negatives  positions of its passages that are judged and not relevant: hard negatives
+    passages   the passages of all queries, and others, ascending by id
+    """
+
+    ids: Sequence[str]
+    queries: Sequence[str]
+    positives: Sequence[Mapping[int, int]]
+    negatives: Sequence[Sequence[int]]
+    passages: Sequence[Document]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def texts(self) -> Iterator[str]:
+        """All texts, as a vocabulary is learned from them."""
+        yield from self.queries
+        yield from (passage.contents for passage in self.passages)
+
+    def digest(self) -> str:
+        """SHA-256 (hex) of all ids, texts and judgements, in order."""
+        whole = sha256()
+        for passage in self.passages:
+            whole.update(orjson.dumps([passage.doc_id, passage.title, passage.text]))
+        for query in zip(self.ids, self.queries, self.positives, self.negatives, strict=True):
+            query_id, text, positives, negatives = query
+            whole.update(orjson.dumps([query_id, text, sorted(positives.items()), list(negatives)]))
+        return whole.hexdigest()
+
+    def at(self, positions: Sequence[int]) -> QueriesWithPassages:
+        """The queries at some positions, with all passages."""
+        return replace(
+            self,
+            ids=[self.ids[number] for number in positions],
+            queries=[self.queries[number] for number in positions],
+            positives=[self.positives[number] for number in positions],
+            negatives=[self.negatives[number] for number in positions],
+        )
+
+
+def read_query_passages(dataset: Dataset, others: int = 0) -> QueriesWithPassages:
+    """The topics of a dataset of texts that have a relevant document, in the order of the dataset.
+
+    Args:
+        dataset: of direction text-to-text; documents of relevance 0 or less are hard negatives of their topic.
+        others: the number of documents without judgement to keep, chosen by the digests of their ids.
+
+    Raises:
+        DataError: no topic has a relevant document, a text is empty, or a judged document does not exist.
+    """
+    name = f"{dataset.name}/{dataset.split}"
+    relevance: dict[str, dict[str, int]] = {}
+    for qrel in dataset.qrels():
+        judged = relevance.setdefault(qrel.query_id, {})
+        judged[qrel.doc_id] = max(qrel.relevance, judged.get(qrel.doc_id, qrel.relevance))
+    topics = [topic for topic in dataset.topics() if max(relevance.get(topic.query_id, {"": 0}).values()) > 0]
+    if not topics:
+        raise DataError(f"{name}: no topic has a relevant document; training needs pairs of a query and a positive")
+    if empty := [topic.query_id for topic in topics if not (topic.text or "").strip()]:
+        raise DataError(f"{name}: {len(empty)} topics have no text, such as {empty[0]!r}; remove their judgements")
+    needed = {doc_id for topic in topics for doc_id in relevance[topic.query_id]}
+    passages = sorted(read_passages(dataset, needed, others), key=lambda passage: passage.doc_id)
+    place = {passage.doc_id: number for number, passage in enumerate(passages)}
+    if missing := sorted(needed - place.keys()):
+        raise DataError(f"{name}: {len(missing)} judged documents are not in the corpus, such as {missing[0]!r}")
+    positives, negatives = [], []
+    for topic in topics:
+        judged = relevance[topic.query_id]
+        positives.append({place[doc_id]: value for doc_id, value in judged.items() if value > 0})
+        negatives.append([place[doc_id] for doc_id, value in judged.items() if value <= 0])
+    return QueriesWithPassages(
+        [topic.query_id for topic in topics], [topic.text or "" for topic in topics], positives, negatives, passages
+    )
+
+
+def read_passages(dataset: Dataset, needed: set[str], others: int) -> Iterator[Document]:
+    """The needed documents of a dataset, then `others` of the remaining ones: those whose ids have the least digests.
+
+    Raises:
+        DataError: a needed document has no text, or an id occurs twice.
+    """
+    least: list[tuple[int, str, Document]] = []  # a heap of the negated digests: the largest digest is first
+    seen: set[str] = set()
+    for document in dataset.documents():
+        text = bool(document.contents.strip())
+        if document.doc_id in needed:
+            if not text:
+                raise DataError(f"{dataset.name}: the judged document {document.doc_id!r} has no text")
+            if document.doc_id in seen:
+                raise DataError(f"{dataset.name}: two documents have the id {document.doc_id!r}")
+            seen.add(document.doc_id)
+            yield document
+        elif others and text:
+            digest = blake2b(document.doc_id.encode(), digest_size=8).digest()
+            entry = (-int.from_bytes(digest, "big"), document.doc_id, document)
+            if len(least) < others:
+                heapq.heappush(least, entry)
+            else:
+                heapq.heappushpop(least, entry)
+    yield from (document for _, _, document in least)

@@ -1,0 +1,118 @@
+"""Dense sides that read texts: DPR's BERTs and models of sentence-transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from lexvl_anserini.encoders.dpr import CONTEXT, QUESTION, Passages, read_network
+from lexvl_anserini.encoders.loading import Source
+from lexvl_anserini.encoders.parts.backbones import load_backbone, position_limit, quietly, read_config
+from lexvl_anserini.encoders.parts.tokens import TextReader, columns_of_all, load_tokenizer
+from lexvl_anserini.encoders.sentence import load_sentence
+from lexvl_anserini.errors import UsageError
+from lexvl_anserini.records import Document
+from lexvl_anserini.training.text_sides import TextSide, Tokenised
+
+
+class DprSide(TextSide):
+    """v = the [CLS] state of a BERT, neither projected (unless the checkpoint is) nor normalised."""
+
+    def __init__(self, bert: Any, projection: nn.Module, reader: TextReader):
+        super().__init__(reader, columns_of_all(reader.tokenizer))
+        if bert.config.model_type not in ("bert", "dpr"):
+            raise UsageError(f"kind dpr trains a BERT; the checkpoint is a {bert.config.model_type} model")
+        self.bert_model, self.projection = bert, projection
+
+    def read_passages(self, passages: Sequence[Document]) -> list[Tokenised]:
+        """Pairs of title and text, with token types 0 and 1."""
+        pairs = Passages(self.reader, torch.device("cpu"))
+        return [pairs.tokens(pairs.read(passage)) for passage in passages]
+
+    def vectors(self, ids: Tensor, attention: Tensor, types: Tensor) -> Tensor:
+        """Vectors [B, D]."""
+        states = self.bert_model(input_ids=ids, attention_mask=attention, token_type_ids=types).last_hidden_state
+        vectors: Tensor = self.projection(states[:, 0])
+        return vectors
+
+
+def load_dpr_sides(source: Source, max_length: int | None) -> tuple[DprSide, DprSide]:
+    """One side for both, from a folder of DPR or any BERT.
+
+    Raises:
+        CheckpointError: neither.
+    """
+    checkpoint = source.required("dpr")
+    config = read_config(checkpoint.folder)
+    if config.model_type == "dpr":
+        bert, projection, size = *read_network(checkpoint, (QUESTION, CONTEXT), source.device), config.vocab_size
+    else:
+        (bert, size), projection = load_backbone(checkpoint, source.device), nn.Identity()
+    limit = position_limit(config)
+    length = max_length or min(256, limit or 256)
+    side = DprSide(bert, projection, TextReader(load_tokenizer(source.tokenizer_folder(), size), length, limit=limit))
+    return side, side
+
+
+class SentenceSide(TextSide):
+    """v = what the modules of a sentence-transformers model give; of unit length where it compares by cosine."""
+
+    def __init__(self, model: Any, cosine: bool, max_length: int | None):
+        if model.tokenizer is None or not hasattr(model[0], "auto_model"):
+            raise UsageError("kind sentence trains models whose first module is a network of transformers")
+        if max_length is not None:
+            model.max_seq_length = max_length
+        length = model.max_seq_length or position_limit(model[0].auto_model.config) or 512
+        super().__init__(TextReader(model.tokenizer, length), columns_of_all(model.tokenizer))
+        self.model, self.cosine = model, cosine
+        prompts = getattr(model, "prompts", None) or {}
+        self.prompts = [prompts.get(side) or "" for side in ("query", "document")]
+
+    def read_queries(self, queries: Sequence[str]) -> list[Tokenised]:
+        """Token ids of queries after their prompt."""
+        return self._read(queries, self.prompts[0])
+
+    def read_passages(self, passages: Sequence[Document]) -> list[Tokenised]:
+        """Token ids of documents after their prompt."""
+        return self._read([passage.contents for passage in passages], self.prompts[1])
+
+    def _read(self, texts: Sequence[str], prompt: str) -> list[Tokenised]:
+        return [(ids, [0] * len(ids)) for ids in replace(self.reader, prompt=prompt)(texts)]
+
+    def vectors(self, ids: Tensor, attention: Tensor, types: Tensor) -> Tensor:
+        """Vectors [B, D]."""
+        vectors: Tensor = self.model({"input_ids": ids, "attention_mask": attention})["sentence_embedding"]
+        return normalize(vectors, dim=1) if self.cosine else vectors
+
+
+def load_sentence_sides(source: Source, max_length: int | None) -> tuple[SentenceSide, SentenceSide]:
+    """One side for both, from a folder of sentence-transformers, or any backbone with the mean of its states.
+
+    Raises:
+        CheckpointError: neither.
+    """
+    folder = source.required("sentence").folder
+    if (folder / "modules.json").is_file():
+        tower: Any = load_sentence(source).query
+        side = SentenceSide(tower.model, tower.normalise, max_length)
+        return side, side
+    from sentence_transformers import SentenceTransformer
+
+    try:
+        from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
+    except ImportError:  # 5.x
+        from sentence_transformers.models import Normalize, Pooling, Transformer
+
+    # Raises the errors of a folder that is no backbone, which the library would not.
+    width = load_backbone(source.required("sentence"), source.device)[0].config.hidden_size
+    with quietly():
+        backbone = Transformer(str(folder), max_seq_length=max_length)
+        pooling = Pooling(width, "mean")
+        model = SentenceTransformer(modules=[backbone, pooling, Normalize()], device=str(source.device))
+    side = SentenceSide(model, True, max_length)
+    return side, side

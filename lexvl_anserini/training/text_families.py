@@ -1,0 +1,218 @@
+"""Families of text encoders that train: how each is loaded for training, and how it is saved for its own loader."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from copy import deepcopy
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import orjson
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
+from lexvl_anserini.encoders.dpr import CONTEXT, QUESTION
+from lexvl_anserini.encoders.loading import Source
+from lexvl_anserini.encoders.vdr import SIDES
+from lexvl_anserini.errors import UsageError
+from lexvl_anserini.files import atomic_write, write_json
+from lexvl_anserini.training.model_settings import AnyTower, TextPairSettings, TextSettings
+from lexvl_anserini.training.text_dense_sides import (
+    DprSide,
+    SentenceSide,
+    load_dpr_sides,
+    load_sentence_sides,
+)
+from lexvl_anserini.training.text_sides import SpladeSide, TextSide, VdrSide, load_splade_sides, load_vdr_sides
+from lexvl_anserini.training.words import learn_words, save_tokenizer
+
+# The roles of the two sides; DPR's folders, and the routes of a SPLADE folder with two networks, have these names.
+ROLES = ("query", "document")
+TEXT_FOLDER, POOLING_FOLDER, WEIGHTS = "text", "1_SpladePooling", "model.safetensors"
+
+
+# Starts a new stream of texts.
+Texts = Callable[[], Iterable[str]]
+
+
+class Family(NamedTuple):
+    """One family.
+
+    load  from a source and the largest number of tokens: the sides of queries and of documents, which may be one
+    save  the two sides into an empty folder, as weights of a type
+    """
+
+    load: Callable[[Source, int | None], tuple[TextSide, TextSide]]
+    save: Callable[[Any, Any, TextPairSettings, Path, torch.dtype], None]
+
+
+def make_text_sides(model: TextPairSettings, texts: Texts, folder: Path) -> tuple[TextSide, TextSide]:
+    """The sides of queries and of documents, which are one object where a model has one network.
+
+    New weights are drawn from the random state of torch.
+
+    Args:
+        model: of the recipe.
+        texts: starts a stream of the texts that the vocabulary of a fresh network is learned from.
+        folder: gets fresh networks before they are trained.
+
+    Raises:
+        CheckpointError: a checkpoint cannot be loaded, or is of another family.
+        UsageError: the two towers of a lexical model have different vocabularies, or dense ones different widths.
+    """
+    load = FAMILIES[model.kind].load
+    sides = []
+    for role, settings in zip(ROLES, model.towers, strict=False):
+        checkpoint = tower_checkpoint(settings, texts, folder / role)
+        found = load(Source(checkpoint, torch.device("cpu")), settings.max_length)
+        for side in found:
+            set_dropout(side, settings.dropout)
+        sides.append(found)
+    query, document = sides[0][0], sides[-1][1]
+    if model.lexical and query.columns.vocabulary.digest != document.columns.vocabulary.digest:
+        raise UsageError(f"kind {model.kind}: query and document have different vocabularies; name one tokenizer's")
+    return query, document
+
+
+def tower_checkpoint(settings: AnyTower, texts: Texts, folder: Path) -> Checkpoint:
+    """The checkpoint of a tower; a fresh network is written into a folder first, with random weights."""
+    if not isinstance(settings, TextSettings):
+        return find_checkpoint(settings.checkpoint)
+    import transformers
+
+    tokenizer = save_tokenizer(learn_words(texts(), settings.words), folder, settings.max_length)
+    config = transformers.BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=settings.width,
+        num_hidden_layers=settings.layers,
+        num_attention_heads=settings.heads,
+        intermediate_size=4 * settings.width,
+        max_position_embeddings=settings.max_length,
+    )
+    transformers.BertForMaskedLM(config).save_pretrained(str(folder))
+    return find_checkpoint(str(folder))
+
+
+def set_dropout(side: TextSide, dropout: float | None) -> None:
+    """Sets the dropout of every layer; None keeps the network's own."""
+    for module in side.modules():
+        if isinstance(module, nn.Dropout) and dropout is not None:
+            module.p = dropout
+
+
+def save_vdr(query: VdrSide, document: VdrSide, model: TextPairSettings, folder: Path, kind: torch.dtype) -> None:
+    """VDR's layout of 2024: config.json, model.safetensors, and a folder with tokenizer and backbone of each side."""
+    shared = query is document
+    state: dict[str, Tensor] = {}
+    config: dict[str, Any] = {}
+    for prefix, side, topk in zip(SIDES, (query, document), model.kept, strict=True):
+        name = TEXT_FOLDER if shared else f"{TEXT_FOLDER}_{prefix}"
+        side.reader.tokenizer.save_pretrained(str(folder / name))
+        side.bert_model.config.save_pretrained(str(folder / name))
+        config[prefix] = {
+            "type": "vdr",
+            "model_id": name,
+            "max_len": side.reader.max_length,
+            "padding": "none",
+            "pooling": "max",
+            "norm": side.normalise,
+            "shift_vocab_num": int(side.columns.tokens[0]),
+            "topk": topk,
+        }
+        if not (shared and state):
+            state |= {f"{prefix}.{key}": value for key, value in side.state_dict().items()}
+    write_weights(state, folder, kind)
+    write_json(folder / "config.json", {"shared_encoder": shared, **config})
+
+
+def save_splade(
+    query: SpladeSide, document: SpladeSide, model: TextPairSettings, folder: Path, kind: torch.dtype
+) -> None:
+    """The layout of sentence-transformers' SparseEncoder: one network, or a router with one for each side."""
+    about: dict[str, Any] = {"model_type": "SparseEncoder", "similarity_fn_name": "dot", "prompts": {}}
+    write_json(folder / "config_sentence_transformers.json", {**about, "max_active_dims": model.topk})
+    types = "sentence_transformers.sparse_encoder.models"
+    if query is document:
+        save_masked_lm(document, folder, kind)
+        save_splade_pooling(document, folder / POOLING_FOLDER)
+        paths = {"": f"{types}.MLMTransformer", POOLING_FOLDER: f"{types}.SpladePooling"}
+        write_modules(paths, folder)
+        return
+    parts: dict[str, list[str]] = {}
+    for role, side in zip(ROLES, (query, document), strict=True):
+        parts[role] = [f"{role}_0_MLMTransformer", f"{role}_1_SpladePooling"]
+        save_masked_lm(side, folder / parts[role][0], kind)
+        save_splade_pooling(side, folder / parts[role][1])
+    names = {part: f"{types}.{part.rpartition('_')[2]}" for listed in parts.values() for part in listed}
+    parameters = {"default_route": "document", "allow_empty_key": True}
+    write_json(folder / "router_config.json", {"types": names, "structure": parts, "parameters": parameters})
+    write_modules({"": "sentence_transformers.models.Router"}, folder)
+
+
+def save_masked_lm(side: SpladeSide, folder: Path, kind: torch.dtype) -> None:
+    """A masked LM of transformers with its tokenizer and its largest number of tokens."""
+    whole = deepcopy(side).to(kind)
+    whole.model.set_output_embeddings(whole.decoder)
+    whole.model.save_pretrained(str(folder))
+    side.reader.tokenizer.save_pretrained(str(folder))
+    limits = {"max_seq_length": side.reader.max_length, "do_lower_case": False}
+    write_json(folder / "sentence_bert_config.json", limits)
+
+
+def save_splade_pooling(side: SpladeSide, folder: Path) -> None:
+    """The description of the maximum over log(1 + relu(logit))."""
+    folder.mkdir()
+    size = len(side.columns.vocabulary)
+    about = {"pooling_strategy": "max", "activation_function": "relu", "word_embedding_dimension": size}
+    write_json(folder / "config.json", about)
+
+
+def write_modules(types: Mapping[str, str], folder: Path) -> None:
+    """`modules.json` from the class of each module by its path."""
+    modules = enumerate(types.items())
+    listed = [{"idx": number, "name": str(number), "path": path, "type": kind} for number, (path, kind) in modules]
+    with atomic_write(folder / "modules.json") as out:
+        out.write(orjson.dumps(listed, option=orjson.OPT_INDENT_2))
+
+
+def save_dpr(query: DprSide, document: DprSide, model: TextPairSettings, folder: Path, kind: torch.dtype) -> None:
+    """Two folders of transformers, `query` and `document`, as DPR's loader reads them."""
+    import transformers
+
+    for role, prefix, side in zip(ROLES, (QUESTION, CONTEXT), (query, document), strict=True):
+        bert, projection = side.bert_model, side.projection
+        width = projection.out_features if isinstance(projection, nn.Linear) else 0
+        own = {key: value for key, value in bert.config.to_dict().items() if key not in ("model_type", "architectures")}
+        transformers.DPRConfig(**{**own, "projection_dim": width}).save_pretrained(str(folder / role))
+        side.reader.tokenizer.save_pretrained(str(folder / role))
+        state = {f"{prefix}.bert_model.{key}": value for key, value in bert.state_dict().items()}
+        state |= {f"{prefix}.encode_proj.{key}": value for key, value in projection.state_dict().items()}
+        write_weights(state, folder / role, kind)
+
+
+def save_sentence(
+    query: SentenceSide, document: SentenceSide, model: TextPairSettings, folder: Path, kind: torch.dtype
+) -> None:
+    """The layout of sentence-transformers."""
+    assert query is document, "the settings refuse two networks"
+    deepcopy(document.model).to(kind).save(str(folder), create_model_card=False)
+
+
+def write_weights(state: Mapping[str, Tensor], folder: Path, kind: torch.dtype) -> None:
+    """model.safetensors with numbers of a type."""
+    saved = {
+        key: (value.to(kind) if value.is_floating_point() else value).contiguous().cpu() for key, value in state.items()
+    }
+    save_file(saved, folder / WEIGHTS, metadata={"format": "pt"})
+
+
+_VDR = Family(load_vdr_sides, save_vdr)
+FAMILIES: Mapping[str, Family] = {
+    "vdr": _VDR,
+    "svdr": _VDR,
+    "splade": Family(load_splade_sides, save_splade),
+    "dpr": Family(load_dpr_sides, save_dpr),
+    "sentence": Family(load_sentence_sides, save_sentence),
+}

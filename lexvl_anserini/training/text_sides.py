@@ -1,0 +1,208 @@
+"""Sides of a pair that read texts: trainable networks, fresh or from a checkpoint of any family of text encoders.
+
+A side has the equation of its encoder (`lexvl_anserini.encoders`) before the sparsifier. Padding is masked everywhere,
+so a vector does not depend on the other texts of its batch.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from lexvl_anserini.encoders.checkpoints.weights import complain
+from lexvl_anserini.encoders.encoder import read_document
+from lexvl_anserini.encoders.loading import Source
+from lexvl_anserini.encoders.parts.activations import elu1p, log1p_relu
+from lexvl_anserini.encoders.parts.backbones import (
+    POSITION_IDS,
+    PassThrough,
+    from_pretrained,
+    misshapen,
+    position_limit,
+    read_config,
+)
+from lexvl_anserini.encoders.parts.pooling import masked_max
+from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, columns_of_all, load_tokenizer
+from lexvl_anserini.encoders.parts.towers import by_length
+from lexvl_anserini.encoders.splade import fits
+from lexvl_anserini.encoders.vdr import (
+    PUBLISHED_JOINER,
+    Side,
+    published_config,
+    published_sides,
+    untrained_side,
+)
+from lexvl_anserini.errors import CheckpointError, UsageError
+from lexvl_anserini.records import Document
+from lexvl_anserini.training.inputs import TextBatch
+from lexvl_anserini.training.projection import project_max
+
+log = logging.getLogger(__name__)
+
+# Token ids and token types of a text.
+Tokenised = tuple[list[int], list[int]]
+
+
+class TextSide(nn.Module):
+    """A network that reads texts; subclasses define `vectors`.
+
+    reader   tokenises texts
+    columns  the dimension of each token; of a dense side only the own tokens of a text depend on it
+    joiner   between the title and the text of a document
+    """
+
+    def __init__(self, reader: TextReader, columns: TokenColumns, joiner: str = " "):
+        super().__init__()
+        self.reader, self.columns, self.joiner = reader, columns, joiner
+
+    def read_queries(self, queries: Sequence[str]) -> list[Tokenised]:
+        """Token ids and types of queries."""
+        return [(ids, [0] * len(ids)) for ids in self.reader(queries)]
+
+    def read_passages(self, passages: Sequence[Document]) -> list[Tokenised]:
+        """Token ids and types of documents."""
+        return self.read_queries([read_document(passage, self.joiner) for passage in passages])
+
+    def forward(self, batch: TextBatch) -> Tensor:
+        """Vectors [B, V] or [B, D]. On a CPU, texts of similar length pass the network together: less padding."""
+        lengths = batch.attention.sum(dim=1).tolist()
+        pieces = [torch.from_numpy(piece) for piece in by_length(lengths, len(lengths), batch.ids.device)]
+        found = []
+        for piece in pieces:
+            place, longest = piece.to(batch.ids.device), max(1, max(lengths[row] for row in piece.tolist()))
+            ids, attention = (part[place, :longest] for part in (batch.ids, batch.attention))
+            types = torch.zeros_like(ids) if batch.types is None else batch.types[place, :longest]
+            found.append(self.vectors(ids, attention, types))
+        return torch.cat(found)[torch.argsort(torch.cat(pieces)).to(batch.ids.device)]
+
+    def vectors(self, ids: Tensor, attention: Tensor, types: Tensor) -> Tensor:
+        """Vectors before the sparsifier, from token ids, attention and token types, all int64 [B, L]."""
+        raise NotImplementedError
+
+
+class VdrSide(TextSide):
+    """w = elu1p(max_i <ln(h_i), E_v>); E are the input embeddings, or a matrix of its own (VDRproj's documents)."""
+
+    bert_model: Any
+    tokens: Tensor
+
+    def __init__(self, side: Side, max_length: int | None):
+        reader = TextReader(side.reader.tokenizer, side.reader.max_length, limit=side.reader.limit)
+        super().__init__(reader.with_max_length(max_length), side.columns, PUBLISHED_JOINER)
+        if side.backbone.config.model_type != "bert":
+            raise UsageError(f"kind vdr trains a BERT; the checkpoint is a {side.backbone.config.model_type} model")
+        if side.pooling is not masked_max:
+            raise UsageError("kind vdr trains pooling max; the checkpoint has another")
+        self.bert_model, self.ln, self.normalise = side.backbone, side.norm, side.normalise
+        self.register_buffer("tokens", torch.from_numpy(side.columns.tokens), persistent=False)
+        own = not torch.equal(side.embeddings, self.tied.detach())
+        self.proj = nn.Parameter(side.embeddings.clone()) if own else None
+
+    @property
+    def tied(self) -> Tensor:
+        """The input embeddings of the tokens that are dimensions, [V, D]."""
+        embeddings: Tensor = self.bert_model.get_input_embeddings().weight[self.tokens]
+        return embeddings
+
+    def vectors(self, ids: Tensor, attention: Tensor, types: Tensor) -> Tensor:
+        """Weights before the sparsifier, [B, V]."""
+        states = self.ln(self.bert_model(input_ids=ids, attention_mask=attention).last_hidden_state)
+        weights = elu1p(project_max(states, self.tied if self.proj is None else self.proj, attention == 0))
+        return normalize(weights, dim=1) if self.normalise else weights
+
+
+def load_vdr_sides(source: Source, max_length: int | None) -> tuple[VdrSide, VdrSide]:
+    """The sides of a VDR checkpoint, of which one object may be both, or a new head over a BERT for both.
+
+    Raises:
+        CheckpointError: neither.
+        UsageError: a backbone or a pooling that is not trained.
+    """
+    checkpoint = source.required("vdr")
+    if config := published_config(checkpoint):
+        query, document = published_sides(source, checkpoint, config, None)
+    else:
+        query = document = untrained_side(source, checkpoint)
+    first = VdrSide(query, max_length)
+    return first, first if document is query else VdrSide(document, max_length)
+
+
+class SpladeSide(TextSide):
+    """w = log(1 + relu(max_i MLM logit_i)) over all tokens."""
+
+    model: Any
+
+    def __init__(self, model: Any, reader: TextReader, columns: TokenColumns):
+        super().__init__(reader, columns)
+        # The decoder is apart, so that the model never computes logits [B, L, V].
+        decoder = model.get_output_embeddings()
+        model.set_output_embeddings(PassThrough())
+        self.model = model
+        self.decoders = (decoder,)  # in a tuple: weights that it shares with the model are the model's
+        shared = {id(parameter) for parameter in model.parameters()}
+        if any(id(parameter) not in shared for parameter in decoder.parameters()):
+            self.decoder_of_its_own = decoder
+
+    @property
+    def decoder(self) -> Any:
+        """The matrix [V, D] and the bias [V] of the head."""
+        return self.decoders[0]
+
+    def vectors(self, ids: Tensor, attention: Tensor, types: Tensor) -> Tensor:
+        """Weights before the sparsifier, [B, V]."""
+        states, count = self.model(input_ids=ids, attention_mask=attention).logits, len(self.columns.vocabulary)
+        # Rows without a token are not dimensions.
+        pooled = project_max(states, self.decoder.weight[:count], attention == 0)
+        bias = self.decoder.bias
+        return log1p_relu(pooled if bias is None else pooled + bias[:count])
+
+
+def load_splade_sides(source: Source, max_length: int | None) -> tuple[SpladeSide, SpladeSide]:
+    """One side for both from a masked LM; a BERT without such a head gets a new one.
+
+    Raises:
+        CheckpointError: not a masked LM and no BERT, weights that do not fit, or the tokenizer of another model.
+    """
+    import transformers
+
+    folder = source.required("splade").folder
+    config = read_config(folder)
+    if type(config) not in transformers.MODEL_FOR_MASKED_LM_MAPPING:
+        raise CheckpointError(f"{folder}: a {config.model_type} model, which has no masked-LM head")
+    model, info = from_pretrained(transformers.AutoModelForMaskedLM, folder)
+    head = [key for key in info["missing_keys"] if key.startswith("cls.")]
+    ignored = re.compile(rf"(.*\.)?pooler\..*|.*seq_relationship.*|{POSITION_IDS.pattern}")
+    complain(
+        str(folder),
+        missing=[key for key in info["missing_keys"] if key not in head],
+        unexpected=[key for key in info["unexpected_keys"] if not ignored.fullmatch(key)],
+        misshaped=misshapen(info),
+    )
+    if head:
+        new_head(model, folder)
+    tokenizer = load_tokenizer(source.tokenizer_folder())
+    rows = len(model.get_output_embeddings().weight)
+    if not fits(rows, tokenizer):
+        raise CheckpointError(f"{folder}: the tokenizer has {len(tokenizer)} tokens, the model {rows}")
+    reader = TextReader(tokenizer, max_length or 256, limit=position_limit(config))
+    side = SpladeSide(model.float(), reader, columns_of_all(tokenizer))
+    return side, side
+
+
+@torch.no_grad()
+def new_head(model: Any, folder: Path) -> None:
+    """Gives a BERT a masked-LM head whose transform begins as the identity before its GELU and LayerNorm."""
+    log.info("%s: has no masked-LM head; a new one over its input embeddings is trained", folder)
+    predictions = model.cls.predictions
+    nn.init.eye_(predictions.transform.dense.weight)
+    nn.init.zeros_(predictions.transform.dense.bias)
+    nn.init.ones_(predictions.transform.LayerNorm.weight)
+    nn.init.zeros_(predictions.transform.LayerNorm.bias)
+    nn.init.zeros_(model.get_output_embeddings().bias)
