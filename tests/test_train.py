@@ -23,6 +23,7 @@ from lexvl_anserini.train import read_changes
 from lexvl_anserini.training.augmentation import augment
 from lexvl_anserini.training.batches import Batches, CaptionStore, text_batch
 from lexvl_anserini.training.data import Tokens, read_captioned, tokenise
+from lexvl_anserini.training.inputs import ImageBatch
 from lexvl_anserini.training.loop import train
 from lexvl_anserini.training.loss import Temperatures, objective
 from lexvl_anserini.training.measuring import backward_rates, hit_rates
@@ -310,13 +311,16 @@ def test_batches_are_a_function_of_seed_and_step(corpus: str, tmp_path: Path) ->
         images = PixelStore(pixels, prepare, Augmentation(shift=1, zoom=0.8), cpu)
         return Batches(images, CaptionStore(tokens, columns, cpu), 4, 2, seed)
 
+    def views(batches: Batches, step: int) -> torch.Tensor:
+        documents = batches[step].documents
+        assert isinstance(documents, ImageBatch)
+        return documents.values
+
     one, again, other = make(1), make(1), make(2)
-    assert torch.equal(one[5].inputs.values, again[5].inputs.values) and not torch.equal(
-        one[5].inputs.values, other[5].inputs.values
-    )
+    assert torch.equal(views(one, 5), views(again, 5)) and not torch.equal(views(one, 5), views(other, 5))
     first, second = one[0].rounds
     assert not torch.equal(first.bag, second.bag)  # two different captions of each image
-    epoch = torch.cat([one[step].inputs.values for step in range(3)])
+    epoch = torch.cat([views(one, step) for step in range(3)])
     assert len(epoch) == 12 and one.per_epoch == 3
     words = {columns.vocabulary[int(d)] for d in first.bag[0].nonzero().flatten()}
     assert "square" in words and words <= {"a", "the", "is", "with", "square", "grey", "bar", *COLOURS}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -17,10 +18,10 @@ from lexvl_anserini.encoders.parts.tokens import TextReader, columns_of_all, loa
 from lexvl_anserini.encoders.sentence import load_sentence
 from lexvl_anserini.errors import UsageError
 from lexvl_anserini.records import Document
-from lexvl_anserini.training.text_sides import TextSide, Tokenised
+from lexvl_anserini.training.text_sides import Tokenised, TrainableText
 
 
-class DprSide(TextSide):
+class TrainableDpr(TrainableText):
     """v = the [CLS] state of a BERT, neither projected (unless the checkpoint is) nor normalised."""
 
     def __init__(self, bert: Any, projection: nn.Module, reader: TextReader):
@@ -41,7 +42,7 @@ class DprSide(TextSide):
         return vectors
 
 
-def load_dpr_sides(source: Source, max_length: int | None) -> tuple[DprSide, DprSide]:
+def load_dpr_sides(source: Source, max_length: int | None) -> tuple[TrainableDpr, TrainableDpr]:
     """One side for both, from a folder of DPR or any BERT.
 
     Raises:
@@ -55,11 +56,13 @@ def load_dpr_sides(source: Source, max_length: int | None) -> tuple[DprSide, Dpr
         (bert, size), projection = load_backbone(checkpoint, source.device), nn.Identity()
     limit = position_limit(config)
     length = max_length or min(256, limit or 256)
-    side = DprSide(bert, projection, TextReader(load_tokenizer(source.tokenizer_folder(), size), length, limit=limit))
+    side = TrainableDpr(
+        bert, projection, TextReader(load_tokenizer(source.tokenizer_folder(), size), length, limit=limit)
+    )
     return side, side
 
 
-class SentenceSide(TextSide):
+class TrainableSentence(TrainableText):
     """v = what the modules of a sentence-transformers model give; of unit length where it compares by cosine."""
 
     def __init__(self, model: Any, cosine: bool, max_length: int | None):
@@ -90,7 +93,7 @@ class SentenceSide(TextSide):
         return normalize(vectors, dim=1) if self.cosine else vectors
 
 
-def load_sentence_sides(source: Source, max_length: int | None) -> tuple[SentenceSide, SentenceSide]:
+def load_sentence_sides(source: Source, max_length: int | None) -> tuple[TrainableSentence, TrainableSentence]:
     """One side for both, from a folder of sentence-transformers, or any backbone with the mean of its states.
 
     Raises:
@@ -99,20 +102,22 @@ def load_sentence_sides(source: Source, max_length: int | None) -> tuple[Sentenc
     folder = source.required("sentence").folder
     if (folder / "modules.json").is_file():
         tower: Any = load_sentence(source).query
-        side = SentenceSide(tower.model, tower.normalise, max_length)
+        side = TrainableSentence(tower.model, tower.normalise, max_length)
         return side, side
     from sentence_transformers import SentenceTransformer
 
+    # 6.x has the modules in another place than 5.x.
+    modules: Any
     try:
-        from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
-    except ImportError:  # 5.x
-        from sentence_transformers.models import Normalize, Pooling, Transformer
+        modules = import_module("sentence_transformers.sentence_transformer.modules")
+    except ImportError:
+        modules = import_module("sentence_transformers.models")
 
     # Raises the errors of a folder that is no backbone, which the library would not.
     width = load_backbone(source.required("sentence"), source.device)[0].config.hidden_size
     with quietly():
-        backbone = Transformer(str(folder), max_seq_length=max_length)
-        pooling = Pooling(width, "mean")
-        model = SentenceTransformer(modules=[backbone, pooling, Normalize()], device=str(source.device))
-    side = SentenceSide(model, True, max_length)
+        backbone = modules.Transformer(str(folder), max_seq_length=max_length)
+        pooling = modules.Pooling(width, "mean")
+        model = SentenceTransformer(modules=[backbone, pooling, modules.Normalize()], device=str(source.device))
+    side = TrainableSentence(model, True, max_length)
     return side, side

@@ -20,12 +20,18 @@ from lexvl_anserini.errors import UsageError
 from lexvl_anserini.files import atomic_write, write_json
 from lexvl_anserini.training.model_settings import AnyTower, TextPairSettings, TextSettings
 from lexvl_anserini.training.text_dense_sides import (
-    DprSide,
-    SentenceSide,
+    TrainableDpr,
+    TrainableSentence,
     load_dpr_sides,
     load_sentence_sides,
 )
-from lexvl_anserini.training.text_sides import SpladeSide, TextSide, VdrSide, load_splade_sides, load_vdr_sides
+from lexvl_anserini.training.text_sides import (
+    TrainableSplade,
+    TrainableText,
+    TrainableVdr,
+    load_splade_sides,
+    load_vdr_sides,
+)
 from lexvl_anserini.training.words import learn_words, save_tokenizer
 
 # The roles of the two sides; DPR's folders, and the routes of a SPLADE folder with two networks, have these names.
@@ -44,11 +50,11 @@ class Family(NamedTuple):
     save  the two sides into an empty folder, as weights of a type
     """
 
-    load: Callable[[Source, int | None], tuple[TextSide, TextSide]]
+    load: Callable[[Source, int | None], tuple[TrainableText, TrainableText]]
     save: Callable[[Any, Any, TextPairSettings, Path, torch.dtype], None]
 
 
-def make_text_sides(model: TextPairSettings, texts: Texts, folder: Path) -> tuple[TextSide, TextSide]:
+def make_text_sides(model: TextPairSettings, texts: Texts, folder: Path) -> tuple[TrainableText, TrainableText]:
     """The sides of queries and of documents, which are one object where a model has one network.
 
     New weights are drawn from the random state of torch.
@@ -95,14 +101,16 @@ def tower_checkpoint(settings: AnyTower, texts: Texts, folder: Path) -> Checkpoi
     return find_checkpoint(str(folder))
 
 
-def set_dropout(side: TextSide, dropout: float | None) -> None:
+def set_dropout(side: TrainableText, dropout: float | None) -> None:
     """Sets the dropout of every layer; None keeps the network's own."""
     for module in side.modules():
         if isinstance(module, nn.Dropout) and dropout is not None:
             module.p = dropout
 
 
-def save_vdr(query: VdrSide, document: VdrSide, model: TextPairSettings, folder: Path, kind: torch.dtype) -> None:
+def save_vdr(
+    query: TrainableVdr, document: TrainableVdr, model: TextPairSettings, folder: Path, kind: torch.dtype
+) -> None:
     """VDR's layout of 2024: config.json, model.safetensors, and a folder with tokenizer and backbone of each side."""
     shared = query is document
     state: dict[str, Tensor] = {}
@@ -128,7 +136,7 @@ def save_vdr(query: VdrSide, document: VdrSide, model: TextPairSettings, folder:
 
 
 def save_splade(
-    query: SpladeSide, document: SpladeSide, model: TextPairSettings, folder: Path, kind: torch.dtype
+    query: TrainableSplade, document: TrainableSplade, model: TextPairSettings, folder: Path, kind: torch.dtype
 ) -> None:
     """The layout of sentence-transformers' SparseEncoder: one network, or a router with one for each side."""
     about: dict[str, Any] = {"model_type": "SparseEncoder", "similarity_fn_name": "dot", "prompts": {}}
@@ -151,7 +159,7 @@ def save_splade(
     write_modules({"": "sentence_transformers.models.Router"}, folder)
 
 
-def save_masked_lm(side: SpladeSide, folder: Path, kind: torch.dtype) -> None:
+def save_masked_lm(side: TrainableSplade, folder: Path, kind: torch.dtype) -> None:
     """A masked LM of transformers with its tokenizer and its largest number of tokens."""
     whole = deepcopy(side).to(kind)
     whole.model.set_output_embeddings(whole.decoder)
@@ -161,7 +169,7 @@ def save_masked_lm(side: SpladeSide, folder: Path, kind: torch.dtype) -> None:
     write_json(folder / "sentence_bert_config.json", limits)
 
 
-def save_splade_pooling(side: SpladeSide, folder: Path) -> None:
+def save_splade_pooling(side: TrainableSplade, folder: Path) -> None:
     """The description of the maximum over log(1 + relu(logit))."""
     folder.mkdir()
     size = len(side.columns.vocabulary)
@@ -177,7 +185,9 @@ def write_modules(types: Mapping[str, str], folder: Path) -> None:
         out.write(orjson.dumps(listed, option=orjson.OPT_INDENT_2))
 
 
-def save_dpr(query: DprSide, document: DprSide, model: TextPairSettings, folder: Path, kind: torch.dtype) -> None:
+def save_dpr(
+    query: TrainableDpr, document: TrainableDpr, model: TextPairSettings, folder: Path, kind: torch.dtype
+) -> None:
     """Two folders of transformers, `query` and `document`, as DPR's loader reads them."""
     import transformers
 
@@ -193,7 +203,7 @@ def save_dpr(query: DprSide, document: DprSide, model: TextPairSettings, folder:
 
 
 def save_sentence(
-    query: SentenceSide, document: SentenceSide, model: TextPairSettings, folder: Path, kind: torch.dtype
+    query: TrainableSentence, document: TrainableSentence, model: TextPairSettings, folder: Path, kind: torch.dtype
 ) -> None:
     """The layout of sentence-transformers."""
     assert query is document, "the settings refuse two networks"

@@ -20,7 +20,7 @@ from lexvl_anserini.training.splits import TRAINING, VALIDATION, Splits
 from lexvl_anserini.training.text_batches import QueryBatches, TextStore
 from lexvl_anserini.training.text_families import FAMILIES, make_text_sides
 from lexvl_anserini.training.text_measuring import TextValidation
-from lexvl_anserini.training.text_sides import TextSide
+from lexvl_anserini.training.text_sides import TrainableText
 
 log = logging.getLogger(__name__)
 
@@ -37,8 +37,8 @@ class TextMaterial:
     """
 
     data: Mapping[str, QueriesWithPassages]
-    query: TextSide
-    document: TextSide
+    query: TrainableText
+    document: TrainableText
     queries: Mapping[str, TextStore]
     passages: Mapping[str, TextStore]
 
@@ -52,7 +52,7 @@ class TextMaterial:
         query, document = make_text_sides(model, queries_of[TRAINING].texts, output / WORDS)
         cpu = torch.device("cpu")
 
-        def store(side: TextSide, rows: list[tuple[list[int], list[int]]]) -> TextStore:
+        def store(side: TrainableText, rows: list[tuple[list[int], list[int]]]) -> TextStore:
             return TextStore.of(rows, side.columns, side.reader.pad_id, cpu)
 
         queries = {role: store(query, query.read_queries(items.queries)) for role, items in queries_of.items()}

@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 Tokenised = tuple[list[int], list[int]]
 
 
-class TextSide(nn.Module):
+class TrainableText(nn.Module):
     """A network that reads texts; subclasses define `vectors`.
 
     reader   tokenises texts
@@ -87,7 +87,7 @@ class TextSide(nn.Module):
         raise NotImplementedError
 
 
-class VdrSide(TextSide):
+class TrainableVdr(TrainableText):
     """w = elu1p(max_i <ln(h_i), E_v>); E are the input embeddings, or a matrix of its own (VDRproj's documents)."""
 
     bert_model: Any
@@ -118,7 +118,7 @@ class VdrSide(TextSide):
         return normalize(weights, dim=1) if self.normalise else weights
 
 
-def load_vdr_sides(source: Source, max_length: int | None) -> tuple[VdrSide, VdrSide]:
+def load_vdr_sides(source: Source, max_length: int | None) -> tuple[TrainableVdr, TrainableVdr]:
     """The sides of a VDR checkpoint, of which one object may be both, or a new head over a BERT for both.
 
     Raises:
@@ -130,11 +130,11 @@ def load_vdr_sides(source: Source, max_length: int | None) -> tuple[VdrSide, Vdr
         query, document = published_sides(source, checkpoint, config, None)
     else:
         query = document = untrained_side(source, checkpoint)
-    first = VdrSide(query, max_length)
-    return first, first if document is query else VdrSide(document, max_length)
+    first = TrainableVdr(query, max_length)
+    return first, first if document is query else TrainableVdr(document, max_length)
 
 
-class SpladeSide(TextSide):
+class TrainableSplade(TrainableText):
     """w = log(1 + relu(max_i MLM logit_i)) over all tokens."""
 
     model: Any
@@ -164,7 +164,7 @@ class SpladeSide(TextSide):
         return log1p_relu(pooled if bias is None else pooled + bias[:count])
 
 
-def load_splade_sides(source: Source, max_length: int | None) -> tuple[SpladeSide, SpladeSide]:
+def load_splade_sides(source: Source, max_length: int | None) -> tuple[TrainableSplade, TrainableSplade]:
     """One side for both from a masked LM; a BERT without such a head gets a new one.
 
     Raises:
@@ -176,6 +176,7 @@ def load_splade_sides(source: Source, max_length: int | None) -> tuple[SpladeSid
     config = read_config(folder)
     if type(config) not in transformers.MODEL_FOR_MASKED_LM_MAPPING:
         raise CheckpointError(f"{folder}: a {config.model_type} model, which has no masked-LM head")
+    model: Any
     model, info = from_pretrained(transformers.AutoModelForMaskedLM, folder)
     head = [key for key in info["missing_keys"] if key.startswith("cls.")]
     ignored = re.compile(rf"(.*\.)?pooler\..*|.*seq_relationship.*|{POSITION_IDS.pattern}")
@@ -192,7 +193,7 @@ def load_splade_sides(source: Source, max_length: int | None) -> tuple[SpladeSid
     if not fits(rows, tokenizer):
         raise CheckpointError(f"{folder}: the tokenizer has {len(tokenizer)} tokens, the model {rows}")
     reader = TextReader(tokenizer, max_length or 256, limit=position_limit(config))
-    side = SpladeSide(model.float(), reader, columns_of_all(tokenizer))
+    side = TrainableSplade(model.float(), reader, columns_of_all(tokenizer))
     return side, side
 
 
