@@ -128,6 +128,16 @@ def test_the_encoder_that_loads_is_the_pair_that_was_trained(
             np.testing.assert_allclose(vectors_of(tower, texts), expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("model", [FRESH, TWO])
+def test_sentence_transformers_loads_a_trained_splade(model: Mapping[str, Any], corpus: str, tmp_path: Path) -> None:
+    from sentence_transformers import SparseEncoder
+
+    folder = train(recipe_of(corpus, "splade", model), tmp_path, device="cpu")
+    ours, theirs = loaded("splade", folder), SparseEncoder(str(folder), device="cpu")
+    for tower, encode in ((ours.query, theirs.encode_query), (ours.document, theirs.encode_document)):
+        np.testing.assert_allclose(tower.weights(QUERIES).toarray(), encode(QUERIES).to_dense().numpy(), atol=1e-5)
+
+
 def weights(folder: Path) -> bytes:
     return b"".join(path.read_bytes() for path in sorted(folder.rglob("*.safetensors")))
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
 from lexvl_anserini.encoders.dpr import CONTEXT, QUESTION
 from lexvl_anserini.encoders.loading import Source
+from lexvl_anserini.encoders.parts.backbones import quietly
 from lexvl_anserini.encoders.vdr import SIDES
 from lexvl_anserini.errors import UsageError
 from lexvl_anserini.files import atomic_write, write_json
@@ -97,7 +98,8 @@ def tower_checkpoint(settings: AnyTower, texts: Texts, folder: Path) -> Checkpoi
         intermediate_size=4 * settings.width,
         max_position_embeddings=settings.max_length,
     )
-    transformers.BertForMaskedLM(config).save_pretrained(str(folder))
+    with quietly():
+        transformers.BertForMaskedLM(config).save_pretrained(str(folder))
     return find_checkpoint(str(folder))
 
 
@@ -163,7 +165,8 @@ def save_masked_lm(side: TrainableSplade, folder: Path, kind: torch.dtype) -> No
     """A masked LM of transformers with its tokenizer and its largest number of tokens."""
     whole = deepcopy(side).to(kind)
     whole.model.set_output_embeddings(whole.decoder)
-    whole.model.save_pretrained(str(folder))
+    with quietly():
+        whole.model.save_pretrained(str(folder))
     side.reader.tokenizer.save_pretrained(str(folder))
     limits = {"max_seq_length": side.reader.max_length, "do_lower_case": False}
     write_json(folder / "sentence_bert_config.json", limits)
@@ -207,7 +210,8 @@ def save_sentence(
 ) -> None:
     """The layout of sentence-transformers."""
     assert query is document, "the settings refuse two networks"
-    deepcopy(document.model).to(kind).save(str(folder), create_model_card=False)
+    with quietly():
+        deepcopy(document.model).to(kind).save(str(folder), create_model_card=False)
 
 
 def write_weights(state: Mapping[str, Tensor], folder: Path, kind: torch.dtype) -> None:

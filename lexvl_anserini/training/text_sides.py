@@ -147,8 +147,9 @@ class TrainableSplade(TrainableText):
         self.model = model
         self.decoders = (decoder,)  # in a tuple: weights that it shares with the model are the model's
         shared = {id(parameter) for parameter in model.parameters()}
-        if any(id(parameter) not in shared for parameter in decoder.parameters()):
-            self.decoder_of_its_own = decoder
+        for name, parameter in decoder.named_parameters():
+            if id(parameter) not in shared:
+                self.register_parameter(f"decoder_{name}", parameter)
 
     @property
     def decoder(self) -> Any:
