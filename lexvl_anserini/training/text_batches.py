@@ -140,24 +140,23 @@ class QueryBatches:
         """The batches of an epoch, each int64 [B, 2]: queries, ascending, and their positives."""
         draws = np.random.default_rng((self.seed, 3, epoch))
         waiting = deque(int(query) for query in draws.permutation(len(self.data)))
-        drawn = {query: int(draws.choice(list(self.data.positives[query]))) for query in waiting}
+        orders = {query: draws.permutation(list(self.data.positives[query])).tolist() for query in waiting}
         batches = []
         for _ in range(self.per_epoch):
-            chosen: list[int] = []
+            chosen: dict[int, int] = {}  # positives by query
             passed: list[int] = []
-            positives: set[int] = set()
             relevant: set[int] = set()
             while len(chosen) < self.size and waiting:
                 query = waiting.popleft()
                 mine = self.data.positives[query]
-                if drawn[query] in relevant or not positives.isdisjoint(mine):
+                positive = next((place for place in orders[query] if place not in relevant), None)
+                if positive is None or not mine.keys().isdisjoint(chosen.values()):
                     passed.append(query)
                     continue
-                chosen.append(query)
-                positives.add(drawn[query])
+                chosen[query] = positive
                 relevant.update(mine)
             missing = self.size - len(chosen)
-            chosen += passed[:missing]
+            chosen |= {query: orders[query][0] for query in passed[:missing]}
             waiting.extendleft(reversed(passed[missing:]))
-            batches.append(np.array(sorted((query, drawn[query]) for query in chosen), dtype=np.int64))
+            batches.append(np.array(sorted(chosen.items()), dtype=np.int64))
         return batches
