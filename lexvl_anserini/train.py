@@ -42,6 +42,9 @@ def command(
     device: Device = "auto",
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of the CPU; default all.")] = None,
     stop_after: Annotated[int | None, typer.Option(min=1, help="Stop at this step; run again to go on.")] = None,
+    hours: Annotated[
+        float | None, typer.Option(min=0.001, help="Stop after so many hours of training; run again to go on.")
+    ] = None,
     overwrite: Overwrite = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check recipe, data and device, and print what would be done.")
@@ -74,7 +77,7 @@ def command(
         return
     if threads:
         torch.set_num_threads(threads)
-    written = train(wanted, target, data_dir, device, overwrite, stop_after)
+    written = train(wanted, target, data_dir, device, overwrite, stop_after, hours)
     print_rows(
         {"model": str(written)} if written.name == MODEL else {"state": str(written), "step": step_of(written)}, style
     )

@@ -14,6 +14,7 @@ from tiny_training import weights_of, write_corpus
 
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.encoders.loading import load_encoder
+from lexvl_anserini.encoders.parts.image_backbones import load_image_backbone
 from lexvl_anserini.encoders.parts.pretrained import Standard
 from lexvl_anserini.errors import CheckpointError, UsageError
 from lexvl_anserini.training.class_words import LIGHTER, weigh
@@ -26,6 +27,7 @@ from lexvl_anserini.training.objectives.distillation import distil
 from lexvl_anserini.training.pretrained_sides import VdrImageOver, VdrTextOver
 from lexvl_anserini.training.recipe import Recipe, checked
 from lexvl_anserini.training.splits import read_splits
+from lexvl_anserini.training.starting import with_rows
 from lexvl_anserini.training.words import learn_terms, read_class_names, words_of_classes
 
 COLOURS = {"red": (220, 30, 30), "green": (30, 200, 30), "blue": (30, 30, 220), "white": (250, 250, 250)}
@@ -292,3 +294,70 @@ def test_class_words_weigh_as_much_as_terms_of_captions() -> None:
     scale = 4 / 4.4
     torch.testing.assert_close(found.rows, scale * torch.tensor([[0.6, 0.8]]))
     torch.testing.assert_close(found.text_bias, torch.tensor([4.5 - 2.8 * scale]))
+
+
+@pytest.mark.parametrize("kind", ["vdr-crossmodal", "dense-crossmodal"])
+def test_a_pair_begins_with_the_weights_of_a_trained_one(
+    kind: str, trained: Path, corpus: str, networks: dict[str, str], tmp_path: Path
+) -> None:
+    """After one step of almost no length, the vectors are those of the start; a word that it lacks has a new row."""
+    first = recipe_of(corpus, networks, kind)
+    start = trained if kind == "vdr-crossmodal" else train(first, tmp_path / "first", device="cpu")
+    content = recipe_content(first)
+    content["model"]["start"] = str(start)
+    content["stages"] = content["stages"][1:]
+    content["stages"][0]["optimisation"] |= {"steps": 1, "learning_rate": 1e-12, "average": 0.0}
+    model = train(checked(content, "second.yaml"), tmp_path / "second", device="cpu")
+    found, expected = weights_of(model), weights_of(start)
+    assert found.keys() == expected.keys()
+    assert all(torch.allclose(found[key], expected[key], atol=1e-6) for key in expected)
+
+
+def test_rows_of_terms_are_matched_by_their_text() -> None:
+    rows = with_rows(torch.zeros(3, 1), ("dog", "cat", "red"), torch.tensor([[1.0], [2.0]]), ("red", "dog"))
+    assert rows.flatten().tolist() == [2.0, 0.0, 1.0]
+
+
+def test_a_pair_does_not_begin_with_another_kind_or_over_another_network(
+    trained: Path, corpus: str, networks: dict[str, str], tmp_path: Path
+) -> None:
+    content = recipe_content(recipe_of(corpus, networks, "dense-crossmodal"))
+    content["model"]["start"] = str(trained)
+    with pytest.raises(CheckpointError, match="encoder_q is of type 'vdr_crossmodal_text', expected"):
+        train(checked(content, "other.yaml"), tmp_path / "kind", device="cpu")
+    content = recipe_content(recipe_of(corpus, {**networks, "image": str(tiny_vit(tmp_path / "vit", seed=5))}))
+    content["model"]["start"] = str(trained)
+    with pytest.raises(CheckpointError, match="was trained over image_network with SHA-256"):
+        train(checked(content, "other.yaml"), tmp_path / "network", device="cpu")
+
+
+def test_a_run_stops_after_some_hours_and_goes_on(
+    trained: Path, corpus: str, networks: dict[str, str], tmp_path: Path
+) -> None:
+    """Each call has time for one step; eight calls end with the weights of one call, across the end of a stage."""
+    recipe, expected = recipe_of(corpus, networks), weights_of(trained)
+    written = [train(recipe, tmp_path, device="cpu", hours=1e-9) for _ in range(8)]
+    assert [path.name for path in written] == ["state"] * 7 + ["model"]
+    found = weights_of(written[-1])
+    assert all(torch.equal(found[key], expected[key]) for key in expected)
+
+
+def test_learning_rates_by_name(corpus: str, networks: dict[str, str], tmp_path: Path) -> None:
+    """A network with almost no learning rate keeps its weights while the heads change."""
+    slow = {"steps": 2, "batch_size": 4, "learning_rate": 0.01, "learning_rates": {"encoder_p.network.*": 1e-12}}
+    run = train(recipe_of(corpus, networks, optimisation=slow), tmp_path / "slow", device="cpu")
+    fast = train(
+        recipe_of(corpus, networks, optimisation={**slow, "learning_rates": {}}), tmp_path / "fast", device="cpu"
+    )
+    key = next(key for key in weights_of(fast) if key.startswith("encoder_p.backbone."))
+    original = load_image_backbone(networks["image"]).network.state_dict()[key.removeprefix("encoder_p.backbone.")]
+    assert torch.allclose(weights_of(run).get(key, original), original, atol=1e-6)  # what is as before is not saved
+    assert not torch.allclose(weights_of(fast)[key], original, atol=1e-4)
+    wrong = {**slow, "learning_rates": {"encoder_x.*": 1e-4}}
+    with pytest.raises(UsageError, match="learning_rates: no weight that changes is named 'encoder_x"):
+        train(recipe_of(corpus, networks, optimisation=wrong), tmp_path / "wrong", device="cpu")
+
+
+def recipe_content(recipe: Recipe) -> dict[str, Any]:
+    """The content that reads as this recipe."""
+    return recipe.model_dump(mode="json")

@@ -57,6 +57,7 @@ def train(
     device: str = "auto",
     overwrite: bool = False,
     stop_after: int | None = None,
+    hours: float | None = None,
 ) -> Path:
     """Trains a recipe and returns the folder of the checkpoint; an interrupted run resumes from its last state.
 
@@ -69,6 +70,7 @@ def train(
         device: auto, cpu, cuda, cuda:1.
         overwrite: start again and delete the run that the folder contains.
         stop_after: stop at this step, or at once if the run is beyond it.
+        hours: stop with the first step that ends so many hours after the data were read.
 
     Returns:
         The folder of the checkpoint; if the run stopped before its end, the folder of the state.
@@ -95,9 +97,30 @@ def train(
         material: AnyMaterial = read(recipe, output, data)
         pair = material.make_pair(recipe, chosen)
         run = Training(recipe, output, chosen, material, pair)
-        if run.all_stages(stop_after) < recipe.steps:
+        if run.all_stages(Limit.of(stop_after, hours)) < recipe.steps:
             return output / STATE
         return save(recipe, output, material, pair, digests)
+
+
+@dataclass(frozen=True)
+class Limit:
+    """When a run stops before its end; the same command goes on from there.
+
+    step  the last step of this call; None for the last of the recipe
+    time  of `time.monotonic`, after which no step begins; None for no such time
+    """
+
+    step: int | None
+    time: float | None
+
+    @classmethod
+    def of(cls, step: int | None, hours: float | None) -> Limit:
+        """A limit of steps, and of hours from now on."""
+        return cls(step, None if hours is None else time.monotonic() + 3600 * hours)
+
+    def is_late(self) -> bool:
+        """Whether the time is over."""
+        return self.time is not None and time.monotonic() >= self.time
 
 
 @dataclass(frozen=True)
@@ -189,8 +212,8 @@ class Training:
     def __init__(self, recipe: Recipe, output: Path, device: torch.device, material: AnyMaterial, pair: TowerPair):
         self.recipe, self.output, self.device, self.material, self.pair = recipe, output, device, material, pair
 
-    def all_stages(self, stop_after: int | None) -> int:
-        """Runs all stages from the last state on, and returns the steps done."""
+    def all_stages(self, limit: Limit) -> int:
+        """Runs the stages from the last state on up to a limit, and returns the steps done."""
         resumed: list[Learner] = []
 
         def accelerator_at(step: int) -> Any:
@@ -198,14 +221,17 @@ class Training:
             return resumed[0].accelerator
 
         progress = resume(accelerator_at, self.output)
+        before = progress.step
         for number, first in self.starts():
             if number < self.stage_of(progress.step):
                 continue
             learner = resumed.pop() if resumed else self.learner(number)
-            self.one_stage(number, first, learner, progress, stop_after)
+            self.one_stage(number, first, learner, progress, limit)
             if progress.step < first + self.recipe.stages[number].optimisation.steps:
                 break
             learner.finish()
+            if limit.is_late() and progress.step > before:  # each call does a step at least
+                break
         return progress.step
 
     def learner(self, number: int) -> Learner:
@@ -223,13 +249,11 @@ class Training:
         """The stage whose state has so many steps: at the end of a stage, this stage and not the next."""
         return next(number for number, first in reversed(list(self.starts())) if first < step or not number)
 
-    def one_stage(
-        self, number: int, first: int, learner: Learner, progress: TrainingState, stop_after: int | None
-    ) -> None:
+    def one_stage(self, number: int, first: int, learner: Learner, progress: TrainingState, limit: Limit) -> None:
         """Runs the steps of a stage from `progress` on, with log, validation and states."""
         recipe, stage = self.recipe, self.recipe.stages[number]
         plan, end = stage.optimisation, first + stage.optimisation.steps
-        last = min(end, max(progress.step, stop_after or end))
+        last = min(end, limit.step or end)
         if progress.step >= last:
             return
         inputs = self.material.stage_inputs(recipe, number, self.output, learner.pair)
@@ -250,8 +274,11 @@ class Training:
                     row = {"step": done, "temperature": round(tested.log_temperature.exp().item(), 4)}
                     report(lines, {**row, **inputs.validation.measure(tested, recipe.model)})
                     learner.pair.train()
-                if done % recipe.state_every == 0 or done == last:
+                stops = done == last or limit.is_late()
+                if done % recipe.state_every == 0 or stops:
                     keep(learner.accelerator, self.output, progress)
+                if stops:
+                    break
 
     def announce(self, number: int, step: int, items: int) -> None:
         """Logs what is about to be trained."""

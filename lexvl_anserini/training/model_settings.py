@@ -141,6 +141,7 @@ class ModelSettings(Settings):
     """A pair of towers.
 
     kind        vdr-crossmodal (lexical) or dense-crossmodal (its CLIP-style twin)
+    start       checkpoint of a trained pair over the same networks, whose weights this pair begins with
     topk        dimensions that a lexical checkpoint keeps of an image
     text_topk   dimensions that it keeps of a text besides its own tokens; None for as many as of an image
     dimensions  of the vectors of the twin
@@ -152,6 +153,7 @@ class ModelSettings(Settings):
     kind: Literal["vdr-crossmodal", "dense-crossmodal"]
     text: AnyText = TextSettings()
     image: AnyImage = ImageSettings()
+    start: str | None = None
     topk: PositiveInt = 64
     text_topk: PositiveInt | None = None
     dimensions: PositiveInt = 256
@@ -161,6 +163,8 @@ class ModelSettings(Settings):
     def _fits(self) -> ModelSettings:
         if isinstance(self.text, PretrainedText) != isinstance(self.image, PretrainedImage):
             raise ValueError("text and image both have a checkpoint, or neither has")
+        if self.start and not self.pretrained:
+            raise ValueError(f"start {self.start}: text and image name no networks; start is for pairs over such")
         return self
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from fnmatch import fnmatch
 from typing import Any
 
 import torch
@@ -63,17 +64,29 @@ def warmed_average(decay: float) -> Callable[[Any, Any, Tensor | int], None]:
 
 def make_optimiser(pair: TowerPair, plan: Optimisation) -> tuple[torch.optim.Optimizer, Any]:
     """AdamW for the parameters of a pair that change, and the scheduler of its learning rate."""
-    groups = parameter_groups(pair, plan.weight_decay)
+    groups = parameter_groups(pair, plan)
     optimiser = torch.optim.AdamW(groups, lr=plan.learning_rate, betas=plan.betas, eps=1e-8)
     return optimiser, torch.optim.lr_scheduler.LambdaLR(optimiser, learning_rate_shape(plan))
 
 
-def parameter_groups(pair: TowerPair, weight_decay: float) -> list[dict[str, Any]]:
-    """Matrices decay; biases, norms and the temperature do not."""
-    trained = [parameter for parameter in pair.parameters() if parameter.requires_grad]
+def parameter_groups(pair: TowerPair, plan: Optimisation) -> list[dict[str, Any]]:
+    """Matrices decay; biases, norms and the temperature do not. Weights of other learning rates have their own groups.
+
+    Raises:
+        UsageError: no weight that changes has a name that matches a pattern of `learning_rates`.
+    """
+    trained = [(name, parameter) for name, parameter in pair.named_parameters() if parameter.requires_grad]
+    for pattern in plan.learning_rates:
+        if not any(fnmatch(name, pattern) for name, _ in trained):
+            raise UsageError(f"learning_rates: no weight that changes is named {pattern!r}, as {trained[0][0]!r} is")
+    # By learning rate, and whether they decay; the learning rate of the first group is logged.
+    groups: dict[tuple[float, bool], list[Tensor]] = {(plan.learning_rate, True): [], (plan.learning_rate, False): []}
+    for name, parameter in trained:
+        peak = next((peak for pattern, peak in plan.learning_rates.items() if fnmatch(name, pattern)), None)
+        groups.setdefault((peak or plan.learning_rate, parameter.dim() >= 2), []).append(parameter)
     return [
-        {"params": [p for p in trained if p.dim() >= 2], "weight_decay": weight_decay},
-        {"params": [p for p in trained if p.dim() < 2], "weight_decay": 0.0},
+        {"params": found, "lr": rate, "weight_decay": plan.weight_decay if decays else 0.0}
+        for (rate, decays), found in groups.items()
     ]
 
 

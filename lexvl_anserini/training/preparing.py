@@ -40,6 +40,7 @@ from lexvl_anserini.training.recipe import Augmentation, Recipe, StageSettings
 from lexvl_anserini.training.run_folder import STORED, WORDS
 from lexvl_anserini.training.saving import save_pair
 from lexvl_anserini.training.splits import TRAINING, VALIDATION, Splits
+from lexvl_anserini.training.starting import begin_with
 from lexvl_anserini.training.stores import FeatureStore, ImageStore, PixelStore, read_features, read_pixels, read_states
 from lexvl_anserini.training.words import FIRST_TOKEN_ID, learn_words, save_tokenizer
 
@@ -77,7 +78,10 @@ class Material:
         """The pair that the stages train; its new weights depend on the seed alone."""
         torch.manual_seed(recipe.seed)
         pair = make_pair(recipe, self.model, self.columns, self.networks).to(device)
-        standardise(pair, self)
+        if self.model.start and self.networks:
+            begin_with(pair, self.model.start, self.model, self.networks, self.tokenizer)
+        else:
+            standardise(pair, self)
         return pair
 
     def stage_inputs(self, recipe: Recipe, number: int, output: Path, pair: TowerPair) -> StageInputs:

@@ -224,6 +224,8 @@ def network_digests(model: ModelSettings) -> Mapping[str, str]:
     assert isinstance(model.text, PretrainedText) and isinstance(model.image, PretrainedImage)
     text, image = find_checkpoint(model.text.checkpoint), load_image_backbone(model.image.checkpoint)
     digests = {"text network": text.digest(), "image network": image.digest}
+    if model.start:
+        digests["start"] = find_checkpoint(model.start).digest()
     if names := model.image.class_names:
         read_class_names(Path(names))
         digests["class names"] = file_sha256(Path(names))

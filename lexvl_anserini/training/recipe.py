@@ -112,6 +112,8 @@ class Optimisation(Settings):
 
     captions_per_image  captions drawn for each image of a batch; the loss is the mean over them
     negatives           hard negatives drawn for each query of a batch of texts
+    learning_rates      the peak for weights whose names match a pattern (`encoder_p.network.*`: 1.0e-4); of several
+                        patterns the first counts
     average             decay of an exponential average of the weights, which validates and is saved; 0 for none
     """
 
@@ -120,6 +122,7 @@ class Optimisation(Settings):
     captions_per_image: PositiveInt = 1
     negatives: NonNegativeInt = 0
     learning_rate: PositiveFloat = 1e-3
+    learning_rates: dict[str, PositiveFloat] = {}
     last_learning_rate: float = Field(default=0.0, ge=0)
     warmup_steps: PositiveInt = 100
     weight_decay: float = Field(default=0.0, ge=0)
