@@ -11,8 +11,8 @@ from lexvl_anserini.errors import UsageError
 from . import options
 from .measures.measure_runs import measure_runs
 from .measures.significance import check_test, compare_runs
-from .report.render import check_format, render
-from .report.tables import comparison_table
+from .report.render import check_format
+from .report.tables import render_comparisons
 
 DEFAULT_MEASURES = ["nDCG@10", "Recall@100"]
 
@@ -40,10 +40,7 @@ def command(
         raise UsageError("give --run twice or more, each another run; the first is the baseline")
     cards = names.cards(runs)
     measured = measure_runs(cards, judgements.source(escape_ids), measures, **asdict(rules))
-    named = names.of_runs(cards, measured)
-    comparisons = compare_runs(named, test)
-    table = comparison_table(comparisons, baseline=named[0][0].run, test=test)
-    sys.stdout.write(render(table, comparisons, output_format))
+    sys.stdout.write(render_comparisons(compare_runs(names.of_runs(cards, measured), test), output_format))
 
 
 if __name__ == "__main__":

@@ -174,7 +174,7 @@ class RuleOptions:
         int,
         typer.Option(
             "--relevance-level",
-            help="Least relevance that is relevant (2 for TREC DL), for measures without (rel=N); not for nDCG.",
+            help="Least relevance that counts (2 for TREC DL), for measures without (rel=N); not for nDCG.",
         ),
     ] = 1
     ties: Ties = None

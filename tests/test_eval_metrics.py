@@ -15,8 +15,9 @@ import pytrec_eval
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from eval.measures.found import relevant_of
 from eval.measures.kernels import compilation_logged
-from eval.measures.metrics import evaluate, mean, means, per_topic
+from eval.measures.metrics import check_levels, evaluate, judgements, mean, means, per_topic
 from eval.measures.names import ALIASES, MEASURES, Definition, Measure, parse_measure, parse_measures
 from eval.measures.ties import strict_order
 from lexvl_anserini.errors import DataError, UnknownName, UsageError
@@ -87,13 +88,13 @@ def test_values_by_hand(measure: str):
     assert means(rows)[measure] == pytest.approx(BY_HAND[measure] / 4, abs=1e-12)
 
 
-def test_relevance_level_is_for_binary_measures_only():
+def test_a_level_of_all_measures_is_part_of_the_binary_ones():
     rows = means(evaluate(RUN, QRELS, ["Recall@10", "RR", "AP", "P@2", "HitRate@1", "nDCG@10"], relevance_level=2))
     # Only a (relevance 2) counts; it stands at rank 2 of topic 1; four topics.
     assert rows == pytest.approx(
         {
-            "Recall@10": 1 / 4, "RR": 1 / 2 / 4, "AP": 1 / 2 / 4, "P@2": 1 / 2 / 4, "HitRate@1": 0,
-            "nDCG@10": DCG_1 / IDEAL_1 / 4,
+            "Recall(rel=2)@10": 1 / 4, "RR(rel=2)": 1 / 2 / 4, "AP(rel=2)": 1 / 2 / 4, "P(rel=2)@2": 1 / 2 / 4,
+            "HitRate(rel=2)@1": 0, "nDCG@10": DCG_1 / IDEAL_1 / 4,
         },
         abs=1e-12,
     )  # fmt: skip
@@ -239,8 +240,22 @@ def test_each_measure_has_its_own_level_of_relevance():
     # --relevance-level is for the others.
     assert means(evaluate(RUN, QRELS, ["AP(rel=1)", "AP"], relevance_level=2)) == {
         "AP(rel=1)": rows["AP"],
-        "AP": rows["AP(rel=2)"],
+        "AP(rel=2)": rows["AP(rel=2)"],
     }
+    assert parse_measures(["AP", "AP(rel=2)", "nDCG"], 2) == (Measure("AP", None, 2), Measure("nDCG"))
+
+
+def test_a_level_that_no_document_has():
+    relevant = relevant_of(judgements(QRELS))
+    check_levels(relevant, parse_measures(["AP(rel=2)", "nDCG@10"]), "toy")
+    with pytest.raises(DataError) as error:
+        check_levels(relevant, parse_measures(["nDCG@10", "AP"], 3), "toy")
+    assert str(error.value) == (
+        "toy: no document has relevance 3 (the largest is 2), so every run scores 0 by AP(rel=3); "
+        "lower --relevance-level or (rel=N), or give other judgements"
+    )
+    with pytest.raises(DataError, match=r"no document has relevance 1 \(there is none above 0\)"):
+        check_levels(relevant_of({"1": {"a": 0, "b": -1}}), parse_measures(["nDCG@10"]), "toy")
 
 
 @pytest.mark.parametrize(
@@ -321,8 +336,9 @@ def rows_of(qrels: dict) -> list[Qrel]:
 def check(measurements: list[Measurement], run: dict, qrels: dict, relevance_level: int, measures: list[str]) -> None:
     for measure in measures:
         expected = trec_eval(run, qrels, measure, relevance_level)
-        assert per_topic(measurements, measure) == pytest.approx(expected, abs=1e-9)
-        assert means(measurements)[measure] == pytest.approx(mean(expected.values()), abs=1e-9)
+        [named] = map(str, parse_measures([measure], relevance_level))
+        assert per_topic(measurements, named) == pytest.approx(expected, abs=1e-9)
+        assert means(measurements)[named] == pytest.approx(mean(expected.values()), abs=1e-9)
 
 
 @settings(deadline=None, max_examples=150)
@@ -388,7 +404,7 @@ def test_a_measure_may_be_a_function_of_ours(monkeypatch):
     monkeypatch.setitem(ALIASES, "gain", "Gain")
     assert per_topic(evaluate(RUN, QRELS, ["Gain@3"]), "Gain@3") == {"1": 2 / 4, "2": 0, "3": 0, "4": 0}
     assert per_topic(evaluate(RUN, QRELS, ["Gain@4"]), "Gain@4")["1"] == 3 / 4
-    assert per_topic(evaluate(RUN, QRELS, ["Gain@4"], relevance_level=2), "Gain@4")["1"] == 1
+    assert per_topic(evaluate(RUN, QRELS, ["Gain@4"], relevance_level=2), "Gain(rel=2)@4")["1"] == 1
 
 
 def test_compiling_is_logged_and_loading_from_the_cache_is_not(tmp_path: Path, caplog: pytest.LogCaptureFixture):

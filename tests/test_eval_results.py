@@ -68,22 +68,34 @@ def test_a_result_says_what_made_it():
     assert path.name == f"a.{sha256(RUN.encode()).hexdigest()[:8]}.toy.qrels.json"
     [stored] = read_results(Path("found"))
     assert (stored.run, stored.system, stored.dataset, stored.topics) == ("a.trec", "a", "toy.qrels", 2)
-    assert (stored.measures, stored.ties, stored.relevance_level) == ({"RR@10": 0.75}, "trec_eval", 1)
+    assert (stored.measures, stored.ties) == ({"RR@10": 0.75}, "trec_eval")
     assert stored.run_sha256 == sha256(RUN.encode()).hexdigest()
     assert stored.judgements_sha256 == sha256(b"1 0 b 1\n2 0 b 1\n").hexdigest()
-    assert stored.machine["versions"].keys() == machine()["versions"].keys() >= {"ranx", "numpy"}
-    assert stored.time.endswith("+00:00") and stored.command
+    [made] = stored.calls
+    assert made.machine["versions"].keys() == machine()["versions"].keys() >= {"ranx", "numpy"}
+    assert made.time.endswith("+00:00") and made.command and made.measures == ("RR@10",)
     assert stored.measurements() == [Measurement("a", "toy.qrels", "RR@10", "all", 0.75, "trec_eval")]
 
 
 def test_a_later_call_adds_measures_and_names_their_level():
+    Path("toy.qrels").write_text("1 0 b 2\n2 0 b 1\n")
     scored("--results", "found")
     scored("--results", "found", "--measure", "AP@100", "--relevance-level", "2")
     [stored] = read_results(Path("found"))
     assert stored.measures.keys() == {"RR@10", "RR(rel=2)@10", "AP(rel=2)@100"}
     scored("--results", "found", "--ties", "rank")
     [stored] = read_results(Path("found"))
-    assert stored.measures == {"RR@10": 0.75}
+    assert stored.measures == {"RR@10": 0.75} and len(stored.calls) == 1
+
+
+def test_each_call_is_stored_with_its_measures():
+    for measures in (["AP", "P@1"], ["AP"], ["P@5"], ["P@1", "P@5"]):
+        scored("--results", "found", *(part for name in measures for part in ("--measure", name)))
+    [stored] = read_results(Path("found"))
+    # RR@10 is in all calls: the last gave it. The third gave nothing that is not newer.
+    assert [one.measures for one in stored.calls] == [("AP",), ("RR@10", "P@1", "P@5")]
+    logged = [json.loads(line)["calls"] for line in Path("found", LOG).read_text().splitlines()]
+    assert [len(calls) for calls in logged] == [1, 1, 1, 1] and logged[0][0]["measures"] == ["RR@10", "AP", "P@1"]
 
 
 def test_the_log_only_grows():
@@ -98,7 +110,7 @@ def test_the_command_is_that_of_the_process():
     command = [sys.executable, "-m", "eval.score", "--run", "a.trec", "--qrels", "toy.qrels", "--results", "found"]
     subprocess.run(command, check=True, capture_output=True, env={"PYTHONPATH": str(Path(__file__).parents[1])})
     [stored] = read_results(Path("found"))
-    assert stored.command.endswith("-m eval.score --run a.trec --qrels toy.qrels --results found")
+    assert stored.calls[0].command.endswith("-m eval.score --run a.trec --qrels toy.qrels --results found")
 
 
 def test_stored_results_are_a_table():
@@ -125,6 +137,7 @@ def test_one_table_has_one_rule_of_ties():
 
 
 def test_mteb():
+    Path("toy.qrels").write_text("1 0 b 2\n2 0 b 1\n")
     scored("--measure", "nDCG@10", "--measure", "AP", "--measure", "AP(rel=2)", "--results", "found", "--label", "me/x")
     assert call(results, "found", "--mteb", "out").exit_code == 0
     [path] = Path("out").glob("*/*/toy.qrels.json")

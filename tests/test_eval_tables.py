@@ -138,7 +138,17 @@ def comparison(system: str, measure: str, baseline: float, value: float) -> Syst
 
 def test_the_best_of_each_measure_stands_out_in_a_comparison():
     rows = [comparison("a", "AP", 0.5, 0.75), comparison("b", "AP", 0.5, 0.25), comparison("a", "RR", 0.5, 0.25)]
-    assert comparison_table(rows, "first", "randomisation").best == {(0, 3), (2, 2)}
+    assert comparison_table(rows).best == {(0, 3), (2, 2)}
+
+
+def test_a_comparison_names_its_baseline_and_what_the_star_means():
+    rows = [comparison("a", "AP", 0.5, 0.75), comparison("b", "AP", 0.5, 0.25)]
+    rows = [row._replace(baseline_system="first", test="student", significant=row.system == "b") for row in rows]
+    table = comparison_table(rows)
+    assert table.marked == {(1, [column.heading for column in table.columns].index("p (Holm)"))}
+    assert table.notes == [
+        "baseline: first; better, equal and worse topics than its; * p < 0.05, paired student test, Holm's correction"
+    ]
 
 
 def test_users_name_systems_and_datasets():
@@ -152,7 +162,7 @@ def test_users_name_systems_and_datasets():
 
 
 # What default encodings of LaTeX print as something else, or what LaTeX reads as a command.
-DIFFICULT = 'a_b & 50 % #1 {x} $y ~ ^ \\ <0.0001 >2 a|b -0.5 (-1) x-y [z] * – − "q" é'
+DIFFICULT = 'a_b & 50 % #1 {x} $y ~ ^ \\ <0.0001 >2 a|b -0.5 (-1) x-y [z] * – − "q" é a→b λ ≤ ∪ — ×'
 
 
 def test_latex_has_no_letter_that_it_prints_otherwise():
@@ -161,7 +171,8 @@ def test_latex_has_no_letter_that_it_prints_otherwise():
     assert r"{[}x{]} & $-$0.0100 to +0.02 \\" in lines
     assert (
         r"a\_b \& 50 \% \#1 \{x\} \$y \textasciitilde{} \textasciicircum{} \textbackslash{} \textless{}0.0001 "
-        r"\textgreater{}2 a\textbar{}b $-$0.5 ($-$1) x-y {[}z{]} $^{*}$ -- $-$ ''q'' é & 1 \\" in lines
+        r"\textgreater{}2 a\textbar{}b $-$0.5 ($-$1) x-y {[}z{]} $^{*}$ -- $-$ ''q'' é "
+        r"a$\rightarrow$b $\lambda$ $\leq$ $\cup$ --- $\times$ & 1 \\" in lines
     )
     assert r"\multicolumn{1}{c}{} & \multicolumn{1}{c}{a\_b \textless{}c\textgreater{}} \\" in lines
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from lexvl_anserini.data.lines import without_packing
 from lexvl_anserini.errors import DataError, UsageError
 from lexvl_anserini.files import file_sha256
-from lexvl_anserini.manifest import CorpusRef, RunManifest, manifest_path, read_run_manifest
+from lexvl_anserini.manifest import CorpusRef, manifest_path, read_run_manifest
 from lexvl_anserini.records import Qrel
 
 log = logging.getLogger(__name__)
@@ -44,6 +44,7 @@ class RunCard:
     hits        the largest length of its lists
     efficiency  figures by name (`ms_per_query`, `index_bytes`, ...), for tables
     ties        the order of equal scores that its origin asks for: "rank" where its manifest vouches for its lines
+    sha256      the digest of its file, if it was compared with the manifest
     """
 
     path: Path
@@ -53,6 +54,7 @@ class RunCard:
     efficiency: Mapping[str, float] = field(default_factory=dict)
     hits: int | None = None
     ties: str = "trec_eval"
+    sha256: str = ""
 
 
 def system_name(encoder: Mapping[str, Any]) -> str:
@@ -90,23 +92,20 @@ def describe_run(path: Path) -> RunCard:
     manifest = read_run_manifest(path)
     if manifest is None:
         return RunCard(path, system=run_name(path.name))
+    # A manifest of an older version has no digest and is believed.
+    digest = file_sha256(path) if manifest.sha256 else ""
+    if digest != manifest.sha256:
+        log.warning("%s: changed since %s was written; a run of unknown origin", path, manifest_path(path).name)
     return RunCard(
         path,
         system=system_name(manifest.encoder),
-        ties="rank" if vouches_for(manifest, path) else "trec_eval",
+        ties="rank" if digest == manifest.sha256 else "trec_eval",
+        sha256=digest,
         corpus=manifest.judged or UNNAMED,
         remove_query=manifest.remove_query,
         efficiency=manifest.efficiency,
         hits=manifest.hits,
     )
-
-
-def vouches_for(manifest: RunManifest, run: Path) -> bool:
-    """Returns True if the manifest describes this very file. One of an older version has no digest and is believed."""
-    if manifest.sha256 and file_sha256(run) != manifest.sha256:
-        log.warning("%s: changed since %s was written; a run of unknown origin", run, manifest_path(run).name)
-        return False
-    return True
 
 
 def choose_source(card: RunCard, requested: JudgementSource) -> JudgementSource:

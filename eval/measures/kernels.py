@@ -22,7 +22,7 @@ import numpy as np
 from lexvl_anserini.errors import InstallationError
 
 from .found import Found, Relevant
-from .names import MEASURES, Measure, level_of
+from .names import MEASURES, Measure
 
 log = logging.getLogger(__name__)
 
@@ -76,12 +76,7 @@ def compilation_logged() -> Iterator[None]:
 
 
 def compute(
-    found: Found,
-    ties: str,
-    relevant: Relevant,
-    topics: np.ndarray,
-    measures: Sequence[Measure],
-    relevance_level: int = 1,
+    found: Found, ties: str, relevant: Relevant, topics: np.ndarray, measures: Sequence[Measure]
 ) -> dict[Measure, np.ndarray]:
     """Values [t] of each measure.
 
@@ -91,7 +86,6 @@ def compute(
         relevant: those of all judged topics.
         topics: ascending numbers of t judged topics.
         measures: what to compute.
-        relevance_level: least relevance that counts, for measures without their own.
     """
     kernels = ranx_metrics()
     # A measure with a cut reads no further than the cut; one without reads the whole ranking.
@@ -104,8 +98,7 @@ def compute(
             for measure in measures:
                 named = MEASURES[measure.name].function
                 function = getattr(kernels, named) if isinstance(named, str) else named
-                level = level_of(measure, relevance_level)
-                values[measure].append(function(judged, ranked, measure.k or 0, level))
+                values[measure].append(function(judged, ranked, measure.k or 0, measure.level or 1))
     return {measure: np.concatenate(parts) for measure, parts in values.items()}
 
 

@@ -10,7 +10,7 @@ from lexvl_anserini.records import Measurement
 
 from .found import find_in_run, relevant_of
 from .inputs import Judgements, JudgementSource, RunCard, choose_source, read_judgements
-from .metrics import MeasuringRules, judgements, measure
+from .metrics import MeasuringRules, check_levels, judgements, measure
 from .names import parse_measures
 from .result_files import result_of, store
 from .tie_rules import OtherValue, common_ties, other_values, report_other_values
@@ -35,16 +35,18 @@ def measure_runs(
         cards: the runs; their manifests complete what `source` leaves open.
         source: the judgements that the caller names.
         measures: their names.
-        relevance_level: least relevance that is relevant, of measures without their own (not for nDCG).
+        relevance_level: least relevance that counts, of measures without their own (not for nDCG); it is part of
+            their names in the measurements.
         ties: "rank" or "trec_eval"; None for the one that the runs' origin asks for, see `tie_rules.py`.
         remove_query: None follows the dataset's rule, else what the run's manifest says.
         per_topic: a line says what ties change in topics too, not only in means.
         results: a folder that gets the result of each run, see `result_files.py`.
 
     Raises:
-        LexvlError: a run, its judgements or a measure cannot be read, or they do not fit.
+        LexvlError: a run, its judgements or a measure cannot be read, or they do not fit; no judged document has
+            the relevance that a measure asks for.
     """
-    parsed, cards = parse_measures(measures), list(cards)
+    parsed, cards = parse_measures(measures, relevance_level), list(cards)
     sources = [choose_source(card, source) for card in cards]
     chosen_ties = common_ties(cards, ties)
     read: dict[JudgementSource, Judgements] = {}
@@ -54,8 +56,9 @@ def measure_runs(
             log.warning("%s: holds %d hits per topic; %s cannot see more", card.path, card.hits, ", ".join(deeper))
         judged = read[chosen] = read.get(chosen) or read_judgements(chosen)
         rules = (remove_query, judged.remove_query, card.remove_query)
-        how = MeasuringRules(relevance_level, chosen_ties, next(rule for rule in rules if rule is not None))
+        how = MeasuringRules(chosen_ties, next(rule for rule in rules if rule is not None))
         relevant = relevant_of(judgements(judged.qrels, judged.label))
+        check_levels(relevant, parsed, judged.label)
         found = find_in_run(card.path, relevant, how.remove_query)
         rows = measure(found, relevant, parsed, how, str(card.path), judged.label)
         if results:

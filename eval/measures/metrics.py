@@ -5,7 +5,7 @@ The rules, in one place:
 * The mean is over every topic of the qrels (`trec_eval -c`): a topic that is not in the run counts 0, and so does a
   topic without any relevant document. Topics of the run without judgements are ignored and reported.
 * Relevance <= 0 is not relevant. nDCG has linear gain; its ideal ranking has all judged documents, retrieved or not.
-* `relevance_level` (`trec_eval -l`) is the least relevance that counts as relevant; `AP(rel=2)` has its own, nDCG none.
+* The least relevance that counts (`trec_eval -l`) is 1, or the measure's own: `AP(rel=2)`; nDCG has none.
 * A measure sees a strict order (`ties.py`), never scores.
 """
 
@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lexvl_anserini.errors import DataError, UsageError
+from lexvl_anserini.errors import DataError
 from lexvl_anserini.records import Measurement, Qrel, ScoredDoc
 
 from .found import Found, Relevant, find, relevant_of
@@ -32,7 +32,6 @@ log = logging.getLogger(__name__)
 class MeasuringRules(NamedTuple):
     """How a run is measured, see `evaluate`."""
 
-    relevance_level: int = 1
     ties: str = "rank"
     remove_query: bool = False
 
@@ -53,6 +52,27 @@ def judgements(qrels: Iterable[Qrel], name: str = "qrels") -> dict[str, dict[str
     if not topics:
         raise DataError(f"{name}: there are no judgements; expected lines of query-id, doc-id, relevance")
     return topics
+
+
+def check_levels(relevant: Relevant, measures: Sequence[Measure], name: str) -> None:
+    """Refuses measures whose least relevance no document has: every run would score 0.
+
+    Args:
+        relevant: of all judged topics.
+        measures: that are computed.
+        name: of the judgements, for the message.
+
+    Raises:
+        DataError: there is such a measure.
+    """
+    largest = int(relevant.relevance.max(initial=0))
+    for measure in measures:
+        if (level := measure.level or 1) > largest:
+            found = f"the largest is {largest}" if largest else "there is none above 0"
+            raise DataError(
+                f"{name}: no document has relevance {level} ({found}), so every run scores 0 by {measure}; "
+                "lower --relevance-level or (rel=N), or give other judgements"
+            )
 
 
 def check_shared_topics(run: Sequence[str], judged: Collection[str], name: str) -> None:
@@ -97,18 +117,20 @@ def evaluate(
         measures: such as "nDCG@10", "RR@10", "Recall@100", "HitRate@1", "AP", "P@5", "AP(rel=2)@100".
         name: of the run, for the rows and for messages.
         dataset: of the qrels, for the rows.
-        relevance_level: the least relevance that is relevant, of measures without their own (not for nDCG), at least 1.
-        ties: "rank" or "trec_eval", see `ties.py`; `measure_runs` chooses it for runs on disk.
+        relevance_level: the least relevance that counts, of measures without their own, which have it in their names
+            then: AP becomes AP(rel=2), nDCG has none. One that no document has gives 0, as trec_eval does.
+        ties: "rank" or "trec_eval", see `ties.py`. The caller has ranked the documents, so its ranks decide by
+            default; for a run on disk `measure_runs` chooses by its origin.
         remove_query: a document whose doc_id is the query_id does not count and has no rank (BEIR's rule).
 
     Raises:
         UsageError: an unknown measure, order of ties or relevance level.
         DataError: an empty run, empty or contradictory qrels, a document listed twice, no topic in common.
     """
-    parsed, hits = parse_measures(measures), checked_hits(run, name)
+    parsed, hits = parse_measures(measures, relevance_level), checked_hits(run, name)
     relevant = relevant_of(judgements(qrels, dataset or "qrels"))
     found = find([hits], relevant, remove_query)
-    return measure(found, relevant, parsed, MeasuringRules(relevance_level, ties, remove_query), name, dataset)
+    return measure(found, relevant, parsed, MeasuringRules(ties, remove_query), name, dataset)
 
 
 def measure(
@@ -138,12 +160,10 @@ def values_of(
     """Values [t] of each measure on some judged topics, given by ascending numbers; a topic without hits counts 0.
 
     Raises:
-        UsageError: an unknown order of ties or relevance level.
+        UnknownName: no such order of ties.
     """
-    if rules.relevance_level < 1:
-        raise UsageError(f"relevance level {rules.relevance_level} is below 1; relevance 0 is never relevant")
     check_ties(rules.ties)
-    return compute(found, rules.ties, relevant, topics, measures, rules.relevance_level)
+    return compute(found, rules.ties, relevant, topics, measures)
 
 
 def mean(values: Iterable[float]) -> float:

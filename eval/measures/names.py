@@ -32,7 +32,7 @@ class Definition(NamedTuple):
 
     function   the name of a function of `ranx.metrics`, or a function with the same parameters
     needs_cut  the measure needs a cut
-    binary     `relevance_level` applies
+    binary     a least relevance decides which documents are relevant; else every relevance counts
     about      the measure in words
     """
 
@@ -52,9 +52,16 @@ MEASURES: dict[str, Definition] = {
 }
 
 
-def level_of(measure: Measure, relevance_level: int) -> int:
-    """The least relevance that counts: the measure's own, or `relevance_level`; 1 where every level counts."""
-    return (measure.level or relevance_level) if MEASURES[measure.name].binary else 1
+def at_level(measure: Measure, relevance_level: int) -> Measure:
+    """The measure with a least relevance that counts, if it has none of its own and not every relevance counts in it.
+
+    Relevance 1 is what all measures begin with, and stays unsaid.
+
+    >>> str(at_level(Measure("AP", 100), 2)), str(at_level(Measure("nDCG", 10), 2)), str(at_level(Measure("AP"), 1))
+    ('AP(rel=2)@100', 'nDCG@10', 'AP')
+    """
+    unsaid = relevance_level == 1 or measure.level is not None or not MEASURES[measure.name].binary
+    return measure if unsaid else measure._replace(level=relevance_level)
 
 
 # In lower case: the names of other tools for the same measures.
@@ -116,13 +123,19 @@ def _level(text: str, settings: str, definition: Definition) -> int:
     return int(found[1])
 
 
-def parse_measures(texts: Iterable[str | Measure]) -> tuple[Measure, ...]:
+def parse_measures(texts: Iterable[str | Measure], relevance_level: int = 1) -> tuple[Measure, ...]:
     """Parses several measures, in order, without duplicates.
 
+    Args:
+        texts: their names.
+        relevance_level: least relevance that counts, of measures without their own, at least 1.
+
     Raises:
-        UsageError: one of them cannot be parsed, or there is none.
+        UsageError: one of them cannot be parsed, there is none, or the relevance level is below 1.
     """
-    measures = tuple(dict.fromkeys(parse_measure(str(text)) for text in texts))
+    if relevance_level < 1:
+        raise UsageError(f"relevance level {relevance_level} is below 1; relevance 0 is never relevant")
+    measures = tuple(dict.fromkeys(at_level(parse_measure(str(text)), relevance_level) for text in texts))
     if not measures:
         raise UsageError("no measure given; name one, such as nDCG@10")
     return measures

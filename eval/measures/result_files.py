@@ -22,9 +22,18 @@ from lexvl_anserini.typed import check
 from .inputs import RunCard, run_name
 from .machine import machine
 from .metrics import MeasuringRules, means
-from .names import level_of, parse_measure
 
 LOG = "results.jsonl"
+
+
+@dataclass(frozen=True)
+class Call:
+    """What measured: the command, when (in UTC), where (as `machine.machine` returns it), and the measures it gave."""
+
+    command: str
+    time: str
+    machine: Mapping[str, Any]
+    measures: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -37,10 +46,8 @@ class StoredResult:
     topics           that were judged; each counts
     measures         means by name
     ties             order of equal scores, see `ties.py`
-    relevance_level  least relevance that counts, of measures without their own
     remove_query     documents whose id is the query id do not count
-    command          that measured, and `time`: when, in UTC
-    machine          as `machine.machine` returns it, with versions
+    calls            that measured, each with its measures
     """
 
     run: str
@@ -51,11 +58,8 @@ class StoredResult:
     topics: int
     measures: Mapping[str, float]
     ties: str
-    relevance_level: int
     remove_query: bool
-    command: str
-    time: str
-    machine: Mapping[str, Any]
+    calls: tuple[Call, ...]
 
     def measurements(self) -> list[Measurement]:
         """The means, under the name of the system."""
@@ -68,34 +72,20 @@ class StoredResult:
 def result_of(card: RunCard, rows: Sequence[Measurement], qrels: Iterable[Qrel], rules: MeasuringRules) -> StoredResult:
     """The result of a run that was just measured."""
     judged = "".join(sorted(f"{query_id} 0 {doc_id} {relevance}\n" for query_id, doc_id, relevance in qrels))
-    values = {levelled(name, rules.relevance_level): value for name, value in means(rows).items()}
-    name, *arguments = sys.orig_argv
+    values, (name, *arguments) = means(rows), sys.orig_argv
+    now = datetime.now(UTC).isoformat(timespec="seconds")
     return StoredResult(
         run=str(card.path),
-        run_sha256=file_sha256(card.path),
+        run_sha256=card.sha256 or file_sha256(card.path),
         system=card.system,
         dataset=rows[0].dataset,
         judgements_sha256=sha256(judged.encode()).hexdigest(),
         topics=len(rows) // len(values) - 1,
         measures=values,
         ties=rules.ties,
-        relevance_level=rules.relevance_level,
         remove_query=rules.remove_query,
-        command=shlex.join([Path(name).name, *arguments]),
-        time=datetime.now(UTC).isoformat(timespec="seconds"),
-        machine=machine(),
+        calls=(Call(shlex.join([Path(name).name, *arguments]), now, machine(), (*values,)),),
     )
-
-
-def levelled(name: str, relevance_level: int) -> str:
-    """The name of a measure with the least relevance that counts, where that is not 1.
-
-    >>> levelled("AP@100", 2), levelled("nDCG@10", 2)
-    ('AP(rel=2)@100', 'nDCG@10')
-    """
-    measure = parse_measure(name)
-    level = level_of(measure, relevance_level)
-    return name if level == 1 or measure.level else str(measure._replace(level=level))
 
 
 def store(folder: Path, result: StoredResult) -> Path:
@@ -118,7 +108,7 @@ def store(folder: Path, result: StoredResult) -> Path:
 
 
 def with_earlier(result: StoredResult, path: Path) -> StoredResult:
-    """The result with the measures of an earlier one that had the same judgements and rules.
+    """The result with the measures, and their calls, of an earlier one that had the same judgements and rules.
 
     Raises:
         DataError, ArtefactError: the earlier file cannot be read, or is no result.
@@ -129,7 +119,14 @@ def with_earlier(result: StoredResult, path: Path) -> StoredResult:
     same = all(
         getattr(earlier, name) == getattr(result, name) for name in ("judgements_sha256", "ties", "remove_query")
     )
-    return replace(result, measures={**earlier.measures, **result.measures}) if same else result
+    if not same:
+        return result
+    older = [
+        replace(one, measures=tuple(name for name in one.measures if name not in result.measures))
+        for one in earlier.calls
+    ]
+    calls = (*(one for one in older if one.measures), *result.calls)
+    return replace(result, measures={**earlier.measures, **result.measures}, calls=calls)
 
 
 def read_result(path: Path) -> StoredResult:
@@ -141,7 +138,8 @@ def read_result(path: Path) -> StoredResult:
     """
     content = read_json(path, "result of a run", DataError)
     check(content, StoredResult, str(path), "move it elsewhere")
-    return StoredResult(**{field.name: content[field.name] for field in fields(StoredResult)})
+    calls = tuple(Call(one["command"], one["time"], one["machine"], tuple(one["measures"])) for one in content["calls"])
+    return StoredResult(**{**{field.name: content[field.name] for field in fields(StoredResult)}, "calls": calls})
 
 
 def read_results(folder: Path) -> Iterator[StoredResult]:

@@ -27,8 +27,10 @@ LEVEL = 0.05
 class SystemComparison(NamedTuple):
     """One system against the baseline by one measure.
 
+    baseline             the baseline's value, `baseline_system` its name
     difference           mean over the topics, system minus baseline
-    p, p_corrected       two-sided; the latter by Holm over all systems compared by this measure
+    p, p_corrected       two-sided, by `test`; the latter by Holm over all systems compared by this measure
+    significant          the corrected p is below `LEVEL`
     better, equal, worse topics
     low, high            95 % interval of the difference, see `bootstrap_intervals`; NaN for one topic
     kendall, pearson     correlation of the values per topic (tau-b, r); NaN if either system's values are all equal
@@ -49,6 +51,9 @@ class SystemComparison(NamedTuple):
     high: float = math.nan
     kendall: float = math.nan
     pearson: float = math.nan
+    significant: bool = False
+    baseline_system: str = ""
+    test: str = ""
     ties: str = ""
 
 
@@ -121,7 +126,8 @@ def compare(values: pandas.DataFrame, test: str = "randomisation") -> list[Syste
     corrected = {
         measure: iter(holm([row.p for row in rows if row.measure == measure])) for measure in {m for m, _ in pairs}
     }
-    return [row._replace(p_corrected=next(corrected[row.measure])) for row in rows]
+    rows = [row._replace(p_corrected=next(corrected[row.measure])) for row in rows]
+    return [row._replace(significant=row.p_corrected < LEVEL, baseline_system=baseline, test=test) for row in rows]
 
 
 def _compared(
@@ -189,6 +195,6 @@ def differing(
         if of_dataset[0][0].system != cards[0].system:
             continue
         for row in compare_runs([rows for _, rows in of_dataset], test):
-            if row.p_corrected < LEVEL:
+            if row.significant:
                 marked[row.system, dataset] = (*marked.get((row.system, dataset), ()), row.measure)
     return marked

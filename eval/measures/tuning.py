@@ -20,7 +20,7 @@ from lexvl_anserini.ranking.rank_fusion import Fusion
 from lexvl_anserini.records import Qrel, ScoredDoc
 
 from .found import find, relevant_of
-from .metrics import MeasuringRules, judgements, mean, values_of
+from .metrics import MeasuringRules, check_levels, judgements, mean, values_of
 from .names import Measure
 from .ties import checked_hits, some
 
@@ -63,8 +63,13 @@ class Split:
     remove_query: bool = False
 
     def measure(self, value: Any, measure: Measure) -> float:
-        """The mean over the judged topics; one that is not ranked counts 0."""
+        """The mean over the judged topics; one that is not ranked counts 0.
+
+        Raises:
+            DataError: no judgement, or none of the relevance that the measure asks for.
+        """
         relevant = relevant_of(judgements(self.qrels, self.label))
+        check_levels(relevant, [measure], self.label)
         found = find([checked_hits(self.rank(value), self.label)], relevant, self.remove_query)
         return mean(values_of(found, relevant, np.arange(len(relevant.topics)), [measure], MeasuringRules())[measure])
 

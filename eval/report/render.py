@@ -139,6 +139,15 @@ TABLE_FORMATS: dict[str, Callable[[Table], str]] = {
 
 FORMATS = (*TABLE_FORMATS, "json")
 
+# Characters of labels that LaTeX has in formulas only.
+_SIGNS = {
+    "→": "rightarrow", "←": "leftarrow", "↔": "leftrightarrow", "↑": "uparrow", "↓": "downarrow", "⇒": "Rightarrow",
+    "≤": "leq", "≥": "geq", "≠": "neq", "≈": "approx", "±": "pm", "×": "times", "·": "cdot", "÷": "div", "∞": "infty",
+    "√": "surd", "∈": "in", "∪": "cup", "∩": "cap", "∅": "emptyset", "α": "alpha", "β": "beta", "γ": "gamma",
+    "δ": "delta", "ε": "varepsilon", "λ": "lambda", "μ": "mu", "µ": "mu", "π": "pi", "σ": "sigma", "τ": "tau",
+    "φ": "varphi", "ω": "omega", "Δ": "Delta", "Σ": "Sigma", "Ω": "Omega",
+}  # fmt: skip
+
 # In LaTeX's default encoding, < > | print other characters; after a line, [ and * begin its options.
 _LATEX = str.maketrans(
     {
@@ -155,6 +164,8 @@ _LATEX = str.maketrans(
         "*": "$^{*}$",
         "\N{MINUS SIGN}": "$-$",
         MISSING: "--",
+        "\N{EM DASH}": "---",
+        **{sign: f"$\\{name}$" for sign, name in _SIGNS.items()},
     }
 )
 
@@ -173,11 +184,11 @@ def render(table: Table, value: Any, output_format: str) -> str:
 
 
 def csv_rows(rows: Sequence[NamedTuple]) -> str:
-    """Records as comma-separated values, headed by the names of their fields."""
+    """Records as comma-separated values, headed by the names of their fields; NaN is an empty cell."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(rows[0]._fields)
-    writer.writerows(rows)
+    writer.writerows(["" if value != value else value for value in row] for row in rows)
     return out.getvalue()
 
 

@@ -12,7 +12,7 @@ from ..measures.hit_rates import HEADINGS, RSUM, rsum
 from ..measures.inputs import RunCard
 from ..measures.metrics import means
 from ..measures.significance import LEVEL
-from .render import MISSING, Column, Table, csv_rows, to_json, to_text
+from .render import MISSING, Column, Table, csv_rows, render, to_json, to_text
 
 if TYPE_CHECKING:
     from ..measures.ann_loss import LayoutCost
@@ -212,12 +212,16 @@ def caption_table(cards: Sequence[RunCard], measured: Sequence[Sequence[Measurem
     return Table((*texts, *map(Column, numbers)), tuple(rows), ties=ties_of(measured[0]))
 
 
-def comparison_table(comparisons: Sequence[SystemComparison], baseline: str, test: str) -> Table:
-    """One row per system and measure; a star marks a corrected p below `LEVEL`, the best of each measure is bold.
+def render_comparisons(comparisons: Sequence[SystemComparison], output_format: str) -> str:
+    """Comparisons in one of `render.FORMATS`; CSV and JSON have all fields with all their digits."""
+    if output_format == "csv":
+        return csv_rows(comparisons)
+    return render(comparison_table(comparisons), comparisons, output_format)
 
-    Args:
-        baseline: the name of the first system, and `test` that of the paired test, for the line below the table.
-    """
+
+def comparison_table(comparisons: Sequence[SystemComparison]) -> Table:
+    """One row per system and measure; a star marks significant differences, the best of each measure is bold."""
+    first = comparisons[0]
     about_difference = ("difference", "95 % interval", "p", "p (Holm)")
     numbers = ("baseline", "value", *about_difference, "Kendall", "Pearson", "better/equal/worse")
     columns = (Column("system", number=False), Column("measure", number=False), *map(Column, numbers))
@@ -241,9 +245,9 @@ def comparison_table(comparisons: Sequence[SystemComparison], baseline: str, tes
         ),
         best=frozenset(_best_of_measures(comparisons)),
         ties=ties_of(comparisons),
-        marked=frozenset((r, holm) for r, row in enumerate(comparisons) if row.p_corrected < LEVEL),
-        about_marks=f"baseline: {baseline}; better, equal and worse topics than its; "
-        f"* p < {LEVEL}, paired {test} test, Holm's correction",
+        marked=frozenset((r, holm) for r, row in enumerate(comparisons) if row.significant),
+        about_marks=f"baseline: {first.baseline_system}; better, equal and worse topics than its; "
+        f"* p < {LEVEL}, paired {first.test} test, Holm's correction",
     )
 
 

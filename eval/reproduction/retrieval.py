@@ -20,7 +20,7 @@ from lexvl_anserini.data.dataset import Dataset, dataset_of
 from lexvl_anserini.encoders.cards import direction_option
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.engines.building import build_index
-from lexvl_anserini.files import atomic_write, disk_errors, file_sha256, make_folder
+from lexvl_anserini.files import atomic_write, disk_errors, make_folder
 from lexvl_anserini.manifest import RunManifest
 from lexvl_anserini.queries.query_source import TopicSource
 from lexvl_anserini.queries.retrieval import EncoderChanges, IndexSearch
@@ -73,14 +73,15 @@ def run_line(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
         run = reranked(run, work, dataset, place)
     judgements = written_judgements(run, dataset) if place.limit else JudgementSource()
     measures, stored = map(measure_name, part.measures), place.output / "results"
-    [rows] = measure_runs([describe_run(run)], judgements, measures, results=stored)
+    card = describe_run(run)
+    [rows] = measure_runs([card], judgements, measures, results=stored)
     values = means(rows)
     return {
         "values": {name: values[measure_name(name)] for name in part.measures},
         "quantised": index.manifest.kind == "impact",
         "documents": index.documents,
         "run": run.name,
-        "sha256": file_sha256(run),
+        "sha256": card.sha256,
     }
 
 
