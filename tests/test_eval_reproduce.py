@@ -391,6 +391,8 @@ def test_published_runs_come_out_to_the_last_digit(tmp_path):
         (0.6309, 0.6309, "agrees"),
     ]
     assert {(cell.verdict, cell.reason) for cell in other} == {("skipped", "missing: theirs/other.txt")}
+    [stored] = read_results(tmp_path / "out/results")
+    assert (stored.system, stored.ties, stored.measures.keys()) == ("one", "trec_eval", {"RR@10", "nDCG@10"})
 
 
 @pytest.mark.shared
@@ -530,6 +532,29 @@ def test_scripts_call_the_command(tmp_path):
         check=True,
     )
     assert done.stdout == f"{tmp_path}: reproduce vdr-table4 --dry-run --rows VDR k=*\n"
+
+
+def test_a_dry_run_installs_nothing(tmp_path):
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs/reproduce.sh").write_text((ROOT / "runs/reproduce.sh").read_text())
+    (tmp_path / "runs/setup.sh").write_text(f'PATH={tmp_path}:$PATH; echo "set up $1"\n')
+
+    def started(*options: str) -> subprocess.CompletedProcess:
+        command = ["bash", "runs/reproduce.sh", "vdr-table4", *options]
+        return subprocess.run(command, cwd=tmp_path, env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True)
+
+    done = started("--dry-run")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        "error: lexvl is not installed, and a dry run installs nothing; leave out --dry-run, "
+        f"or: pip install -e '{tmp_path}[minilm]'\n"
+    )
+    (tmp_path / ".venv/bin").mkdir(parents=True)
+    for place in (tmp_path / ".venv/bin/lexvl", tmp_path / "lexvl"):
+        place.write_text('#!/bin/sh\necho "$@"\n')
+        place.chmod(0o755)
+    assert started("--dry-run").stdout == "reproduce vdr-table4 --dry-run\n"
+    assert started("--rows", "VDR").stdout == "set up minilm\nreproduce vdr-table4 --rows VDR\n"
 
 
 def test_the_page_is_the_matrix_of_a_bare_machine(bare):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from lexvl_anserini.data.dataset import data_root
 from lexvl_anserini.errors import DataError
 
@@ -22,12 +24,15 @@ def needed_files(part: RowPart, place: Workplace) -> list[Need]:
 def measure_published(part: RowPart, place: Workplace) -> Finding:
     """The measures of a published run, with equal scores in trec_eval's order, as its manifest does not vouch for it.
 
+    They are stored as those of runs that this project searches.
+
     Raises:
         DataError: the run or the judgements are not in the data folder, or malformed.
     """
     run, qrels = (data_root(place.data_dir) / need.name for need in needed_files(part, place))
     if not qrels.is_file():
         raise DataError(f"{qrels}: no such judgements")
-    [rows] = measure_runs([describe_run(run)], JudgementSource(qrels), part.measures)
+    card = replace(describe_run(run), system=part.label)
+    [rows] = measure_runs([card], JudgementSource(qrels), part.measures, results=place.output / "results")
     values = means(rows)
     return Finding({name: values[str(parse_measure(name))] for name in part.measures}, 0)
