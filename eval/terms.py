@@ -76,6 +76,8 @@ def command(
     check_format(output_format)
     if bool(shards) == bool(images) or (images and (doc_ids or export)) or (plot and (images or doc_ids)):
         raise UsageError("give --shards (with --plot and --export, or with --doc-id), or --image")
+    if plot and plot.suffix.lower() != ".png":
+        raise UsageError(f"--plot {plot}: draws PNG only; give the file the suffix .png")
     opened = [stored_vectors(folder) for folder in shards or ()]
     if len(opened) > 1 and (doc_ids or export):
         raise UsageError(f"--doc-id and --export read one folder of shards, not {len(opened)}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +17,7 @@ from lexvl_anserini.ranking.rank_fusion import RRF_K
 from lexvl_anserini.ranking.runs import DEFAULT_HITS
 
 from . import options
+from .measures.labels import split_names
 from .measures.names import parse_measure
 from .measures.tuning import TuningSetting, fusion_settings, search_settings, tune
 from .measures.tuning_splits import split_of_runs, split_of_search
@@ -103,14 +104,25 @@ class SearchGrid:
         )
 
 
+@dataclass(frozen=True)
+class SplitOptions:
+    """The judgements of both splits, and their names in the output."""
+
+    qrels: options.QrelsFile = None
+    test_qrels: Annotated[Path | None, typer.Option(help="Judgements of the test topics, as --qrels.")] = None
+    data_dir: DataDir = None
+    dataset_labels: Annotated[
+        list[str] | None,
+        typer.Option("--dataset-label", help="In the output: the development topics' name, then the test topics'."),
+    ] = None
+
+
 @expanded
 def command(
     *,
     fusion: FusionGrid,
     search: SearchGrid,
-    qrels: options.QrelsFile = None,
-    test_qrels: Annotated[Path | None, typer.Option(help="Judgements of the test topics, as --qrels.")] = None,
-    data_dir: DataDir = None,
+    splits: SplitOptions,
     measure: Annotated[
         str, typer.Option(help="Which the chosen setting has the most of.", autocompletion=options.measure_names)
     ] = MEASURE,
@@ -128,14 +140,17 @@ def command(
         raise UsageError("give runs to fuse (--run, --test-run), or an index to search (--index, --dev, --test)")
     grid, parsed = fusion.settings() if fusion.runs else search.settings(), parse_measure(measure)
     if fusion.runs:
-        of_runs = ((fusion.runs, qrels), (fusion.test_runs or [], test_qrels))
-        dev, test = (split_of_runs(runs, file, data_dir, hits) for runs, file in of_runs)
+        of_runs = ((fusion.runs, splits.qrels), (fusion.test_runs or [], splits.test_qrels))
+        dev, test = (split_of_runs(runs, file, splits.data_dir, hits) for runs, file in of_runs)
     else:
         assert search.index and search.dev and search.test
-        named = ((search.dev, qrels), (search.test, test_qrels))
+        named = ((search.dev, splits.qrels), (search.test, splits.test_qrels))
         shards = search.feedback_shards
-        dev, test = (split_of_search(search.index, topics, file, data_dir, hits, shards) for topics, file in named)
-    tuned = tune(grid, dev, test, parsed)
+        dev, test = (
+            split_of_search(search.index, topics, file, splits.data_dir, hits, shards) for topics, file in named
+        )
+    names = split_names([dev.label, test.label], splits.dataset_labels)
+    tuned = replace(tune(grid, dev, test, parsed), development=names[0], test=names[1])
     if output is not None:
         write_json(output, tuned.to_json())
     sys.stdout.write(render(tuning_table(tuned), tuned.to_json(), output_format))

@@ -4,7 +4,7 @@ import threading
 import zipfile
 from functools import partial
 from hashlib import md5
-from http.server import HTTPServer, SimpleHTTPRequestHandler
+from http.server import BaseHTTPRequestHandler, HTTPServer, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -320,6 +320,35 @@ def test_a_refusing_server(tmp_path, monkeypatch):
     )
     with pytest.raises(DataError, match=r"could not be fetched \(ConnectionError: the network or the server refused\)"):
         load_dataset("beir/scifact", data_dir=str(tmp_path))
+
+
+def test_a_server_that_falls_silent(tmp_path, monkeypatch):
+    """It announces more bytes than it sends, and keeps the connection."""
+    over = threading.Event()
+
+    class Silent(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.send_header("Content-Length", "9")
+            self.end_headers()
+            self.wfile.write(b"PK")
+            over.wait(20)
+
+        def log_message(self, *args):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Silent)
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setattr(fetch, "SILENCE_S", 0.2)
+    source = fetch.ArchiveSource(f"http://127.0.0.1:{server.server_port}/scifact.zip", "0" * 32, 9)
+    monkeypatch.setattr(fetch, "archive_of", lambda _: source)
+    with pytest.raises(DataError, match=r"could not be fetched \(ConnectionError: the network or the server refused\)"):
+        load_dataset("beir/scifact", data_dir=str(tmp_path))
+    assert list((tmp_path / "beir").iterdir()) == []
+    over.set()
+    server.shutdown()
+    server.server_close()
 
 
 def test_a_half_filled_folder_is_not_overwritten(tmp_path):

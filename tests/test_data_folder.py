@@ -172,9 +172,9 @@ def test_a_bare_corpus_has_any_direction_and_no_judgements(tmp_path):
 
 def test_a_plain_folder_has_documents_only(tmp_path):
     data = load_dataset(f"folder:{folder_of(tmp_path, a_DOT_txt=b'x')}")
-    with pytest.raises(DataError, match="a plain folder has no topics; give them as a file"):
+    with pytest.raises(DataError, match=r"has no topics; --topics \(query_id, tab, text\) names a file of them"):
         data.topics()
-    with pytest.raises(DataError, match="a plain folder has no judgements"):
+    with pytest.raises(DataError, match="a plain folder has no judgements; --qrels names a file of them"):
         data.qrels()
     with pytest.raises(DataError, match="split 'test' of a plain folder"):
         load_dataset(f"folder:{tmp_path}", "test")

@@ -79,6 +79,15 @@ def test_images_that_cannot_be_read_leave_their_labels(tmp_path):
         image_vectors(model(), images(images=[broken] * 2, labels=np.array([0, 1])), 2, silent, OnError("skip"))
 
 
+def test_an_image_of_the_test_that_cannot_be_read_ends_it_before_the_search(tmp_path, monkeypatch):
+    (tmp_path / "broken.png").write_bytes(b"no image")
+    train = images(images=[RED] * 5 + [BLUE] * 5, labels=np.array([0] * 5 + [1] * 5))
+    test = images(images=[RED, str(tmp_path / "broken.png")], labels=np.array([0, 1]))
+    monkeypatch.setattr("eval.measures.linear_probe.best_exponent", lambda score: pytest.fail("the search began"))
+    with pytest.raises(DataError, match="broken.png"):
+        linear_probe(model(), train, test)
+
+
 def test_the_command(tmp_path, monkeypatch):
     for split, count in (("train", 5), ("test", 1)):
         for name, image in (("cat", RED), ("dog", BLUE)):

@@ -127,6 +127,16 @@ def test_text_has_a_row_per_run(toy: Path, call: Callable):
     ]
 
 
+def test_headings_say_which_relevance_counts(toy: Path, call: Callable):
+    (toy / "graded.txt").write_text("1 0 a 1\n2 0 b 2\n")
+    graded = ["--qrels", "graded.txt", "--relevance-level", "2", "--measure", "RR@10", "--measure", "nDCG@10"]
+    for module, runs in ((score, ["a.trec"]), (table, ["a.trec"]), (compare, ["a.trec", "b.trec"])):
+        for style in ("text", "csv", "json"):
+            asked = [*(part for run in runs for part in ("--run", run)), *graded, "--format", style]
+            code, out, err = call(module.command, *asked)
+            assert code == 0 and "RR(rel=2)@10" in out and "nDCG@10" in out, err
+
+
 def test_every_command_takes_names_of_systems_and_datasets(toy: Path, call: Callable):
     runs = ["--run", "a.trec", "--run", "b.trec", "--qrels", "qrels.tsv", "--dataset-label", "Toy"]
     named = [*runs, "--label", "my vdr", "--label", "theirs"]
@@ -263,6 +273,16 @@ def test_table_puts_data_sets_side_by_side(toy: Path, call: Callable):
         ),
         (["--run", "a.trec", "--qrels", "qrels.tsv", "--ties", "ranks"], 2, "did you mean 'rank'"),
         (["--run", "a.trec", "--qrels", "qrels.tsv", "--relevance-level", "0"], 2, "relevance level 0 is below 1"),
+        (
+            ["--run", "a.trec", "--qrels", "qrels.tsv", "--relevance-level", "2", "--results", "found"],
+            1,
+            "qrels.tsv: no document has relevance 2 (the largest is 1), so every run scores 0 by RR(rel=2)@10",
+        ),
+        (["--run", "qrels.tsv", "--qrels", "a.trec"], 1, "a.trec line 1: 6 columns, expected 3 (query-id, corpus-id"),
+        (["--run", "qrels.tsv", "--qrels", "a.trec"], 1, "are --run and --qrels swapped?"),
+        (["--run", "spam.txt", "--qrels", "ms.tsv"], 1, "four are those of judgements: are --run and --qrels swapped?"),
+        (["--run", "qrels.tsv", "--qrels", "ms.tsv"], 1, "rank 'score', expected a whole number from 1"),
+        (["--run", "qrels.tsv", "--qrels", "ms.tsv"], 1, "are --run and --qrels swapped?"),
         (["--run", "a.trec", "--dataset", "bier/toy"], 2, "did you mean 'beir'"),
     ],
 )
@@ -278,6 +298,8 @@ def test_bad_input_is_one_line(toy: Path, call: Callable, arguments: list[str], 
     (toy / "cut.trec").write_text("1 Q0 a 1 2 t\n1 Q0 b 2 1")
     (toy / "cut.txt").write_text("1 0 7 1\n2 0 7")
     (toy / "five.txt").write_text("1 0 a 1 sure\n")
+    (toy / "spam.txt").write_text("1 0 a 1\n")
+    (toy / "ms.tsv").write_text("1\ta\t1\n")
     for name, data in (("cut.trec", RUN), ("cut.tsv", QRELS)):
         (toy / f"{name}.gz").write_bytes(gzip.compress(data.encode())[:-9])
         (toy / f"{name}.zst").write_bytes(zstd(data.encode())[:-2])
@@ -368,6 +390,23 @@ def test_compare_prints_a_row_per_system_and_measure(toy: Path, call: Callable):
         *("-1.000", "-1.000"),
         "0/1/1",
     ]
+
+
+def test_a_comparison_as_csv_has_numbers_of_its_own(toy: Path, call: Callable):
+    (toy / "c.trec").write_text("1 Q0 b 1 9 toy\n")
+    runs = ["--run", "a.trec", "--run", "b.trec", "--run", "c.trec", "--qrels", "qrels.tsv", "--measure", "RR@10"]
+    _, out, _ = call(compare.command, *runs, "--test", "student", "--format", "csv")
+    rows = list(csv.DictReader(io.StringIO(out)))
+    records = json.loads(call(compare.command, *runs, "--test", "student", "--format", "json")[1])
+    assert [[*row] for row in rows] == [[*record] for record in records]
+    assert [row["system"] for row in rows] == ["b.trec", "c.trec"]
+    for row, record in zip(rows, records, strict=True):
+        for name in ("value", "difference", "p", "p_corrected", "low", "high", "better", "equal", "worse"):
+            assert float(row[name]) == record[name]
+        assert (row["baseline_system"], row["test"], row["ties"]) == ("a.trec", "student", "trec_eval")
+        assert row["significant"] == str(record["significant"]) == "False"
+    # All values of c are 0: it correlates with nothing.
+    assert (rows[1]["kendall"], records[1]["kendall"]) == ("", None)
 
 
 def test_compare_needs_two_runs_of_one_data_set(toy: Path, call: Callable):

@@ -138,3 +138,8 @@ def test_the_command_encodes_images(tmp_path, monkeypatch):
     ):
         with pytest.raises(UsageError, match="give --shards .with --plot and --export, or with --doc-id., or --image"):
             invoke(given)
+
+
+def test_a_plot_is_a_png_which_is_said_before_anything_is_read(tmp_path):
+    with pytest.raises(UsageError, match="terms.xyz: draws PNG only; give the file the suffix .png"):
+        invoke(["--shards", str(tmp_path / "nowhere"), "--plot", "terms.xyz"])

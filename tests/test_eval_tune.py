@@ -129,6 +129,12 @@ def test_runs_are_fused_as_the_command_fuses_them(tmp_path: Path, monkeypatch: p
     # Equal weights tie, and d comes before r.
     assert told["development"] == {"topics": "dev.qrels", "untuned": 1 / 2, "chosen": 1}
     assert told["test"] == {"topics": "test.qrels", "untuned": 1 / 2, "chosen": 1 / 2}
+    text = invoke(command, *runs, *tests, *files, "--dataset-label", "Dev", "--dataset-label", "Test")
+    assert text.split()[:2] == ["Dev", "Test"]
+    with pytest.raises(UsageError, match="1 --dataset-label for 2 splits"):
+        invoke(command, *runs, *tests, *files, "--dataset-label", "Dev")
+    with pytest.raises(DataError, match="dev.qrels: no document has relevance 2"):
+        invoke(command, *runs, *tests, *files, "--measure", "RR(rel=2)@10")
     invoke(fuse, *runs, *told["arguments"], "--output", "fused.trec")
     assert Path("fused.trec").read_text().split()[2] == "r"
     with pytest.raises(UsageError, match="2 development runs and 1 test runs"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from lexvl_anserini.errors import UsageError
 from lexvl_anserini.records import Measurement
@@ -44,3 +45,21 @@ def with_datasets(measured: Sequence[Sequence[Measurement]], labels: Sequence[st
         )
     names = dict(zip(datasets, labels, strict=True))
     return [[row._replace(dataset=names[row.dataset]) for row in rows] for rows in measured]
+
+
+def split_names(judgements: Sequence[str], labels: Sequence[str] | None) -> list[str]:
+    """Names for several splits: the user's, else their own; of files of judgements without folders, if still distinct.
+
+    >>> split_names(["data/dev.qrels", "data/test.qrels"], None), split_names(["dev/a.tsv", "test/a.tsv"], None)
+    (['dev.qrels', 'test.qrels'], ['dev/a.tsv', 'test/a.tsv'])
+
+    Raises:
+        UsageError: the number of labels differs from the number of splits.
+    """
+    if labels and len(labels) != len(judgements):
+        raise UsageError(f"{len(labels)} --dataset-label for {len(judgements)} splits; give one each or none")
+    if labels:
+        return list(labels)
+    names = [Path(label).name for label in judgements]
+    files = len(set(names)) == len(names) and all(Path(label).suffix for label in judgements)
+    return names if files else list(judgements)

@@ -145,6 +145,8 @@ def linear_probe(
     """
     vectors, train = image_vectors(model, train, batch_size, progress, on_error.fresh())
     choosing = held_out(train.labels)
+    # Before the search, so that an image that cannot be read ends the command early.
+    test_vectors, test = image_vectors(model, test, batch_size, progress, on_error.fresh())
 
     def score(exponent: float) -> float:
         classifier = fitted(vectors[~choosing], train.labels[~choosing], exponent)
@@ -156,8 +158,7 @@ def linear_probe(
     classifier = fitted(vectors, train.labels, exponent)
     if classifier.n_iter_.max() >= ITERATIONS:
         log.warning("L-BFGS did not converge in %d iterations; CLIP's protocol stops there", ITERATIONS)
-    vectors, test = image_vectors(model, test, batch_size, progress, on_error.fresh())
-    ranks = ranks_of(scores_of(classifier, vectors, len(test.classes)), test.labels)
+    ranks = ranks_of(scores_of(classifier, test_vectors, len(test.classes)), test.labels)
     return [_of_probe(row, len(train.labels), 10**exponent) for row in accuracies(model.name, test, ranks)]
 
 

@@ -15,6 +15,7 @@ from contextlib import contextmanager, redirect_stderr
 from functools import partial
 from hashlib import file_digest, md5
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 from lexvl_anserini.errors import DataError
@@ -58,6 +59,8 @@ MOST_SIZE, MOST_UNPACKED = 2, 50
 
 # Until the server answers: a machine without network learns so in seconds.
 TIMEOUT_S = 10
+# Between two pieces of an archive.
+SILENCE_S = 60
 # Bytes of a download that are written at once.
 CHUNK = 1 << 20
 
@@ -119,7 +122,7 @@ def _download(source: ArchiveSource, path: Path) -> None:
             size = int(answer.headers.get("Content-Length", source.size))
         if size > MOST_SIZE * source.size:
             raise _NotFetchedError(f"the server sends {size} bytes, expected {source.size}")
-        with _progress_on_terminals():
+        with _progress_on_terminals(), _time_limit():
             download_url(source.url, str(path), CHUNK)
     except requests.exceptions.RequestException as problem:
         raise _NotFetchedError(f"{type(problem).__name__}: the network or the server refused") from problem
@@ -129,6 +132,20 @@ def _download(source: ArchiveSource, path: Path) -> None:
         raise _NotFetchedError(
             f"what the server sent ({path.stat().st_size} bytes) has MD5 {found}, expected {source.md5}"
         )
+
+
+@contextmanager
+def _time_limit() -> Iterator[None]:
+    """Ends a download by beir, which waits for ever, if the server is silent for `SILENCE_S`."""
+    import requests
+    from beir import util
+
+    limited = SimpleNamespace(get=partial(requests.get, timeout=(TIMEOUT_S, SILENCE_S)))
+    util.requests = limited
+    try:
+        yield
+    finally:
+        util.requests = requests
 
 
 @contextmanager

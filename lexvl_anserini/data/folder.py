@@ -26,6 +26,9 @@ TEXT_SUFFIX = ".txt"
 # Kinds of skipped files that the log names.
 NAMED = 5
 
+# What a plain folder lacks: the option of commands that take it from a file.
+REMEDIES = {"topics": "--topics (query_id, tab, text)", "judgements": "--qrels"}
+
 # What an entry of a folder is, besides kinds that are left out.
 FILE, FOLDER = "a file", "a folder"
 
@@ -291,5 +294,6 @@ def _read_text(files: Files, name: str) -> str:
 
 def _nothing(folder: Path, what: str) -> NoReturn:
     raise DataError(
-        f"{folder}: a plain folder has no {what}; give them as a file (query_id, tab, text), or use BEIR's layout"
+        f"{folder}: a plain folder has no {what}; {REMEDIES[what]} names a file of them, in commands that have this "
+        "option; others need BEIR's layout, or karpathy:FILE.json,IMAGES for images with captions"
     )

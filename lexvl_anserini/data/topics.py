@@ -145,7 +145,8 @@ def _layout(columns: list[str], where: str) -> tuple[int, int, int]:
         if _INTEGER.fullmatch(columns[2]) and _PROBABILITY.fullmatch(columns[4]):
             log_once(f"{where}: 5 columns, read as prels (query-id, corpus-id, score, method, probability)")
             return 0, 1, 2
-    raise DataError(f"{where}: {len(columns)} columns, {_EXPECTED}")
+    hint = "; six are a run's: are --run and --qrels swapped?" if len(columns) == 6 else ""
+    raise DataError(f"{where}: {len(columns)} columns, {_EXPECTED}{hint}")
 
 
 def _qrel(columns: list[str], layout: tuple[int, int, int], where: str, escape_ids: bool) -> Qrel:

@@ -21,6 +21,12 @@ log = logging.getLogger(__name__)
 OUTPUT_FORMATS = ("trec", "msmarco")
 DEFAULT_HITS = 1000
 
+# What lines of other numbers of columns are.
+HINTS = {
+    3: "; an MS MARCO run holds no scores, write it with --output-format trec",
+    4: "; four are those of judgements: are --run and --qrels swapped?",
+}
+
 # Of a line of a run.
 LARGEST_RANK = 2**31 - 1
 
@@ -234,7 +240,7 @@ def _parse(line: bytes, where: str) -> ScoredDoc:
     """One line of a TREC run; columns are separated by ASCII white space, as in trec_eval."""
     columns = line.split()
     if len(columns) != 6:
-        hint = "; an MS MARCO run holds no scores, write it with --output-format trec" if len(columns) == 3 else ""
+        hint = HINTS.get(len(columns), "")
         raise DataError(f"{where}: {len(columns)} columns, expected 6 (query-id Q0 doc-id rank score tag){hint}")
     query_id, _, doc_id, rank, score, _ = _decoded(columns, where)
     try:
@@ -259,8 +265,9 @@ def _parse_unscored(line: bytes, where: str) -> ScoredDoc:
     query_id, doc_id, rank = _decoded(columns, where)
     if not (rank.isascii() and rank.isdecimal() and 0 < int(rank[:20]) <= LARGEST_RANK):
         raise DataError(
-            f"{where}: rank {rank[:40]!r}, expected a whole number from 1; a run has three columns "
-            "(query-id, doc-id, rank) or TREC's six (query-id Q0 doc-id rank score tag)"
+            f"{where}: rank {rank[:40]!r}, expected a whole number from 1; a run has three columns (query-id, doc-id, "
+            "rank) or TREC's six (query-id Q0 doc-id rank score tag); in judgements the third is a relevance: "
+            "are --run and --qrels swapped?"
         )
     return ScoredDoc(query_id, doc_id, int(rank), 1 / int(rank))
 
