@@ -392,7 +392,8 @@ def test_published_runs_come_out_to_the_last_digit(tmp_path):
     ]
     assert {(cell.verdict, cell.reason) for cell in other} == {("skipped", "missing: theirs/other.txt")}
     [stored] = read_results(tmp_path / "out/results")
-    assert (stored.system, stored.ties, stored.measures.keys()) == ("one", "trec_eval", {"RR@10", "nDCG@10"})
+    assert (stored.system, stored.dataset, stored.ties) == ("one", "beir/scifact/test", "trec_eval")
+    assert stored.measures.keys() == {"RR@10", "nDCG@10"}
 
 
 @pytest.mark.shared

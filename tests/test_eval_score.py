@@ -127,6 +127,11 @@ def test_text_has_a_row_per_run(toy: Path, call: Callable):
     ]
 
 
+def test_a_dataset_beside_a_file_is_its_name(toy: Path, call: Callable):
+    _, out, _ = call(score.command, "--run", "a.trec", "--qrels", "qrels.tsv", "--dataset", "Toy", "--measure", "RR@10")
+    assert out.splitlines()[1] == "a.trec  Toy      0.7500"
+
+
 def test_headings_say_which_relevance_counts(toy: Path, call: Callable):
     (toy / "graded.txt").write_text("1 0 a 1\n2 0 b 2\n")
     graded = ["--qrels", "graded.txt", "--relevance-level", "2", "--measure", "RR@10", "--measure", "nDCG@10"]

@@ -60,6 +60,15 @@ def test_latex_escapes_and_groups():
     ]
 
 
+def test_a_dataset_has_the_measures_that_it_was_measured_by():
+    table = system_table([ROWS[0]._replace(efficiency={}), ROWS[2]._replace(measures={"RR": 0.5}, efficiency={})])
+    assert [(column.group, column.heading) for column in table.columns[1:]] == [
+        ("scifact", "nDCG@10"),
+        ("nfcorpus", "RR"),
+    ]
+    assert table.rows == (("vdr", "0.5690", "0.5000"),)
+
+
 def test_csv_quotes():
     table = Table((Column("system", number=False), Column("AP")), (("vdr (a=1, b=2)", "0.1000"),))
     assert to_csv(table) == 'system,AP\n"vdr (a=1, b=2)",0.1000\n'

@@ -21,7 +21,10 @@ UNNAMED = CorpusRef("")
 
 
 class JudgementSource(NamedTuple):
-    """Where judgements come from: a file of qrels, else a dataset, whose empty name is that of the run's manifest."""
+    """Where judgements come from: a file of qrels, else a dataset, whose empty name is that of the run's manifest.
+
+    The name of a dataset beside a file is the label of its judgements.
+    """
 
     qrels: Path | None = None
     corpus: CorpusRef = UNNAMED
@@ -142,7 +145,8 @@ def read_judgements(source: JudgementSource) -> Judgements:
     if source.qrels:
         from lexvl_anserini.data.topics import read_qrels
 
-        return Judgements(str(source.qrels), tuple(read_qrels(source.qrels, source.corpus.escape_ids)))
+        label = source.corpus.name or str(source.qrels)
+        return Judgements(label, tuple(read_qrels(source.qrels, source.corpus.escape_ids)))
     from lexvl_anserini.data.dataset import dataset_of
 
     dataset = dataset_of(source.corpus)

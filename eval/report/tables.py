@@ -151,7 +151,10 @@ def system_table(rows: Sequence[SystemRow], test: str = "") -> Table:
     """
     rows = distinct_systems(rows)
     datasets = list(dict.fromkeys(row.dataset for row in rows))
-    measures = list(dict.fromkeys(measure for row in rows for measure in row.measures))
+    measures = {
+        dataset: list(dict.fromkeys(measure for row in rows if row.dataset == dataset for measure in row.measures))
+        for dataset in datasets
+    }
     figures = figures_of(rows)
     at = {(row.system, row.dataset): row for row in rows}
     systems = list(dict.fromkeys(row.system for row in rows))
@@ -159,16 +162,16 @@ def system_table(rows: Sequence[SystemRow], test: str = "") -> Table:
     columns += [
         Column(heading, dataset)
         for dataset in datasets
-        for heading in [*measures, *(EFFICIENCY[name].heading for name in figures)]
+        for heading in [*measures[dataset], *(EFFICIENCY[name].heading for name in figures)]
     ]
     cells = tuple(
-        (system, *(cell for dataset in datasets for cell in _cells(at.get((system, dataset)), measures, figures)))
+        (system, *(cell for name in datasets for cell in _cells(at.get((system, name)), measures[name], figures)))
         for system in systems
     )
     best = {
         (r, c)
         for c, column in enumerate(columns)
-        if column.heading in measures and len(systems) > 1
+        if column.heading in measures.get(column.group, ()) and len(systems) > 1
         for r, row in enumerate(cells)
         if row[c] == max((other[c] for other in cells if other[c] != MISSING), default=None)
     }

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from lexvl_anserini.data.dataset import data_root
 from lexvl_anserini.errors import DataError
+from lexvl_anserini.manifest import CorpusRef
 
 from ..measures.inputs import JudgementSource, describe_run
 from ..measures.measure_runs import measure_runs
@@ -33,6 +34,7 @@ def measure_published(part: RowPart, place: Workplace) -> Finding:
     if not qrels.is_file():
         raise DataError(f"{qrels}: no such judgements")
     card = replace(describe_run(run), system=part.label)
-    [rows] = measure_runs([card], JudgementSource(qrels), part.measures, results=place.output / "results")
+    judgements = JudgementSource(qrels, CorpusRef(part.data))
+    [rows] = measure_runs([card], judgements, part.measures, results=place.output / "results")
     values = means(rows)
     return Finding({name: values[str(parse_measure(name))] for name in part.measures}, 0)
