@@ -9,7 +9,7 @@ import logging
 import platform
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -22,10 +22,8 @@ from lexvl_anserini.encoders.loading import choose_device
 from lexvl_anserini.errors import UsageError
 from lexvl_anserini.files import disk_errors, exclusive, make_folder, new_folder, sync_to, write_json
 from lexvl_anserini.installed import versions_of
-from lexvl_anserini.training.batches import TrainingBatch
-from lexvl_anserini.training.inputs import TextBatch
-from lexvl_anserini.training.loss import Temperatures, objective, penalty
-from lexvl_anserini.training.objectives.contrastive import Encoded
+from lexvl_anserini.training.encoding import encode
+from lexvl_anserini.training.loss import objective, penalty
 from lexvl_anserini.training.optimiser import make_accelerator, make_average, make_optimiser
 from lexvl_anserini.training.pairs import TowerPair
 from lexvl_anserini.training.preparing import Material, StageInputs, read_material
@@ -179,6 +177,7 @@ class Learner:
         self.optimiser.step()
         self.scheduler.step()
         self.optimiser.zero_grad()
+        self.pair.settle()
         if self.average is not None:
             self.average.update_parameters(self.pair)
 
@@ -186,16 +185,6 @@ class Learner:
         """Gives the pair the weights that the stage ends with."""
         if self.average is not None:
             self.pair.load_state_dict(self.average.module.state_dict())
-
-
-def encode(pair: TowerPair, batch: TrainingBatch) -> tuple[Sequence[Encoded], Temperatures]:
-    """One `Encoded` per round of texts, all with the same documents; and the temperatures."""
-    # Padding is masked everywhere, so rounds of different lengths pass the text side one after the other.
-    documents = pair.encoder_p(batch.documents).float()
-    bag = batch.documents.bag if isinstance(batch.documents, TextBatch) else None
-    rounds = [Encoded(pair.encoder_q(texts).float(), documents, texts.bag, bag) for texts in batch.rounds]
-    of_bags = pair.log_bag_temperature
-    return rounds, Temperatures(pair.log_temperature.exp(), None if of_bags is None else of_bags.exp())
 
 
 class Training:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from fnmatch import fnmatch
 from typing import Any, NamedTuple
@@ -118,6 +119,7 @@ class TowerPair(nn.Module):
     """
 
     encoder_p: nn.Module
+    limits: tuple[float, float] | None = None
 
     def __init__(self, query: nn.Module, document: nn.Module, temperature: float, of_bags: bool = False):
         super().__init__()
@@ -138,6 +140,18 @@ class TowerPair(nn.Module):
         self.log_temperature.requires_grad_(stage.objective.learn_temperature)
         if self.log_bag_temperature is not None:
             self.log_bag_temperature.requires_grad_(stage.objective.learn_bag_temperature)
+        self.limits = stage.objective.limits
+        self.settle(steps=0)
+
+    @torch.no_grad()
+    def settle(self, steps: int = 1) -> None:
+        """What follows the steps of the optimiser: the temperature returns into its limits, and sides may change."""
+        if self.limits is not None:
+            low, high = self.limits
+            self.log_temperature.clamp_(math.log(low), math.log(high))
+        for side in dict.fromkeys((self.encoder_q, self.encoder_p)):
+            if hasattr(side, "settle"):
+                side.settle(steps)
 
 
 class PairKind(NamedTuple):

@@ -58,6 +58,7 @@ class Objective(Settings):
 
     temperature        divides scores; the start value where the temperature is learned
     learn_temperature  learn the logarithm of the temperature
+    limits             lowest and highest temperature, into which a learned one returns before and after each step
     learn_bag_temperature  learn another temperature, from the same start, for the scores of bags of words
     options            further arguments of the function; `topk` defaults to the `topk` of the model
     """
@@ -65,8 +66,15 @@ class Objective(Settings):
     name: str
     temperature: PositiveFloat = 0.07
     learn_temperature: bool = False
+    limits: tuple[PositiveFloat, PositiveFloat] | None = None
     learn_bag_temperature: bool = False
     options: dict[str, Any] = {}
+
+    @model_validator(mode="after")
+    def _limits_hold_the_temperature(self) -> Objective:
+        if self.limits is not None and not self.limits[0] <= self.limits[1]:
+            raise ValueError(f"limits {list(self.limits)}: expected the lowest temperature, then the highest")
+        return self
 
 
 class Auxiliary(Settings):

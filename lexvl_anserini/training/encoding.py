@@ -1,0 +1,60 @@
+"""A pair encodes a batch: the vectors of both sides, and what else the sides compute that objectives read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from lexvl_anserini.training.batches import TrainingBatch
+from lexvl_anserini.training.inputs import TextBatch
+from lexvl_anserini.training.loss import Temperatures
+from lexvl_anserini.training.objectives.contrastive import Dense, Encoded
+from lexvl_anserini.training.pairs import TowerPair
+
+
+class Details(NamedTuple):
+    """What a side computes of its inputs.
+
+    vectors  [B, V] or [B, D], before the sparsifier
+    logits   [B, V], before the activation of lexical vectors; None where the side keeps none
+    dense    [B, D], the dense vectors that a side has beside lexical ones; None where it has none
+    """
+
+    vectors: Tensor
+    logits: Tensor | None = None
+    dense: Tensor | None = None
+
+
+def details(side: Any, inputs: Any) -> Details:
+    """What a side computes, in float32; a side without a method `details` has vectors alone."""
+    found: Details = side.details(inputs) if hasattr(side, "details") else Details(side(inputs))
+    logits, dense = (None if part is None else part.float() for part in (found.logits, found.dense))
+    return Details(found.vectors.float(), logits, dense)
+
+
+def encode(pair: TowerPair, batch: TrainingBatch) -> tuple[Sequence[Encoded], Temperatures]:
+    """One `Encoded` per round of texts, all with the same documents; and the temperatures."""
+    # Padding is masked everywhere, so rounds of different lengths pass the text side one after the other.
+    documents = details(pair.encoder_p, batch.documents)
+    bag = batch.documents.bag if isinstance(batch.documents, TextBatch) else None
+    rounds = [with_details(details(pair.encoder_q, texts), documents, texts.bag, bag) for texts in batch.rounds]
+    of_bags = pair.log_bag_temperature
+    return rounds, Temperatures(pair.log_temperature.exp(), None if of_bags is None else of_bags.exp())
+
+
+def with_details(queries: Details, documents: Details, query_bag: Tensor, document_bag: Tensor | None) -> Encoded:
+    """One round of a batch; where documents keep their logits, a caption's vector has its own terms alone."""
+    dense = None
+    if queries.dense is not None and documents.dense is not None:
+        dense = Dense(queries.dense, documents.dense)
+    return Encoded(
+        queries.vectors,
+        documents.vectors,
+        query_bag,
+        document_bag,
+        dense=dense,
+        logits=documents.logits,
+        caption=None if documents.logits is None else queries.vectors * query_bag,
+    )
