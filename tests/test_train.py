@@ -27,10 +27,11 @@ from lexvl_anserini.training.inputs import ImageBatch
 from lexvl_anserini.training.loop import train
 from lexvl_anserini.training.loss import Temperatures, objective
 from lexvl_anserini.training.measuring import backward_rates, hit_rates
+from lexvl_anserini.training.model_settings import OWN_TOWERS
 from lexvl_anserini.training.objectives.caption_terms import term_shares
 from lexvl_anserini.training.objectives.contrastive import Encoded
 from lexvl_anserini.training.optimiser import learning_rate_shape
-from lexvl_anserini.training.pairs import KINDS
+from lexvl_anserini.training.pairs import KINDS, OVER_NETWORKS
 from lexvl_anserini.training.recipe import Augmentation, ModelSettings, Recipe, checked, read_recipe
 from lexvl_anserini.training.stores import PixelStore, read_pixels
 from lexvl_anserini.training.words import FIRST_TOKEN_ID, FIRST_WORD_ID, learn_words, save_tokenizer
@@ -189,7 +190,8 @@ def test_auxiliaries_take_part_and_check_their_options(corpus: str, tmp_path: Pa
 
 
 def test_every_kind_of_a_recipe_can_be_made() -> None:
-    assert set(KINDS) == set(get_args(ModelSettings.model_fields["kind"].annotation))
+    kinds = set(get_args(ModelSettings.model_fields["kind"].annotation))
+    assert set(OVER_NETWORKS) == kinds and set(KINDS) == OWN_TOWERS
 
 
 def test_the_objective_keeps_as_many_dimensions_as_the_model() -> None:

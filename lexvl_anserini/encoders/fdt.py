@@ -25,18 +25,20 @@ from lexvl_anserini.encoders.checkpoints.clip_layout import (
     run_config,
 )
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint
-from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_contents
+from lexvl_anserini.encoders.checkpoints.weights import below, load_strictly, read_contents
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.activations import Activation
 from lexvl_anserini.encoders.parts.clip_bpe import END, MASK, START, ClipBpe
 from lexvl_anserini.encoders.parts.crops import one_crop
 from lexvl_anserini.encoders.parts.dense import DenseTower
+from lexvl_anserini.encoders.parts.network_pair import IMAGE, TEXT, is_pair, read_pair
+from lexvl_anserini.encoders.parts.pooling import Pooling, masked_max
 from lexvl_anserini.encoders.parts.sides import Direction, in_direction
 from lexvl_anserini.encoders.parts.sparsify import positive, top_mask
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns
-from lexvl_anserini.encoders.parts.towers import Batch, Composition, Head, LexicalTower, TextTower
-from lexvl_anserini.encoders.parts.vision import ImageTower
+from lexvl_anserini.encoders.parts.towers import Backbone, Batch, Composition, Head, LexicalTower, TextTower
+from lexvl_anserini.encoders.parts.vision import ImageTower, Pixels
 from lexvl_anserini.errors import CheckpointError, UsageError
 from lexvl_anserini.vocabulary import Vocabulary
 
@@ -152,7 +154,11 @@ class Grounded(LexicalTower):
         return self.grounding.pruned(self.attended(inputs, masked))
 
 
-class FdtTexts(Grounded, TextTower):
+class FdtWords(Grounded, TextTower):
+    """Texts; padding does not count."""
+
+
+class FdtTexts(FdtWords):
     """Texts. A text shorter than the model's positions gets at least one position of padding, whose relevance is 0."""
 
     def batches(self, inputs: Sequence[str], batch_size: int, on_error: OnError = FAIL) -> Iterator[Batch]:
@@ -173,33 +179,32 @@ class FdtImages(Grounded, ImageTower):
 class FdtModel:
     """A loaded checkpoint.
 
-    clip         transformers' CLIPModel; its projections are unused
-    query_maps   by modality, token or patch states [B, L, D] -> [B, L, d]
+    states       by modality, the backbone: token or patch states [B, L, D]
+    query_maps   by modality, states [B, L, D] -> [B, L, d]
     codebook     [K, d], keys and values
     attention    of `ATTENTIONS`
-    pooling      of `POOLINGS`
+    pooling      by modality, over positions
     temperature  T
     """
 
-    clip: Any
+    states: Mapping[str, Backbone]
     query_maps: Mapping[str, nn.Module]
     codebook: Tensor
     attention: str
-    pooling: str
+    pooling: Mapping[str, Pooling]
     temperature: float
 
-    def composition(self, modality: str, positions: int) -> Composition:
+    def composition(self, modality: str) -> Composition:
         """One side's equation up to the pooled relevances [B, K]."""
-        backbone = text_states(self.clip) if modality == "text" else patch_states(self.clip)
         scale = self.codebook.shape[1] ** 0.5
 
         def tempered(logits: Tensor) -> Tensor:
             return logits / scale / self.temperature
 
         head = Head(self.query_maps[modality], self.codebook)
-        return Composition(backbone, head, tempered, POOLINGS[self.pooling](positions), positive())
+        return Composition(self.states[modality], head, tempered, self.pooling[modality], positive())
 
-    def features(self, tower: FdtTexts | FdtImages, dimensions: int | None) -> DenseTower:
+    def features(self, tower: Grounded, dimensions: int | None) -> DenseTower:
         """The dense side: the codebook's rows, averaged by the model's own weights; cosines."""
 
         def embed(batch: Batch) -> Tensor:
@@ -234,6 +239,8 @@ def load_fdt(
 ) -> Encoder:
     """A training run's folder (config.json and `checkpoints/`), or one of its files `ckpt_<iteration>.pth.tar`.
 
+    Pairs over pretrained networks (`parts/network_pair.py`) load too.
+
     Args:
         source: `tokenizer` may name a folder that has the merges.
         direction: the modalities of queries and documents.
@@ -256,10 +263,9 @@ def load_fdt(
     if not 0 <= threshold < 1 or (topk is not None and topk < 1):
         raise UsageError(f"threshold {threshold}, topk {topk}: expected a share from 0 to below 1, and at least 1")
     checkpoint = source.required("fdt")
-    config = run_config(checkpoint)
-    model = read_model(checkpoint, config, temperature, source.device)
-    sides = towers(
-        source, checkpoint, config, model, Grounding(ATTENTIONS[model.attention], topk, threshold, normalise), merges
+    made = towers_of_pair if is_pair(checkpoint) else towers_of_run
+    sides, model = made(
+        source, checkpoint, temperature, partial(Grounding, topk=topk, threshold=threshold, normalise=normalise), merges
     )
     if space == "features":
         sides = {modality: model.features(tower, dimensions) for modality, tower in sides.items()}
@@ -267,33 +273,83 @@ def load_fdt(
     return Encoder("fdt", "impact" if space == "weights" else "dense", query=query, document=document)
 
 
-def towers(
+# Towers by modality over one vocabulary, and their model.
+Made = tuple[dict[str, Any], FdtModel]
+
+
+def towers_of_run(
     source: Source,
     checkpoint: Checkpoint,
-    config: Mapping[str, Any],
-    model: FdtModel,
-    grounding: Grounding,
+    temperature: float | None,
+    grounding: Callable[..., Grounding],
     merges: str | None,
-) -> dict[str, Any]:
-    """The lexical towers by modality, over one vocabulary.
+) -> Made:
+    """The lexical towers of a training run of the reference.
 
     Raises:
         CheckpointError: no merges, or the merges of another model.
     """
+    config = run_config(checkpoint)
+    model, clip = read_model(checkpoint, config, temperature, source.device)
     path = find_merges(merges, source.tokenizer_folder(), config)
     if path is None:
         raise CheckpointError(
             f"{checkpoint.path}: no BPE merges beside it ({MERGES}); name the file with --set merges=FILE, or its "
             "folder with --tokenizer"
         )
-    about, vision = model.clip.config.text_config, model.clip.config.vision_config
-    limit, side = about.max_position_embeddings, vision.image_size
+    about = clip.config.text_config
+    limit, side = about.max_position_embeddings, clip.config.vision_config.image_size
     reader = TextReader(ClipBpe(path, SPECIALS, about.vocab_size), limit, limit=limit)
-    columns = codebook_columns(len(model.codebook))
-    text, image = model.composition("text", limit), model.composition("image", (side // vision.patch_size) ** 2)
+    return grounded(model, grounding, FdtTexts, reader, one_crop(side), source.device), model
+
+
+def towers_of_pair(
+    source: Source,
+    checkpoint: Checkpoint,
+    temperature: float | None,
+    grounding: Callable[..., Grounding],
+    merges: str | None,
+) -> Made:
+    """The lexical towers of a pair over networks. Pooling ignores padding.
+
+    Raises:
+        CheckpointError: weights are missing or do not fit, or an unknown attention.
+        UsageError: merges, which only a run of the reference has.
+    """
+    if merges is not None:
+        raise UsageError("merges is for checkpoints of the reference; this one has a tokenizer")
+    pair = read_pair(source, checkpoint, "fdt")
+    where, device = pair.where, source.device
+    about = pair.config[IMAGE]
+    if about.get("attention") not in ATTENTIONS:
+        raise CheckpointError(f"{where}: attention {about.get('attention')!r}, expected {', '.join(ATTENTIONS)}")
+    codebook, degree = pair.heads.get(f"{IMAGE}.codebook.rows"), temperature or about.get("temperature")
+    if codebook is None or codebook.dim() != 2 or not isinstance(degree, float | int) or not degree > 0:
+        raise CheckpointError(f"{where}: {IMAGE}.codebook.rows [K, d] or the temperature is missing")
+    query_maps = {}
+    for modality, side in (("text", TEXT), ("image", IMAGE)):
+        query_map = QueryMap(pair.widths[side], codebook.shape[1])
+        load_strictly(query_map, below(pair.heads, f"{side}.head."), f"{where}: {side}.head")
+        query_maps[modality] = query_map.eval().to(device)
+    states: dict[str, Backbone] = {"text": pair.text, "image": pair.image}
+    pooling = dict.fromkeys(states, masked_max)
+    model = FdtModel(states, query_maps, codebook.float().to(device), about["attention"], pooling, float(degree))
+    return grounded(model, grounding, FdtWords, pair.reader, pair.pixels, device), model
+
+
+def grounded(
+    model: FdtModel,
+    grounding: Callable[..., Grounding],
+    texts: Callable[..., Any],
+    reader: TextReader,
+    pixels: Pixels,
+    device: torch.device,
+) -> dict[str, Any]:
+    """The lexical towers of a model by modality."""
+    attended, columns = grounding(ATTENTIONS[model.attention]), codebook_columns(len(model.codebook))
     return {
-        "text": FdtTexts(grounding, text, reader, columns, source.device),
-        "image": FdtImages(grounding, image, one_crop(side), columns, source.device),
+        "text": texts(attended, model.composition("text"), reader, columns, device),
+        "image": FdtImages(attended, model.composition("image"), pixels, columns, device),
     }
 
 
@@ -305,8 +361,8 @@ def codebook_columns(size: int) -> TokenColumns:
 
 def read_model(
     checkpoint: Checkpoint, config: Mapping[str, Any], temperature: float | None, device: torch.device
-) -> FdtModel:
-    """Towers, query maps and codebook of one file of a run.
+) -> tuple[FdtModel, Any]:
+    """Towers, query maps and codebook of one file of a run; and transformers' CLIPModel, whose projections are unused.
 
     Raises:
         CheckpointError: several files, keys that do not fit, an unknown attention or pooling, or no temperature.
@@ -337,7 +393,14 @@ def read_model(
     degree = temperature_of(config, extra, where) if temperature is None else temperature
     if not degree > 0:
         raise UsageError(f"temperature {degree}: expected a number above 0")
-    return FdtModel(clip, query_maps, codebook.to(device), chosen["attention"], chosen["pooling"], degree)
+    about_text, about_image = clip.config.text_config, clip.config.vision_config
+    positions = {
+        "text": about_text.max_position_embeddings,
+        "image": (about_image.image_size // about_image.patch_size) ** 2,
+    }
+    pooling = {modality: POOLINGS[chosen["pooling"]](count) for modality, count in positions.items()}
+    states = {"text": text_states(clip), "image": patch_states(clip)}
+    return FdtModel(states, query_maps, codebook.to(device), chosen["attention"], pooling, degree), clip
 
 
 def settings(config: Mapping[str, Any]) -> Mapping[str, Any]:

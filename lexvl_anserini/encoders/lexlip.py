@@ -3,7 +3,8 @@
 Text:  BERT and its head; captions are lower-cased and read up to 40 tokens.
 Image: BEiT, its own LayerNorm and head; the class token counts in the maximum.
 
-Reads Lightning's checkpoints of pre-training (phase 1), momentum contrast (phase 2) and fine-tuning.
+Reads Lightning's checkpoints of pre-training (phase 1), momentum contrast (phase 2) and fine-tuning, and pairs over
+pretrained networks (`parts/network_pair.py`), whose dimensions are the terms of their training captions.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -25,13 +26,14 @@ from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.activations import log1p_relu
 from lexvl_anserini.encoders.parts.backbones import bert_from_weights, hidden_states, position_limit, read_config
 from lexvl_anserini.encoders.parts.beit import EPS, Beit, window_of
+from lexvl_anserini.encoders.parts.network_pair import NetworkPair, is_pair, read_pair, token_heads
 from lexvl_anserini.encoders.parts.pooling import masked_max
 from lexvl_anserini.encoders.parts.sides import Direction, in_direction, with_topk
 from lexvl_anserini.encoders.parts.sparsify import positive_or_top
-from lexvl_anserini.encoders.parts.tokens import TextReader, columns_of_all, load_tokenizer
+from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, columns_of_all, load_tokenizer
 from lexvl_anserini.encoders.parts.towers import Backbone, Composition, Head, TextTower
 from lexvl_anserini.encoders.parts.vision import ImageTower, Pixels
-from lexvl_anserini.errors import CheckpointError
+from lexvl_anserini.errors import CheckpointError, UsageError
 
 # Tokens that the reference reads per caption, and the side of its images before fine-tuning (384 after).
 MAX_LENGTH = 40
@@ -89,9 +91,9 @@ def load_lexlip(
     normalise: bool = True,
     topk: int | None = None,
     query_topk: int | None = None,
-    text_max_length: int = MAX_LENGTH,
+    text_max_length: int | None = None,
 ) -> Encoder:
-    """A checkpoint of the reference's training: a Lightning `.ckpt` or its folder.
+    """A checkpoint of the reference's training: a Lightning `.ckpt` or its folder; or a pair that `train` wrote.
 
     Args:
         source: `tokenizer` and `backbone_config` name BERT's; default those in the checkpoint's folder, else
@@ -102,12 +104,57 @@ def load_lexlip(
         normalise: divide by the L2 norm, so that scores are cosines, by which the reference ranks.
         topk: dimensions kept per document; default all positive ones.
         query_topk: the same for queries; default `topk`.
-        text_max_length: tokens per caption.
+        text_max_length: tokens per caption; default 40, or the number of a pair that `train` wrote.
 
     Raises:
         CheckpointError: another layout, or weights that do not fit.
     """
     checkpoint = source.required("lexlip")
+    if is_pair(checkpoint):
+        if resolution is not None:
+            raise UsageError(
+                "resolution is for checkpoints of the reference; this one reads images as its network does"
+            )
+        model = lexlip_of_pair(source, read_pair(source, checkpoint, "lexlip", text_max_length))
+    else:
+        model = lexlip_of_lightning(source, checkpoint, resolution, text_max_length)
+
+    def composition(backbone: Backbone, head: Head, k: int | None) -> Composition:
+        return Composition(backbone, head, log1p_relu, masked_max, positive_or_top(k), normalise)
+
+    def texts(k: int | None) -> TextTower:
+        return TextTower(composition(model.text, model.text_head, k), model.reader, model.columns, source.device)
+
+    def images(k: int | None) -> ImageTower:
+        return ImageTower(composition(model.image, model.image_head, k), model.pixels, model.columns, source.device)
+
+    query, document = with_topk(in_direction(direction, texts, images), topk, query_topk)
+    return Encoder("lexlip", "impact", query=query, document=document)
+
+
+class LoadedLexLip(NamedTuple):
+    """A model of either layout: states and head of both sides, and what they read."""
+
+    text: Backbone
+    image: Backbone
+    text_head: Head
+    image_head: Head
+    reader: TextReader
+    columns: TokenColumns
+    pixels: Pixels
+
+
+def lexlip_of_pair(source: Source, pair: NetworkPair) -> LoadedLexLip:
+    """A pair over networks."""
+    heads = token_heads(pair, source.device)
+    assert pair.columns is not None, "lexical heads have terms"
+    return LoadedLexLip(pair.text, pair.image, *heads, pair.reader, pair.columns, pair.pixels)
+
+
+def lexlip_of_lightning(
+    source: Source, checkpoint: Checkpoint, resolution: int | None, text_max_length: int | None
+) -> LoadedLexLip:
+    """A checkpoint of the reference's training; the options are those of `load_lexlip`."""
     contents = read_contents(checkpoint.path)
     weights = {key: value for key, value in contents.weights.items() if not TRAINING_ONLY.fullmatch(key)}
     complain(
@@ -122,23 +169,16 @@ def load_lexlip(
     tokenizer = load_tokenizer(source.tokenizer_folder(default=BACKBONE), config.vocab_size)
     own, where = below(weights, "text_transformer.bert."), f"{checkpoint.reference}: text_transformer.bert"
     bert = bert_from_weights(config, own, where, source.device)
-    columns = columns_of_all(tokenizer)
-    reader = LowerCaseReader(tokenizer, text_max_length, limit=position_limit(config))
-    text_head = prediction_head(weights, "text_transformer.cls.predictions.", checkpoint.reference, source.device)
-    image_head = prediction_head(weights, "mlm_head_for_image.predictions.", checkpoint.reference, source.device)
-
-    def composition(backbone: Backbone, head: Head, k: int | None) -> Composition:
-        return Composition(backbone, head, log1p_relu, masked_max, positive_or_top(k), normalise)
-
-    def texts(k: int | None) -> TextTower:
-        return TextTower(composition(hidden_states(bert), text_head, k), reader, columns, source.device)
-
-    def images(k: int | None) -> ImageTower:
-        pixels = Pixels(states.beit.resolution, mean=HALF, std=HALF)
-        return ImageTower(composition(states, image_head, k), pixels, columns, source.device)
-
-    query, document = with_topk(in_direction(direction, texts, images), topk, query_topk)
-    return Encoder("lexlip", "impact", query=query, document=document)
+    longest = MAX_LENGTH if text_max_length is None else text_max_length
+    return LoadedLexLip(
+        hidden_states(bert),
+        states,
+        prediction_head(weights, "text_transformer.cls.predictions.", checkpoint.reference, source.device),
+        prediction_head(weights, "mlm_head_for_image.predictions.", checkpoint.reference, source.device),
+        LowerCaseReader(tokenizer, longest, limit=position_limit(config)),
+        columns_of_all(tokenizer),
+        Pixels(states.beit.resolution, mean=HALF, std=HALF),
+    )
 
 
 def trained_resolution(extra: Mapping[str, Any]) -> int:

@@ -1,28 +1,31 @@
 """STAIR: w = log(1 + relu(max_j e TRANSFORM(h_j) + b)) for texts and images, e the token embeddings (EMNLP 2023).
 
 Both towers follow equations 4 and 5 of the paper; scores are cosines. There are no published checkpoints; this encoder
-loads folders that `save_stair` writes: config.json, model.safetensors and the files of the tokenizer.
+loads folders that `save_stair` writes: config.json, model.safetensors and the files of the tokenizer. It also
+loads pairs over networks (`parts/network_pair.py`), whose dimensions are the terms of their training captions.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize as unit_length
 
 from lexvl_anserini.encoders.checkpoints.bounds import build
+from lexvl_anserini.encoders.checkpoints.find import Checkpoint
 from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_weights
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.activations import log1p_relu
+from lexvl_anserini.encoders.parts.network_pair import TEXT, NetworkPair, is_pair, read_pair, token_heads
 from lexvl_anserini.encoders.parts.pooling import masked_max
 from lexvl_anserini.encoders.parts.sides import Direction, TowerOf, in_direction, with_topk
 from lexvl_anserini.encoders.parts.sparsify import positive_or_top
-from lexvl_anserini.encoders.parts.stair_network import Stair, StairConfig, TokenHead
+from lexvl_anserini.encoders.parts.stair_network import Stair, StairConfig
 from lexvl_anserini.encoders.parts.tokens import (
     TextReader,
     TokenColumns,
@@ -32,6 +35,7 @@ from lexvl_anserini.encoders.parts.tokens import (
 )
 from lexvl_anserini.encoders.parts.towers import Backbone, BagTower, Composition, Head, TextTower
 from lexvl_anserini.encoders.parts.vision import ImageTower, Pixels
+from lexvl_anserini.errors import UsageError
 from lexvl_anserini.files import atomic_write, write_json
 
 WEIGHTS = "model.safetensors"
@@ -69,7 +73,7 @@ def load_stair(
     query_topk: int | None = None,
     text_max_length: int | None = None,
 ) -> Encoder:
-    """A folder that `save_stair` wrote, of a single-stage or three-stage model.
+    """A folder that `save_stair` wrote, of a single-stage or three-stage model; or a pair that `train` wrote.
 
     Args:
         source: has configuration, weights and tokenizer; `tokenizer` may name another folder for the tokenizer.
@@ -89,59 +93,116 @@ def load_stair(
         CheckpointError: another model, or weights that do not fit the configuration.
     """
     checkpoint = source.required("stair")
+    if is_pair(checkpoint):
+        model = stair_of_pair(source, read_pair(source, checkpoint, "stair", text_max_length))
+        if padding == "max_length" or mask_specials:
+            raise UsageError(
+                "padding and mask_specials are for the layout of `save_stair`; this checkpoint has another"
+            )
+    else:
+        model = stair_of_folder(source, checkpoint, mask_specials, padding, text_max_length)
+    reader = replace(model.reader, prompt=model.prompt if prompt is None else prompt)
+    sides = StairSides(model, reader, source.device, normalise)
+    own = text_mask == "own" or (text_mask is None and model.masked)
+    texts: TowerOf = sides.bag if text_encoder_free else sides.own_texts if own else sides.texts
+    query, document = with_topk(in_direction(direction, texts, sides.images), topk, query_topk)
+    return Encoder("stair", "impact", query=query, document=document)
+
+
+class LoadedStair(NamedTuple):
+    """A model of either layout.
+
+    text, image            states of each encoder
+    text_head, image_head  equation 4 over them
+    reader                 of texts, without prompt
+    prompt                 of the checkpoint
+    columns                the dimension of each token
+    pixels                 how an image becomes pixels
+    masked                 texts keep their own tokens alone, as after stage 1
+    """
+
+    text: Backbone
+    image: Backbone
+    text_head: Head
+    image_head: Head
+    reader: TextReader
+    prompt: str
+    columns: TokenColumns
+    pixels: Pixels
+    masked: bool
+
+
+def stair_of_folder(
+    source: Source,
+    checkpoint: Checkpoint,
+    mask_specials: bool | None,
+    padding: Literal["none", "max_length"] | None,
+    text_max_length: int | None,
+) -> LoadedStair:
+    """A folder that `save_stair` wrote; the options are those of `load_stair`."""
     config = StairConfig.read(checkpoint.config(), f"{checkpoint.folder}/config.json")
     weights = read_weights(checkpoint.folder)
     model = build(lambda: Stair(config), weights, f"{checkpoint.folder}/config.json")
     load_strictly(model, weights, str(checkpoint.folder))
+    model.eval().to(source.device)
     tokenizer = load_tokenizer(source.tokenizer_folder(), config.vocab_size)
-    reader = TextReader(
-        tokenizer,
-        config.text.max_length if text_max_length is None else text_max_length,
-        padding or config.padding,
-        limit=config.text.max_length,
-        prompt=config.prompt if prompt is None else prompt,
+    limit = config.text.max_length
+    longest = limit if text_max_length is None else text_max_length
+    text_head, image_head = (
+        Head(head, model.embeddings.detach(), head.bias.detach()) for head in (model.text_head, model.image_head)
     )
-    columns = own_columns(tokenizer, config.mask_specials if mask_specials is None else mask_specials)
-    sides = StairSides(model.eval().to(source.device), reader, columns, source.device, normalise)
-    own = text_mask == "own" or (text_mask is None and config.stage == "1")
-    texts: TowerOf = sides.bag if text_encoder_free else sides.own_texts if own else sides.texts
-    query, document = with_topk(in_direction(direction, texts, sides.images), topk, query_topk)
-    return Encoder("stair", "impact", query=query, document=document)
+    return LoadedStair(
+        model.text,
+        model.image,
+        text_head,
+        image_head,
+        TextReader(tokenizer, longest, padding or config.padding, limit=limit),
+        config.prompt,
+        own_columns(tokenizer, config.mask_specials if mask_specials is None else mask_specials),
+        Pixels(config.image.resolution),
+        config.stage == "1",
+    )
+
+
+def stair_of_pair(source: Source, pair: NetworkPair) -> LoadedStair:
+    """A pair over networks, which has no prompt; `text_mask` in its configuration is own after stage 1."""
+    text_head, image_head = token_heads(pair, source.device)
+    assert pair.columns is not None, "lexical heads have terms"
+    masked = pair.config[TEXT].get("text_mask") == "own"
+    return LoadedStair(pair.text, pair.image, text_head, image_head, pair.reader, "", pair.columns, pair.pixels, masked)
 
 
 @dataclass(frozen=True)
 class StairSides:
     """A loaded model and its settings; each method gives the tower that keeps `k` dimensions, None for all positive."""
 
-    model: Stair
+    model: LoadedStair
     reader: TextReader
-    columns: TokenColumns
     device: torch.device
     normalise: bool
 
-    def composition(self, states: Backbone, head: TokenHead, k: int | None, normalise: bool) -> Composition:
+    def composition(self, states: Backbone, head: Head, k: int | None, normalise: bool) -> Composition:
         """Equations 4 and 5 over the states of one encoder."""
-        projection = Head(head, self.model.embeddings.detach(), head.bias.detach())
-        return Composition(states, projection, log1p_relu, masked_max, positive_or_top(k), normalise)
+        return Composition(states, head, log1p_relu, masked_max, positive_or_top(k), normalise)
 
     def texts(self, k: int | None) -> TextTower:
         """Texts with expansion."""
         parts = self.composition(self.model.text, self.model.text_head, k, self.normalise)
-        return TextTower(parts, self.reader, self.columns, self.device)
+        return TextTower(parts, self.reader, self.model.columns, self.device)
 
     def own_texts(self, k: int | None) -> OwnTokenTower:
         """Texts masked to their own tokens."""
         parts = self.composition(self.model.text, self.model.text_head, k, False)
-        return OwnTokenTower(parts, self.reader, self.columns, self.device, normalise=self.normalise)
+        return OwnTokenTower(parts, self.reader, self.model.columns, self.device, normalise=self.normalise)
 
     def bag(self, k: int | None) -> BagTower:
         """Texts as binary bags of tokens."""
-        return BagTower(TextReader(self.reader.tokenizer, self.reader.max_length), self.columns, topk=k)
+        return BagTower(TextReader(self.reader.tokenizer, self.reader.max_length), self.model.columns, topk=k)
 
     def images(self, k: int | None) -> ImageTower:
         """Images."""
         parts = self.composition(self.model.image, self.model.image_head, k, self.normalise)
-        return ImageTower(parts, Pixels(self.model.config.image.resolution), self.columns, self.device)
+        return ImageTower(parts, self.model.pixels, self.model.columns, self.device)
 
 
 def own_columns(tokenizer: Any, specials: bool) -> TokenColumns:

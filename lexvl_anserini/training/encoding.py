@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor
 
 from lexvl_anserini.training.batches import TrainingBatch
-from lexvl_anserini.training.inputs import TextBatch
+from lexvl_anserini.training.inputs import Details, TextBatch
 from lexvl_anserini.training.loss import Temperatures
+from lexvl_anserini.training.network_families import FdtImage
 from lexvl_anserini.training.objectives.contrastive import Dense, Encoded
 from lexvl_anserini.training.pairs import TowerPair
-
-
-class Details(NamedTuple):
-    """What a side computes of its inputs.
-
-    vectors  [B, V] or [B, D], before the sparsifier
-    logits   [B, V], before the activation of lexical vectors; None where the side keeps none
-    dense    [B, D], the dense vectors that a side has beside lexical ones; None where it has none
-    """
-
-    vectors: Tensor
-    logits: Tensor | None = None
-    dense: Tensor | None = None
 
 
 def details(side: Any, inputs: Any) -> Details:
@@ -39,12 +27,17 @@ def encode(pair: TowerPair, batch: TrainingBatch) -> tuple[Sequence[Encoded], Te
     # Padding is masked everywhere, so rounds of different lengths pass the text side one after the other.
     documents = details(pair.encoder_p, batch.documents)
     bag = batch.documents.bag if isinstance(batch.documents, TextBatch) else None
-    rounds = [with_details(details(pair.encoder_q, texts), documents, texts.bag, bag) for texts in batch.rounds]
+    codebook = pair.encoder_p.codebook.rows if isinstance(pair.encoder_p, FdtImage) else None
+    rounds = [
+        with_details(details(pair.encoder_q, texts), documents, texts.bag, bag, codebook) for texts in batch.rounds
+    ]
     of_bags = pair.log_bag_temperature
     return rounds, Temperatures(pair.log_temperature.exp(), None if of_bags is None else of_bags.exp())
 
 
-def with_details(queries: Details, documents: Details, query_bag: Tensor, document_bag: Tensor | None) -> Encoded:
+def with_details(
+    queries: Details, documents: Details, query_bag: Tensor, document_bag: Tensor | None, codebook: Tensor | None
+) -> Encoded:
     """One round of a batch; where documents keep their logits, a caption's vector has its own terms alone."""
     dense = None
     if queries.dense is not None and documents.dense is not None:
@@ -55,6 +48,7 @@ def with_details(queries: Details, documents: Details, query_bag: Tensor, docume
         query_bag,
         document_bag,
         dense=dense,
+        codebook=codebook,
         logits=documents.logits,
         caption=None if documents.logits is None else queries.vectors * query_bag,
     )

@@ -1,4 +1,4 @@
-"""What the two sides of a pair read at one step."""
+"""What the two sides of a pair read at one step, and what they compute of it."""
 
 from __future__ import annotations
 
@@ -35,3 +35,16 @@ class TextBatch(NamedTuple):
     bag: Tensor
     states: Tensor | None = None
     types: Tensor | None = None
+
+
+class Details(NamedTuple):
+    """What a side computes of its inputs.
+
+    vectors  [B, V] or [B, D], before the sparsifier
+    logits   [B, V], before the activation of lexical vectors; None where the side keeps none
+    dense    [B, D], the dense vectors that a side has beside lexical ones; None where it has none
+    """
+
+    vectors: Tensor
+    logits: Tensor | None = None
+    dense: Tensor | None = None

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from lexvl_anserini.errors import UsageError
 from lexvl_anserini.training.batches import CaptionStore
-from lexvl_anserini.training.model_settings import ModelSettings
+from lexvl_anserini.training.model_settings import ImagePairSettings
 from lexvl_anserini.training.objectives.contrastive import bag_of, masked
-from lexvl_anserini.training.pairs import TowerPair, words_only
+from lexvl_anserini.training.pairs import TowerPair, as_encoded
 from lexvl_anserini.training.stores import ImageStore
 
 BATCH = 256
@@ -36,17 +36,15 @@ class Validation:
     captions: CaptionStore
 
     @torch.inference_mode()
-    def measure(self, pair: TowerPair, model: ModelSettings) -> dict[str, float]:
+    def measure(self, pair: TowerPair, model: ImagePairSettings) -> dict[str, float]:
         """Hit rates in percent, text-to-image and image-to-text; of a lexical pair also those of the alpha mode."""
         pair.eval()
-        images = self._images(pair)
+        images = self._images(pair, model)
         owner = torch.from_numpy(np.repeat(np.arange(len(self.images)), np.diff(self.captions.tokens.first))).to(
             images.device
         )
         texts, bags = self._texts(pair, model, len(owner))
         pair.train()
-        if model.lexical:
-            images = masked(words_only(images, model), None, model.topk)
         found = {f"t2i_R@{k}": rate for k, rate in hit_rates(texts @ images.T, owner).items()}
         found |= {f"i2t_R@{k}": rate for k, rate in backward_rates(images @ texts.T, owner).items()}
         if bags is not None:
@@ -55,26 +53,25 @@ class Validation:
             found["mean_text_terms"] = round(float((texts > 0).sum(dim=1).float().mean()), 1)
         return found
 
-    def _images(self, pair: TowerPair) -> Tensor:
-        """Vectors of all images, [n, V] or [n, D], before the sparsifier."""
+    def _images(self, pair: TowerPair, model: ImagePairSettings) -> Tensor:
+        """Vectors of all images for search, [n, words] or [n, D]."""
         vectors = []
         for start in range(0, len(self.images), BATCH):
             chosen = np.arange(start, min(start + BATCH, len(self.images)))
-            vectors.append(pair.encoder_p(self.images.plain(chosen)))
+            encoded = as_encoded(pair.encoder_p(self.images.plain(chosen)), model)
+            vectors.append(masked(encoded, None, model.topk) if model.family.cut else encoded)
         return torch.cat(vectors)
 
-    def _texts(self, pair: TowerPair, model: ModelSettings, count: int) -> tuple[Tensor, Tensor | None]:
+    def _texts(self, pair: TowerPair, model: ImagePairSettings, count: int) -> tuple[Tensor, Tensor | None]:
         """Vectors of all captions for search, [count, words] or [count, D]; of a lexical pair also the bags."""
         vectors, bags = [], []
         for start in range(0, count, BATCH):
             chosen = np.arange(start, min(start + BATCH, count))
             batch = self.captions.batch(chosen)
-            encoded = pair.encoder_q(batch)
+            encoded, own = as_encoded(pair.encoder_q(batch), model), batch.bag[:, model.registers :]
+            vectors.append(masked(encoded, own, model.kept_of_texts) if model.family.cut else encoded)
             if model.lexical:
-                own = batch.bag[:, model.registers :]
-                encoded = masked(words_only(encoded, model), own, model.kept_of_texts)
                 bags.append(bag_of(own, normalised=False))
-            vectors.append(encoded)
         return torch.cat(vectors), torch.cat(bags) if bags else None
 
 

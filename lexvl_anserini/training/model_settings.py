@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args
 
 from pydantic import (
     BaseModel,
@@ -11,6 +11,7 @@ from pydantic import (
     Discriminator,
     Field,
     NonNegativeInt,
+    PositiveFloat,
     PositiveInt,
     Tag,
     model_validator,
@@ -133,39 +134,80 @@ AnyImage = Annotated[
     Annotated[ImageSettings, Tag(FRESH)] | Annotated[PretrainedImage, Tag(PRETRAINED)], Discriminator(_is_pretrained)
 ]
 
-# Kinds of models whose dimensions are terms.
-LEXICAL_KINDS = frozenset({"vdr-crossmodal"})
+
+class CodebookSettings(Settings):
+    """FDT's codebook, and how relevances become weights.
+
+    terms, width  of the codebook
+    attention     from the relevances of an item to its weights
+    temperature   T of the first steps, which divides relevances: a high one spreads weights over many terms
+    decay, every  factor of T, and the steps after which it applies
+    least         lower limit of T
+    """
+
+    terms: PositiveInt = 16_384
+    width: PositiveInt = 512
+    attention: Literal["sparsemax", "softmax", "sigmoid"] = "sparsemax"
+    temperature: PositiveFloat = 1000.0
+    decay: PositiveFloat = 1.0
+    every: PositiveInt = 2700
+    least: PositiveFloat = 0.01
 
 
-class ModelSettings(Settings):
-    """A pair of towers.
+class ImageKind(NamedTuple):
+    """What a family of texts and images is.
 
-    kind        vdr-crossmodal (lexical) or dense-crossmodal (its CLIP-style twin)
-    start       checkpoint of a trained pair over the same networks, whose weights this pair begins with
-    topk        dimensions that a lexical checkpoint keeps of an image
-    text_topk   dimensions that it keeps of a text besides its own tokens; None for as many as of an image
-    dimensions  of the vectors of the twin
-    hidden      width of the hidden layer of the twin's heads over pretrained networks
+    lexical   dimensions are terms
+    unit      search divides vectors by their norm
+    cut       a checkpoint keeps the `topk` heaviest dimensions, and of a text its own tokens too
+    computes  objectives that read more than the vectors of both sides, which a pair of this family computes
+    """
+
+    lexical: bool
+    unit: bool = True
+    cut: bool = False
+    computes: frozenset[str] = frozenset()
+
+
+IMAGE_KINDS: Mapping[str, ImageKind] = {
+    "vdr-crossmodal": ImageKind(lexical=True, cut=True),
+    "dense-crossmodal": ImageKind(lexical=False),
+    "stair": ImageKind(lexical=True, computes=frozenset({"caption_gated"})),
+    "lexlip": ImageKind(lexical=True, computes=frozenset({"caption_gated"})),
+    "fdt": ImageKind(lexical=False, computes=frozenset({"fdt"})),
+}
+
+
+# Families with fresh towers of their own; all others are heads over any networks.
+OWN_TOWERS = frozenset({"vdr-crossmodal", "dense-crossmodal"})
+
+
+class ImagePairSettings(Settings):
+    """A pair of towers, one for texts and one for images; subclasses have its keys.
+
+    topk       dimensions that a lexical checkpoint keeps of an image, where its family cuts vectors
+    text_topk  dimensions that it keeps of a text besides its own tokens; None for as many as of an image
     """
 
     of_texts: ClassVar[bool] = False
-
-    kind: Literal["vdr-crossmodal", "dense-crossmodal"]
-    text: AnyText = TextSettings()
-    image: AnyImage = ImageSettings()
-    start: str | None = None
+    kind: str
     topk: PositiveInt = 64
     text_topk: PositiveInt | None = None
-    dimensions: PositiveInt = 256
-    hidden: PositiveInt = 512
 
-    @model_validator(mode="after")
-    def _fits(self) -> ModelSettings:
-        if isinstance(self.text, PretrainedText) != isinstance(self.image, PretrainedImage):
-            raise ValueError("text and image both have a checkpoint, or neither has")
-        if self.start and not self.pretrained:
-            raise ValueError(f"start {self.start}: text and image name no networks; start is for pairs over such")
-        return self
+    @property
+    def family(self) -> ImageKind:
+        """What the family is."""
+        return IMAGE_KINDS[self.kind]
+
+    @property
+    def lexical(self) -> bool:
+        """Whether dimensions are terms."""
+        return self.family.lexical
+
+    @property
+    def computes(self) -> frozenset[str]:
+        """Objectives that read more than the vectors of both sides, which this pair computes."""
+        return self.family.computes
 
     @property
     def kept_of_texts(self) -> int:
@@ -173,19 +215,51 @@ class ModelSettings(Settings):
         return self.text_topk or self.topk
 
     @property
+    def registers(self) -> int:
+        """Dimensions before the words that training uses and the checkpoint drops (see `words`)."""
+        return 0
+
+
+class ModelSettings(ImagePairSettings):
+    """A pair of towers over networks of its own.
+
+    kind        vdr-crossmodal, dense-crossmodal (its CLIP-style twin), stair, lexlip or fdt
+    start       checkpoint of a trained pair over the same networks, whose weights this pair begins with
+    dimensions  of the vectors of the twin
+    hidden      width of the hidden layer of the twin's heads over pretrained networks
+    codebook    of fdt
+    """
+
+    kind: Literal["vdr-crossmodal", "dense-crossmodal", "stair", "lexlip", "fdt"]
+    text: AnyText = TextSettings()
+    image: AnyImage = ImageSettings()
+    start: str | None = None
+    dimensions: PositiveInt = 256
+    hidden: PositiveInt = 512
+    codebook: CodebookSettings = CodebookSettings()
+
+    @model_validator(mode="after")
+    def _fits(self) -> ModelSettings:
+        texts, images = isinstance(self.text, PretrainedText), isinstance(self.image, PretrainedImage)
+        if texts != images and self.kind in OWN_TOWERS:
+            raise ValueError("text and image both have a checkpoint, or neither has")
+        if (
+            isinstance(self.image, PretrainedImage)
+            and self.image.class_names
+            and self.kind in ("stair", "lexlip", "fdt")
+        ):
+            raise ValueError(f"class_names: kind {self.kind} has no class words; vdr-crossmodal has")
+        return self
+
+    @property
     def pretrained(self) -> bool:
         """Whether both sides are pretrained networks."""
-        return isinstance(self.text, PretrainedText)
+        return isinstance(self.text, PretrainedText) and isinstance(self.image, PretrainedImage)
 
     @property
     def registers(self) -> int:
         """Dimensions before the words that training uses and the checkpoint drops (see `words`)."""
-        return len(CHARACTERS) if self.lexical and not self.pretrained else 0
-
-    @property
-    def lexical(self) -> bool:
-        """Whether dimensions are terms, so that vectors pass the sparsifier before search."""
-        return self.kind in LEXICAL_KINDS
+        return len(CHARACTERS) if self.kind == "vdr-crossmodal" and not self.pretrained else 0
 
 
 class TowerSettings(Settings):
@@ -220,6 +294,7 @@ class TextPairSettings(Settings):
     """
 
     of_texts: ClassVar[bool] = True
+    computes: ClassVar[frozenset[str]] = frozenset()
 
     kind: Literal["vdr", "svdr", "splade", "dpr", "sentence"]
     query: AnyTower = TextSettings()
@@ -261,4 +336,4 @@ AnyModel = Annotated[ModelSettings | TextPairSettings, Field(discriminator="kind
 
 # All kinds, by which pydantic tells the settings of models apart; they are no part of a key.
 TEXT_KINDS = frozenset(get_args(TextPairSettings.model_fields["kind"].annotation))
-KINDS = TEXT_KINDS | frozenset(get_args(ModelSettings.model_fields["kind"].annotation))
+KINDS = TEXT_KINDS | frozenset(IMAGE_KINDS)

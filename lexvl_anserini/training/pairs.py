@@ -11,22 +11,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from lexvl_anserini.encoders.dense_crossmodal import IMAGE_TYPE as DENSE_IMAGE
-from lexvl_anserini.encoders.dense_crossmodal import TEXT_TYPE as DENSE_TEXT
 from lexvl_anserini.encoders.dense_crossmodal import mean_state
 from lexvl_anserini.encoders.parts.activations import elu1p
 from lexvl_anserini.encoders.parts.tokens import TokenColumns
 from lexvl_anserini.encoders.parts.vision import PatchTransformer
 from lexvl_anserini.encoders.vdr import HEAD_EPS
-from lexvl_anserini.encoders.vdr_crossmodal import IMAGE_TYPES, TEXT_TYPES
 from lexvl_anserini.training.inputs import ImageBatch, TextBatch
-from lexvl_anserini.training.model_settings import ImageSettings, ModelSettings, TextSettings
-from lexvl_anserini.training.pretrained_sides import Networks, make_sides
+from lexvl_anserini.training.model_settings import ImagePairSettings, ImageSettings, ModelSettings, TextSettings
+from lexvl_anserini.training.network_families import NETWORK_FAMILIES, FdtImage
+from lexvl_anserini.training.pretrained_sides import INITIAL_STD, Networks, bert_config, dense_sides, vdr_sides
 from lexvl_anserini.training.projection import project_max
 from lexvl_anserini.training.recipe import Recipe, StageSettings
-
-# Standard deviation of random initial weights, as in BERT and CLIP.
-INITIAL_STD = 0.02
 
 
 class TextSide(nn.Module):
@@ -36,18 +31,8 @@ class TextSide(nn.Module):
         super().__init__()
         import transformers
 
-        text = model.text
-        assert isinstance(text, TextSettings)
-        self.config = transformers.BertConfig(
-            vocab_size=len(columns.of_token),
-            hidden_size=text.width,
-            num_hidden_layers=text.layers,
-            num_attention_heads=text.heads,
-            intermediate_size=4 * text.width,
-            hidden_dropout_prob=text.dropout,
-            attention_probs_dropout_prob=text.dropout,
-            max_position_embeddings=text.max_length,
-        )
+        assert isinstance(model.text, TextSettings)
+        self.config = bert_config(model.text, len(columns.of_token))
         self.bert_model = transformers.BertModel(self.config, add_pooling_layer=False)
 
     def states(self, batch: TextBatch) -> Tensor:
@@ -150,27 +135,25 @@ class TowerPair(nn.Module):
             low, high = self.limits
             self.log_temperature.clamp_(math.log(low), math.log(high))
         for side in dict.fromkeys((self.encoder_q, self.encoder_p)):
-            if hasattr(side, "settle"):
+            if isinstance(side, FdtImage):
                 side.settle(steps)
 
 
 class PairKind(NamedTuple):
-    """What `model.kind` of a recipe decides.
-
-    text, image            classes of the two sides
-    text_type, image_type  their names in config.json
-    """
+    """The classes of the two sides of a pair with fresh towers of its own."""
 
     text: Callable[[ModelSettings, TokenColumns], TextSide]
     image: Callable[[ModelSettings, TokenColumns], PatchTransformer]
-    text_type: str
-    image_type: str
 
 
 KINDS: Mapping[str, PairKind] = {
-    "vdr-crossmodal": PairKind(VdrText, VdrImage, TEXT_TYPES[0], IMAGE_TYPES[0]),
-    "dense-crossmodal": PairKind(DenseText, DenseImage, DENSE_TEXT, DENSE_IMAGE),
+    "vdr-crossmodal": PairKind(VdrText, VdrImage),
+    "dense-crossmodal": PairKind(DenseText, DenseImage),
 }
+
+
+# The sides of a pair over networks, which are pretrained or, for families without a row in `KINDS`, may be new.
+OVER_NETWORKS = {"vdr-crossmodal": vdr_sides, "dense-crossmodal": dense_sides, **NETWORK_FAMILIES}
 
 
 def vision_shape(model: ModelSettings) -> dict[str, Any]:
@@ -187,11 +170,11 @@ def make_pair(
     first = recipe.stages[0].objective
     of_bags = any(stage.objective.learn_bag_temperature for stage in recipe.stages)
     if networks is not None:
-        return TowerPair(*make_sides(model, networks), first.temperature, of_bags)
+        return TowerPair(*OVER_NETWORKS[model.kind](model, networks), first.temperature, of_bags)
     kind = KINDS[model.kind]
     return TowerPair(kind.text(model, columns), kind.image(model, columns), first.temperature, of_bags)
 
 
-def words_only(weights: Tensor, model: ModelSettings) -> Tensor:
-    """Vectors [n, V] without the registers, as the saved pair's encoder returns them: [n, words]."""
-    return normalize(weights[:, model.registers :], dim=1) if model.registers else weights
+def as_encoded(weights: Tensor, model: ImagePairSettings) -> Tensor:
+    """Vectors [n, V] as the saved pair's encoder returns them before the sparsifier: [n, words], without registers."""
+    return normalize(weights[:, model.registers :], dim=1) if model.family.unit else weights

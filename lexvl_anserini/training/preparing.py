@@ -24,10 +24,11 @@ from lexvl_anserini.training.batches import AnyBatches, Batches, CaptionStore
 from lexvl_anserini.training.class_words import ClassWordWeights, weigh
 from lexvl_anserini.training.data import CaptionedImages, Tokens, tokenise
 from lexvl_anserini.training.measuring import AnyValidation, Validation
-from lexvl_anserini.training.model_settings import ImageSettings, ModelSettings, TextSettings
+from lexvl_anserini.training.model_settings import ImageSettings, ModelSettings, PretrainedImage, TextSettings
+from lexvl_anserini.training.network_families import NETWORK_FAMILIES
 from lexvl_anserini.training.objectives.caption_terms import CaptionTerms
 from lexvl_anserini.training.objectives.contrastive import Encoded
-from lexvl_anserini.training.pairs import TowerPair, make_pair
+from lexvl_anserini.training.pairs import KINDS, TowerPair, make_pair
 from lexvl_anserini.training.pretrained_sides import (
     ImageOver,
     Networks,
@@ -38,7 +39,7 @@ from lexvl_anserini.training.pretrained_sides import (
 )
 from lexvl_anserini.training.recipe import Augmentation, Recipe, StageSettings
 from lexvl_anserini.training.run_folder import STORED, WORDS
-from lexvl_anserini.training.saving import save_pair
+from lexvl_anserini.training.saving import save_network_pair, save_pair
 from lexvl_anserini.training.splits import TRAINING, VALIDATION, Splits
 from lexvl_anserini.training.starting import begin_with
 from lexvl_anserini.training.stores import FeatureStore, ImageStore, PixelStore, read_features, read_pixels, read_states
@@ -63,7 +64,7 @@ class Material:
     columns    the dimension of each token
     tokens     of the captions by role
     prepare    how an image becomes pixels
-    networks   of a pretrained pair; None for a fresh one
+    networks   of a pair over networks; None for a family with fresh towers of its own
     """
 
     model: ModelSettings
@@ -91,7 +92,10 @@ class Material:
     def save(self, recipe: Recipe, output: Path, pair: TowerPair, folder: Path) -> None:
         """Writes the pair in the layout of its encoder."""
         kind, words = getattr(torch, recipe.weights), class_words_of(recipe, output, self, pair)
-        save_pair(pair, self.model, self.tokenizer, folder, kind, self.networks, words)
+        if self.networks is not None and self.model.kind in NETWORK_FAMILIES:
+            save_network_pair(pair, recipe, self.model, self.networks, folder, kind)
+        else:
+            save_pair(pair, self.model, self.tokenizer, folder, kind, self.networks, words)
 
 
 def read_material(recipe: Recipe, output: Path, data: Splits) -> Material:
@@ -101,11 +105,11 @@ def read_material(recipe: Recipe, output: Path, data: Splits) -> Material:
     images = {role: items for role, items in data.items() if isinstance(items, CaptionedImages)}
     text, image, captions = model.text, model.image, images[TRAINING].texts
     networks = None
-    if isinstance(text, TextSettings):
-        assert isinstance(image, ImageSettings)
+    if isinstance(text, TextSettings) and isinstance(image, ImageSettings) and model.kind in KINDS:
         tokenizer = save_tokenizer(learn_words(captions, text.words), output / WORDS, text.max_length)
         columns, prepare = columns_ascii(tokenizer, FIRST_TOKEN_ID), Pixels(image.resolution)
     else:
+        torch.manual_seed(recipe.seed)  # of networks with random weights
         networks = load_networks(model, captions, output / WORDS)
         tokenizer, columns, prepare = networks.text.tokenizer, networks.text.columns, networks.image.pixels
     reader = TextReader(tokenizer, text.max_length)
@@ -222,7 +226,7 @@ def class_words_of(recipe: Recipe, output: Path, material: Material, pair: Tower
 def standardise(pair: TowerPair, material: Material) -> None:
     """Gives a pretrained image side the mean and the standard deviation of its states over some training images."""
     side, images = pair.encoder_p, material.data[TRAINING].images
-    if not isinstance(side, ImageOver):
+    if not isinstance(side, ImageOver) or not isinstance(material.model.image, PretrainedImage):
         return
     some = images[:: -(-len(images) // STANDARD_IMAGES)]
     log.info("mean and standard deviation of the states of %d images", len(some))

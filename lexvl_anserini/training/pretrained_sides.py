@@ -19,6 +19,7 @@ from lexvl_anserini.encoders.dense_crossmodal import mean_state
 from lexvl_anserini.encoders.parts.activations import elu1p
 from lexvl_anserini.encoders.parts.backbones import bert_from_weights, read_config
 from lexvl_anserini.encoders.parts.image_backbones import ImageBackbone, load_image_backbone
+from lexvl_anserini.encoders.parts.network_pair import fresh_image_backbone
 from lexvl_anserini.encoders.parts.pretrained import (
     CellsOf,
     Standard,
@@ -29,20 +30,40 @@ from lexvl_anserini.encoders.parts.pretrained import (
     folded,
     layers_of,
 )
-from lexvl_anserini.encoders.parts.tokens import TokenColumns, columns_of_terms, load_tokenizer
+from lexvl_anserini.encoders.parts.tokens import TokenColumns, columns_ascii, columns_of_terms, load_tokenizer
+from lexvl_anserini.encoders.parts.vision import PatchTransformer
 from lexvl_anserini.errors import UsageError
 from lexvl_anserini.files import file_sha256
 from lexvl_anserini.training.inputs import ImageBatch, TextBatch
-from lexvl_anserini.training.model_settings import ModelSettings, PretrainedImage, PretrainedText
+from lexvl_anserini.training.model_settings import (
+    AnyImage,
+    ImageSettings,
+    ModelSettings,
+    PretrainedImage,
+    PretrainedText,
+    TextSettings,
+)
 from lexvl_anserini.training.projection import project_max
-from lexvl_anserini.training.words import learn_terms, read_class_names, save_core, with_words, words_of_classes
+from lexvl_anserini.training.words import (
+    FIRST_WORD_ID,
+    learn_terms,
+    learn_words,
+    read_class_names,
+    save_core,
+    save_tokenizer,
+    with_words,
+    words_of_classes,
+)
 from lexvl_anserini.vocabulary import Vocabulary
+
+# Standard deviation of random initial weights, as in BERT and CLIP.
+INITIAL_STD = 0.02
 
 
 class TextNetwork(NamedTuple):
     """A pretrained BERT whose tokens gained the words of the training captions.
 
-    checkpoint  of the network
+    checkpoint  of the network; None for one with random weights
     digest      SHA-256 (hex) of its weights
     bert        the network, with a row of its input embeddings for each new token: the mean of its pieces' rows
     tokenizer   with the new tokens
@@ -50,7 +71,7 @@ class TextNetwork(NamedTuple):
     classes     the classes of each class word, which is a token and no term of the captions
     """
 
-    checkpoint: Checkpoint
+    checkpoint: Checkpoint | None
     digest: str
     bert: Any
     tokenizer: Any
@@ -104,9 +125,9 @@ class FrozenByDefault(nn.Module):
 class TextOver(FrozenByDefault):
     """The states of a pretrained BERT; subclasses add the head."""
 
-    def __init__(self, text: TextNetwork, settings: PretrainedText):
+    def __init__(self, text: TextNetwork, dropout: float):
         super().__init__()
-        self.network, self.config, self.dropout = text.bert, text.bert.config, settings.dropout
+        self.network, self.config, self.dropout = text.bert, text.bert.config, dropout
 
     def states(self, batch: TextBatch) -> Tensor:
         """Last hidden states [B, L, D], with dropout in training."""
@@ -119,8 +140,8 @@ class TextOver(FrozenByDefault):
 class VdrTextOver(TextOver):
     """w = elu1p(max_i <ln(T h_i), P_v> + b_v), of unit length; T begins as the identity, P is the image side's."""
 
-    def __init__(self, text: TextNetwork, settings: PretrainedText, rows: nn.Parameter):
-        super().__init__(text, settings)
+    def __init__(self, text: TextNetwork, dropout: float, rows: nn.Parameter):
+        super().__init__(text, dropout)
         self.head = StatesHead(self.config.hidden_size, rows.shape[1])
         nn.init.eye_(self.head.linear.weight)
         self.bias = nn.Parameter(torch.zeros(len(rows)))
@@ -135,8 +156,8 @@ class VdrTextOver(TextOver):
 class DenseTextOver(TextOver):
     """v = W_2 gelu(W_1 mean_i h_i), of unit length."""
 
-    def __init__(self, text: TextNetwork, settings: PretrainedText, model: ModelSettings):
-        super().__init__(text, settings)
+    def __init__(self, text: TextNetwork, dropout: float, model: ModelSettings):
+        super().__init__(text, dropout)
         self.head = VectorHead(self.config.hidden_size, model.hidden, model.dimensions)
 
     def forward(self, batch: TextBatch) -> Tensor:
@@ -166,6 +187,14 @@ class ImageOver(FrozenByDefault):
         cells = batch.values if batch.computed else self.cells(batch.values)
         return dropout(self.standard(cells), self.settings.dropout, self.training)
 
+    def left_out(self, states: Tensor) -> Tensor | None:
+        """The cells that a step of training leaves out, bool [B, 1 + grid^2]; None for none."""
+        if not (self.training and self.settings.cells):
+            return None
+        left_out = torch.rand(states.shape[:2], device=states.device) < self.settings.cells
+        left_out[:, 0] &= ~left_out.all(dim=1)  # one cell is always left, the mean
+        return left_out
+
 
 class VdrImageOver(ImageOver):
     """w = elu1p(max_p <ln(W s_p), P_v> + b_v), of unit length; P begins as the words' input embeddings."""
@@ -179,11 +208,8 @@ class VdrImageOver(ImageOver):
     def forward(self, batch: ImageBatch) -> Tensor:
         """Weights before the sparsifier, [B, V]."""
         states = self.states(batch)
-        left_out = None
-        if self.training and self.settings.cells:
-            left_out = torch.rand(states.shape[:2], device=states.device) < self.settings.cells
-            left_out[:, 0] &= ~left_out.all(dim=1)  # one cell is always left, the mean
-        return normalize(elu1p(project_max(self.head(states), self.proj, left_out) + self.bias), dim=1)
+        pooled = project_max(self.head(states), self.proj, self.left_out(states))
+        return normalize(elu1p(pooled + self.bias), dim=1)
 
 
 class DenseImageOver(ImageOver):
@@ -198,35 +224,85 @@ class DenseImageOver(ImageOver):
         return normalize(self.head(self.states(batch)[:, 0]), dim=1)
 
 
-def make_sides(model: ModelSettings, networks: Networks) -> tuple[TextOver, ImageOver]:
-    """The two sides of a pair over pretrained networks; new weights are drawn from the random state of torch."""
-    assert isinstance(model.text, PretrainedText) and isinstance(model.image, PretrainedImage)
+def vdr_sides(model: ModelSettings, networks: Networks) -> tuple[TextOver, ImageOver]:
+    """VDR over pretrained networks: the sides share the rows of the vocabulary."""
     text, image = networks
-    if not model.lexical:
-        return DenseTextOver(text, model.text, model), DenseImageOver(image, model.image, model)
     embeddings = text.bert.get_input_embeddings().weight.detach()[text.columns.tokens]
-    images = VdrImageOver(image, model.image, embeddings)
-    return VdrTextOver(text, model.text, images.proj), images
+    images = VdrImageOver(image, cells_settings(model.image), embeddings)
+    return VdrTextOver(text, model.text.dropout, images.proj), images
+
+
+def dense_sides(model: ModelSettings, networks: Networks) -> tuple[TextOver, ImageOver]:
+    """The dense twin over pretrained networks."""
+    text = DenseTextOver(networks.text, model.text.dropout, model)
+    return text, DenseImageOver(networks.image, cells_settings(model.image), model)
+
+
+def cells_settings(image: AnyImage) -> PretrainedImage:
+    """How a head reads the cells of images: of a network with random weights, every patch and their mean."""
+    if isinstance(image, PretrainedImage):
+        return image
+    return PretrainedImage(checkpoint="", grid=image.resolution // image.patch_size)
 
 
 def load_networks(model: ModelSettings, captions: Sequence[str], folder: Path) -> Networks:
-    """The networks that a model names, and the terms of the training captions; writes the tokenizer into a folder."""
-    assert isinstance(model.text, PretrainedText) and isinstance(model.image, PretrainedImage)
-    image = load_image_backbone(model.image.checkpoint)
-    names = model.image.class_names if model.lexical else None
-    if names and image.classifier is None:
-        raise UsageError(f"class_names {names}: {model.image.checkpoint} has no classifier of its states")
-    return Networks(load_text_network(model.text, names, captions, folder), image)
+    """The networks of a model, and the terms of the training captions; writes the tokenizer into a folder.
+
+    Weights of networks without a checkpoint are drawn from the random state of torch.
+    """
+    text, image = model.text, model.image
+    images = load_image_backbone(image.checkpoint) if isinstance(image, PretrainedImage) else fresh_images(image)
+    names = image.class_names if model.lexical and isinstance(image, PretrainedImage) else None
+    if names and images.classifier is None:
+        raise UsageError(f"class_names {names}: {images.reference} has no classifier of its states")
+    if isinstance(text, PretrainedText):
+        return Networks(load_text_network(text, names, captions, folder), images)
+    return Networks(fresh_texts(text, captions, folder), images)
 
 
-def network_digests(model: ModelSettings) -> Mapping[str, str]:
+def fresh_texts(settings: TextSettings, captions: Sequence[str], folder: Path) -> TextNetwork:
+    """A BERT with random weights over the words of the training captions, which are the terms."""
+    import transformers
+
+    tokenizer = save_tokenizer(learn_words(captions, settings.words), folder, settings.max_length)
+    bert = transformers.BertModel(bert_config(settings, len(tokenizer)), add_pooling_layer=False).eval()
+    return TextNetwork(None, "", bert, tokenizer, columns_ascii(tokenizer, FIRST_WORD_ID), {})
+
+
+def fresh_images(settings: ImageSettings) -> ImageBackbone:
+    """A patch transformer with random weights."""
+    shape = {key: value for key, value in settings.model_dump(mode="json").items() if value is not None}
+    network = PatchTransformer(**shape)
+    nn.init.normal_(network.positional_embedding, std=INITIAL_STD)
+    return fresh_image_backbone(network, settings.resolution)
+
+
+def bert_config(settings: TextSettings, tokens: int) -> Any:
+    """The configuration of a BERT with random weights."""
+    import transformers
+
+    return transformers.BertConfig(
+        vocab_size=tokens,
+        hidden_size=settings.width,
+        num_hidden_layers=settings.layers,
+        num_attention_heads=settings.heads,
+        intermediate_size=4 * settings.width,
+        hidden_dropout_prob=settings.dropout,
+        attention_probs_dropout_prob=settings.dropout,
+        max_position_embeddings=settings.max_length,
+    )
+
+
+def network_digests(model: ModelSettings) -> dict[str, str]:
     """The digests of the networks that a model names, for the request of a run."""
-    assert isinstance(model.text, PretrainedText) and isinstance(model.image, PretrainedImage)
-    text, image = find_checkpoint(model.text.checkpoint), load_image_backbone(model.image.checkpoint)
-    digests = {"text network": text.digest(), "image network": image.digest}
+    digests = {}
+    if isinstance(model.text, PretrainedText):
+        digests["text network"] = find_checkpoint(model.text.checkpoint).digest()
     if model.start:
         digests["start"] = find_checkpoint(model.start).digest()
-    if names := model.image.class_names:
-        read_class_names(Path(names))
-        digests["class names"] = file_sha256(Path(names))
+    if isinstance(model.image, PretrainedImage):
+        digests["image network"] = load_image_backbone(model.image.checkpoint).digest
+        if names := model.image.class_names:
+            read_class_names(Path(names))
+            digests["class names"] = file_sha256(Path(names))
     return digests

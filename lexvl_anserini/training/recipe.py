@@ -18,6 +18,7 @@ from lexvl_anserini.training.model_settings import (
     TEXT_KINDS,
     AnyModel,
     ModelSettings,
+    PretrainedImage,
     Settings,
     Share,
     TextPairSettings,
@@ -265,12 +266,12 @@ def _check_items(recipe: Recipe, where: str) -> None:
         raise UsageError(f"{where}: {', '.join(wrong)}: for {other} only; kind {recipe.model.kind} trains on {reads}")
 
 
-def _check_functions(stage: StageSettings, model: ModelSettings | TextPairSettings, where: str) -> None:
+def _check_functions(stage: StageSettings, model: AnyModel, where: str) -> None:
     """Checks that objectives and regularisers exist, fit the model, and have the options of the recipe."""
     objective, kind = stage.objective, model.kind
     if "temperature" in objective.options:
         raise UsageError(f"{where}: objective.options.temperature: the temperature is objective.temperature")
-    if stage.views and isinstance(model, ModelSettings) and not model.pretrained:
+    if stage.views and isinstance(model, ModelSettings) and not isinstance(model.image, PretrainedImage):
         raise UsageError(f"{where}: views {stage.views}: only the views of a pretrained image side are stored")
     distils = any(auxiliary.name == "distil" for auxiliary in stage.auxiliaries)
     if distils != (stage.teacher is not None):
@@ -287,7 +288,7 @@ def _check_functions(stage: StageSettings, model: ModelSettings | TextPairSettin
             raise UsageError(f"{where}: {role} {name!r} needs texts on both sides; kind {kind} reads images")
         if name in OF_IMAGES and model.of_texts:
             raise UsageError(f"{where}: {role} {name!r} needs images with captions; kind {kind} reads texts")
-        if name in MISSING:
+        if name in MISSING and name not in model.computes:
             raise UsageError(f"{where}: {role} {name!r} needs {MISSING[name]}, which {kind} does not compute")
         if name in LEXICAL and not model.lexical:
             raise UsageError(f"{where}: {role} {name!r} needs terms as dimensions, which {kind} does not have")

@@ -14,13 +14,16 @@ from torch import Tensor
 from lexvl_anserini.encoders.cards import PACKAGED
 from lexvl_anserini.encoders.checkpoints.filenames import model_files
 from lexvl_anserini.encoders.checkpoints.hub import names_in
-from lexvl_anserini.encoders.parts.image_backbones import PUBLISHED, load_image_backbone
+from lexvl_anserini.encoders.parts.image_backbones import PUBLISHED, ImageBackbone, load_image_backbone
+from lexvl_anserini.encoders.parts.network_pair import IMAGE, TEXT, types_of
 from lexvl_anserini.encoders.parts.pretrained import ADDED, bert_weights
 from lexvl_anserini.files import write_json
 from lexvl_anserini.training.class_words import ClassWordWeights
-from lexvl_anserini.training.model_settings import ModelSettings, PretrainedImage
-from lexvl_anserini.training.pairs import KINDS, TowerPair, vision_shape
-from lexvl_anserini.training.pretrained_sides import Networks
+from lexvl_anserini.training.model_settings import ImageSettings, ModelSettings, PretrainedImage
+from lexvl_anserini.training.network_families import FdtImage
+from lexvl_anserini.training.pairs import TowerPair, vision_shape
+from lexvl_anserini.training.pretrained_sides import Networks, TextNetwork, cells_settings
+from lexvl_anserini.training.recipe import Recipe
 from lexvl_anserini.training.words import FIRST_WORD_ID
 from lexvl_anserini.vocabulary import Vocabulary
 
@@ -28,6 +31,8 @@ from lexvl_anserini.vocabulary import Vocabulary
 # networks that no package installs.
 TEXT_FOLDER, TERMS, TEXT_NETWORK, IMAGE_NETWORK = "text", "terms.txt", "text_network", "image_network"
 CLASSES = "classes.json"
+# Parts of a pair that no encoder reads.
+OF_TRAINING = ("log_", "encoder_p.codebook.done")
 
 
 def save_pair(
@@ -53,23 +58,23 @@ def save_pair(
         networks: of a pretrained pair; None for a fresh one.
         class_words: of a pretrained lexical pair; None if it has none.
     """
-    kind = KINDS[model.kind]
-    text_folder = folder / TEXT_FOLDER
+    types, text_folder = types_of(model.kind), folder / TEXT_FOLDER
     tokenizer.save_pretrained(str(text_folder))
     config: Any = pair.encoder_q.config
     config.save_pretrained(str(text_folder))
-    text = {"type": kind.text_type, "model_id": TEXT_FOLDER, "max_len": model.text.max_length, "padding": "none"}
+    text = {"type": types[TEXT], "model_id": TEXT_FOLDER, "max_len": model.text.max_length, "padding": "none"}
     state = {key: value for key, value in pair.state_dict().items() if not key.startswith("log_")}
     image: dict[str, Any]
     if networks is None:
-        image = {"type": kind.image_type, **vision_shape(model)}
+        image = {"type": types[IMAGE], **vision_shape(model)}
         if model.lexical:
             text["first_word_id"] = FIRST_WORD_ID
             state["encoder_p.proj"] = state["encoder_p.proj"][model.registers :]
     else:
         assert isinstance(model.image, PretrainedImage)
-        image = {"type": kind.image_type, "grid": model.image.grid}
-        text["backbone"], image["backbone"] = named_networks(networks, folder)
+        image = {"type": types[IMAGE], "grid": model.image.grid}
+        text |= named_text(networks.text, folder)
+        image |= named_images(networks.image, folder)
         state = added_or_changed(state, networks)
         if model.lexical:
             text["terms"] = TERMS
@@ -82,12 +87,44 @@ def save_pair(
             text["unit_terms"] = image["unit_terms"] = len(networks.text.columns.vocabulary)
     if model.lexical:
         text["topk"], image["topk"] = model.kept_of_texts, model.topk
+    write_weights(state, folder, weights)
+    write_json(folder / "config.json", {"encoder_q": text, "encoder_p": image})
+
+
+def save_network_pair(
+    pair: TowerPair, recipe: Recipe, model: ModelSettings, networks: Networks, folder: Path, weights: torch.dtype
+) -> None:
+    """Writes a pair of a family over networks into an empty folder, in the layout of `encoders/parts/network_pair.py`.
+
+    Of pretrained networks only what was added or changed is saved; networks with random weights are saved whole.
+    """
+    networks.text.tokenizer.save_pretrained(str(folder / TEXT_FOLDER))
+    networks.text.bert.config.save_pretrained(str(folder / TEXT_FOLDER))
+    types = types_of(model.kind)
+    text: dict[str, Any] = {"type": types[TEXT], "model_id": TEXT_FOLDER, "max_len": model.text.max_length}
+    image: dict[str, Any] = {"type": types[IMAGE], "grid": cells_settings(model.image).grid}
+    text |= named_text(networks.text, folder)
+    image |= vision_shape(model) if isinstance(model.image, ImageSettings) else named_images(networks.image, folder)
+    if model.lexical:
+        text["terms"] = TERMS
+        networks.text.columns.vocabulary.write(folder / TERMS)
+    if recipe.stages[-1].objective.options.get("masked"):
+        text["text_mask"] = "own"  # texts without their own tokens alone never trained
+    if isinstance(pair.encoder_p, FdtImage):
+        codebook = pair.encoder_p.codebook
+        image |= {"attention": codebook.settings.attention, "temperature": codebook.temperature}
+    state = {key: value for key, value in pair.state_dict().items() if not key.startswith(OF_TRAINING)}
+    write_weights(added_or_changed(state, networks), folder, weights)
+    write_json(folder / "config.json", {"encoder_q": text, "encoder_p": image})
+
+
+def write_weights(state: Mapping[str, Tensor], folder: Path, weights: torch.dtype) -> None:
+    """model.safetensors with numbers of a type."""
     saved = {
         key: (value.to(weights) if value.is_floating_point() else value).contiguous().cpu()
         for key, value in state.items()
     }
     save_file(saved, folder / "model.safetensors", metadata={"format": "pt"})
-    write_json(folder / "config.json", {"encoder_q": text, "encoder_p": image})
 
 
 def with_class_words(state: Mapping[str, Tensor], words: ClassWordWeights) -> dict[str, Tensor]:
@@ -100,16 +137,23 @@ def with_class_words(state: Mapping[str, Tensor], words: ClassWordWeights) -> di
     }
 
 
-def named_networks(networks: Networks, folder: Path) -> tuple[dict[str, str], dict[str, str]]:
-    """The entries `backbone` of texts and of images; copies networks that no package installs into the checkpoint."""
-    text, image = networks
-    text_name, image_name = text.checkpoint.reference, image.reference
-    if text_name not in PACKAGED:
-        text_name = copied(text.checkpoint.folder, folder / TEXT_NETWORK)
-    if image_name not in PUBLISHED:
+def named_text(text: TextNetwork, folder: Path) -> dict[str, Any]:
+    """The entry `backbone` of texts; copies a network that no package installs; empty for one with random weights."""
+    if text.checkpoint is None:
+        return {}
+    name = text.checkpoint.reference
+    if name not in PACKAGED:
+        name = copied(text.checkpoint.folder, folder / TEXT_NETWORK)
+    return {"backbone": {"checkpoint": name, "digest": text.digest}}
+
+
+def named_images(image: ImageBackbone, folder: Path) -> dict[str, Any]:
+    """The entry `backbone` of images; copies a network that no package installs."""
+    name = image.reference
+    if name not in PUBLISHED:
         assert image.folder is not None
-        image_name = copied(image.folder, folder / IMAGE_NETWORK)
-    return {"checkpoint": text_name, "digest": text.digest}, {"checkpoint": image_name, "digest": image.digest}
+        name = copied(image.folder, folder / IMAGE_NETWORK)
+    return {"backbone": {"checkpoint": name, "digest": image.digest}}
 
 
 def copied(network: Path, target: Path) -> str:
@@ -125,10 +169,13 @@ def added_or_changed(state: Mapping[str, Tensor], networks: Networks) -> dict[st
 
     Rows after those of the pretrained input embeddings have the ending `ADDED`.
     """
-    weights, _ = bert_weights(networks.text.checkpoint)
-    text = {f"encoder_q.network.{key}": value for key, value in weights.items()}
-    original = load_image_backbone(networks.image.reference).network.state_dict()
-    known = text | {f"encoder_p.network.{key}": value for key, value in original.items()}
+    known: dict[str, Tensor] = {}
+    if networks.text.checkpoint is not None:
+        weights, _ = bert_weights(networks.text.checkpoint)
+        known |= {f"encoder_q.network.{key}": value for key, value in weights.items()}
+    if networks.image.reference:
+        original = load_image_backbone(networks.image.reference).network.state_dict()
+        known |= {f"encoder_p.network.{key}": value for key, value in original.items()}
     names = {"encoder_q.network.": "encoder_q.bert_model.", "encoder_p.network.": "encoder_p.backbone."}
     kept = {}
     for key, value in state.items():

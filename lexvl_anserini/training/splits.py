@@ -119,4 +119,4 @@ def model_digests(recipe: Recipe) -> dict[str, str]:
             for role, tower in named.items()
             if isinstance(tower, TowerSettings)
         }
-    return dict(network_digests(model)) if model.pretrained else {}
+    return network_digests(model)

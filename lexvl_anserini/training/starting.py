@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from fnmatch import fnmatch
 from typing import Any
 
 import torch
@@ -11,16 +12,17 @@ from torch import Tensor
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
 from lexvl_anserini.encoders.checkpoints.vdr_layout import about
 from lexvl_anserini.encoders.checkpoints.weights import inside, load_strictly, read_weights
+from lexvl_anserini.encoders.parts.network_pair import types_of
 from lexvl_anserini.encoders.parts.pretrained import ADDED, check_digest, named_backbone
 from lexvl_anserini.encoders.parts.tokens import load_tokenizer
 from lexvl_anserini.errors import UsageError
 from lexvl_anserini.training.model_settings import ModelSettings, PretrainedImage
-from lexvl_anserini.training.pairs import KINDS, TowerPair
+from lexvl_anserini.training.pairs import TowerPair
 from lexvl_anserini.training.pretrained_sides import Networks
 from lexvl_anserini.vocabulary import Vocabulary
 
-# Weights with a row for each term, by the name of the pair.
-OF_TERMS = ("encoder_p.proj", "encoder_p.bias", "encoder_q.bias")
+# Weights with a row for each term, by the name of the pair: the rows, and each side's biases.
+OF_TERMS = ("encoder_?.proj", "encoder_?.bias", "encoder_?.head.bias")
 
 # What the names of a checkpoint's weights are in a pair.
 NAMES = {"encoder_q.bert_model.": "encoder_q.network.", "encoder_p.backbone.": "encoder_p.network."}
@@ -45,11 +47,8 @@ def begin_with(pair: TowerPair, reference: str, model: ModelSettings, networks: 
         UsageError: its image side reads another grid.
     """
     checkpoint = find_checkpoint(reference)
-    config, kind = checkpoint.config(), KINDS[model.kind]
-    text, image = (
-        about(checkpoint, config, "encoder_q", (kind.text_type,)),
-        about(checkpoint, config, "encoder_p", (kind.image_type,)),
-    )
+    config, types = checkpoint.config(), types_of(model.kind)
+    text, image = (about(checkpoint, config, side, (name,)) for side, name in types.items())
     assert isinstance(model.image, PretrainedImage)
     for entry, digest in ((text, networks.text.digest), (image, networks.image.digest)):
         name, expected = named_backbone(checkpoint, entry)
@@ -61,7 +60,7 @@ def begin_with(pair: TowerPair, reference: str, model: ModelSettings, networks: 
     if model.lexical:
         path = inside(checkpoint.folder, str(text.get("terms")), f"{checkpoint.folder}/config.json")
         known = Vocabulary.read(path).terms[: text.get("unit_terms")]
-        for key in OF_TERMS:
+        for key in (key for key in found if any(fnmatch(key, pattern) for pattern in OF_TERMS)):
             found[key] = with_rows(state[key], networks.text.columns.vocabulary.terms, found[key], known)
         found.pop("encoder_p.class_scale", None)
     if (added := found.pop(EMBEDDINGS + ADDED, None)) is not None:

@@ -21,7 +21,7 @@ from lexvl_anserini.encoders.checkpoints.weights import complain, load_strictly,
 from lexvl_anserini.encoders.parts.backbones import from_pretrained, misshapen, read_config
 from lexvl_anserini.encoders.parts.crops import Squares, read_preprocessing
 from lexvl_anserini.encoders.parts.efficientnet import CLASSIFIER, VARIANTS, EfficientNetLite, named_as_ours
-from lexvl_anserini.encoders.parts.vision import BICUBIC
+from lexvl_anserini.encoders.parts.vision import BICUBIC, Pixels
 from lexvl_anserini.errors import CheckpointError, MissingExtra
 from lexvl_anserini.files import file_sha256
 from lexvl_anserini.installed import package_folder
@@ -66,7 +66,7 @@ PUBLISHED: Mapping[str, Published] = {
 class ImageBackbone:
     """A pretrained image network.
 
-    reference  a key of `PUBLISHED`, or the folder as an absolute path
+    reference  a key of `PUBLISHED`, or the folder as an absolute path; empty for a network with random weights
     network    pixels [B, 3, R, R] -> states [B, P, width], row by row
     pixels     how an image becomes its input
     width      of the states of all its layers together (see `parts/pretrained.py`)
@@ -77,7 +77,7 @@ class ImageBackbone:
 
     reference: str
     network: nn.Module
-    pixels: Squares
+    pixels: Pixels
     width: int
     digest: str
     folder: Path | None = None

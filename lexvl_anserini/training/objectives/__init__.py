@@ -71,7 +71,7 @@ LEXICAL = frozenset(
 # Objectives whose documents must be texts, and those whose documents must be images with captions.
 OF_TEXTS = frozenset({"svdr"})
 OF_IMAGES = frozenset({"naming", "distil", "v_splade", "caption_gated"})
-# What objectives read in a batch that no pair of a recipe computes.
+# What objectives read in a batch beyond the vectors of both sides; the settings of a model say what its pair computes.
 MISSING: Mapping[str, str] = {
     "splade_margin_mse": "a teacher's scores of hard negatives",
     "splade_kl": "a teacher's scores of hard negatives",

@@ -1,0 +1,155 @@
+"""A pair of sides over networks, as training writes it for STAIR, LexLIP and FDT: states up to the family's heads.
+
+config.json has an entry per side, `encoder_q` of texts and `encoder_p` of images, of the types FAMILY_text and
+FAMILY_image. An entry with `backbone` names a pretrained network (see `pretrained`); otherwise all weights of the
+network are in the checkpoint, and the entry of the images has the shape of a `PatchTransformer`. `terms` in the entry
+of the texts names the file with the terms that are dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from lexvl_anserini.encoders.checkpoints.bounds import build
+from lexvl_anserini.encoders.checkpoints.find import Checkpoint
+from lexvl_anserini.encoders.checkpoints.vdr_layout import about, vision_shape_of
+from lexvl_anserini.encoders.checkpoints.weights import below, complain, inside, load_strictly, read_weights
+from lexvl_anserini.encoders.loading import Source
+from lexvl_anserini.encoders.parts.backbones import bert_from_weights, hidden_states, position_limit, read_config
+from lexvl_anserini.encoders.parts.image_backbones import ImageBackbone
+from lexvl_anserini.encoders.parts.pretrained import CellsOf, cells_of, pretrained_bert, pretrained_image
+from lexvl_anserini.encoders.parts.stair_network import TokenHead
+from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, columns_of_terms, load_tokenizer
+from lexvl_anserini.encoders.parts.towers import Backbone, Head
+from lexvl_anserini.encoders.parts.vision import PatchTransformer, Pixels
+from lexvl_anserini.errors import CheckpointError
+from lexvl_anserini.vocabulary import Vocabulary
+
+TEXT, IMAGE = "encoder_q", "encoder_p"
+# The weights of a side that are its network's, by the beginning of their keys.
+NETWORKS = (f"{TEXT}.bert_model.", f"{IMAGE}.backbone.", f"{IMAGE}.standard.")
+# Of the layer before the vocabulary, as in BERT's head.
+HEAD_EPS = 1e-12
+
+
+class NetworkPair(NamedTuple):
+    """The two sides up to their heads.
+
+    where    names the checkpoint in errors
+    config   of the checkpoint
+    text     token ids and attention [B, L] -> states [B, L, D]
+    image    pixels [B, 3, R, R] -> standardised cells [B, 1 + grid^2, D']
+    widths   D and D' by side
+    reader   tokenises texts
+    pixels   how an image becomes pixels
+    columns  the dimension of each token; None where dimensions are no terms
+    heads    all weights but those of the networks
+    """
+
+    where: str
+    config: Mapping[str, Any]
+    text: Backbone
+    image: CellsOf
+    widths: Mapping[str, int]
+    reader: TextReader
+    pixels: Pixels
+    columns: TokenColumns | None
+    heads: Mapping[str, Tensor]
+
+
+def is_pair(checkpoint: Checkpoint) -> bool:
+    """Whether a checkpoint has this layout, and not that of the reference."""
+    if checkpoint.file is not None or not (checkpoint.folder / "config.json").is_file():
+        return False
+    return {TEXT, IMAGE} <= checkpoint.config().keys()
+
+
+def read_pair(source: Source, checkpoint: Checkpoint, family: str, max_length: int | None = None) -> NetworkPair:
+    """The sides of a checkpoint of a family; `max_length` replaces the checkpoint's number of tokens per text.
+
+    Raises:
+        CheckpointError: another family, another network than the one that it was trained over, or weights that do not
+            fit.
+    """
+    config, weights, where = checkpoint.config(), read_weights(checkpoint.folder), str(checkpoint.folder)
+    texts, images = (about(checkpoint, config, side, (name,)) for side, name in types_of(family).items())
+    if missing := [key for key in ("model_id", "max_len") if key not in texts]:
+        raise CheckpointError(f"{where}/config.json: {TEXT} lacks {', '.join(missing)}")
+    complain(where, (), [key for key in weights if key.partition(".")[0] not in (TEXT, IMAGE)], ())
+    folder = inside(checkpoint.folder, texts["model_id"], f"{where}/config.json")
+    bert_config = read_config(folder)
+    tokenizer = load_tokenizer(source.tokenizer_folder(folder), bert_config.vocab_size)
+    of_bert = below(weights, NETWORKS[0])
+    if "backbone" in texts:
+        of_bert = pretrained_bert(checkpoint, texts, of_bert)
+    bert = bert_from_weights(bert_config, of_bert, f"{where}: {TEXT}", source.device)
+    network, pixels, width = image_network(checkpoint, images, weights, source.device)
+    columns = None
+    if listed := texts.get("terms"):
+        path = inside(checkpoint.folder, listed, f"{where}/config.json")
+        columns = columns_of_terms(tokenizer, Vocabulary.read(path), str(path))
+    reader = TextReader(tokenizer, texts["max_len"], limit=position_limit(bert_config)).with_max_length(max_length)
+    heads = {key: value for key, value in weights.items() if not key.startswith(NETWORKS)}
+    widths = {TEXT: bert_config.hidden_size, IMAGE: width}
+    return NetworkPair(where, config, hidden_states(bert), network, widths, reader, pixels, columns, heads)
+
+
+def types_of(family: str) -> dict[str, str]:
+    """The types of both sides' entries of a family, which is the name of its encoder."""
+    name = family.replace("-", "_")
+    return {TEXT: f"{name}_text", IMAGE: f"{name}_image"}
+
+
+def image_network(
+    checkpoint: Checkpoint, entry: Mapping[str, Any], weights: Mapping[str, Tensor], device: torch.device
+) -> tuple[CellsOf, Pixels, int]:
+    """The cells of images, how an image becomes pixels, and the width of a cell.
+
+    Raises:
+        CheckpointError: another network than the one that was trained over, or weights that do not fit.
+    """
+    where, own = f"{checkpoint.folder}: {IMAGE}", below(weights, f"{IMAGE}.")
+    of_network = below(own, "backbone.")
+    if "backbone" in entry:
+        backbone = pretrained_image(checkpoint, entry, of_network)
+    else:
+        shape, described = vision_shape_of(entry), f"{checkpoint.folder}/config.json: {IMAGE}"
+        network = build(lambda: PatchTransformer(**shape), of_network, described)
+        backbone = fresh_image_backbone(network, shape["resolution"])
+        load_strictly(backbone.network, of_network, f"{where}.backbone")
+    return cells_of(backbone, entry, own, where, device), backbone.pixels, backbone.width
+
+
+def fresh_image_backbone(network: PatchTransformer, resolution: int) -> ImageBackbone:
+    """A patch transformer whose weights no package and no folder has."""
+    return ImageBackbone("", network.eval(), Pixels(resolution), network.ln_post.normalized_shape[0], "")
+
+
+def token_heads(pair: NetworkPair, device: torch.device) -> tuple[Head, Head]:
+    """The heads of texts and of images: TRANSFORM, the rows of the vocabulary, and the bias of each term.
+
+    The rows are `encoder_p.proj`; a text side that does not share them has `encoder_q.proj`.
+
+    Raises:
+        CheckpointError: weights are missing or do not fit, or the checkpoint has no terms.
+    """
+    if pair.columns is None:
+        raise CheckpointError(f"{pair.where}/config.json: {TEXT} has no terms")
+    own = f"{TEXT}.proj" if f"{TEXT}.proj" in pair.heads else f"{IMAGE}.proj"
+    known = (f"{TEXT}.head.", f"{IMAGE}.head.", f"{IMAGE}.proj", own)
+    complain(pair.where, (), [key for key in pair.heads if not key.startswith(known)], ())
+    size = len(pair.columns.vocabulary)
+    found = []
+    for side, key in ((TEXT, own), (IMAGE, f"{IMAGE}.proj")):
+        rows = pair.heads.get(key)
+        if rows is None or rows.dim() != 2 or len(rows) != size:
+            raise CheckpointError(f"{pair.where}: {key} is missing or has not {size} rows, one per term")
+        head = TokenHead(pair.widths[side], rows.shape[1], size, bridge=False, eps=HEAD_EPS)
+        load_strictly(head, below(pair.heads, f"{side}.head."), f"{pair.where}: {side}.head")
+        head.eval().to(device)
+        found.append(Head(head, rows.float().to(device), head.bias.detach()))
+    return found[0], found[1]
