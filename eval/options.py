@@ -114,7 +114,9 @@ QrelsFile = Annotated[
 DatasetName = Annotated[
     str | None,
     typer.Option(
-        "--dataset", help="Dataset of the judgements; default: that of the run's manifest.", autocompletion=corpus_names
+        "--dataset",
+        help="Dataset of the judgements, or with --qrels their name; default: that of the run's manifest.",
+        autocompletion=corpus_names,
     ),
 ]
 Ties = Annotated[

@@ -2,6 +2,10 @@
 # SciFact and NFCorpus with BM25, a bag of tokens, an untrained VDR over MiniLM, and dense MiniLM; one table.
 # Usage: bash runs/beir-small.sh [--data-dir FOLDER]      FOLDER/beir/scifact, FOLDER/beir/nfcorpus; default: download
 set -euo pipefail
+case $#${1:-} in
+0 | 2--data-dir) ;;
+*) echo "usage: bash runs/beir-small.sh [--data-dir FOLDER]" >&2; exit 2 ;;
+esac
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source runs/setup.sh minilm
 

@@ -558,6 +558,15 @@ def test_a_dry_run_installs_nothing(tmp_path):
     assert started("--rows", "VDR").stdout == "set up minilm\nreproduce vdr-table4 --rows VDR\n"
 
 
+def test_a_script_of_its_own_knows_its_options_before_it_installs(tmp_path):
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs/beir-small.sh").write_text((ROOT / "runs/beir-small.sh").read_text())
+    for options in (["--dry-run"], ["--data-dir"], ["--data-dir", "a", "--dry-run"]):
+        done = subprocess.run(["bash", "runs/beir-small.sh", *options], cwd=tmp_path, capture_output=True, text=True)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr == "usage: bash runs/beir-small.sh [--data-dir FOLDER]\n"
+
+
 def test_the_page_is_the_matrix_of_a_bare_machine(bare):
     page = (ROOT / "docs/reproduction.md").read_text(encoding="utf-8")
     code, text, _ = call("--all", "--dry-run", "--format", "markdown")

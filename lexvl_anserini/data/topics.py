@@ -145,8 +145,8 @@ def _layout(columns: list[str], where: str) -> tuple[int, int, int]:
         if _INTEGER.fullmatch(columns[2]) and _PROBABILITY.fullmatch(columns[4]):
             log_once(f"{where}: 5 columns, read as prels (query-id, corpus-id, score, method, probability)")
             return 0, 1, 2
-    hint = "; six are a run's: are --run and --qrels swapped?" if len(columns) == 6 else ""
-    raise DataError(f"{where}: {len(columns)} columns, {_EXPECTED}{hint}")
+    hint = " as in a run (are --run and --qrels swapped?)" if len(columns) == 6 else ""
+    raise DataError(f"{where}: {len(columns)} columns{hint}, {_EXPECTED}")
 
 
 def _qrel(columns: list[str], layout: tuple[int, int, int], where: str, escape_ids: bool) -> Qrel:

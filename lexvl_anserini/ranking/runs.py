@@ -24,7 +24,7 @@ DEFAULT_HITS = 1000
 # What lines of other numbers of columns are.
 HINTS = {
     3: "; an MS MARCO run holds no scores, write it with --output-format trec",
-    4: "; four are those of judgements: are --run and --qrels swapped?",
+    4: "; judgements have four: are --run and --qrels swapped?",
 }
 
 # Of a line of a run.
