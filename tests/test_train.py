@@ -202,7 +202,7 @@ def test_the_objective_keeps_as_many_dimensions_as_the_model() -> None:
     def loss(of_model: int, **options: Any) -> float:
         chosen = {"name": "vdr", "options": {"nonparametric": 0, **options}}
         recipe = recipe_of("demo", objective=chosen, model={**model, "topk": of_model})
-        return objective(recipe.stages[0], recipe.model, [encoded], Temperatures(torch.tensor(1.0))).item()
+        return objective(recipe.stages[0], recipe.model, [encoded], Temperatures(torch.tensor(1.0))).total.item()
 
     assert loss(1) == loss(2, topk=1) != loss(2)
 

@@ -22,7 +22,7 @@ def recipe_of(*regularisers: dict[str, Any], **changes: Any) -> Recipe:
 
 
 def penalty_of(recipe: Recipe, encoded: Encoded, step: int = 0) -> float:
-    return penalty(recipe.stages[0], [encoded, encoded], step).item()
+    return penalty(recipe.stages[0], [encoded, encoded], step).total.item()
 
 
 # One query of weights 1 and 2; its positive has 3 and 0, its hard negative 0 and 1.
@@ -71,7 +71,7 @@ def test_recipes_may_name_every_objective_whose_batch_exists(name: str) -> None:
     rows = 6 if name.startswith("splade") else 3
     query, document = (torch.rand(size, 4, generator=generator).requires_grad_() for size in (3, rows))
     encoded = Encoded(query, document, torch.rand(3, 4, generator=generator) > 0.5)
-    loss = objective(recipe.stages[0], recipe.model, [encoded], Temperatures(torch.tensor(0.5)))
+    loss = objective(recipe.stages[0], recipe.model, [encoded], Temperatures(torch.tensor(0.5))).total
     loss.backward()
     assert query.grad is not None and document.grad is not None and torch.isfinite(loss)
 

@@ -24,6 +24,7 @@ from lexvl_anserini.training.run_folder import OURS, TrainingState, claim, clear
 from lexvl_anserini.training.splits import check
 
 COLOURS = ((220, 30, 30), (30, 200, 30), (30, 30, 220), (250, 250, 250))
+AT_THE_END = {"best", "best.safetensors", "curve.png", "failed-batch.json"}
 DATA = {"training": "a", "validation": "b"}
 
 
@@ -102,7 +103,7 @@ def test_overwrite_deletes_a_run_and_nothing_else(tmp_path: Path) -> None:
 
 def test_clear_deletes_all_files_of_a_run(corpus: str, tmp_path: Path) -> None:
     train(recipe_of(corpus), tmp_path, device="cpu", stop_after=5)
-    assert {entry.name for entry in tmp_path.iterdir()} >= set(OURS) - {"model", "stored-*.npy"}
+    assert {entry.name for entry in tmp_path.iterdir()} >= set(OURS) - {"model", "stored-*.npy", *AT_THE_END}
     clear(tmp_path)
     assert not list(tmp_path.iterdir())
 
@@ -251,6 +252,6 @@ def test_the_command_prints_the_state_where_it_stopped(corpus: str, tmp_path: Pa
     assert printed() == {"model": str(tmp_path / "run" / "model")}
 
 
-def test_the_mean_loss_clears_the_losses() -> None:
-    state = TrainingState(2, [1.0, 2.0])
-    assert state.mean_loss() == 1.5 and state.losses == []
+def test_the_mean_losses_clear_the_losses() -> None:
+    state = TrainingState(2, [1.0, 2.0], parts={"vdr": [1.0, 1.5]})
+    assert state.mean_losses() == (1.5, {"vdr": 1.25}) and state.losses == [] and state.parts == {}

@@ -24,12 +24,14 @@ class TrainingBatch:
     documents  the images; or the passages, one positive per query, then the hard negatives of each query in turn
     texts      int64 [rounds, B], positions of the captions among all captions, or of the queries
     rounds     one for each caption that is drawn per image, or the queries; each [B, L], in the order of the items
+    passages   int64 [M], positions of the documents among all passages; None of images
     """
 
     items: np.ndarray
     documents: ImageBatch | TextBatch
     texts: np.ndarray
     rounds: tuple[TextBatch, ...]
+    passages: np.ndarray | None = None
 
 
 class AnyBatches(Protocol):

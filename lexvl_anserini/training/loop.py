@@ -1,6 +1,6 @@
-"""Training, read top to bottom: read the data, make the pair, resume, and for each stage step and validate; save.
+"""Training, read top to bottom: read the data, make the pair, resume, and for each stage step and watch; save.
 
-`run_folder` describes the files of a run.
+`learner` has a step, `watching` what is reported; `run_folder` describes the files of a run.
 """
 
 from __future__ import annotations
@@ -12,23 +12,25 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import orjson
 import torch
-from torch import Tensor
+from safetensors.torch import load_model
 
 from lexvl_anserini.encoders.loading import choose_device
-from lexvl_anserini.errors import UsageError
-from lexvl_anserini.files import disk_errors, exclusive, make_folder, new_folder, sync_to, write_json
+from lexvl_anserini.files import disk_errors, exclusive, make_folder, new_folder, write_json
 from lexvl_anserini.installed import versions_of
-from lexvl_anserini.training.encoding import encode
-from lexvl_anserini.training.loss import objective, penalty
-from lexvl_anserini.training.optimiser import make_accelerator, make_average, make_optimiser
+from lexvl_anserini.training.curve import draw_curve
+from lexvl_anserini.training.learner import Learner, NotFinite
+from lexvl_anserini.training.model_settings import ImagePairSettings
 from lexvl_anserini.training.pairs import TowerPair
-from lexvl_anserini.training.preparing import Material, StageInputs, read_material
-from lexvl_anserini.training.recipe import Recipe, StageSettings
+from lexvl_anserini.training.preparing import Material, read_material
+from lexvl_anserini.training.recipe import Recipe
 from lexvl_anserini.training.run_folder import (
+    BEST,
+    BEST_WEIGHTS,
+    CURVE,
     LOG,
     MODEL,
     STATE,
@@ -41,6 +43,7 @@ from lexvl_anserini.training.run_folder import (
 )
 from lexvl_anserini.training.splits import TRAINING, check_batches, digests_of, read_splits
 from lexvl_anserini.training.text_material import TextMaterial
+from lexvl_anserini.training.watching import Watch, best_of
 
 log = logging.getLogger(__name__)
 
@@ -121,72 +124,6 @@ class Limit:
         return self.time is not None and time.monotonic() >= self.time
 
 
-@dataclass(frozen=True)
-class Learner:
-    """A pair of towers in a stage, and what changes its weights; all prepared by the accelerator.
-
-    average  a copy with the average of the weights; None where the stage has none
-    """
-
-    accelerator: Any
-    pair: TowerPair
-    optimiser: torch.optim.Optimizer
-    scheduler: Any
-    average: Any
-
-    @classmethod
-    def of(cls, stage: StageSettings, pair: TowerPair, device: torch.device, precision: str) -> Learner:
-        """A learner at the start of a stage."""
-        accelerator = make_accelerator(device, precision)
-        pair.to(accelerator.device).trains(stage)
-        average = make_average(pair, stage.optimisation)
-        if average is not None:
-            accelerator.register_for_checkpointing(average)
-        prepared, optimiser, scheduler = accelerator.prepare(pair, *make_optimiser(pair, stage.optimisation))
-        return cls(accelerator, prepared, optimiser, scheduler, average)
-
-    @property
-    def tested(self) -> TowerPair:
-        """The pair that validates: with averaged weights where the stage has an average."""
-        pair: TowerPair = self.pair if self.average is None else self.average.module
-        return pair
-
-    def loss(self, recipe: Recipe, stage: StageSettings, inputs: StageInputs, step: int, done: int) -> Tensor:
-        """The loss of a step, of which `done` were done in this stage.
-
-        Raises:
-            UsageError: the loss is not finite.
-        """
-        torch.manual_seed(recipe.seed * 1_000_003 + step)  # dropout, a function of the step alone
-        batch = inputs.batches[step]
-        with self.accelerator.autocast():
-            rounds, temperatures = encode(self.pair, batch)
-        rounds = inputs.add_to(rounds, batch.items, batch.texts)
-        try:
-            loss = objective(stage, recipe.model, rounds, temperatures) + penalty(stage, rounds, done)
-        except UsageError as error:
-            raise UsageError(f"recipe {recipe.name}: {error}") from error
-        if not torch.isfinite(loss):
-            raise UsageError(f"step {step}: the loss is {loss.item()}; lower the learning rate or the clip")
-        return loss
-
-    def update(self, loss: Tensor, clip: float) -> None:
-        """Changes the weights by the gradients of a loss, clipped to norm `clip`."""
-        self.accelerator.backward(loss)
-        self.accelerator.clip_grad_norm_(self.pair.parameters(), clip)
-        self.optimiser.step()
-        self.scheduler.step()
-        self.optimiser.zero_grad()
-        self.pair.settle()
-        if self.average is not None:
-            self.average.update_parameters(self.pair)
-
-    def finish(self) -> None:
-        """Gives the pair the weights that the stage ends with."""
-        if self.average is not None:
-            self.pair.load_state_dict(self.average.module.state_dict())
-
-
 class Training:
     """The stages of a recipe on one pair.
 
@@ -241,7 +178,7 @@ class Training:
     def one_stage(self, number: int, first: int, learner: Learner, progress: TrainingState, limit: Limit) -> None:
         """Runs the steps of a stage from `progress` on, with log, validation and states."""
         recipe, stage = self.recipe, self.recipe.stages[number]
-        plan, end = stage.optimisation, first + stage.optimisation.steps
+        end = first + stage.optimisation.steps
         last = min(end, limit.step or end)
         if progress.step >= last:
             return
@@ -249,25 +186,26 @@ class Training:
         self.announce(number, progress.step, len(inputs.batches))
         learner.pair.train()
         began = time.monotonic() - progress.seconds
-        with open(self.output / LOG, "ab") as lines:
+        with Watch.opened(recipe, number, first, self.output, self.terms, inputs) as watch:
             for step in range(progress.step, last):
-                learner.update(learner_loss := learner.loss(recipe, stage, inputs, step, step - first), plan.clip)
-                done = step + 1
-                progress.record(learner_loss.item(), time.monotonic() - began)
-                if done % recipe.log_every == 0 or done == end:
-                    rate, seconds = learner.scheduler.get_last_lr()[0], round(progress.seconds, 1)
-                    row = {"step": done, "loss": progress.mean_loss(), "learning_rate": rate, "seconds": seconds}
-                    report(lines, row)
-                if inputs.validation and (done % recipe.validate_every == 0 or done == end):
-                    tested = learner.tested
-                    row = {"step": done, "temperature": round(tested.log_temperature.exp().item(), 4)}
-                    report(lines, {**row, **inputs.validation.measure(tested, recipe.model)})
-                    learner.pair.train()
-                stops = done == last or limit.is_late()
-                if done % recipe.state_every == 0 or stops:
+                try:
+                    taken = learner.step(recipe, stage, inputs, step, step - first)
+                except NotFinite as error:
+                    raise watch.failed(error, learner, step, self.material.listed) from error
+                progress.record(taken.loss, taken.parts, time.monotonic() - began)
+                watch.after(taken, learner, progress)
+                stops = watch.stops(progress) or progress.step == last or limit.is_late()
+                if progress.step % recipe.state_every == 0 or stops:
                     keep(learner.accelerator, self.output, progress)
                 if stops:
                     break
+
+    @property
+    def terms(self) -> tuple[str, ...]:
+        """The terms of the dimensions that search uses."""
+        model = self.recipe.model
+        first = model.registers if isinstance(model, ImagePairSettings) else 0
+        return self.material.columns.vocabulary.terms[first:]
 
     def announce(self, number: int, step: int, items: int) -> None:
         """Logs what is about to be trained."""
@@ -288,32 +226,37 @@ class Training:
         )
 
 
-def report(lines: BinaryIO, row: Mapping[str, Any]) -> None:
-    """Writes a line of the log, and prints it."""
-    lines.write(orjson.dumps(row) + b"\n")
-    sync_to(lines)
-    log.info("%s", "  ".join(f"{key} {value}" for key, value in row.items()))
-
-
 def save(recipe: Recipe, output: Path, material: AnyMaterial, pair: TowerPair, digests: Mapping[str, str]) -> Path:
-    """Writes the checkpoint with recipe and log, deletes what was stored, and returns the checkpoint's folder."""
+    """Writes the checkpoints with recipe and log, deletes what was stored, and returns the folder of the last one."""
+    rows = [orjson.loads(line) for line in (output / LOG).read_bytes().splitlines()]
+    measured = {row["step"]: row for row in rows if "temperature" in row}
+    draw_curve(output / LOG, output / CURVE)
+    best, _ = best_of(output)
+
+    def write(folder: Path, step: int | None) -> None:
+        material.save(recipe, output, pair, folder)
+        shutil.copyfile(output / LOG, folder / LOG)
+        about = about_run(recipe, len(material.data[TRAINING]), digests)
+        write_json(folder / "training.json", {**about, "validation": measured.get(step)})
+
+    # The folder of the last checkpoint appears at the end: it says that the run is finished.
     with new_folder(output / MODEL) as part:
-        material.save(recipe, output, pair, part)
-        shutil.copyfile(output / LOG, part / LOG)
-        write_json(part / "training.json", about(recipe, output, len(material.data[TRAINING]), digests))
+        write(part, max(measured, default=None))
+        if best and best != max(measured):
+            log.info("%s: step %d validated best", output / BEST, best)
+            load_model(pair, output / BEST_WEIGHTS)
+            with new_folder(output / BEST) as other:
+                write(other, best)
     tidy(output)
     return output / MODEL
 
 
-def about(recipe: Recipe, output: Path, items: int, digests: Mapping[str, str]) -> dict[str, Any]:
-    """The content of training.json: recipe, data, last validation figures, versions."""
-    rows = [orjson.loads(line) for line in (output / LOG).read_bytes().splitlines()]
-    measured = [row for row in rows if "temperature" in row]
+def about_run(recipe: Recipe, items: int, digests: Mapping[str, str]) -> dict[str, Any]:
+    """The content of training.json but for validation figures: recipe, data, versions."""
     return {
         "recipe": recipe.model_dump(mode="json"),
         "data": dict(digests),
         "queries" if recipe.model.of_texts else "images": items,
-        "validation": measured[-1] if measured else None,
         "threads": torch.get_num_threads(),
         "machine": platform.machine(),
         "versions": versions_of(("torch", "transformers", "accelerate", "lexvl-anserini")),

@@ -24,9 +24,21 @@ class Temperatures(NamedTuple):
     bags: Tensor | None = None
 
 
+class Loss(NamedTuple):
+    """What a step minimises.
+
+    total  scalar
+    parts  scalars by the names of objectives and regularisers, each as it counts; their sum is the total, but for
+           `running_penalty`
+    """
+
+    total: Tensor
+    parts: Mapping[str, Tensor]
+
+
 def objective(
     stage: StageSettings, model: ModelSettings | TextPairSettings, rounds: Sequence[Encoded], temperatures: Temperatures
-) -> Tensor:
+) -> Loss:
     """The mean of the stage's objective over the rounds, plus the weighted auxiliary objectives.
 
     Raises:
@@ -48,16 +60,18 @@ def objective(
             raise UsageError(f"{role}: {error}") from error
 
     main = stage.objective
-    total = mean(OBJECTIVES[main.name], f"objective {main.name}", main.options, list(known))
+    parts = {main.name: mean(OBJECTIVES[main.name], f"objective {main.name}", main.options, list(known))}
+    total = parts[main.name]
     for auxiliary in stage.auxiliaries:
         # `temperature` of an auxiliary objective is its own.
         given = ["model_temperature", "bag_temperature", "topk"]
         value = mean(AUXILIARIES[auxiliary.name], f"auxiliary {auxiliary.name}", auxiliary.options, given)
-        total = total + auxiliary.weight * value
-    return total
+        part = auxiliary.weight * value
+        total, parts[auxiliary.name] = total + part, parts.get(auxiliary.name, 0) + part
+    return Loss(total, parts)
 
 
-def penalty(stage: StageSettings, rounds: Sequence[Encoded], step: int) -> Tensor:
+def penalty(stage: StageSettings, rounds: Sequence[Encoded], step: int) -> Loss:
     """The weighted regularisers of a step, counted from 0 in its stage.
 
     Raises:
@@ -73,6 +87,9 @@ def penalty(stage: StageSettings, rounds: Sequence[Encoded], step: int) -> Tenso
         return regulariser.weight * share * torch.stack(values).mean()
 
     totals: dict[str, Tensor] = {}
+    parts: dict[str, Tensor] = {}
     for regulariser in stage.regularisers:
-        totals[regulariser.name] = totals.get(regulariser.name, 0) + term(regulariser)
-    return total_penalty(totals.values(), stage.running_penalty).to(rounds[0].query.device)
+        name, found = f"{regulariser.name}_{regulariser.side}", term(regulariser)
+        totals[regulariser.name] = totals.get(regulariser.name, 0) + found
+        parts[name] = parts.get(name, 0) + found
+    return Loss(total_penalty(totals.values(), stage.running_penalty).to(rounds[0].query.device), parts)

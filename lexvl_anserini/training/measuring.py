@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -25,6 +26,10 @@ class AnyValidation(Protocol):
 
     def measure(self, pair: TowerPair, model: Any) -> dict[str, float]:
         """Figures by name, of a pair with the settings of its model."""
+        ...
+
+    def score(self, figures: Mapping[str, float]) -> float:
+        """The one figure by which checkpoints are compared; more is better."""
         ...
 
 
@@ -52,6 +57,10 @@ class Validation:
             found |= {f"alpha_t2i_R@{k}": rate for k, rate in alpha.items()}
             found["mean_text_terms"] = round(float((texts > 0).sum(dim=1).float().mean()), 1)
         return found
+
+    def score(self, figures: Mapping[str, float]) -> float:
+        """The sum of R@1, R@5 and R@10 in both directions."""
+        return round(sum(figures[f"{direction}_R@{k}"] for direction in ("t2i", "i2t") for k in CUTS), 2)
 
     def _images(self, pair: TowerPair, model: ImagePairSettings) -> Tensor:
         """Vectors of all images for search, [n, words] or [n, D]."""

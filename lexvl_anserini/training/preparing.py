@@ -20,9 +20,10 @@ from lexvl_anserini.encoders.parts.pretrained import PIECE
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, columns_ascii
 from lexvl_anserini.encoders.parts.vision import Pixels
 from lexvl_anserini.errors import UsageError
-from lexvl_anserini.training.batches import AnyBatches, Batches, CaptionStore
+from lexvl_anserini.training.batches import AnyBatches, Batches, CaptionStore, TrainingBatch
 from lexvl_anserini.training.class_words import ClassWordWeights, weigh
 from lexvl_anserini.training.data import CaptionedImages, Tokens, tokenise
+from lexvl_anserini.training.examples import Examples, named, spread
 from lexvl_anserini.training.measuring import AnyValidation, Validation
 from lexvl_anserini.training.model_settings import ImageSettings, ModelSettings, PretrainedImage, TextSettings
 from lexvl_anserini.training.network_families import NETWORK_FAMILIES
@@ -89,6 +90,15 @@ class Material:
         """The inputs of a stage."""
         return stage_inputs(recipe, number, output, self, pair)
 
+    def listed(self, batch: TrainingBatch) -> list[dict[str, Any]]:
+        """The images of a batch with the captions that were drawn, to look at."""
+        data = self.data[TRAINING]
+        texts = data.texts
+        return [
+            {"id": data.ids[item], "image": data.images[item], "captions": [texts[caption] for caption in captions]}
+            for item, captions in zip(batch.items, batch.texts.T, strict=True)
+        ]
+
     def save(self, recipe: Recipe, output: Path, pair: TowerPair, folder: Path) -> None:
         """Writes the pair in the layout of its encoder."""
         kind, words = getattr(torch, recipe.weights), class_words_of(recipe, output, self, pair)
@@ -125,12 +135,14 @@ class StageInputs:
     caption_terms  of the training split; None where the stage has no auxiliary objective
     validation     None where the recipe has no validation split
     taught         None where the stage has no teacher
+    examples       of the validation split, or of the training split where there is none
     """
 
     batches: AnyBatches
     caption_terms: CaptionTerms | None
     validation: AnyValidation | None
     taught: Taught | None
+    examples: Examples
 
     def add_to(self, rounds: Sequence[Encoded], images: np.ndarray, captions: np.ndarray) -> list[Encoded]:
         """The rounds of a batch with what its auxiliary objectives need.
@@ -172,7 +184,18 @@ def stage_inputs(recipe: Recipe, number: int, output: Path, material: Material, 
     validation = Validation(images[VALIDATION], captions[VALIDATION]) if VALIDATION in images else None
     names = any(auxiliary.name == "naming" for auxiliary in stage.auxiliaries)
     terms = CaptionTerms.of(material.tokens[TRAINING], material.columns, device) if names else None
-    return StageInputs(batches, terms, validation, taught_by(stage, material, device) if stage.teacher else None)
+    taught = taught_by(stage, material, device) if stage.teacher else None
+    shown = VALIDATION if VALIDATION in images else TRAINING
+    examples = examples_of(material.data[shown], images[shown], captions[shown])
+    return StageInputs(batches, terms, validation, taught, examples)
+
+
+def examples_of(data: CaptionedImages, images: ImageStore, captions: CaptionStore) -> Examples:
+    """Some images, each with its first caption as query."""
+    chosen = spread(len(data))
+    texts = [named(data.captions[place][0]) for place in chosen]
+    queries = captions.batch(captions.tokens.first[chosen])
+    return Examples(queries, images.plain(chosen), texts, [data.ids[place] for place in chosen])
 
 
 def path_of(output: Path, what: str, role: str, number: int) -> Path:

@@ -124,6 +124,7 @@ class Optimisation(Settings):
     learning_rates      the peak for weights whose names match a pattern (`encoder_p.network.*`: 1.0e-4); of several
                         patterns the first counts
     average             decay of an exponential average of the weights, which validates and is saved; 0 for none
+    patience            validations in a row without a better score after which the stage ends early; 0 for all steps
     """
 
     steps: PositiveInt
@@ -138,6 +139,7 @@ class Optimisation(Settings):
     betas: tuple[Share, Share] = (0.9, 0.98)
     clip: PositiveFloat = 2.0
     average: Share = 0.0
+    patience: NonNegativeInt = 0
 
 
 class StageSettings(Settings):
@@ -249,8 +251,10 @@ def _key(location: tuple[int | str, ...], one_stage: bool) -> str:
 
 
 def _check_items(recipe: Recipe, where: str) -> None:
-    """Checks that a recipe for texts has no keys of images, and one for images none of texts."""
+    """Checks that a recipe has no keys of the other kind of items, and validates where a stage may stop early."""
     plans = [stage.optimisation for stage in recipe.stages]
+    if any(plan.patience for plan in plans) and not (recipe.data.held_out or recipe.data.validation):
+        raise UsageError(f"{where}: optimisation.patience: nothing validates; set data.held_out or data.validation")
     if isinstance(recipe.model, TextPairSettings):
         given = {
             "data.images": recipe.data.images,

@@ -3,11 +3,17 @@
 OUT/
   recipe.yaml   the recipe of the run
   data.json     digests of the images and captions for training and for validation
-  log.jsonl     one line per report: step, loss, learning rate, seconds; or step and validation figures
+  log.jsonl     one line per report: step, loss, learning rate, seconds, the loss by the names of its parts, what the
+                vectors of a batch are like; or step and validation figures; or the step where a stage stopped early
+  examples.jsonl  one line per validation and example of a lexical pair: step, side, name, active terms, heaviest terms
+  curve.png     losses, validation figures and active terms over the steps; drawn at the end
   words/        the tokenizer, learned from the training captions
   stored-*.npy  decoded images, and what frozen networks made of images and texts; deleted at the end
   state/        the newest state from which the run can resume; state.old/ is the state before it, in case of damage
-  model/        the trained checkpoint in the layout of its encoder; exists when the run is finished
+  best.safetensors  the weights that validated best, with step and score; deleted at the end
+  failed-batch.json  the batch at which loss or gradients were not finite, if the run stopped there
+  best/         the checkpoint that validated best, where this is not the last one
+  model/        the last checkpoint in the layout of its encoder; exists when the run is finished
 """
 
 from __future__ import annotations
@@ -20,6 +26,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import orjson
@@ -33,8 +40,9 @@ from lexvl_anserini.training.recipe import Recipe, read_recipe
 log = logging.getLogger(__name__)
 
 RECIPE, DATA, LOG, WORDS, STORED = "recipe.yaml", "data.json", "log.jsonl", "words", "stored-*.npy"
-STATE, OLD_STATE, MODEL = "state", "state.old", "model"
-OURS = (RECIPE, DATA, LOG, WORDS, STORED, STATE, OLD_STATE, MODEL)
+STATE, OLD_STATE, MODEL, BEST = "state", "state.old", "model", "best"
+EXAMPLES, CURVE, BEST_WEIGHTS, FAILED = "examples.jsonl", "curve.png", "best.safetensors", "failed-batch.json"
+OURS = (RECIPE, DATA, LOG, WORDS, STORED, STATE, OLD_STATE, MODEL, BEST, EXAMPLES, CURVE, BEST_WEIGHTS, FAILED)
 # Entries that took training steps.
 TRAINED = (STATE, OLD_STATE, MODEL)
 
@@ -49,23 +57,39 @@ class TrainingState:
     step     number of steps done
     losses   of the steps since the last line of the log
     seconds  time of all steps, over all processes that worked on the run
+    parts    the losses by the names of their parts
+    scores   step and score of each validation
     """
 
     step: int = 0
     losses: list[float] = field(default_factory=list)
     seconds: float = 0.0
+    parts: dict[str, list[float]] = field(default_factory=dict)
+    scores: list[tuple[int, float]] = field(default_factory=list)
 
-    def record(self, loss: float, seconds: float) -> None:
+    def record(self, loss: float, parts: Mapping[str, float], seconds: float) -> None:
         """Counts a step with its loss; `seconds` is the time of all steps so far."""
         self.step += 1
         self.losses.append(loss)
+        for name, part in parts.items():
+            self.parts.setdefault(name, []).append(part)
         self.seconds = seconds
 
-    def mean_loss(self) -> float:
-        """The mean of the losses since the last call; clears them."""
-        mean = sum(self.losses) / len(self.losses)
+    def mean_losses(self) -> tuple[float, dict[str, float]]:
+        """The means of the losses and of their parts since the last call; clears them."""
+        found = round(fmean(self.losses), 4), {name: float(f"{fmean(of):.4g}") for name, of in self.parts.items()}
+        self.clear_losses()
+        return found
+
+    def clear_losses(self) -> None:
+        """Forgets the losses since the last line of the log."""
         self.losses.clear()
-        return round(mean, 4)
+        self.parts.clear()
+
+    def waited(self, first: int) -> int:
+        """The number of validations since the best one after the step `first`."""
+        scores = [score for step, score in self.scores if step > first]
+        return len(scores) - 1 - scores.index(max(scores)) if scores else 0
 
 
 def claim(output: Path, recipe: Recipe, data: Mapping[str, str], overwrite: bool) -> None:
@@ -131,7 +155,8 @@ def clear(output: Path) -> None:
 
 def tidy(output: Path) -> None:
     """Deletes what a finished run needs no more: stored images and texts, and unfinished files of a killed process."""
-    for leftover in (*output.glob(STORED), *output.glob("*.part")):
+    named = [output / name for name in (BEST_WEIGHTS, FAILED) if (output / name).exists()]
+    for leftover in (*output.glob(STORED), *output.glob("*.part"), *named):
         if leftover.is_dir():
             shutil.rmtree(leftover)
         else:
@@ -186,11 +211,13 @@ def resume(accelerator_at: Callable[[int], Any], output: Path) -> TrainingState:
         if state.name != STATE:
             shutil.rmtree(output / STATE, ignore_errors=True)
             publish(state, output / STATE)
-        cut_log(output / LOG, progress.step)
+        for lines in (LOG, EXAMPLES):
+            cut_log(output / lines, progress.step)
         return progress
     if problems:
         raise ArtefactError(f"{'; '.join(problems)}; --overwrite starts again")
-    (output / LOG).unlink(missing_ok=True)
+    for name in (LOG, EXAMPLES, BEST_WEIGHTS):
+        (output / name).unlink(missing_ok=True)
     return TrainingState()
 
 

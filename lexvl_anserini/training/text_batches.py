@@ -121,7 +121,8 @@ class QueryBatches:
         relevant = {place for query in chosen for place in self.data.positives[query]}
         rows = [self._negatives(query, relevant, draws) for query in chosen]
         documents = np.concatenate([positives, *rows]).astype(np.int64)
-        return TrainingBatch(chosen, self.passages.batch(documents), chosen[None], (self.queries.batch(chosen),))
+        texts = (self.queries.batch(chosen),)
+        return TrainingBatch(chosen, self.passages.batch(documents), chosen[None], texts, documents)
 
     def _negatives(self, query: int, relevant: set[int], draws: np.random.Generator) -> list[int]:
         """Hard negatives of a query; those relevant to another query of the batch last, then random passages."""

@@ -6,10 +6,14 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 
 from lexvl_anserini.encoders.parts.tokens import TokenColumns
+from lexvl_anserini.training.batches import TrainingBatch
+from lexvl_anserini.training.examples import Examples, named, spread
 from lexvl_anserini.training.model_settings import TextPairSettings
 from lexvl_anserini.training.pairs import TowerPair
 from lexvl_anserini.training.preparing import StageInputs
@@ -87,7 +91,21 @@ class TextMaterial:
         validation = None
         if VALIDATION in self.data:
             validation = TextValidation(self.data[VALIDATION], queries[VALIDATION], passages[VALIDATION])
-        return StageInputs(batches, None, validation, None)
+        shown = VALIDATION if VALIDATION in self.data else TRAINING
+        examples = examples_of(self.data[shown], queries[shown], passages[shown])
+        return StageInputs(batches, None, validation, None, examples)
+
+    def listed(self, batch: TrainingBatch) -> list[dict[str, Any]]:
+        """The queries of a batch with their positive and hard negatives, to look at."""
+        data, size = self.data[TRAINING], len(batch.items)
+        assert batch.passages is not None
+        ids = [data.passages[place].doc_id for place in batch.passages]
+        each = (len(ids) - size) // size  # hard negatives of a query
+        rows = []
+        for row, item in enumerate(batch.items):
+            own = ids[size + row * each : size + (row + 1) * each]
+            rows.append({"id": data.ids[item], "query": data.queries[item], "positive": ids[row], "negatives": own})
+        return rows
 
     def save(self, recipe: Recipe, output: Path, pair: TowerPair, folder: Path) -> None:
         """Writes the pair in the layout of its family."""
@@ -95,3 +113,13 @@ class TextMaterial:
         assert isinstance(model, TextPairSettings)
         query, document = pair.encoder_q.cpu().eval(), pair.encoder_p.cpu().eval()
         FAMILIES[model.kind].save(query, document, model, folder, getattr(torch, recipe.weights))
+
+
+def examples_of(data: QueriesWithPassages, queries: TextStore, passages: TextStore) -> Examples:
+    """Some queries, each with its first positive."""
+    chosen = spread(len(data))
+    positives = np.array([min(data.positives[place]) for place in chosen], dtype=np.int64)
+    texts = [named(data.passages[place].contents) for place in positives]
+    return Examples(
+        queries.batch(chosen), passages.batch(positives), [named(data.queries[place]) for place in chosen], texts
+    )

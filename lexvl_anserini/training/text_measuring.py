@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,6 +55,10 @@ class TextValidation:
             found["mean_query_terms"] = round(float((queries > 0).sum(dim=1).float().mean()), 1)
             found["mean_passage_terms"] = round(terms / len(self.passages), 1)
         return found
+
+    def score(self, figures: Mapping[str, float]) -> float:
+        """nDCG@10."""
+        return figures[f"nDCG@{NDCG_CUT}"]
 
     def _queries(self, pair: TowerPair, topk: int | None, lexical: bool) -> tuple[Tensor, Tensor]:
         """Vectors of all queries for search, and their bags, [Q, V]."""

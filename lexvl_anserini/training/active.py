@@ -1,0 +1,90 @@
+"""What the vectors of a batch are like as search would keep them, and whether they have collapsed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from lexvl_anserini.training.model_settings import ImagePairSettings, TextPairSettings
+from lexvl_anserini.training.objectives.contrastive import Encoded, masked
+from lexvl_anserini.training.objectives.regularisers import flops
+from lexvl_anserini.training.pairs import as_encoded
+from lexvl_anserini.training.text_measuring import kept
+
+# The heaviest terms by which vectors are compared.
+HEAVIEST = 10
+# Vectors have collapsed if on average more than this share of all terms is active, or if neighbours in a batch are more
+# alike than this.
+DENSE, ALIKE = 0.5, {True: 0.9, False: 0.99}
+
+
+def searched(encoded: Encoded, model: ImagePairSettings | TextPairSettings) -> Encoded:
+    """The vectors after the sparsifier of each side, [N, words] and [M, words]; dense ones as they are."""
+    query, document = encoded.query.detach().float(), encoded.document.detach().float()
+    if isinstance(model, TextPairSettings):
+        if model.lexical:
+            query, document = (kept(side, topk) for side, topk in zip((query, document), model.kept, strict=True))
+    elif model.lexical:
+        bag = None if encoded.query_bag is None else encoded.query_bag[:, model.registers :]
+        query, document = as_encoded(query, model), as_encoded(document, model)
+        if model.family.cut:
+            query, document = masked(query, bag, model.kept_of_texts), masked(document, None, model.topk)
+    return Encoded(query, document)
+
+
+@torch.no_grad()
+def profile(encoded: Encoded, model: ImagePairSettings | TextPairSettings) -> dict[str, float]:
+    """Figures of each side: mean active terms and FLOPS of a lexical pair, and how alike the vectors are."""
+    vectors = searched(encoded, model)
+    found: dict[str, float] = {}
+    for side in ("query", "document"):
+        weights: Tensor = getattr(vectors, side)
+        if model.lexical:
+            found[f"{side}_terms"] = round(float((weights > 0).sum(dim=1).float().mean()), 1)
+            found[f"{side}_flops"] = shortened(float(flops(weights)))
+        if len(weights) > 1:
+            found[f"{side}_alike"] = round(alike(weights, model.lexical), 3)
+    return found
+
+
+def alike(weights: Tensor, lexical: bool) -> float:
+    """How alike each vector [N, V] is to the next one: the share of common terms among the ten heaviest, or the cosine.
+
+    Of vectors with fewer terms, the share is of those of the vector that has more.
+    """
+    following = weights.roll(1, dims=0)
+    if not lexical:
+        return float((normalize(weights, dim=1) * normalize(following, dim=1)).sum(dim=1).mean())
+    top = weights.topk(min(HEAVIEST, weights.shape[1]), dim=1)
+    heavy = torch.zeros_like(weights).scatter_(1, top.indices, (top.values > 0).to(weights.dtype))
+    after = heavy.roll(1, dims=0)
+    most = torch.maximum(heavy.sum(dim=1), after.sum(dim=1))
+    return float(((heavy * after).sum(dim=1) / most.clamp(min=1)).mean())
+
+
+def collapses(found: Mapping[str, float], terms: int, lexical: bool, settled: bool) -> Iterator[str]:
+    """What is wrong with the vectors of a profile, one line each.
+
+    Args:
+        found: of `profile`.
+        terms: number of all terms.
+        lexical: whether dimensions are terms.
+        settled: whether warm-up and ramps are over; before, vectors may be dense and alike.
+    """
+    for side, name in (("query", "queries"), ("document", "documents")):
+        active = found.get(f"{side}_terms")
+        if active is not None and active < 0.5:
+            yield f"vectors of {name} are zero; lower the weights of regularisers, or the learning rate"
+        elif active is not None and settled and active > DENSE * terms:
+            yield f"vectors of {name} have {active:g} of {terms} terms; raise the weights of regularisers, or set topk"
+        elif settled and found.get(f"{side}_alike", 0.0) > ALIKE[lexical]:
+            what = "the same heaviest terms" if lexical else "the same vector"
+            yield f"{name} have {what} ({side}_alike {found[f'{side}_alike']:g}); lower the learning rate"
+
+
+def shortened(value: float) -> float:
+    """A number with four digits, for the log."""
+    return float(f"{value:.4g}")

@@ -1,0 +1,120 @@
+"""A step of a stage: encodes a batch, and changes the weights by the gradients of its loss."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from lexvl_anserini.errors import UsageError
+from lexvl_anserini.training.batches import TrainingBatch
+from lexvl_anserini.training.encoding import encode
+from lexvl_anserini.training.loss import objective, penalty
+from lexvl_anserini.training.objectives.contrastive import Encoded
+from lexvl_anserini.training.optimiser import make_accelerator, make_average, make_optimiser
+from lexvl_anserini.training.pairs import TowerPair
+from lexvl_anserini.training.preparing import StageInputs
+from lexvl_anserini.training.recipe import Recipe, StageSettings
+
+
+class Step(NamedTuple):
+    """What a step read and computed.
+
+    batch   the items
+    rounds  their vectors
+    loss    what it minimised
+    parts   the loss by the names of its parts
+    """
+
+    batch: TrainingBatch
+    rounds: Sequence[Encoded]
+    loss: float
+    parts: Mapping[str, float]
+
+
+class NotFinite(ArithmeticError):
+    """Loss or gradients of a step are not finite."""
+
+    def __init__(self, found: str, step: Step):
+        super().__init__(found)
+        self.step = step
+
+
+@dataclass(frozen=True)
+class Learner:
+    """A pair of towers in a stage, and what changes its weights; all prepared by the accelerator.
+
+    average  a copy with the average of the weights; None where the stage has none
+    """
+
+    accelerator: Any
+    pair: TowerPair
+    optimiser: torch.optim.Optimizer
+    scheduler: Any
+    average: Any
+
+    @classmethod
+    def of(cls, stage: StageSettings, pair: TowerPair, device: torch.device, precision: str) -> Learner:
+        """A learner at the start of a stage."""
+        accelerator = make_accelerator(device, precision)
+        pair.to(accelerator.device).trains(stage)
+        average = make_average(pair, stage.optimisation)
+        if average is not None:
+            accelerator.register_for_checkpointing(average)
+        prepared, optimiser, scheduler = accelerator.prepare(pair, *make_optimiser(pair, stage.optimisation))
+        return cls(accelerator, prepared, optimiser, scheduler, average)
+
+    @property
+    def tested(self) -> TowerPair:
+        """The pair that validates: with averaged weights where the stage has an average."""
+        pair: TowerPair = self.pair if self.average is None else self.average.module
+        return pair
+
+    def step(self, recipe: Recipe, stage: StageSettings, inputs: StageInputs, step: int, done: int) -> Step:
+        """Changes the weights by the gradients of a step's loss, of which steps `done` were done in this stage.
+
+        Raises:
+            UsageError: options or data do not fit an objective.
+            NotFinite: loss or gradients are not finite; the weights did not change.
+        """
+        torch.manual_seed(recipe.seed * 1_000_003 + step)  # dropout, a function of the step alone
+        batch = inputs.batches[step]
+        with self.accelerator.autocast():
+            rounds, temperatures = encode(self.pair, batch)
+        rounds = inputs.add_to(rounds, batch.items, batch.texts)
+        try:
+            main, extra = objective(stage, recipe.model, rounds, temperatures), penalty(stage, rounds, done)
+        except UsageError as error:
+            raise UsageError(f"recipe {recipe.name}: {error}") from error
+        total, parts = main.total + extra.total, {**main.parts, **extra.parts}
+        values = torch.stack([total.detach(), *(part.detach() for part in parts.values())]).tolist()
+        taken = Step(batch, rounds, values[0], dict(zip(parts, values[1:], strict=True)))
+        if not math.isfinite(taken.loss):
+            raise NotFinite(f"the loss is {taken.loss}", taken)
+        if not self.update(total, stage.optimisation.clip):
+            raise NotFinite("the gradients are not finite", taken)
+        return taken
+
+    def update(self, loss: Tensor, clip: float) -> bool:
+        """Changes the weights by the gradients of a loss, clipped to norm `clip`; False if they are not finite."""
+        self.accelerator.backward(loss)
+        norm = self.accelerator.clip_grad_norm_(self.pair.parameters(), clip)
+        # The scaler of fp16 leaves out steps whose gradients overflow.
+        if self.accelerator.scaler is None and not torch.isfinite(norm):
+            return False
+        self.optimiser.step()
+        self.scheduler.step()
+        self.optimiser.zero_grad()
+        self.pair.settle()
+        if self.average is not None:
+            self.average.update_parameters(self.pair)
+        return True
+
+    def finish(self) -> None:
+        """Gives the pair the weights that the stage ends with."""
+        if self.average is not None:
+            self.pair.load_state_dict(self.average.module.state_dict())

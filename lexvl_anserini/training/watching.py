@@ -1,0 +1,179 @@
+"""What a stage reports of itself: the log, examples, the best weights, warnings, the batch that stopped it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import orjson
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_model
+
+from lexvl_anserini.errors import UsageError
+from lexvl_anserini.files import atomic_write, disk_errors, json_bytes, publish, sync_path, sync_to
+from lexvl_anserini.training.active import collapses, profile
+from lexvl_anserini.training.batches import TrainingBatch
+from lexvl_anserini.training.learner import Learner, NotFinite, Step
+from lexvl_anserini.training.objectives.contrastive import Encoded
+from lexvl_anserini.training.pairs import TowerPair
+from lexvl_anserini.training.preparing import StageInputs
+from lexvl_anserini.training.recipe import Recipe, StageSettings
+from lexvl_anserini.training.run_folder import BEST_WEIGHTS, EXAMPLES, FAILED, LOG, TrainingState
+
+log = logging.getLogger(__name__)
+
+# Terms of an example that are printed; the file has ten with their weights.
+PRINTED = 6
+
+
+@dataclass
+class Watch:
+    """The reports of one stage.
+
+    recipe    of the run
+    stage     of the recipe
+    first     steps before the stage
+    output    the folder of the run
+    terms     of the dimensions that search uses
+    inputs    of the stage
+    lines     log.jsonl
+    examples  examples.jsonl
+    collapsed  the warnings of the last line
+    """
+
+    recipe: Recipe
+    stage: StageSettings
+    first: int
+    output: Path
+    terms: Sequence[str]
+    inputs: StageInputs
+    lines: BinaryIO
+    examples: BinaryIO
+    collapsed: set[str] = field(default_factory=set)
+
+    @classmethod
+    @contextmanager
+    def opened(
+        cls, recipe: Recipe, number: int, first: int, output: Path, terms: Sequence[str], inputs: StageInputs
+    ) -> Iterator[Watch]:
+        """A watch whose files are open; the arguments are its fields, and the number of the stage."""
+        with open(output / LOG, "ab") as lines, open(output / EXAMPLES, "ab") as examples:
+            yield cls(recipe, recipe.stages[number], first, output, terms, inputs, lines, examples)
+
+    def after(self, step: Step, learner: Learner, progress: TrainingState) -> None:
+        """Reports what is due after a step."""
+        done, end = progress.step, self.first + self.stage.optimisation.steps
+        if done % self.recipe.log_every == 0 or done == end:
+            self.log(step, learner, progress)
+        if done % self.recipe.validate_every == 0 or done == end:
+            self.validate(learner, progress)
+
+    def log(self, step: Step, learner: Learner, progress: TrainingState) -> None:
+        """A line with the mean losses since the last one, and what the vectors of this step's batch are like."""
+        model, plan = self.recipe.model, self.stage.optimisation
+        loss, parts = progress.mean_losses()
+        rate, seconds = learner.scheduler.get_last_lr()[0], round(progress.seconds, 1)
+        row = {"step": progress.step, "loss": loss, "learning_rate": rate, "seconds": seconds, "losses": parts}
+        found = profile(step.rounds[0], model)
+        report(self.lines, {**row, **found})
+        ramps = [regulariser.ramp_steps for regulariser in self.stage.regularisers]
+        settled = progress.step - self.first >= max(plan.warmup_steps, *ramps, 0)
+        wrong = {line.split(" (")[0]: line for line in collapses(found, len(self.terms), model.lexical, settled)}
+        for line in sorted(wrong.keys() - self.collapsed):
+            log.warning("step %d: %s", progress.step, wrong[line])
+        self.collapsed = set(wrong)
+
+    def validate(self, learner: Learner, progress: TrainingState) -> None:
+        """Lines of the validation figures and of the examples; keeps the weights if they are the best so far."""
+        pair, model, validation = learner.tested, self.recipe.model, self.inputs.validation
+        pair.eval()
+        if model.lexical:
+            for row in self.inputs.examples.rows(pair, model, self.terms):
+                self.examples.write(orjson.dumps({"step": progress.step, **row}) + b"\n")
+                terms = " ".join(term for term, _ in row["terms"][:PRINTED])
+                log.info("  %s %s: %s", row["side"], row["name"], terms)
+            sync_to(self.examples)
+        if validation:
+            figures = validation.measure(pair, model)
+            score = validation.score(figures)
+            row = {"step": progress.step, "temperature": round(pair.log_temperature.exp().item(), 4)}
+            report(self.lines, {**row, **figures, "score": score})
+            progress.scores.append((progress.step, score))
+            keep_best(pair, self.output, progress.step, score)
+        pair.train()
+        learner.pair.train()
+
+    def stops(self, progress: TrainingState) -> bool:
+        """Whether validation has not improved for `patience` validations; then the progress is the end of the stage."""
+        plan = self.stage.optimisation
+        if not plan.patience or progress.waited(self.first) < plan.patience:
+            return False
+        report(self.lines, {"step": progress.step, "stopped": f"{plan.patience} validations without a better score"})
+        progress.step = self.first + plan.steps
+        progress.clear_losses()  # those of the next stage have their own mean
+        return True
+
+    def failed(
+        self, error: NotFinite, learner: Learner, step: int, listed: Callable[[TrainingBatch], Any]
+    ) -> UsageError:
+        """Writes the batch at which loss or gradients were not finite, and returns the error that names the file."""
+        taken, path = error.step, self.output / FAILED
+        sides = {side: not_finite(taken.rounds, side) for side in ("query", "document")}
+        content = {
+            "step": step,
+            "found": str(error),
+            "losses": {name: str(value) for name, value in taken.parts.items()},
+            "vectors that are not finite": sides,
+            "weights that are not finite": [
+                name for name, weight in learner.pair.named_parameters() if not torch.isfinite(weight).all()
+            ],
+            "items": listed(taken.batch),
+        }
+        with atomic_write(path) as out:
+            out.write(json_bytes(content))
+        return UsageError(f"step {step}: {error}; {path} has the batch; lower the learning rate or the clip")
+
+
+def not_finite(rounds: Sequence[Encoded], side: str) -> list[int]:
+    """The rows of a side whose vectors are not finite in a round."""
+    rows = torch.stack([~torch.isfinite(getattr(encoded, side)).all(dim=1) for encoded in rounds]).any(dim=0)
+    return rows.nonzero().flatten().tolist()
+
+
+def report(lines: BinaryIO, row: Mapping[str, Any]) -> None:
+    """Writes a line of the log, and prints it."""
+    lines.write(orjson.dumps(row) + b"\n")
+    sync_to(lines)
+    flat = {**{key: value for key, value in row.items() if key != "losses"}, **row.get("losses", {})}
+    log.info("%s", "  ".join(f"{key} {value}" for key, value in flat.items()))
+
+
+def keep_best(pair: TowerPair, output: Path, step: int, score: float) -> None:
+    """Writes the weights of a pair unless those that are there validated as well.
+
+    Raises:
+        ArtefactError: the disk is full.
+    """
+    path = output / BEST_WEIGHTS
+    if best_of(output)[1] >= score:
+        return
+    part = path.with_name(path.name + ".part")
+    with disk_errors(path):
+        save_model(pair, str(part), metadata={"step": str(step), "score": repr(score)})
+        sync_path(part)
+        publish(part, path)
+
+
+def best_of(output: Path) -> tuple[int, float]:
+    """The step and the score of the best weights; step 0 if there are none."""
+    path = output / BEST_WEIGHTS
+    if not path.is_file():
+        return 0, float("-inf")
+    with safe_open(path, "pt") as stored:
+        about = stored.metadata()
+    return int(about["step"]), float(about["score"])
