@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -65,24 +65,31 @@ def alike(weights: Tensor, lexical: bool) -> float:
     return float(((heavy * after).sum(dim=1) / most.clamp(min=1)).mean())
 
 
-def collapses(found: Mapping[str, float], terms: int, lexical: bool, settled: bool) -> Iterator[str]:
-    """What is wrong with the vectors of a profile, one line each.
+def collapses(
+    found: Mapping[str, float], terms: int, model: ModelSettings | TextPairSettings, settled: bool
+) -> dict[str, str]:
+    """What is wrong with the vectors of a profile: lines by side and kind.
 
     Args:
         found: of `profile`.
         terms: number of all terms.
-        lexical: whether dimensions are terms.
+        model: of the pair.
         settled: whether warm-up and ramps are over; before, vectors may be dense and alike.
     """
-    for side, name in (("query", "queries"), ("document", "documents")):
-        active = found.get(f"{side}_terms")
+    limits = model.kept if isinstance(model, TextPairSettings) else (model.kept_of_texts, model.topk)
+    wrong = {}
+    for side, name, limit in zip(("query", "document"), ("queries", "documents"), limits, strict=True):
+        active, near = found.get(f"{side}_terms"), found.get(f"{side}_alike", 0.0)
         if active is not None and active < 0.5:
-            yield f"vectors of {name} are zero; lower the weights of regularisers, or the learning rate"
-        elif active is not None and settled and active > DENSE * terms:
-            yield f"vectors of {name} have {active:g} of {terms} terms; raise the weights of regularisers, or set topk"
-        elif settled and found.get(f"{side}_alike", 0.0) > ALIKE[lexical]:
-            what = "the same heaviest terms" if lexical else "the same vector"
-            yield f"{name} have {what} ({side}_alike {found[f'{side}_alike']:g}); lower the learning rate"
+            advice = "lower the weights of regularisers, or the learning rate"
+            wrong[f"{side} zero"] = f"vectors of {name} are zero; {advice}"
+        elif active is not None and settled and limit is None and active > DENSE * terms:
+            advice = "raise the weights of regularisers, or set topk"
+            wrong[f"{side} dense"] = f"vectors of {name} have {active:g} of {terms} terms; {advice}"
+        elif settled and near > ALIKE[model.lexical]:
+            what = "the same heaviest terms" if model.lexical else "the same vector"
+            wrong[f"{side} alike"] = f"{name} have {what} ({side}_alike {near:g}); lower the learning rate"
+    return wrong
 
 
 def shortened(value: float) -> float:

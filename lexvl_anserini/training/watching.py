@@ -43,7 +43,7 @@ class Watch:
     inputs    of the stage
     lines     log.jsonl
     examples  examples.jsonl
-    collapsed  the warnings of the last line
+    collapsed  what was wrong with the vectors of the last line
     """
 
     recipe: Recipe
@@ -83,9 +83,9 @@ class Watch:
         report(self.lines, {**row, **found})
         ramps = [regulariser.ramp_steps for regulariser in self.stage.regularisers]
         settled = progress.step - self.first >= max(plan.warmup_steps, *ramps, 0)
-        wrong = {line.split(" (")[0]: line for line in collapses(found, len(self.terms), model.lexical, settled)}
-        for line in sorted(wrong.keys() - self.collapsed):
-            log.warning("step %d: %s", progress.step, wrong[line])
+        wrong = collapses(found, len(self.terms), model, settled)
+        for kind in sorted(wrong.keys() - self.collapsed):
+            log.warning("step %d: %s", progress.step, wrong[kind])
         self.collapsed = set(wrong)
 
     def validate(self, learner: Learner, progress: TrainingState) -> None:
