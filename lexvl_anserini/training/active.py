@@ -66,7 +66,7 @@ def alike(weights: Tensor, lexical: bool) -> float:
 
 
 def collapses(
-    found: Mapping[str, float], terms: int, model: ModelSettings | TextPairSettings, settled: bool
+    found: Mapping[str, float], terms: int, model: ImagePairSettings | TextPairSettings, settled: bool
 ) -> dict[str, str]:
     """What is wrong with the vectors of a profile: lines by side and kind.
 
@@ -76,7 +76,11 @@ def collapses(
         model: of the pair.
         settled: whether warm-up and ramps are over; before, vectors may be dense and alike.
     """
-    limits = model.kept if isinstance(model, TextPairSettings) else (model.kept_of_texts, model.topk)
+    limits: tuple[int | None, int | None]
+    if isinstance(model, TextPairSettings):
+        limits = model.kept
+    else:
+        limits = (model.kept_of_texts, model.topk) if model.family.cut else (None, None)
     wrong = {}
     for side, name, limit in zip(("query", "document"), ("queries", "documents"), limits, strict=True):
         active, near = found.get(f"{side}_terms"), found.get(f"{side}_alike", 0.0)
