@@ -397,4 +397,4 @@ def test_a_stopped_training_run_goes_on(place: Path) -> None:
         ]
         for name in ("stopped", "finished")
     )
-    assert [row.keys() for row in ours] == [row.keys() for row in theirs]
+    assert all(mine.keys() >= old.keys() for mine, old in zip(ours, theirs, strict=True))  # later versions log more

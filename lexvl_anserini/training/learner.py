@@ -21,7 +21,7 @@ from lexvl_anserini.training.preparing import StageInputs
 from lexvl_anserini.training.recipe import Recipe, StageSettings
 
 
-class Step(NamedTuple):
+class Taken(NamedTuple):
     """What a step read and computed.
 
     batch   the items
@@ -39,7 +39,7 @@ class Step(NamedTuple):
 class NotFinite(ArithmeticError):
     """Loss or gradients of a step are not finite."""
 
-    def __init__(self, found: str, step: Step):
+    def __init__(self, found: str, step: Taken):
         super().__init__(found)
         self.step = step
 
@@ -74,7 +74,7 @@ class Learner:
         pair: TowerPair = self.pair if self.average is None else self.average.module
         return pair
 
-    def step(self, recipe: Recipe, stage: StageSettings, inputs: StageInputs, step: int, done: int) -> Step:
+    def step(self, recipe: Recipe, stage: StageSettings, inputs: StageInputs, step: int, done: int) -> Taken:
         """Changes the weights by the gradients of a step's loss, of which steps `done` were done in this stage.
 
         Raises:
@@ -92,7 +92,7 @@ class Learner:
             raise UsageError(f"recipe {recipe.name}: {error}") from error
         total, parts = main.total + extra.total, {**main.parts, **extra.parts}
         values = torch.stack([total.detach(), *(part.detach() for part in parts.values())]).tolist()
-        taken = Step(batch, rounds, values[0], dict(zip(parts, values[1:], strict=True)))
+        taken = Taken(batch, rounds, values[0], dict(zip(parts, values[1:], strict=True)))
         if not math.isfinite(taken.loss):
             raise NotFinite(f"the loss is {taken.loss}", taken)
         if not self.update(total, stage.optimisation.clip):

@@ -18,7 +18,7 @@ from lexvl_anserini.errors import UsageError
 from lexvl_anserini.files import atomic_write, disk_errors, json_bytes, publish, sync_path, sync_to
 from lexvl_anserini.training.active import collapses, profile
 from lexvl_anserini.training.batches import TrainingBatch
-from lexvl_anserini.training.learner import Learner, NotFinite, Step
+from lexvl_anserini.training.learner import Learner, NotFinite, Taken
 from lexvl_anserini.training.objectives.contrastive import Encoded
 from lexvl_anserini.training.pairs import TowerPair
 from lexvl_anserini.training.preparing import StageInputs
@@ -65,7 +65,7 @@ class Watch:
         with open(output / LOG, "ab") as lines, open(output / EXAMPLES, "ab") as examples:
             yield cls(recipe, recipe.stages[number], first, output, terms, inputs, lines, examples)
 
-    def after(self, step: Step, learner: Learner, progress: TrainingState) -> None:
+    def after(self, step: Taken, learner: Learner, progress: TrainingState) -> None:
         """Reports what is due after a step."""
         done, end = progress.step, self.first + self.stage.optimisation.steps
         if done % self.recipe.log_every == 0 or done == end:
@@ -73,7 +73,7 @@ class Watch:
         if done % self.recipe.validate_every == 0 or done == end:
             self.validate(learner, progress)
 
-    def log(self, step: Step, learner: Learner, progress: TrainingState) -> None:
+    def log(self, step: Taken, learner: Learner, progress: TrainingState) -> None:
         """A line with the mean losses since the last one, and what the vectors of this step's batch are like."""
         model, plan = self.recipe.model, self.stage.optimisation
         loss, parts = progress.mean_losses()
