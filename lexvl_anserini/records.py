@@ -61,6 +61,14 @@ class Qrel(NamedTuple):
     relevance: int
 
 
+class TeacherScore(NamedTuple):
+    """The score that another system gives a document of a query, which a model in training imitates."""
+
+    query_id: str
+    doc_id: str
+    score: float
+
+
 class ImpactDocument(NamedTuple):
     """A document of an impact index: its id and the impact (int >= 1) of each of its terms."""
 

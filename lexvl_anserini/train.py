@@ -70,7 +70,12 @@ def command(
 
     if dry_run:
         check(wanted, data_dir, device)
-        rows = {"output": str(target), "kind": wanted.model.kind, "corpus": wanted.data.corpus, "steps": wanted.steps}
+        rows = {
+            "output": str(target),
+            "kind": wanted.model.kind,
+            "corpus": ", ".join(wanted.data.corpora),
+            "steps": wanted.steps,
+        }
         plans = [stage.optimisation for stage in wanted.stages]
         seen = "queries_seen" if wanted.model.of_texts else "images_seen"
         print_rows({**rows, seen: sum(plan.steps * plan.batch_size for plan in plans)}, style)

@@ -11,7 +11,7 @@ import pytest
 
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.errors import LexvlError
-from lexvl_anserini.records import Qrel
+from lexvl_anserini.records import Qrel, TeacherScore
 
 PASSAGE = {"title": "Paris", "text": "the capital é", "passage_id": "7"}
 ENTRIES: list[dict[str, Any]] = [
@@ -118,3 +118,15 @@ def test_triples_of_ids(tmp_path: Path) -> None:
     ):
         with pytest.raises(LexvlError, match=message):
             load_dataset(name)
+
+
+def test_scores_of_a_dpr_file(tmp_path: Path) -> None:
+    """A passage without a score has none; files of texts alone have no scores."""
+    path = tmp_path / "a.jsonl"
+    entry = {"question": "q", "positive_ctxs": [{**PASSAGE, "score": 2}], "hard_negative_ctxs": [{"text": "x"}]}
+    path.write_text(json.dumps(entry))
+    dataset = load_dataset(f"dpr:{path}")
+    assert dataset.scores is not None and list(dataset.scores()) == [TeacherScore("1", "7", 2.0)]
+    path.write_text(json.dumps({**entry, "positive_ctxs": [{**PASSAGE, "score": "high"}]}))
+    with pytest.raises(LexvlError, match="passage 1 of 'positive_ctxs': 'score' is 'high', expected a number"):
+        list(load_dataset(f"dpr:{path}").topics())

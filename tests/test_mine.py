@@ -54,6 +54,11 @@ def test_the_file_trains(corpus: str, tmp_path: Path) -> None:
     names = [passage.doc_id for passage in data.passages]
     assert data.queries == ["a query"] and {names[place] for place in data.positives[0]} == {"d0", "d3"}
     assert len(data.negatives[0]) == 2 and {names[place] for place in data.negatives[0]} <= {"d1", "d2", "d4"}
+    # The run gives d0 the score 9 and d3 the score 5.
+    assert {names[place]: score for place, score in data.scores[0].items() if place in data.positives[0]} == {
+        "d0": 9,
+        "d3": 5,
+    }
     again = CliRunner().invoke(make_app(command), options)
     assert isinstance(again.exception, LexvlError) and "exists; --overwrite replaces it" in str(again.exception)
 

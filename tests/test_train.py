@@ -236,7 +236,7 @@ def test_recipes_of_the_project_are_valid() -> None:
         ({"objective": {"name": "svdr"}}, "'svdr' needs texts on both sides; kind vdr-crossmodal reads images"),
         (
             {"objective": {"name": "splade_kl"}},
-            "'splade_kl' needs a teacher's scores of hard negatives, which vdr",
+            "'splade_kl' needs texts on both sides; kind vdr-crossmodal reads images",
         ),
         ({"objective": {"name": "fdt"}}, "'fdt' needs a codebook"),
         (
@@ -368,6 +368,9 @@ def test_the_learning_rate_warms_up_and_falls() -> None:
         recipe_of("demo", optimisation={"steps": 12, "warmup_steps": 2}).stages[0].optimisation
     )
     assert [round(factor(step), 3) for step in (0, 1, 2, 7, 12)] == [0.5, 1.0, 1.0, 0.5, 0.0]
+    linear = {"steps": 12, "warmup_steps": 2, "decay": "linear", "last_learning_rate": 0.5}
+    factor = learning_rate_shape(recipe_of("demo", optimisation=linear).stages[0].optimisation)
+    assert [factor(step) for step in (0, 2, 4, 12)] == [0.5, 1.0, 0.9, 0.5]
 
 
 def test_hit_rates_by_hand() -> None:

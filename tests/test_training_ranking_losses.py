@@ -29,8 +29,13 @@ def batch_of(pos, neg, teacher_pos=None, teacher_neg=None, in_batch=None):
     count = len(pos)
     positives = torch.diag(pos.flatten()) if in_batch is None else in_batch.T
     document = torch.cat([positives, torch.diag(neg.flatten())])
-    judged = None if teacher_pos is None else torch.stack([teacher_pos, teacher_neg], dim=1)
-    return Encoded(torch.eye(count), document, judged=judged)
+    taught = None if teacher_pos is None else of_batch(torch.stack([teacher_pos, teacher_neg], dim=1))
+    return Encoded(torch.eye(count), document, taught=taught)
+
+
+def of_batch(judged):
+    """Scores of each query's own documents [N, 1 + K] among those of all documents of the batch, the others 0."""
+    return torch.cat([torch.diag(judged[:, 0]), torch.block_diag(*judged[:, 1:].split(1))], dim=1)
 
 
 def random_batch(count=3, negatives=2, width=5, kind=torch.float64):
@@ -38,7 +43,7 @@ def random_batch(count=3, negatives=2, width=5, kind=torch.float64):
     query = torch.rand(count, width, generator=generator, dtype=kind)
     document = torch.rand(count * (1 + negatives), width, generator=generator, dtype=kind)
     judged = torch.rand(count, 1 + negatives, generator=generator, dtype=kind)
-    return Encoded(query, document, judged=judged)
+    return Encoded(query, document, taught=of_batch(judged))
 
 
 @pytest.mark.shared
@@ -61,7 +66,7 @@ def test_losses_of_the_later_trainer_of_splade(shared):
     arrays = np.load(shared / "golden/splade/hf_loss_inputs.npz")
     queries, docs, judged = (torch.from_numpy(arrays[key]) for key in ("queries", "docs", "teacher_scores"))
     document = torch.cat([docs[:, 0], docs[:, 1:].flatten(0, 1)])
-    encoded = Encoded(queries[:, 0], document, judged=judged)
+    encoded = Encoded(queries[:, 0], document, taught=of_batch(judged))
     found = {
         "contrastive": splade_shared_negatives(encoded).item(),
         "kldiv": splade_kl(encoded).item(),
@@ -101,7 +106,7 @@ def test_own_scores_begin_with_the_positive():
 def test_losses_by_hand():
     query = torch.eye(2)
     document = torch.cat([torch.eye(2), torch.zeros(2, 2)])  # scores 1 and 0; hard negatives 0
-    encoded = Encoded(query, document, judged=torch.tensor([[3.0, 1.0], [2.0, 2.0]]))
+    encoded = Encoded(query, document, taught=of_batch(torch.tensor([[3.0, 1.0], [2.0, 2.0]])))
     e = math.e
     assert splade_pairwise(encoded).item() == pytest.approx(math.log(1 + 1 / e))
     assert splade_in_batch(encoded).item() == pytest.approx(math.log(1 + 2 / e))
@@ -110,7 +115,7 @@ def test_losses_by_hand():
     # Margins 1 and 1, the teacher's 2 and 0; with all ordered pairs each twice among four.
     assert splade_margin_mse(encoded).item() == 1
     assert splade_margin_mse(encoded, all_pairs=True).item() == 0.5
-    near = Encoded(query, document, judged=torch.tensor([[5.0, 4.0], [1.0, 0.0]]))
+    near = Encoded(query, document, taught=of_batch(torch.tensor([[5.0, 4.0], [1.0, 0.0]])))
     assert splade_kl(near).item() == pytest.approx(0, abs=1e-6)
 
 
@@ -159,10 +164,11 @@ def test_gradients(name):
 
 def test_the_teacher_gets_no_gradient():
     encoded = random_batch()
-    judged = encoded.judged.requires_grad_()
+    assert encoded.taught is not None
+    taught = encoded.taught.requires_grad_()
     for function in (splade_kl, splade_margin_mse):
-        function(encoded._replace(query=encoded.query.clone().requires_grad_(), judged=judged)).backward()
-    assert judged.grad is None
+        function(encoded._replace(query=encoded.query.clone().requires_grad_(), taught=taught)).backward()
+    assert taught.grad is None
 
 
 def test_dpr_uses_lengths_of_vectors():
@@ -173,9 +179,9 @@ def test_dpr_uses_lengths_of_vectors():
 @pytest.mark.parametrize("name", OF_NEGATIVES)
 def test_a_batch_without_hard_negatives_raises(name):
     with pytest.raises(ValueError, match="0 hard negatives of 2 queries"):
-        OF_NEGATIVES[name](Encoded(torch.eye(2), torch.eye(2), judged=torch.zeros(2, 1)))
+        OF_NEGATIVES[name](Encoded(torch.eye(2), torch.eye(2), taught=torch.zeros(2, 2)))
     with pytest.raises(ValueError, match="1 hard negatives of 2 queries"):
-        OF_NEGATIVES[name](Encoded(torch.eye(2), torch.ones(3, 2), judged=torch.zeros(2, 1)))
+        OF_NEGATIVES[name](Encoded(torch.eye(2), torch.ones(3, 2), taught=torch.zeros(2, 3)))
 
 
 @pytest.mark.parametrize("function", [splade_kl, splade_margin_mse])

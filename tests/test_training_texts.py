@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,9 @@ from lexvl_anserini.encoders.loading import choose_device, load_encoder
 from lexvl_anserini.errors import LexvlError, UsageError
 from lexvl_anserini.records import Document
 from lexvl_anserini.training.loop import train
-from lexvl_anserini.training.query_passages import QueriesWithPassages, read_query_passages
+from lexvl_anserini.training.query_passages import QueriesWithPassages, join, read_query_passages
 from lexvl_anserini.training.recipe import Recipe, checked
-from lexvl_anserini.training.splits import read_splits
+from lexvl_anserini.training.splits import check, read_splits
 from lexvl_anserini.training.text_batches import QueryBatches, TextStore
 from lexvl_anserini.training.text_material import TextMaterial
 from lexvl_anserini.training.text_measuring import TextValidation, ndcg
@@ -199,6 +200,73 @@ def test_a_passage_that_answers_another_query_of_the_batch_waits(corpus: str) ->
         assert low in (0, 1) and high in (2, 3)
 
 
+def test_texts_of_similar_length_come_into_one_batch(corpus: str) -> None:
+    """Passage i has i + 1 tokens; a bucket of two batches has all queries, so the short passages are in one batch."""
+    data = data_of([{i: 1} for i in range(8)], [[]] * 8, 8)
+    plain = batches_of(data, 4, 0, corpus)
+    long = TextStore.of(
+        [([5] * (i + 1), [0] * (i + 1)) for i in range(8)], plain.passages.columns, 0, torch.device("cpu")
+    )
+    batches = QueryBatches(data, plain.queries, long, 4, 0, seed=1, bucket=2)
+    for step in (0, 2, 4):
+        found = {tuple(batches[number].items.tolist()) for number in (step, step + 1)}
+        assert found == {(0, 1, 2, 3), (4, 5, 6, 7)}
+    assert len({tuple(plain[number].items.tolist()) for number in range(6)}) > 2
+
+
+def test_a_teachers_scores_follow_the_passages_of_a_batch(corpus: str) -> None:
+    """What the teacher did not list has 0, or the least score of the query below 0."""
+    data = replace(data_of([{0: 1}, {1: 1}], [[2], [3]], 4), scores=[{0: 7.0, 3: -1.0}, {1: 5.0, 3: 2.0}])
+    batch = batches_of(data, 2, 1, corpus)[0]
+    assert batch.taught is not None and batch.taught.tolist() == [[7, -1, -1, -1], [0, 5, 0, 2]]
+    assert data.at([1]).scores == [{1: 5.0, 3: 2.0}] and data.digest() != replace(data, scores=()).digest()
+
+
+@pytest.mark.parametrize("name", ["splade_margin_mse", "splade_kl"])
+def test_a_teacher_trains(name: str, corpus: str, tmp_path: Path) -> None:
+    objective = {"name": name, "temperature": 2.0}
+    distilled = {"auxiliaries": [{"name": "distil", "weight": 1.0, "options": {"symmetric": False}}]}
+    with pytest.raises(UsageError, match=f"objective {name}: .* needs the scores of a teacher"):
+        train(recipe_of(corpus, "splade", objective=objective), tmp_path / "bare", device="cpu")
+    passages = [{"text": text, "score": score} for text, score in (("a red boat", 3), ("the house", 1.5))]
+    lines = [
+        {"question": f"{n} boats", "positive_ctxs": passages[:1], "hard_negative_ctxs": passages[1:]} for n in "abc"
+    ]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    data = {"corpus": f"dpr:{tmp_path}/a.jsonl"}
+    recipe = recipe_of(corpus, "splade", objective=objective, data=data, **distilled)
+    assert (train(recipe, tmp_path / "run", device="cpu") / "modules.json").is_file()
+
+
+def test_corpora_train_together() -> None:
+    """Ids gain the number of their corpus, positions the passages before them; scores stay where all have some."""
+    first = replace(data_of([{0: 1}], [[1]], 2), scores=[{0: 4.0}])
+    second = replace(data_of([{2: 3}], [[0]], 3), scores=[{2: 6.0}])
+    whole = join([first, second])
+    assert (whole.ids, whole.positives, whole.negatives) == (["0/q0", "1/q0"], [{0: 1}, {4: 3}], [[1], [2]])
+    assert [passage.doc_id for passage in whole.passages] == ["0/d0", "0/d1", "1/d0", "1/d1", "1/d2"]
+    assert (whole.scores, whole.corpora) == ([{0: 4.0}, {4: 6.0}], [0, 1]) and join([first]) is first
+    assert join([first, replace(second, scores=())]).scores == ()
+
+
+def test_the_queries_of_a_batch_have_one_corpus(corpus: str) -> None:
+    """Of four and six queries, batches of two: two and three per epoch."""
+    parts = [data_of([{i: 1} for i in range(size)], [[]] * size, size) for size in (4, 6)]
+    whole = join(parts)
+    batches = batches_of(whole, 2, 0, corpus)
+    found = [{whole.corpora[item] for item in batches[step].items} for step in range(5)]
+    assert batches.per_epoch == 5 and found.count({0}) == 2 and found.count({1}) == 3
+    with pytest.raises(UsageError, match="batch_size 5 is more than the 4 training queries of a corpus"):
+        batches_of(whole, 5, 0, corpus)
+
+
+def test_a_recipe_names_several_corpora(corpus: str, tmp_path: Path) -> None:
+    recipe = recipe_of(corpus, "vdr", data={"corpus": [corpus, corpus], "held_out": 4})
+    splits = read_splits(recipe, None)
+    assert {role: len(items) for role, items in splits.items()} == {"training": 18, "validation": 6}
+    check(recipe, None, "cpu")
+
+
 def test_relevance_and_hard_negatives_of_a_dataset(tmp_path: Path) -> None:
     (tmp_path / "qrels").mkdir()
     documents = [{"_id": f"d{i}", "title": "T", "text": f"text {i}"} for i in range(5)]
@@ -238,6 +306,7 @@ def test_ndcg_and_recall_by_hand() -> None:
         ({"model": {"kind": "vdr", "query": {"checkpoint": "x", "least": 1}}}, "model.query.least: Extra inputs"),
         ({"model": {"kind": "sentence", "document": {}}}, "kind sentence has one network"),
         ({"model": {"kind": "splade", "query_topk": 5}}, "kind splade keeps one topk"),
+        ({"data": {"corpus": []}}, "data.corpus"),
         ({"model": {"kind": "bert"}}, "model: Input tag 'bert'"),
     ],
 )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from lexvl_anserini.errors import UnknownName, UsageError
 from lexvl_anserini.manifest import CorpusRef
-from lexvl_anserini.records import Document, Qrel, Topic
+from lexvl_anserini.records import Document, Qrel, TeacherScore, Topic
 from lexvl_anserini.registry import DATASETS, resolve
 
 # What topics and documents are: the query side first.
@@ -27,6 +27,7 @@ class Dataset:
     remove_query  a hit whose doc_id equals the query_id does not count (BEIR's rule; never for captions)
     escape_ids    ids are percent-encoded (`data.ids.escape_id`) in documents, topics and qrels alike
     direction     what topics and documents are: text-to-text, text-to-image or image-to-text
+    scores        of judged documents by a teacher; None where the files have none
     """
 
     name: str
@@ -38,6 +39,7 @@ class Dataset:
     remove_query: bool = False
     escape_ids: bool = False
     direction: str = "text-to-text"
+    scores: Callable[[], Iterator[TeacherScore]] | None = None
 
     @classmethod
     def of(

@@ -18,15 +18,18 @@ from lexvl_anserini.records import Document, Topic
 # Names of the lists of passages, and of the id of a passage (in the files of DPR, of other trainers).
 POSITIVES, HARD_NEGATIVES, NEGATIVES = "positive_ctxs", "hard_negative_ctxs", "negative_ctxs"
 PASSAGE_IDS = ("passage_id", "psg_id", "docid")
+# A passage's score by the system that retrieved it.
+SCORE = "score"
 
 
 class Example(NamedTuple):
-    """One entry of a file: a query, its positives, at least one, and its hard negatives."""
+    """One entry of a file: a query, its positives, at least one, its hard negatives, and a teacher's scores by id."""
 
     where: str
     query: Topic
     positives: tuple[Document, ...]
     negatives: tuple[Document, ...]
+    scores: Mapping[str, float] = {}
 
 
 def read_dpr(path: Path, escape_ids: bool = False) -> Iterator[Example]:
@@ -51,7 +54,9 @@ def read_dpr(path: Path, escape_ids: bool = False) -> Iterator[Example]:
             skipped += 1
             continue
         query_id = checked_id(record.get("query_id", total), where, escape_ids)
-        yield Example(where, Topic(query_id, question), positives, negatives)
+        scores = {document.doc_id: score for document, score in (*positives, *negatives) if score is not None}
+        right, wrong = (tuple(document for document, _ in listed) for listed in (positives, negatives))
+        yield Example(where, Topic(query_id, question), right, wrong, scores)
     if skipped == total:
         raise DataError(f"{path}: {f'none of {total} entries has a positive' if total else 'no entry in it'}")
     if skipped:
@@ -84,11 +89,11 @@ def dpr_records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         yield where, record
 
 
-def passages(record: Mapping[str, Any], key: str, where: str, escape_ids: bool) -> tuple[Document, ...]:
-    """The passages of one list of an entry; an absent list has none.
+def passages(record: Mapping[str, Any], key: str, where: str, escape_ids: bool) -> list[tuple[Document, float | None]]:
+    """The passages of one list of an entry, each with its score if it has one; an absent list has none.
 
     Raises:
-        DataError: not a list of objects with a text.
+        DataError: not a list of objects with a text, or a score is no number.
     """
     listed = record.get(key) or []
     if not isinstance(listed, list):
@@ -103,8 +108,11 @@ def passages(record: Mapping[str, Any], key: str, where: str, escape_ids: bool) 
             raise DataError(f"{place} has no text")
         own = next((passage[name] for name in PASSAGE_IDS if name in passage), None)
         doc_id = digest_of(title or "", text) if own is None else checked_id(own, place, escape_ids)
-        found.append(Document(doc_id, title or None, text))
-    return tuple(found)
+        score = passage.get(SCORE)
+        if score is not None and (isinstance(score, bool) or not isinstance(score, (int, float))):
+            raise DataError(f"{place}: {SCORE!r} is {shown(score)}, expected a number")
+        found.append((Document(doc_id, title or None, text), score))
+    return found
 
 
 def digest_of(*parts: str) -> str:

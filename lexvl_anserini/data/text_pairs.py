@@ -18,7 +18,7 @@ from lexvl_anserini.data.lines import decode, read_lines
 from lexvl_anserini.data.topics import read_topics
 from lexvl_anserini.errors import DataError, UsageError
 from lexvl_anserini.manifest import CorpusRef
-from lexvl_anserini.records import Document, Qrel, Topic
+from lexvl_anserini.records import Document, Qrel, TeacherScore, Topic
 
 SPLIT = "train"
 
@@ -69,7 +69,8 @@ def load_triples(ref: CorpusRef) -> Dataset:
 
 def dataset_of_examples(ref: CorpusRef, examples: Callable[[], Iterator[Example]]) -> Dataset:
     """The dataset of a file that has the texts themselves."""
-    return one_split(ref, partial(documents_of, examples), partial(topics_of, examples), partial(qrels_of, examples))
+    found = one_split(ref, partial(documents_of, examples), partial(topics_of, examples), partial(qrels_of, examples))
+    return replace(found, scores=partial(scores_of, examples))
 
 
 def one_split(
@@ -146,6 +147,13 @@ def qrels_of(examples: Callable[[], Iterator[Example]]) -> Iterator[Qrel]:
         for relevance, documents in ((1, example.positives), (0, example.negatives)):
             for document in documents:
                 yield Qrel(example.query.query_id, document.doc_id, relevance)
+
+
+def scores_of(examples: Callable[[], Iterator[Example]]) -> Iterator[TeacherScore]:
+    """The scores of the passages that have one."""
+    for example in examples():
+        for doc_id, score in example.scores.items():
+            yield TeacherScore(example.query.query_id, doc_id, score)
 
 
 def read_pairs(path: Path) -> Iterator[Example]:

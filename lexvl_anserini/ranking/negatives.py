@@ -11,7 +11,7 @@ import numpy as np
 import orjson
 
 from lexvl_anserini.data.dataset import Dataset
-from lexvl_anserini.data.dpr_json import HARD_NEGATIVES, POSITIVES
+from lexvl_anserini.data.dpr_json import HARD_NEGATIVES, POSITIVES, SCORE
 from lexvl_anserini.errors import DataError
 from lexvl_anserini.files import atomic_write, packed
 from lexvl_anserini.ranking.runs import lists_of
@@ -33,12 +33,16 @@ class Mining(NamedTuple):
 
 
 class Mined(NamedTuple):
-    """A query with ids of documents: its positives, ascending, and its hard negatives, in rank order."""
+    """A query with ids of documents: its positives, ascending, and its hard negatives, in rank order.
+
+    scores  of the run, by id, of those documents that its list has
+    """
 
     query_id: str
     text: str
     positives: list[str]
     negatives: list[str]
+    scores: Mapping[str, float]
 
 
 def mine(dataset: Dataset, run: Path, mining: Mining) -> list[Mined]:
@@ -60,7 +64,9 @@ def mine(dataset: Dataset, run: Path, mining: Mining) -> list[Mined]:
             positives = relevant[topic.query_id]
             left_out = positives | {topic.query_id} if dataset.remove_query else positives
             negatives = drawn(topic.query_id, lists[topic.query_id], left_out, mining)
-            found.append(Mined(topic.query_id, topic.text or "", sorted(positives), negatives))
+            wanted = positives.union(negatives)
+            scores = {hit.doc_id: hit.score for hit in lists[topic.query_id] if hit.doc_id in wanted}
+            found.append(Mined(topic.query_id, topic.text or "", sorted(positives), negatives, scores))
     if not found:
         raise DataError(
             f"{run}: none of its {len(lists)} topics has a relevant document in {dataset.name}/{dataset.split}; "
@@ -102,10 +108,18 @@ def records_of(mined: Sequence[Mined], texts: Mapping[str, Document]) -> Iterato
     """The entries of a DPR file."""
     for query in mined:
         lists = {POSITIVES: query.positives, HARD_NEGATIVES: query.negatives}
-        passages = {key: [passage_of(texts[doc_id]) for doc_id in doc_ids] for key, doc_ids in lists.items()}
+        passages = {
+            key: [passage_of(texts[doc_id], query.scores.get(doc_id)) for doc_id in doc_ids]
+            for key, doc_ids in lists.items()
+        }
         yield {"query_id": query.query_id, "question": query.text, "answers": [], **passages}
 
 
-def passage_of(document: Document) -> dict[str, str]:
-    """One passage of a DPR file."""
-    return {"passage_id": document.doc_id, "title": document.title or "", "text": document.text or ""}
+def passage_of(document: Document, score: float | None) -> dict[str, str | float]:
+    """One passage of a DPR file, with the score of the run if it has one."""
+    passage: dict[str, str | float] = {
+        "passage_id": document.doc_id,
+        "title": document.title or "",
+        "text": document.text or "",
+    }
+    return passage if score is None else {**passage, SCORE: score}

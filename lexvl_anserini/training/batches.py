@@ -25,6 +25,7 @@ class TrainingBatch:
     texts      int64 [rounds, B], positions of the captions among all captions, or of the queries
     rounds     one for each caption that is drawn per image, or the queries; each [B, L], in the order of the items
     passages   int64 [M], positions of the documents among all passages; None of images
+    taught     float32 [B, B (1 + K)], a teacher's scores of the passages for each query; None without a teacher
     """
 
     items: np.ndarray
@@ -32,6 +33,7 @@ class TrainingBatch:
     texts: np.ndarray
     rounds: tuple[TextBatch, ...]
     passages: np.ndarray | None = None
+    taught: torch.Tensor | None = None
 
 
 class AnyBatches(Protocol):

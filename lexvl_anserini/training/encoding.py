@@ -29,7 +29,8 @@ def encode(pair: TowerPair, batch: TrainingBatch) -> tuple[Sequence[Encoded], Te
     bag = batch.documents.bag if isinstance(batch.documents, TextBatch) else None
     codebook = pair.encoder_p.codebook.rows if isinstance(pair.encoder_p, FdtImage) else None
     rounds = [
-        with_details(details(pair.encoder_q, texts), documents, texts.bag, bag, codebook) for texts in batch.rounds
+        with_details(details(pair.encoder_q, texts), documents, texts.bag, bag, codebook)._replace(taught=batch.taught)
+        for texts in batch.rounds
     ]
     of_bags = pair.log_bag_temperature
     return rounds, Temperatures(pair.log_temperature.exp(), None if of_bags is None else of_bags.exp())

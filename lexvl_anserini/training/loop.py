@@ -85,7 +85,7 @@ def train(
         make_folder(output)
     with exclusive(output), disk_errors(output):
         entries(output)  # a wrong folder raises here, before the data are read, which may take a minute
-        log.info("%s: reading %s", output, recipe.data.corpus)
+        log.info("%s: reading %s", output, ", ".join(recipe.data.corpora))
         data = read_splits(recipe, data_dir)
         check_batches(recipe, len(data[TRAINING]))
         digests = digests_of(recipe, data)

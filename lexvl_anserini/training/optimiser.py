@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from fnmatch import fnmatch
 from typing import Any
 
@@ -14,6 +14,12 @@ from torch.optim.swa_utils import AveragedModel
 from lexvl_anserini.errors import UsageError
 from lexvl_anserini.training.pairs import TowerPair
 from lexvl_anserini.training.recipe import Optimisation
+
+# The share of the peak that is left at a share of the steps after the warm-up.
+DECAYS: Mapping[str, Callable[[float], float]] = {
+    "cosine": lambda progress: (1 + math.cos(math.pi * progress)) / 2,
+    "linear": lambda progress: 1 - progress,
+}
 
 
 def make_accelerator(device: torch.device, precision: str) -> Any:
@@ -91,12 +97,13 @@ def parameter_groups(pair: TowerPair, plan: Optimisation) -> list[dict[str, Any]
 
 
 def learning_rate_shape(plan: Optimisation) -> Callable[[int], float]:
-    """Factor of the peak at a step: linear warm-up, then a cosine down to `last_learning_rate`."""
+    """Factor of the peak at a step: linear warm-up, then the decay down to `last_learning_rate`."""
 
     def factor(step: int) -> float:
         if step < plan.warmup_steps:
             return (step + 1) / plan.warmup_steps
         progress = (step - plan.warmup_steps) / max(1, plan.steps - plan.warmup_steps)
-        return plan.last_learning_rate + (1 - plan.last_learning_rate) * (1 + math.cos(math.pi * min(1, progress))) / 2
+        left = DECAYS[plan.decay](min(1.0, progress))
+        return plan.last_learning_rate + (1 - plan.last_learning_rate) * left
 
     return factor

@@ -12,7 +12,10 @@ SLICE_FLOATS = 32 << 20
 
 
 class _ProjectMax(torch.autograd.Function):
-    """Forward stores the position of each maximum; backward sends gradients to these positions; both slice by slice."""
+    """Forward stores the position of each maximum, slice by slice; backward sends gradients to these positions alone.
+
+    One position per text and dimension has a gradient, so the logits' gradient is a sparse matrix [B L, V].
+    """
 
     @staticmethod
     def forward(ctx: Any, features: Tensor, matrix: Tensor, masked: Tensor | None) -> Tensor:
@@ -29,19 +32,21 @@ class _ProjectMax(torch.autograd.Function):
         return torch.cat(values, dim=1)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         features, matrix, winners = ctx.saved_tensors
         batch, length, width = features.shape
-        size = max(1, SLICE_FLOATS // (batch * length))
-        to_features, to_matrix = torch.zeros_like(features), []
-        for rows, gradient, winner in zip(
-            matrix.split(size), gradients[0].split(size, dim=1), winners.split(size, dim=1), strict=True
-        ):
-            spread = features.new_zeros(batch, length, len(rows))  # [B, L, C]
-            spread.scatter_(1, winner.long()[:, None, :], gradient.to(spread.dtype)[:, None, :])
-            to_features += spread @ rows
-            to_matrix.append(spread.reshape(-1, len(rows)).T @ features.reshape(-1, width))
-        return to_features, torch.cat(to_matrix), None
+        texts, dims = gradients[0].nonzero(as_tuple=True)
+        positions = texts * length + winners[texts, dims]
+        # Products of sparse matrices have at least 32 bits.
+        kind, size = torch.promote_types(features.dtype, torch.float32), (batch * length, len(matrix))
+        values = gradients[0][texts, dims].to(kind)
+        spread = torch.sparse_coo_tensor(torch.stack([positions, dims]), values, size, check_invariants=False)
+        to_features = to_matrix = None
+        if ctx.needs_input_grad[0]:
+            to_features = torch.sparse.mm(spread, matrix.to(kind)).view_as(features).to(features.dtype)
+        if ctx.needs_input_grad[1]:
+            to_matrix = torch.sparse.mm(spread.t(), features.reshape(-1, width).to(kind)).to(matrix.dtype)
+        return to_features, to_matrix, None
 
 
 def project_max(features: Tensor, matrix: Tensor, masked: Tensor | None = None) -> Tensor:

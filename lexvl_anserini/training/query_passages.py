@@ -23,6 +23,8 @@ class QueriesWithPassages:
     positives  relevance, at least 1, of its passages that are relevant, by their positions
     negatives  positions of its passages that are judged and not relevant: hard negatives
     passages   the passages of all queries, and others, ascending by id
+    scores     a teacher's scores of passages of each query, by their positions; empty where the data have none
+    corpora    the number of each query's corpus; empty where there is one
     """
 
     ids: Sequence[str]
@@ -30,6 +32,8 @@ class QueriesWithPassages:
     positives: Sequence[Mapping[int, int]]
     negatives: Sequence[Sequence[int]]
     passages: Sequence[Document]
+    scores: Sequence[Mapping[int, float]] = ()
+    corpora: Sequence[int] = ()
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -47,6 +51,8 @@ class QueriesWithPassages:
         for query in zip(self.ids, self.queries, self.positives, self.negatives, strict=True):
             query_id, text, positives, negatives = query
             whole.update(orjson.dumps([query_id, text, sorted(positives.items()), list(negatives)]))
+        if self.scores:
+            whole.update(orjson.dumps([sorted(of_query.items()) for of_query in self.scores]))
         return whole.hexdigest()
 
     def at(self, positions: Sequence[int]) -> QueriesWithPassages:
@@ -57,6 +63,8 @@ class QueriesWithPassages:
             queries=[self.queries[number] for number in positions],
             positives=[self.positives[number] for number in positions],
             negatives=[self.negatives[number] for number in positions],
+            scores=[self.scores[number] for number in positions] if self.scores else (),
+            corpora=[self.corpora[number] for number in positions] if self.corpora else (),
         )
 
 
@@ -90,8 +98,50 @@ def read_query_passages(dataset: Dataset, others: int = 0) -> QueriesWithPassage
         judged = relevance[topic.query_id]
         positives.append({place[doc_id]: value for doc_id, value in judged.items() if value > 0})
         negatives.append([place[doc_id] for doc_id, value in judged.items() if value <= 0])
+    ids = [topic.query_id for topic in topics]
+    scores = read_scores(dataset, ids, place)
+    return QueriesWithPassages(ids, [topic.text or "" for topic in topics], positives, negatives, passages, scores)
+
+
+def read_scores(dataset: Dataset, ids: Sequence[str], place: Mapping[str, int]) -> Sequence[Mapping[int, float]]:
+    """A teacher's scores of the passages of each query, by their positions; empty where the files have none."""
+    if dataset.scores is None:
+        return ()
+    found: dict[str, dict[int, float]] = {query_id: {} for query_id in ids}
+    for query_id, doc_id, score in dataset.scores():
+        if query_id in found:
+            found[query_id][place[doc_id]] = score
+    return list(found.values()) if any(found.values()) else ()
+
+
+def join(parts: Sequence[QueriesWithPassages]) -> QueriesWithPassages:
+    """The queries and passages of several corpora as one; `1/` before an id tells those of the second apart.
+
+    A teacher's scores stay where all parts have some.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    starts = [sum(len(part.passages) for part in parts[:number]) for number in range(len(parts))]
+
+    def moved(part: QueriesWithPassages, start: int) -> QueriesWithPassages:
+        return replace(
+            part,
+            positives=[{start + place: value for place, value in judged.items()} for judged in part.positives],
+            negatives=[[start + place for place in listed] for listed in part.negatives],
+            scores=[{start + place: score for place, score in scored.items()} for scored in part.scores],
+        )
+
+    placed = [moved(part, start) for part, start in zip(parts, starts, strict=True)]
     return QueriesWithPassages(
-        [topic.query_id for topic in topics], [topic.text or "" for topic in topics], positives, negatives, passages
+        ids=[f"{number}/{query_id}" for number, part in enumerate(placed) for query_id in part.ids],
+        queries=[text for part in placed for text in part.queries],
+        positives=[judged for part in placed for judged in part.positives],
+        negatives=[listed for part in placed for listed in part.negatives],
+        passages=[
+            p._replace(doc_id=f"{number}/{p.doc_id}") for number, part in enumerate(placed) for p in part.passages
+        ],
+        scores=[scored for part in placed for scored in part.scores] if all(part.scores for part in placed) else (),
+        corpora=[number for number, part in enumerate(placed) for _ in part.ids],
     )
 
 

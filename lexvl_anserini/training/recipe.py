@@ -38,7 +38,7 @@ class DataSettings(Settings):
     """The items of a run: images with captions, or queries with passages.
 
     corpus, split  images with captions: any corpus that has the direction text-to-image; queries with passages: any
-                   corpus of texts with judgements, where relevance 0 makes a hard negative
+                   corpus of texts with judgements, where relevance 0 makes a hard negative, or a list of such corpora
     validation     split of the same corpus for validation during the run; None for no validation (default for texts)
     images         largest number of images of the training split; None for all
     held_out       instead of a validation split: every n-th training item validates and does not train, so that
@@ -46,12 +46,17 @@ class DataSettings(Settings):
     others         passages without judgement that validation of texts ranks beside those of its queries
     """
 
-    corpus: str
+    corpus: str | Annotated[tuple[str, ...], Field(min_length=1)]
     split: str = "train"
     validation: str | None = "val"
     images: PositiveInt | None = None
     held_out: Annotated[int, Field(ge=2)] | None = None
     others: NonNegativeInt = 1000
+
+    @property
+    def corpora(self) -> tuple[str, ...]:
+        """The names of all corpora."""
+        return (self.corpus,) if isinstance(self.corpus, str) else self.corpus
 
 
 class Objective(Settings):
@@ -117,10 +122,13 @@ class Augmentation(Settings):
 
 
 class Optimisation(Settings):
-    """AdamW with linear warm-up, then a cosine down to `last_learning_rate` times the peak.
+    """AdamW with linear warm-up, then a decay down to `last_learning_rate` times the peak.
 
+    decay               a half cosine, or linear
     captions_per_image  captions drawn for each image of a batch; the loss is the mean over them
     negatives           hard negatives drawn for each query of a batch of texts
+    bucket              batches whose queries are drawn together and sorted by the tokens of their positives, so that
+                        texts of a batch have similar lengths; 1 for random batches
     learning_rates      the peak for weights whose names match a pattern (`encoder_p.network.*`: 1.0e-4); of several
                         patterns the first counts
     average             decay of an exponential average of the weights, which validates and is saved; 0 for none
@@ -131,9 +139,11 @@ class Optimisation(Settings):
     batch_size: PositiveInt = 256
     captions_per_image: PositiveInt = 1
     negatives: NonNegativeInt = 0
+    bucket: PositiveInt = 1
     learning_rate: PositiveFloat = 1e-3
     learning_rates: dict[str, PositiveFloat] = {}
     last_learning_rate: float = Field(default=0.0, ge=0)
+    decay: Literal["cosine", "linear"] = "cosine"
     warmup_steps: PositiveInt = 100
     weight_decay: float = Field(default=0.0, ge=0)
     betas: tuple[Share, Share] = (0.9, 0.98)
@@ -148,7 +158,8 @@ class StageSettings(Settings):
     trained  patterns of the names of weights that change (`encoder_p.head.*`); all weights where there is no pattern
     views    views per image that a frozen network of images computes once and that are stored, the first of them the
              image itself; 0 computes a new view at each step
-    teacher  checkpoint of a dense-crossmodal pair for the auxiliary objective `distil`
+    teacher  checkpoint of a dense-crossmodal pair for the auxiliary objective `distil`; texts have the teacher's scores
+             in their data
     running_penalty  add the sum of the regularisers so far after each of them, as SPLADE's published trainer does: of
              two names (FLOPS on all sides, then L1), the first counts twice
     """
@@ -264,7 +275,11 @@ def _check_items(recipe: Recipe, where: str) -> None:
             "teacher": any(stage.teacher for stage in recipe.stages),
         }
     else:
-        given = {"negatives": any(plan.negatives for plan in plans)}
+        given = {
+            "negatives": any(plan.negatives for plan in plans),
+            "bucket": any(plan.bucket > 1 for plan in plans),
+            "data.corpus as a list": not isinstance(recipe.data.corpus, str),
+        }
     if wrong := [key for key, value in given.items() if value]:
         reads, other = ("texts", "images") if recipe.model.of_texts else ("images", "texts")
         raise UsageError(f"{where}: {', '.join(wrong)}: for {other} only; kind {recipe.model.kind} trains on {reads}")
@@ -278,7 +293,7 @@ def _check_functions(stage: StageSettings, model: AnyModel, where: str) -> None:
     if stage.views and isinstance(model, ModelSettings) and not isinstance(model.image, PretrainedImage):
         raise UsageError(f"{where}: views {stage.views}: only the views of a pretrained image side are stored")
     distils = any(auxiliary.name == "distil" for auxiliary in stage.auxiliaries)
-    if distils != (stage.teacher is not None):
+    if distils != (stage.teacher is not None) and not model.of_texts:
         raise UsageError(f"{where}: the auxiliary 'distil' and a teacher need each other")
     chosen: list[tuple[str, str, Mapping[str, Callable[..., Any]], Mapping[str, Any]]] = [
         ("objective.name", objective.name, OBJECTIVES, objective.options),

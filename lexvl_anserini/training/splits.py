@@ -12,7 +12,7 @@ from lexvl_anserini.errors import DataError, UsageError
 from lexvl_anserini.training.data import CaptionedImages, read_captioned
 from lexvl_anserini.training.model_settings import TextPairSettings, TowerSettings
 from lexvl_anserini.training.pretrained_sides import network_digests
-from lexvl_anserini.training.query_passages import QueriesWithPassages, read_query_passages
+from lexvl_anserini.training.query_passages import QueriesWithPassages, join, read_query_passages
 from lexvl_anserini.training.recipe import Recipe
 
 TRAINING, VALIDATION = "training", "validation"
@@ -29,18 +29,27 @@ def check(recipe: Recipe, data_dir: str | None, device: str) -> None:
         LexvlError: one of them does not exist.
     """
     choose_device(device)
-    for role, (dataset, limit) in datasets(recipe, data_dir).items():
-        of_texts = recipe.model.of_texts
-        judged = (judgement for judgement in dataset.qrels() if judgement.relevance > 0)
-        items = len({judgement.query_id if of_texts else judgement.doc_id for judgement in judged})
-        if not items:
-            lacks = "no topic has a relevant document" if of_texts else "no image has a caption"
-            raise DataError(f"{dataset.name}/{dataset.split}: {lacks}")
+    for role, found in datasets(recipe, data_dir).items():
+        items = sum(items_of(dataset, recipe.model.of_texts) for dataset in found)
         if role == TRAINING:
-            items = min(items, limit or items)
+            items = min(items, recipe.data.images or items)
             held_out = -(-items // recipe.data.held_out) if recipe.data.held_out else 0
             check_batches(recipe, items - held_out)
     model_digests(recipe)
+
+
+def items_of(dataset: Dataset, of_texts: bool) -> int:
+    """The number of queries that have a relevant passage, or of images that have a caption.
+
+    Raises:
+        DataError: it is 0.
+    """
+    judged = (judgement for judgement in dataset.qrels() if judgement.relevance > 0)
+    items = len({judgement.query_id if of_texts else judgement.doc_id for judgement in judged})
+    if not items:
+        lacks = "no topic has a relevant document" if of_texts else "no image has a caption"
+        raise DataError(f"{dataset.name}/{dataset.split}: {lacks}")
+    return items
 
 
 def check_batches(recipe: Recipe, items: int) -> None:
@@ -55,13 +64,13 @@ def check_batches(recipe: Recipe, items: int) -> None:
             raise UsageError(f"recipe {recipe.name}: batch_size {size} is more than the {items} training {what}")
 
 
-def datasets(recipe: Recipe, data_dir: str | None) -> dict[str, tuple[Dataset, int | None]]:
-    """By role, the dataset for training and, if there is one, for validation; with the largest number of images."""
+def datasets(recipe: Recipe, data_dir: str | None) -> dict[str, list[Dataset]]:
+    """By role, the datasets for training and, if there are some, for validation."""
     data, direction = recipe.data, "text-to-text" if recipe.model.of_texts else "text-to-image"
-    wanted = {TRAINING: (data.split, data.images), VALIDATION: (None if data.held_out else data.validation, None)}
+    wanted = {TRAINING: data.split, VALIDATION: None if data.held_out else data.validation}
     return {
-        role: (load_dataset(data.corpus, split, data_dir, direction=direction), images)
-        for role, (split, images) in wanted.items()
+        role: [load_dataset(corpus, split, data_dir, direction=direction) for corpus in data.corpora]
+        for role, split in wanted.items()
         if split
     }
 
@@ -76,9 +85,13 @@ def read_splits(recipe: Recipe, data_dir: str | None) -> Splits:
     if recipe.model.of_texts:
         validates = bool(recipe.data.held_out)
         others = {TRAINING: recipe.data.others * validates, VALIDATION: recipe.data.others}
-        texts = {role: read_query_passages(dataset, others[role]) for role, (dataset, _) in found.items()}
+        texts = {
+            role: join([read_query_passages(dataset, others[role]) for dataset in parts])
+            for role, parts in found.items()
+        }
         return held_apart(texts, recipe.data.held_out)
-    images = {role: read_captioned(dataset, limit) for role, (dataset, limit) in found.items()}
+    limits = {TRAINING: recipe.data.images}
+    images = {role: read_captioned(part, limits.get(role)) for role, [part] in found.items()}
     return held_apart(images, recipe.data.held_out)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -76,6 +76,7 @@ class QueryBatches:
 
     A positive of one query is not drawn for another query to which it is relevant too, as long as the epoch has other
     queries left: it would count as wrong there. A query without enough hard negatives gets random passages besides.
+    The queries of a batch have one corpus: passages of another one are no negatives to learn from.
 
     Args:
         data: of a split.
@@ -83,9 +84,10 @@ class QueryBatches:
         size: queries per batch; the remainder of an epoch is skipped.
         negatives: hard negatives per query.
         seed: of all draws.
+        bucket: batches whose queries are sorted by the lengths of their positives before they are divided.
 
     Raises:
-        UsageError: the split has fewer queries than one batch, or too few passages for the negatives.
+        UsageError: a corpus has fewer queries than one batch, or there are too few passages for the negatives.
     """
 
     def __init__(
@@ -96,17 +98,21 @@ class QueryBatches:
         size: int,
         negatives: int,
         seed: int,
+        bucket: int = 1,
     ):
-        if len(data) < size:
-            raise UsageError(f"batch_size {size} is more than the {len(data)} training queries")
+        numbers = np.array(data.corpora or [0] * len(data))
+        self.parts = [np.flatnonzero(numbers == number) for number in np.unique(numbers)]
+        if (least := min(map(len, self.parts))) < size:
+            where = " of a corpus" if len(self.parts) > 1 else ""
+            raise UsageError(f"batch_size {size} is more than the {least} training queries{where}")
         most = max(map(len, data.positives))
         if negatives and len(passages) < most + negatives:
             raise UsageError(
                 f"negatives {negatives}: of {len(passages)} passages, a query has {most} positives; lower it"
             )
         self.data, self.queries, self.passages = data, queries, passages
-        self.size, self.negatives, self.seed = size, negatives, seed
-        self.per_epoch = len(data) // size
+        self.size, self.negatives, self.seed, self.bucket = size, negatives, seed, bucket
+        self.per_epoch = sum(len(part) // size for part in self.parts)
         self._batches = lru_cache(maxsize=2)(self._draw_batches)
 
     def __len__(self) -> int:
@@ -121,8 +127,20 @@ class QueryBatches:
         relevant = {place for query in chosen for place in self.data.positives[query]}
         rows = [self._negatives(query, relevant, draws) for query in chosen]
         documents = np.concatenate([positives, *rows]).astype(np.int64)
-        texts = (self.queries.batch(chosen),)
-        return TrainingBatch(chosen, self.passages.batch(documents), chosen[None], texts, documents)
+        queries, passages = self.queries.batch(chosen), self.passages.batch(documents)
+        taught = self._taught(chosen, documents)
+        return TrainingBatch(chosen, passages, chosen[None], (queries,), documents, taught)
+
+    def _taught(self, chosen: np.ndarray, documents: np.ndarray) -> torch.Tensor | None:
+        """A teacher's scores of the passages for each query, [B, B (1 + K)].
+
+        A passage that the teacher did not list gets 0, the score without a shared term, or the least one below it.
+        """
+        if not self.data.scores:
+            return None
+        listed = [self.data.scores[query] for query in chosen]
+        scores = [[known.get(place, min([0.0, *known.values()])) for place in documents] for known in listed]
+        return torch.tensor(scores, dtype=torch.float32, device=self.passages.device)
 
     def _negatives(self, query: int, relevant: set[int], draws: np.random.Generator) -> list[int]:
         """Hard negatives of a query; those relevant to another query of the batch last, then random passages."""
@@ -137,13 +155,26 @@ class QueryBatches:
                 found.append(place)
         return found
 
+    def _bucketed(self, drawn: Sequence[int], orders: Mapping[int, Sequence[int]]) -> Iterator[int]:
+        """The queries of an epoch; those of each bucket by the length of their first positive."""
+        lengths, width = self.passages.lengths, self.size * self.bucket if self.bucket > 1 else 1
+        for start in range(0, len(drawn), width):
+            yield from sorted(drawn[start : start + width], key=lambda query: lengths[orders[query][0]])
+
     def _draw_batches(self, epoch: int) -> list[np.ndarray]:
         """The batches of an epoch, each int64 [B, 2]: queries, ascending, and their positives."""
         draws = np.random.default_rng((self.seed, 3, epoch))
-        waiting = deque(int(query) for query in draws.permutation(len(self.data)))
-        orders = {query: draws.permutation(list(self.data.positives[query])).tolist() for query in waiting}
-        batches = []
-        for _ in range(self.per_epoch):
+        batches = [batch for part in self.parts for batch in self._batches_of(part, draws)]
+        if len(self.parts) > 1 or self.bucket > 1:  # corpora, and short and long batches, in turns
+            batches = [batches[number] for number in draws.permutation(len(batches))]
+        return batches
+
+    def _batches_of(self, part: np.ndarray, draws: np.random.Generator) -> Iterator[np.ndarray]:
+        """The batches of the queries of one corpus."""
+        drawn = [int(query) for query in draws.permutation(part)]
+        orders = {query: draws.permutation(list(self.data.positives[query])).tolist() for query in drawn}
+        waiting = deque(self._bucketed(drawn, orders))
+        for _ in range(len(part) // self.size):
             chosen: dict[int, int] = {}  # positives by query
             passed: list[int] = []
             relevant: set[int] = set()
@@ -159,5 +190,4 @@ class QueryBatches:
             missing = self.size - len(chosen)
             chosen |= {query: orders[query][0] for query in passed[:missing]}
             waiting.extendleft(reversed(passed[missing:]))
-            batches.append(np.array(sorted(chosen.items()), dtype=np.int64))
-        return batches
+            yield np.array(sorted(chosen.items()), dtype=np.int64)

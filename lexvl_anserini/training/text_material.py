@@ -86,7 +86,7 @@ class TextMaterial:
         )
         data = self.data[TRAINING]
         batches = QueryBatches(
-            data, queries[TRAINING], passages[TRAINING], plan.batch_size, plan.negatives, recipe.seed
+            data, queries[TRAINING], passages[TRAINING], plan.batch_size, plan.negatives, recipe.seed, plan.bucket
         )
         validation = None
         if VALIDATION in self.data:

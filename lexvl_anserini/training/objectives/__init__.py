@@ -4,7 +4,7 @@ contrastive     VDR, SVDR and InfoNCE, and `Encoded`, the batch that they all re
 ranking_losses  DPR and SPLADE, over hard negatives
 stair_loss, lexlip_losses, fdt_losses, d2s_losses, joint_losses, caption_gate   one family each; the last is V-SPLADE
 caption_terms   `naming`: which terms the captions of an image contain
-distillation    `distil`: the scores of a trained dense pair as targets
+distillation    `distil`: the scores of a teacher as targets
 regularisers    what keeps vectors sparse, and how its weight grows
 """
 
@@ -69,12 +69,10 @@ LEXICAL = frozenset(
     | {"v_splade", "caption_gated"}
 )
 # Objectives whose documents must be texts, and those whose documents must be images with captions.
-OF_TEXTS = frozenset({"svdr"})
-OF_IMAGES = frozenset({"naming", "distil", "v_splade", "caption_gated"})
+OF_TEXTS = frozenset({"svdr", "splade_margin_mse", "splade_kl"})
+OF_IMAGES = frozenset({"naming", "v_splade", "caption_gated"})
 # What objectives read in a batch beyond the vectors of both sides; the settings of a model say what its pair computes.
 MISSING: Mapping[str, str] = {
-    "splade_margin_mse": "a teacher's scores of hard negatives",
-    "splade_kl": "a teacher's scores of hard negatives",
     "d2s": "dense vectors beside lexical ones",
     "joint": "dense vectors beside lexical ones",
     "lexlip_momentum": "keys of momentum encoders",

@@ -60,9 +60,7 @@ class Encoded(NamedTuple):
     document_bag  bool [M, V], the same for documents
     named         float32 [M, V], the share of each document's captions that contain a term; None without `naming`
     frequency     float32 [V], the mean of `named` over the training split; None without `naming`
-    taught        float32 [N, M], the scores of a teacher; None without `distil`
-    judged        float32 [N, 1 + K], a teacher's scores of each query's own documents: its positive, then its hard
-                  negatives; None without a teacher that reads query and document together
+    taught        float32 [N, M], the scores of a teacher; None without a teacher
     dense         the dense vectors of both sides beside the lexical ones, for D2S and Joint
     expanded      False: the texts of this batch keep only their own tokens (D2S' expansion control)
     keys          what the momentum encoders of LexLIP computed
@@ -79,7 +77,6 @@ class Encoded(NamedTuple):
     named: Tensor | None = None
     frequency: Tensor | None = None
     taught: Tensor | None = None
-    judged: Tensor | None = None
     dense: Dense | None = None
     expanded: bool = True
     keys: Keys | None = None
@@ -87,6 +84,22 @@ class Encoded(NamedTuple):
     codebook: Tensor | None = None
     caption: Tensor | None = None
     logits: Tensor | None = None
+
+    @property
+    def judged(self) -> Tensor:
+        """The teacher's scores of each query's own documents [N, 1 + K]: its positive, then its hard negatives.
+
+        Raises:
+            ValueError: there is no teacher, or there are no hard negatives.
+        """
+        if self.taught is None:
+            raise ValueError(
+                "this objective needs the scores of a teacher; files of `mine`, and of DPR with `score`, have them"
+            )
+        rows, each = len(self.query), len(self.negatives) // len(self.query)
+        own = torch.arange(rows)[:, None]
+        places = torch.cat([own, rows + own * each + torch.arange(each)], dim=1).to(self.taught.device)
+        return self.taught.detach().gather(1, places)
 
     @property
     def positives(self) -> Tensor:

@@ -53,12 +53,12 @@ def splade_margin_mse(encoded: Encoded, temperature: Temperature = 1.0, all_pair
     """Mean squared error of the margins s(positive) - s(negative) and of a teacher's (Hofstätter et al., 2020).
 
     Args:
-        encoded: the batch, with `judged`.
+        encoded: the batch, with `taught`.
         temperature: divides the scores, not the teacher's.
         all_pairs: margins of all ordered pairs of own documents, with the 0 of a document and itself, as in SPLADE's
             later trainer (IRTrainer).
     """
-    difference = own_scores(encoded, temperature) - _judged(encoded)  # [N, 1 + K]
+    difference = own_scores(encoded, temperature) - encoded.judged  # [N, 1 + K]
     # Margin minus the teacher's margin: difference of a positive minus difference of a negative.
     first = difference[:, :, None] if all_pairs else difference[:, :1, None]
     second = difference[:, None, :] if all_pairs else difference[:, None, 1:]
@@ -66,9 +66,15 @@ def splade_margin_mse(encoded: Encoded, temperature: Temperature = 1.0, all_pair
     return mse_loss(margins, torch.zeros_like(margins))
 
 
-def splade_kl(encoded: Encoded, temperature: Temperature = 1.0) -> Tensor:
-    """Mean over queries of KL(teacher || model), softmaxes over the query's own documents."""
-    taught = _judged(encoded).softmax(dim=1)
+def splade_kl(encoded: Encoded, temperature: Temperature = 1.0, teacher_temperature: float = 1.0) -> Tensor:
+    """Mean over queries of KL(teacher || model), softmaxes over the query's own documents.
+
+    Args:
+        encoded: the batch, with `taught`.
+        temperature: divides the scores, not the teacher's.
+        teacher_temperature: divides the teacher's scores (SPLADE: 1).
+    """
+    taught = (encoded.judged / teacher_temperature).softmax(dim=1)
     return kl_div(own_scores(encoded, temperature).log_softmax(dim=1), taught, reduction="batchmean")
 
 
@@ -82,9 +88,3 @@ def own_scores(encoded: Encoded, temperature: Temperature = 1.0) -> Tensor:
     negatives = encoded.negatives.view(len(query), -1, query.shape[1])  # [N, K, V]
     own = torch.cat([positives[:, None], negatives], dim=1)  # [N, 1 + K, V]
     return torch.einsum("nv,nkv->nk", query, own) / temperature
-
-
-def _judged(encoded: Encoded) -> Tensor:
-    if encoded.judged is None:
-        raise ValueError("this objective needs a teacher's scores of the positive and the hard negatives of each query")
-    return encoded.judged.detach()
