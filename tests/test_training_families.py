@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 import torch
 from pretrained_networks import tiny_vit
-from tiny_training import write_corpus
+from tiny_training import weights_of, write_corpus
 
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.encoders.encoder import as_lexical
 from lexvl_anserini.encoders.loading import load_encoder
+from lexvl_anserini.errors import CheckpointError, UsageError
 from lexvl_anserini.training.data import CaptionedImages, read_captioned
 from lexvl_anserini.training.loop import train
 from lexvl_anserini.training.measuring import Validation
@@ -21,7 +22,7 @@ from lexvl_anserini.training.pairs import TowerPair, as_encoded
 from lexvl_anserini.training.recipe import Recipe, checked
 
 COLOURS = {"red": (220, 30, 30), "green": (30, 200, 30), "blue": (30, 30, 220), "white": (250, 250, 250)}
-# The objective of each family, and its options.
+# The objective of each family over networks, and its options.
 OBJECTIVES: dict[str, dict[str, Any]] = {
     "vdr-crossmodal": {"name": "vdr", "options": {"topk": 8, "normalised": True}},
     "dense-crossmodal": {"name": "info_nce"},
@@ -29,7 +30,11 @@ OBJECTIVES: dict[str, dict[str, Any]] = {
     "lexlip": {"name": "lexlip"},
     "fdt": {"name": "fdt", "learn_temperature": True, "limits": [0.0025, 0.0498]},
 }
-CODEBOOK = {"terms": 32, "width": 8, "temperature": 4.0, "decay": 0.5, "every": 1}
+# Further settings of the model.
+EXTRA: dict[str, dict[str, Any]] = {
+    "vdr-crossmodal": {"topk": 8},
+    "fdt": {"codebook": {"terms": 32, "width": 8, "temperature": 4.0, "decay": 0.5, "every": 1}},
+}
 
 
 @pytest.fixture(scope="module")
@@ -63,8 +68,8 @@ def recipe_of(corpus: str, kind: str, networks: dict[str, Any], **changes: Any) 
     content = {
         "name": "tiny",
         "data": {"corpus": corpus},
-        "model": {"kind": kind, "topk": 8, **({"codebook": CODEBOOK} if kind == "fdt" else {}), **networks},
-        "objective": {"temperature": 0.5, **OBJECTIVES[kind]},
+        "model": {"kind": kind, **EXTRA.get(kind, {}), **networks},
+        "objective": {"temperature": 0.5, **OBJECTIVES.get(kind, {"name": kind})},
         "optimisation": {"steps": 2, "batch_size": 4, "warmup_steps": 1, "learning_rate": 0.01},
         "validate_every": 2,
         "state_every": 1,
@@ -120,3 +125,94 @@ def test_the_loaded_encoder_gives_the_vectors_of_the_trained_pair(
 def held_out(corpus: str) -> CaptionedImages:
     """The validation split."""
     return read_captioned(load_dataset(corpus, "val", None, direction="text-to-image"))
+
+
+@pytest.fixture(scope="module")
+def dense(corpus: str, pretrained: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A dense pair of 6 dimensions, with a hidden layer of 10."""
+    networks = {**pretrained, "dimensions": 6, "hidden": 10}
+    return str(train(recipe_of(corpus, "dense-crossmodal", networks), tmp_path_factory.mktemp("dense"), device="cpu"))
+
+
+@pytest.mark.parametrize("kind", ["d2s", "joint"])
+def test_a_head_over_a_dense_pair_is_loaded_with_the_pair(
+    kind: str, dense: str, corpus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = recipe_of(corpus, kind, {"pair": dense, "least": 1})
+    folder, seen = validated(recipe, tmp_path, monkeypatch)
+    model, data = load_encoder(kind, str(folder), device="cpu"), held_out(corpus)
+    np.testing.assert_allclose(vectors_of(model.document, list(data.images)), seen["images"], atol=1e-5)
+    np.testing.assert_allclose(vectors_of(model.query, data.texts), seen["texts"], atol=1e-5)
+    assert "squareling" in as_lexical(model.query).vocabulary.terms
+    with pytest.raises(UsageError, match="backbone_checkpoint: .* names its own dense pair"):
+        load_encoder(kind, str(folder), device="cpu", backbone_checkpoint=dense)
+    masked = load_encoder(kind, str(folder), device="cpu", text="words")
+    [own] = masked.decode(masked.query.weights(["a red squareling"]))
+    assert {term for term, _ in own} <= {"red", "squareling"}
+
+
+def test_a_dense_pair_that_changed_is_refused(dense: str, corpus: str, tmp_path: Path) -> None:
+    folder = train(recipe_of(corpus, "d2s", {"pair": dense, "least": 1}), tmp_path, device="cpu")
+    path = folder / "dense_pair/text/vocab.json"
+    path.write_text("{}")
+    (folder / "dense_pair/config.json").write_text((folder / "dense_pair/config.json").read_text() + " ")
+    with pytest.raises(CheckpointError, match="was trained over dense_pair with SHA-256"):
+        load_encoder("d2s", str(folder), device="cpu")
+
+
+HEADS = ["encoder_?.head.*", "encoder_?.proj"]
+# The stages of two families: LexLIP's phases and its fine-tuning, STAIR's three stages.
+STAGED: dict[str, list[dict[str, Any]]] = {
+    "lexlip": [
+        {
+            "objective": {"name": "lexlip", "temperature": 0.05},
+            "auxiliaries": [{"name": "masked_words", "weight": 1.0}],
+            "trained": HEADS,
+            "views": 2,
+        },
+        {
+            "objective": {"name": "lexlip_momentum", "temperature": 0.05},
+            "momentum": {"queue": 6, "decay": 0.9},
+            "trained": HEADS,
+            "views": 2,
+        },
+        {"objective": {"name": "lexlip", "temperature": 0.05}, "trained": []},
+    ],
+    "stair": [
+        {"objective": {"name": "stair", "options": {"masked": True}}, "trained": HEADS, "views": 2},
+        {"objective": {"name": "stair"}, "trained": ["encoder_q.head.*"], "views": 2},
+        {"objective": {"name": "stair"}, "auxiliaries": [{"name": "caption_gated", "weight": 0.1}]},
+    ],
+}
+
+
+def staged(corpus: str, kind: str, pretrained: dict[str, Any]) -> Recipe:
+    """Stages of two steps each, with FLOPS on both sides."""
+    flops = [{"name": "flops", "side": side, "weight": 0.002} for side in ("query", "document")]
+    plan = {"steps": 2, "batch_size": 4, "warmup_steps": 1, "learning_rate": 0.01, "captions_per_image": 2}
+    stages = [{**stage, "regularisers": flops, "optimisation": plan} for stage in STAGED[kind]]
+    content = {
+        "name": "staged",
+        "data": {"corpus": corpus},
+        "model": {"kind": kind, **pretrained},
+        "stages": stages,
+        "validate_every": 2,
+        "state_every": 1,
+        "log_every": 1,
+    }
+    return checked(content, "staged.yaml")
+
+
+@pytest.mark.parametrize("kind", sorted(STAGED))
+def test_a_resumed_run_of_stages_ends_with_the_same_weights(
+    kind: str, corpus: str, pretrained: dict[str, Any], tmp_path: Path
+) -> None:
+    """Killed inside each stage."""
+    recipe = staged(corpus, kind, pretrained)
+    expected = weights_of(train(recipe, tmp_path / "whole", device="cpu"))
+    for step in (1, 3, 5):
+        assert train(recipe, tmp_path / "killed", device="cpu", stop_after=step).name == "state"
+    resumed = weights_of(train(recipe, tmp_path / "killed", device="cpu"))
+    assert resumed.keys() == expected.keys() and not any(key.startswith("parts.") for key in expected)
+    assert all(torch.equal(resumed[key], expected[key]) for key in expected)
+    assert load_encoder(kind, str(tmp_path / "killed/model"), device="cpu").kind == "impact"

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint
 from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_weights
+from lexvl_anserini.encoders.dense_crossmodal import projection_of, tokenizer_and_features
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.features import (
@@ -24,6 +25,7 @@ from lexvl_anserini.encoders.parts.features import (
     stored,
     tokenizer_of,
 )
+from lexvl_anserini.encoders.parts.over_dense import over_dense
 from lexvl_anserini.encoders.parts.sides import Direction, in_direction, with_topk
 from lexvl_anserini.encoders.parts.towers import Head
 from lexvl_anserini.errors import CheckpointError
@@ -61,6 +63,8 @@ def load_d2s(
 ) -> Encoder:
     """A checkpoint of the authors: config.json (model type `d2s`) and weights, or the older bare `model.pt`.
 
+    Heads that `train` wrote over a dense pair load too (`parts/over_dense.py`); they encode texts and images.
+
     Args:
         source: without tokenizer; `mlm_head` in config.json names one on the hub, or `tokenizer` names its folder.
         direction: the modalities of queries and documents; text-to-text compares captions.
@@ -79,18 +83,21 @@ def load_d2s(
     """
     checkpoint = source.required("d2s")
     head = load_head(checkpoint)
-    size = head.vocab_projector.out_features
-    tokenizer = tokenizer_of(source, checkpoint, size, named_tokenizer(checkpoint))
     head.eval().to(source.device)
-    width = head.proj.in_features
-    needs_text = text != "expanded"
-    if backbone_checkpoint is None:
-        sides = TextAndImage(stored(width, source.device, needs_text), stored(width, source.device))
+    width, needs_text, terms = head.proj.in_features, text != "expanded", None
+    own = {"backbone_checkpoint": backbone_checkpoint, "clean": clean, "resolution": resolution}
+    if pair := over_dense(checkpoint, **own, head_width=head_width):
+        dense, terms = pair
+        tokenizer, sides = tokenizer_and_features(source, dense, projection_of, width)
     else:
-        sides = live_features(source, backbone_checkpoint, width, tokenizer, clean, resolution, head_width)
+        tokenizer = tokenizer_of(source, checkpoint, head.vocab_projector.out_features, named_tokenizer(checkpoint))
+        if backbone_checkpoint is None:
+            sides = TextAndImage(stored(width, source.device, needs_text), stored(width, source.device))
+        else:
+            sides = live_features(source, backbone_checkpoint, width, tokenizer, clean, resolution, head_width)
     projection = Head(head, head.vocab_projector.weight.detach(), head.vocab_projector.bias.detach())
 
-    tower = partial(head_tower, head=projection, tokenizer=tokenizer, device=source.device)
+    tower = partial(head_tower, head=projection, tokenizer=tokenizer, device=source.device, terms=terms)
     texts, images = partial(tower, sides.text, text), partial(tower, sides.image, "expanded")
     query, document = with_topk(in_direction(direction, texts, images), topk, query_topk)
     return Encoder("d2s", "impact", query=query, document=document)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_weights
+from lexvl_anserini.encoders.dense_crossmodal import hidden_of, tokenizer_and_features
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.dense import DenseTower
@@ -27,6 +28,7 @@ from lexvl_anserini.encoders.parts.features import (
     stored,
     tokenizer_of,
 )
+from lexvl_anserini.encoders.parts.over_dense import over_dense
 from lexvl_anserini.encoders.parts.sides import Direction, in_direction, with_topk
 from lexvl_anserini.encoders.parts.towers import Head
 from lexvl_anserini.errors import CheckpointError
@@ -86,6 +88,8 @@ def load_joint(
 ) -> Encoder:
     """A Lightning checkpoint of the authors (`checkpoint_best.ckpt`), or only the weights of its model.
 
+    Heads that `train` wrote over a dense pair load too (`parts/over_dense.py`); they encode texts and images.
+
     Args:
         source: a checkpoint has no tokenizer; default `distilbert-base-uncased`, or `tokenizer` names its folder.
         direction: the modalities of queries and documents; text-to-text compares captions.
@@ -108,13 +112,18 @@ def load_joint(
     head = load_joint_head(str(checkpoint.path), read_weights(checkpoint.path)).to(source.device)
     hidden, size = head.text_proj.in_features, head.text_proj.out_features
     vocabulary = head.single_vocab_projector.out_features
-    tokenizer = tokenizer_of(source, checkpoint, vocabulary, TOKENIZER)
-    masks = vectors == "sparse" and text != "expanded"
-    if backbone_checkpoint is None:
-        states = TextAndImage(*(stored(hidden, source.device, needs_text, STORED) for needs_text in (masks, False)))
+    masks, terms = vectors == "sparse" and text != "expanded", None
+    own = {"backbone_checkpoint": backbone_checkpoint, "clean": clean, "resolution": resolution}
+    if pair := over_dense(checkpoint, **own, head_width=head_width):
+        backbone, terms = pair
+        tokenizer, states = tokenizer_and_features(source, backbone, hidden_of, hidden)
     else:
-        live = (clean, resolution, head_width)
-        states = live_features(source, backbone_checkpoint, hidden, tokenizer, *live, projected=False)
+        tokenizer = tokenizer_of(source, checkpoint, vocabulary, TOKENIZER)
+        if backbone_checkpoint is None:
+            states = TextAndImage(*(stored(hidden, source.device, needs_text, STORED) for needs_text in (masks, False)))
+        else:
+            live = (clean, resolution, head_width)
+            states = live_features(source, backbone_checkpoint, hidden, tokenizer, *live, projected=False)
     dense = TextAndImage(
         Features(states.text.items, lambda batch: head.dense_text(states.text.embed(batch))),
         Features(states.image.items, lambda batch: head.dense_image(states.image.embed(batch))),
@@ -126,7 +135,7 @@ def load_joint(
     projector = head.single_vocab_projector
     projection = Head(head, projector.weight.detach(), None if projector.bias is None else projector.bias.detach())
 
-    tower = partial(head_tower, head=projection, tokenizer=tokenizer, device=source.device)
+    tower = partial(head_tower, head=projection, tokenizer=tokenizer, device=source.device, terms=terms)
     texts, images = partial(tower, dense.text, text), partial(tower, dense.image, "expanded")
     lexical = with_topk(in_direction(direction, texts, images), topk, query_topk)
     return Encoder("joint", "impact", query=lexical[0], document=lexical[1])

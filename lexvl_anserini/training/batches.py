@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
@@ -13,6 +13,8 @@ from lexvl_anserini.encoders.parts.tokens import TokenColumns
 from lexvl_anserini.errors import UsageError
 from lexvl_anserini.training.data import Tokens
 from lexvl_anserini.training.inputs import ImageBatch, TextBatch
+from lexvl_anserini.training.objectives.d2s_losses import mask_probability
+from lexvl_anserini.training.recipe import Recipe
 from lexvl_anserini.training.stores import ImageStore, StateStore
 
 
@@ -26,6 +28,7 @@ class TrainingBatch:
     rounds     one for each caption that is drawn per image, or the queries; each [B, L], in the order of the items
     passages   int64 [M], positions of the documents among all passages; None of images
     taught     float32 [B, B (1 + K)], a teacher's scores of the passages for each query; None without a teacher
+    expanded   False: the texts of this batch keep only their own tokens (see `Expansion`)
     """
 
     items: np.ndarray
@@ -34,6 +37,41 @@ class TrainingBatch:
     rounds: tuple[TextBatch, ...]
     passages: np.ndarray | None = None
     taught: torch.Tensor | None = None
+    expanded: bool = True
+
+
+@dataclass(frozen=True)
+class Expansion:
+    """D2S' probabilistic expansion control: whether the texts of a batch are expanded, drawn once per batch.
+
+    rule       always, never, or controlled: rarely in the first epochs of a stage, always in its last
+    seed       of the draws
+    first      steps before the stage
+    per_epoch  steps of an epoch
+    epochs     of the stage
+    """
+
+    rule: Literal["always", "never", "controlled"] = "always"
+    seed: int = 0
+    first: int = 0
+    per_epoch: int = 1
+    epochs: int = 1
+
+    @classmethod
+    def of(cls, recipe: Recipe, number: int, items: int) -> Expansion:
+        """That of a stage with so many training items."""
+        plan = recipe.stages[number].optimisation
+        first, per_epoch = sum(stage.optimisation.steps for stage in recipe.stages[:number]), items // plan.batch_size
+        epochs = -(-plan.steps // per_epoch)
+        return cls(recipe.stages[number].expansion, recipe.seed, first, per_epoch, epochs)
+
+    def __call__(self, step: int) -> bool:
+        """Whether the batch of a step, counted from 0 over all stages, is expanded."""
+        if self.rule != "controlled":
+            return self.rule == "always"
+        epoch = 1 + (step - self.first) // self.per_epoch
+        draw = np.random.default_rng((self.seed, 5, step)).random()
+        return bool(draw >= mask_probability(epoch, self.epochs))
 
 
 class AnyBatches(Protocol):
@@ -81,16 +119,25 @@ class Batches:
         size: images per batch; the remainder of an epoch is skipped.
         rounds: number of captions drawn per image and batch.
         seed: of all draws.
+        expansion: whether the texts of a batch are expanded.
 
     Raises:
         UsageError: the split has fewer images than one batch.
     """
 
-    def __init__(self, images: ImageStore, captions: CaptionStore, size: int, rounds: int, seed: int):
+    def __init__(
+        self,
+        images: ImageStore,
+        captions: CaptionStore,
+        size: int,
+        rounds: int,
+        seed: int,
+        expansion: Expansion = Expansion(),  # noqa: B008 (frozen)
+    ):
         if len(images) < size:
             raise UsageError(f"batch_size {size} is more than the {len(images)} training images")
         self.images, self.captions, self.size, self.rounds, self.seed = images, captions, size, rounds, seed
-        self.per_epoch = len(images) // size
+        self.per_epoch, self.expansion = len(images) // size, expansion
         # Steps run through few epochs at a time, so the orders of two epochs are enough to keep.
         self._order = lru_cache(maxsize=2)(self._draw_order)
 
@@ -108,7 +155,8 @@ class Batches:
         # Distinct captions of an image where it has enough of them.
         offsets = [draws.permutation(count)[np.arange(self.rounds) % count] for count in counts]
         captions = (first[:, None] + np.stack(offsets)).T  # [rounds, B]
-        return TrainingBatch(chosen, inputs, captions, tuple(self.captions.batch(row) for row in captions))
+        rounds = tuple(self.captions.batch(row) for row in captions)
+        return TrainingBatch(chosen, inputs, captions, rounds, self.expansion(step))
 
     def _draw_order(self, epoch: int) -> np.ndarray:
         return np.random.default_rng((self.seed, 0, epoch)).permutation(len(self.images))

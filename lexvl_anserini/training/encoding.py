@@ -29,16 +29,18 @@ def encode(pair: TowerPair, batch: TrainingBatch) -> tuple[Sequence[Encoded], Te
     bag = batch.documents.bag if isinstance(batch.documents, TextBatch) else None
     codebook = pair.encoder_p.codebook.rows if isinstance(pair.encoder_p, FdtImage) else None
     rounds = [
-        with_details(details(pair.encoder_q, texts), documents, texts.bag, bag, codebook)._replace(taught=batch.taught)
+        with_details(details(pair.encoder_q, texts), documents, texts.bag, bag)._replace(
+            codebook=codebook, expanded=batch.expanded, taught=batch.taught
+        )
         for texts in batch.rounds
     ]
+    for part in pair.active_parts():
+        rounds = part.add_to(pair, batch, rounds)
     of_bags = pair.log_bag_temperature
     return rounds, Temperatures(pair.log_temperature.exp(), None if of_bags is None else of_bags.exp())
 
 
-def with_details(
-    queries: Details, documents: Details, query_bag: Tensor, document_bag: Tensor | None, codebook: Tensor | None
-) -> Encoded:
+def with_details(queries: Details, documents: Details, query_bag: Tensor, document_bag: Tensor | None) -> Encoded:
     """One round of a batch; where documents keep their logits, a caption's vector has its own terms alone."""
     dense = None
     if queries.dense is not None and documents.dense is not None:
@@ -49,7 +51,6 @@ def with_details(
         query_bag,
         document_bag,
         dense=dense,
-        codebook=codebook,
         logits=documents.logits,
         caption=None if documents.logits is None else queries.vectors * query_bag,
     )

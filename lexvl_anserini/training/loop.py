@@ -9,7 +9,7 @@ import logging
 import platform
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,8 @@ from lexvl_anserini.files import disk_errors, exclusive, make_folder, new_folder
 from lexvl_anserini.installed import versions_of
 from lexvl_anserini.training.curve import draw_curve
 from lexvl_anserini.training.learner import Learner, NotFinite
-from lexvl_anserini.training.model_settings import ImagePairSettings
+from lexvl_anserini.training.dense_heads import HeadMaterial
+from lexvl_anserini.training.model_settings import HeadSettings, ImagePairSettings, ModelSettings, TextPairSettings
 from lexvl_anserini.training.pairs import TowerPair
 from lexvl_anserini.training.preparing import Material, read_material
 from lexvl_anserini.training.recipe import Recipe
@@ -41,14 +42,19 @@ from lexvl_anserini.training.run_folder import (
     resume,
     tidy,
 )
-from lexvl_anserini.training.splits import TRAINING, check_batches, digests_of, read_splits
+from lexvl_anserini.training.splits import TRAINING, Splits, check_batches, digests_of, read_splits
 from lexvl_anserini.training.text_material import TextMaterial
 from lexvl_anserini.training.watching import Watch, best_of
 
 log = logging.getLogger(__name__)
 
-# What a run over images with captions, or over queries with passages, reads and writes.
-AnyMaterial = Material | TextMaterial
+# What a run reads and writes, by the settings of its model.
+AnyMaterial = Material | HeadMaterial | TextMaterial
+READERS: Mapping[type, Callable[[Recipe, Path, Splits], AnyMaterial]] = {
+    ModelSettings: read_material,
+    HeadSettings: HeadMaterial.read,
+    TextPairSettings: TextMaterial.read,
+}
 
 
 def train(
@@ -94,8 +100,7 @@ def train(
             log.info("%s: trained already, nothing to do", output)
             tidy(output)
             return output / MODEL
-        read = TextMaterial.read if recipe.model.of_texts else read_material
-        material: AnyMaterial = read(recipe, output, data)
+        material: AnyMaterial = READERS[type(recipe.model)](recipe, output, data)
         pair = material.make_pair(recipe, chosen)
         run = Training(recipe, output, chosen, material, pair)
         if run.all_stages(Limit.of(stop_after, hours)) < recipe.steps:

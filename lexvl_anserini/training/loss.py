@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lexvl_anserini.errors import UsageError
-from lexvl_anserini.training.model_settings import ModelSettings, TextPairSettings
+from lexvl_anserini.training.model_settings import AnyModel
 from lexvl_anserini.training.objectives import AUXILIARIES, OBJECTIVES, REGULARISERS
 from lexvl_anserini.training.objectives.contrastive import Encoded
 from lexvl_anserini.training.objectives.regularisers import RAMPS, total_penalty
@@ -36,9 +36,7 @@ class Loss(NamedTuple):
     parts: Mapping[str, Tensor]
 
 
-def objective(
-    stage: StageSettings, model: ModelSettings | TextPairSettings, rounds: Sequence[Encoded], temperatures: Temperatures
-) -> Loss:
+def objective(stage: StageSettings, model: AnyModel, rounds: Sequence[Encoded], temperatures: Temperatures) -> Loss:
     """The mean of the stage's objective over the rounds, plus the weighted auxiliary objectives.
 
     Raises:

@@ -173,8 +173,10 @@ IMAGE_KINDS: Mapping[str, ImageKind] = {
     "vdr-crossmodal": ImageKind(lexical=True, cut=True),
     "dense-crossmodal": ImageKind(lexical=False),
     "stair": ImageKind(lexical=True, computes=frozenset({"caption_gated"})),
-    "lexlip": ImageKind(lexical=True, computes=frozenset({"caption_gated"})),
+    "lexlip": ImageKind(lexical=True, computes=frozenset({"caption_gated", "masked_words", "lexlip_momentum"})),
     "fdt": ImageKind(lexical=False, computes=frozenset({"fdt"})),
+    "d2s": ImageKind(lexical=True, unit=False, computes=frozenset({"d2s"})),
+    "joint": ImageKind(lexical=True, unit=False, computes=frozenset({"d2s", "joint"})),
 }
 
 
@@ -262,6 +264,19 @@ class ModelSettings(ImagePairSettings):
         return len(CHARACTERS) if self.kind == "vdr-crossmodal" and not self.pretrained else 0
 
 
+class HeadSettings(ImagePairSettings):
+    """A lexical head over a trained dense pair, which does not change.
+
+    kind   d2s or joint
+    pair   checkpoint of a `dense-crossmodal` pair: a folder, a hub id, or a packaged name such as photos-dense
+    least  smallest number of training captions with a word that is a term
+    """
+
+    kind: Literal["d2s", "joint"]
+    pair: str
+    least: PositiveInt = 3
+
+
 class TowerSettings(Settings):
     """A tower from a checkpoint: of its own family, or a plain network that gains a new head.
 
@@ -332,7 +347,7 @@ class TextPairSettings(Settings):
         return (self.query,) if self.document is None else (self.query, self.document)
 
 
-AnyModel = Annotated[ModelSettings | TextPairSettings, Field(discriminator="kind")]
+AnyModel = Annotated[ModelSettings | HeadSettings | TextPairSettings, Field(discriminator="kind")]
 
 # All kinds, by which pydantic tells the settings of models apart; they are no part of a key.
 TEXT_KINDS = frozenset(get_args(TextPairSettings.model_fields["kind"].annotation))

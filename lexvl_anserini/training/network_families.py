@@ -40,6 +40,11 @@ class LexicalText(TextOver):
         """The rows of the vocabulary, [V, D]."""
         return self.shared[0] if self.shared else self.proj
 
+    def logits(self, states: Tensor) -> Tensor:
+        """Logits of all positions, [B, L, V], of states [B, L, D]."""
+        logits: Tensor = self.head(states) @ self.rows.T + self.head.bias
+        return logits
+
     def details(self, batch: TextBatch) -> Details:
         """Weights and logits, [B, V]."""
         logits = project_max(self.head(self.states(batch)), self.rows, batch.attention == 0) + self.head.bias

@@ -17,6 +17,7 @@ from lexvl_anserini.encoders.parts.tokens import TokenColumns
 from lexvl_anserini.encoders.parts.vision import PatchTransformer
 from lexvl_anserini.encoders.vdr import HEAD_EPS
 from lexvl_anserini.training.inputs import ImageBatch, TextBatch
+from lexvl_anserini.training.lexlip_parts import Part, parts_of
 from lexvl_anserini.training.model_settings import ImagePairSettings, ImageSettings, ModelSettings, TextSettings
 from lexvl_anserini.training.network_families import NETWORK_FAMILIES, FdtImage
 from lexvl_anserini.training.pretrained_sides import INITIAL_STD, Networks, bert_config, dense_sides, vdr_sides
@@ -101,10 +102,15 @@ class TowerPair(nn.Module):
     """`encoder_q` reads queries, `encoder_p` images or passages; temperatures are learned, as logarithms, or constant.
 
     Where one network reads both queries and passages, both are one module, `encoder_q`.
+
+    limits  of the temperature in this stage
+    parts   what only training computes, by the name of an objective (see `lexlip_parts`)
+    active  the parts of this stage
     """
 
     encoder_p: nn.Module
     limits: tuple[float, float] | None = None
+    active: tuple[str, ...] = ()
 
     def __init__(self, query: nn.Module, document: nn.Module, temperature: float, of_bags: bool = False):
         super().__init__()
@@ -113,6 +119,7 @@ class TowerPair(nn.Module):
             self.encoder_p = document
         self.log_temperature = nn.Parameter(torch.tensor(temperature).log())
         self.log_bag_temperature = nn.Parameter(torch.tensor(temperature).log()) if of_bags else None
+        self.parts = nn.ModuleDict()
 
     def __getattr__(self, name: str) -> Any:
         # A module under two names would have its weights twice in every state.
@@ -126,7 +133,15 @@ class TowerPair(nn.Module):
         if self.log_bag_temperature is not None:
             self.log_bag_temperature.requires_grad_(stage.objective.learn_bag_temperature)
         self.limits = stage.objective.limits
+        self.parts.requires_grad_(False)
+        self.active = tuple(name for name in self.parts if name in stage.names)
+        for part in self.active_parts():
+            part.begin(self, stage)
         self.settle(steps=0)
+
+    def active_parts(self) -> list[Part]:
+        """The parts of this stage."""
+        return [self.parts[name] for name in self.active]  # type: ignore[misc]
 
     @torch.no_grad()
     def settle(self, steps: int = 1) -> None:
@@ -137,6 +152,8 @@ class TowerPair(nn.Module):
         for side in dict.fromkeys((self.encoder_q, self.encoder_p)):
             if isinstance(side, FdtImage):
                 side.settle(steps)
+        for part in self.active_parts() if steps else ():
+            part.settle(self)
 
 
 class PairKind(NamedTuple):
@@ -170,7 +187,9 @@ def make_pair(
     first = recipe.stages[0].objective
     of_bags = any(stage.objective.learn_bag_temperature for stage in recipe.stages)
     if networks is not None:
-        return TowerPair(*OVER_NETWORKS[model.kind](model, networks), first.temperature, of_bags)
+        pair = TowerPair(*OVER_NETWORKS[model.kind](model, networks), first.temperature, of_bags)
+        pair.parts.update(parts_of(pair, recipe.stages, networks.text))
+        return pair
     kind = KINDS[model.kind]
     return TowerPair(kind.text(model, columns), kind.image(model, columns), first.temperature, of_bags)
 

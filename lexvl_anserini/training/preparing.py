@@ -92,12 +92,7 @@ class Material:
 
     def listed(self, batch: TrainingBatch) -> list[dict[str, Any]]:
         """The images of a batch with the captions that were drawn, to look at."""
-        data = self.data[TRAINING]
-        texts = data.texts
-        return [
-            {"id": data.ids[item], "image": data.images[item], "captions": [texts[caption] for caption in captions]}
-            for item, captions in zip(batch.items, batch.texts.T, strict=True)
-        ]
+        return listed_images(self.data[TRAINING], batch)
 
     def save(self, recipe: Recipe, output: Path, pair: TowerPair, folder: Path) -> None:
         """Writes the pair in the layout of its encoder."""
@@ -188,6 +183,15 @@ def stage_inputs(recipe: Recipe, number: int, output: Path, material: Material, 
     shown = VALIDATION if VALIDATION in images else TRAINING
     examples = examples_of(material.data[shown], images[shown], captions[shown])
     return StageInputs(batches, terms, validation, taught, examples)
+
+
+def listed_images(data: CaptionedImages, batch: TrainingBatch) -> list[dict[str, Any]]:
+    """The images of a batch with the captions that were drawn."""
+    texts = data.texts
+    return [
+        {"id": data.ids[item], "image": data.images[item], "captions": [texts[caption] for caption in captions]}
+        for item, captions in zip(batch.items, batch.texts.T, strict=True)
+    ]
 
 
 def examples_of(data: CaptionedImages, images: ImageStore, captions: CaptionStore) -> Examples:

@@ -17,6 +17,7 @@ from lexvl_anserini.training.model_settings import (
     PRETRAINED,
     TEXT_KINDS,
     AnyModel,
+    HeadSettings,
     ModelSettings,
     PretrainedImage,
     Settings,
@@ -152,6 +153,13 @@ class Optimisation(Settings):
     patience: NonNegativeInt = 0
 
 
+class Momentum(Settings):
+    """The momentum encoders of LexLIP: the keys that a queue keeps per side, and the decay of their weights."""
+
+    queue: PositiveInt = 11_520
+    decay: Share = 0.99
+
+
 class StageSettings(Settings):
     """One stage of a training: what it minimises, on which views, and which weights it changes.
 
@@ -160,6 +168,10 @@ class StageSettings(Settings):
              image itself; 0 computes a new view at each step
     teacher  checkpoint of a dense-crossmodal pair for the auxiliary objective `distil`; texts have the teacher's scores
              in their data
+    expansion  of texts in a batch of `d2s`: always; never, so that texts keep only their own tokens; or controlled, so
+             that a draw per batch decides: its probability of `never` begins at 1 and falls by 1 / (0.95 epochs of the
+             stage) per epoch
+    momentum  of `lexlip_momentum`
     running_penalty  add the sum of the regularisers so far after each of them, as SPLADE's published trainer does: of
              two names (FLOPS on all sides, then L1), the first counts twice
     """
@@ -172,7 +184,14 @@ class StageSettings(Settings):
     trained: tuple[str, ...] = ()
     views: NonNegativeInt = 0
     teacher: str | None = None
+    expansion: Literal["always", "never", "controlled"] = "always"
+    momentum: Momentum = Momentum()
     running_penalty: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the objective and of the auxiliary objectives."""
+        return (self.objective.name, *(auxiliary.name for auxiliary in self.auxiliaries))
 
 
 # The keys of a stage, which a recipe of one stage may have itself.
@@ -295,6 +314,12 @@ def _check_functions(stage: StageSettings, model: AnyModel, where: str) -> None:
     distils = any(auxiliary.name == "distil" for auxiliary in stage.auxiliaries)
     if distils != (stage.teacher is not None) and not model.of_texts:
         raise UsageError(f"{where}: the auxiliary 'distil' and a teacher need each other")
+    if stage.expansion != "always" and objective.name != "d2s":
+        raise UsageError(f"{where}: expansion {stage.expansion}: only the objective d2s reads it, not {objective.name}")
+    if objective.name == "lexlip_momentum" and (size := stage.optimisation.batch_size) > stage.momentum.queue:
+        raise UsageError(f"{where}: momentum.queue {stage.momentum.queue}: has no room for the {size} keys of a batch")
+    if isinstance(model, HeadSettings) and (stage.views or stage.teacher or stage.augmentation != Augmentation()):
+        raise UsageError(f"{where}: views, teacher, augmentation: kind {kind} reads the vectors of its dense pair")
     chosen: list[tuple[str, str, Mapping[str, Callable[..., Any]], Mapping[str, Any]]] = [
         ("objective.name", objective.name, OBJECTIVES, objective.options),
         *(("auxiliary", auxiliary.name, AUXILIARIES, auxiliary.options) for auxiliary in stage.auxiliaries),

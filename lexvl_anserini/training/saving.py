@@ -32,7 +32,7 @@ from lexvl_anserini.vocabulary import Vocabulary
 TEXT_FOLDER, TERMS, TEXT_NETWORK, IMAGE_NETWORK = "text", "terms.txt", "text_network", "image_network"
 CLASSES = "classes.json"
 # Parts of a pair that no encoder reads.
-OF_TRAINING = ("log_", "encoder_p.codebook.done")
+OF_TRAINING = ("log_", "parts.", "encoder_p.codebook.done")
 
 
 def save_pair(

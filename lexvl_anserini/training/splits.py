@@ -10,7 +10,7 @@ from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
 from lexvl_anserini.encoders.loading import choose_device
 from lexvl_anserini.errors import DataError, UsageError
 from lexvl_anserini.training.data import CaptionedImages, read_captioned
-from lexvl_anserini.training.model_settings import TextPairSettings, TowerSettings
+from lexvl_anserini.training.model_settings import HeadSettings, TextPairSettings, TowerSettings
 from lexvl_anserini.training.pretrained_sides import network_digests
 from lexvl_anserini.training.query_passages import QueriesWithPassages, join, read_query_passages
 from lexvl_anserini.training.recipe import Recipe
@@ -132,4 +132,6 @@ def model_digests(recipe: Recipe) -> dict[str, str]:
             for role, tower in named.items()
             if isinstance(tower, TowerSettings)
         }
+    if isinstance(model, HeadSettings):
+        return {"dense pair": find_checkpoint(model.pair).digest()}
     return network_digests(model)

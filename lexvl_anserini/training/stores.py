@@ -75,7 +75,7 @@ class PixelStore:
 class FeatureStore:
     """What a frozen network made of some views of each image, the first of them the image itself.
 
-    features  float16 [n, views, cells, D]
+    features  float16 (or float32) [n, views, cells, D]
     device    of the batches
     """
 
@@ -102,7 +102,7 @@ class FeatureStore:
 class StateStore:
     """The states of a frozen network for all captions, one after the other.
 
-    states  float16 [tokens of all captions, D]
+    states  float16 (or float32) [tokens of all captions, D]
     first   int64 [captions + 1]: caption i has the states first[i] to first[i + 1] - 1
     device  of the batches
     """
@@ -114,7 +114,7 @@ class StateStore:
     def __getitem__(self, captions: np.ndarray) -> Tensor:
         """States [B, L, D] of captions, padded with zeros to the longest of them."""
         lengths = self.first[captions + 1] - self.first[captions]
-        padded = np.zeros((len(captions), int(lengths.max()), self.states.shape[1]), dtype=np.float16)
+        padded = np.zeros((len(captions), int(lengths.max()), self.states.shape[1]), dtype=self.states.dtype)
         for row, (caption, length) in enumerate(zip(captions, lengths, strict=True)):
             padded[row, :length] = self.states[self.first[caption] : self.first[caption] + length]
         return torch.from_numpy(padded).to(self.device).float()

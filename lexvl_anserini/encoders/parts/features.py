@@ -26,7 +26,13 @@ from lexvl_anserini.encoders.parts.caption_cleaning import MAX_LENGTH, Captions
 from lexvl_anserini.encoders.parts.dense import Items
 from lexvl_anserini.encoders.parts.pooling import masked_max
 from lexvl_anserini.encoders.parts.sparsify import Sparsifier, own_tokens, positive_or_top
-from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, load_tokenizer, token_strings
+from lexvl_anserini.encoders.parts.tokens import (
+    TextReader,
+    TokenColumns,
+    columns_of_terms,
+    load_tokenizer,
+    token_strings,
+)
 from lexvl_anserini.encoders.parts.towers import Batch, Composition, Head, LexicalTower
 from lexvl_anserini.encoders.parts.vision import Images
 from lexvl_anserini.errors import CheckpointError, DataError, UsageError
@@ -319,9 +325,18 @@ def one_position(vectors: Tensor) -> Tensor:
 
 
 def head_tower(
-    features: Features, expansion: Expansion, topk: int | None, head: Head, tokenizer: Any, device: torch.device
+    features: Features,
+    expansion: Expansion,
+    topk: int | None,
+    head: Head,
+    tokenizer: Any,
+    device: torch.device,
+    terms: Vocabulary | None = None,
 ) -> HeadTower:
-    """One side: its vectors through a head that has one dimension per token (and may have BLIP's two)."""
+    """One side: its vectors through a head that has one dimension per token (and may have BLIP's two), or per term."""
     composition = Composition(one_position, head, log1p_relu, masked_max, head_sparsifier(expansion, topk))
-    columns = columns_of_head(tokenizer, head.matrix.shape[0], specials=expansion == "masked")
+    if terms is None:
+        columns = columns_of_head(tokenizer, head.matrix.shape[0], specials=expansion == "masked")
+    else:
+        columns = columns_of_terms(tokenizer, terms, "the dense pair")
     return HeadTower(features, composition, columns, TextReader(tokenizer, MASK_LENGTH), device)

@@ -52,7 +52,7 @@ class VectorHead(nn.Sequential):
 
     def __init__(self, before: int, hidden: int, dimensions: int):
         super().__init__(nn.Linear(before, hidden), nn.GELU(), nn.Linear(hidden, dimensions))
-        self.dimensions = dimensions
+        self.hidden, self.dimensions = hidden, dimensions
 
 
 class Standard(nn.Module):

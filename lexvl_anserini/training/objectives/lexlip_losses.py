@@ -88,7 +88,8 @@ def masked_words(encoded: Encoded) -> Tensor:
     if not encoded.predicted:
         raise ValueError("masked_words needs predictions of masked words")
     losses = [
-        cross_entropy(part.logits.flatten(0, 1), part.labels.flatten(), ignore_index=IGNORED)
+        cross_entropy(part.logits.flatten(0, 1), part.labels.flatten(), ignore_index=IGNORED, reduction="sum")
+        / (part.labels != IGNORED).sum().clamp(min=1)
         for part in encoded.predicted
     ]
     return torch.stack(losses).sum()
