@@ -21,6 +21,16 @@ def test_contrast_by_hand():
     assert loss.item() == 200 and large.grad is not None and large.grad.abs().max().item() == 0
 
 
+def test_queries_of_own_words_and_bags_by_hand():
+    """Own words leave weight 2 of term 0; a bag makes it 1: scores 2 and 0, or 1 and 0."""
+    query, bag = torch.tensor([[2.0, 5.0], [5.0, 2.0]]), torch.eye(2, dtype=torch.bool)
+    encoded = Encoded(query, torch.eye(2), query_bag=bag)
+    assert v_splade(encoded, queries="own").item() == pytest.approx(math.log(1 + math.exp(-2)))
+    assert v_splade(encoded, queries="bag").item() == pytest.approx(math.log(1 + math.exp(-1)))
+    with pytest.raises(ValueError, match="needs the own tokens"):
+        v_splade(Encoded(query, torch.eye(2)), queries="bag")
+
+
 def test_the_gate_by_hand():
     """Weights 3, 1, 0, 0 with mean 1; the caption has terms 0 and 2, so that the gate is (4, 0, 1, 0) / 5."""
     weights, caption = torch.tensor([[3.0, 1.0, 0.0, 0.0]]), torch.tensor([[1.0, 0.0, 1.0, 0.0]])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import yaml
 from pretrained_networks import tiny_vit
 from tiny_training import weights_of, write_corpus
 
@@ -19,7 +21,7 @@ from lexvl_anserini.training.data import CaptionedImages, read_captioned
 from lexvl_anserini.training.loop import train
 from lexvl_anserini.training.measuring import Validation
 from lexvl_anserini.training.pairs import TowerPair, as_encoded
-from lexvl_anserini.training.recipe import Recipe, checked
+from lexvl_anserini.training.recipe import Recipe, checked, read_recipe
 
 COLOURS = {"red": (220, 30, 30), "green": (30, 200, 30), "blue": (30, 30, 220), "white": (250, 250, 250)}
 # The objective of each family over networks, and its options.
@@ -216,3 +218,34 @@ def test_a_resumed_run_of_stages_ends_with_the_same_weights(
     assert resumed.keys() == expected.keys() and not any(key.startswith("parts.") for key in expected)
     assert all(torch.equal(resumed[key], expected[key]) for key in expected)
     assert load_encoder(kind, str(tmp_path / "killed/model"), device="cpu").kind == "impact"
+
+
+RECIPES = Path(__file__).parents[1] / "runs/recipes"
+NAMES = ("clip", "vdr-crossmodal", "stair", "stair-single", "lexlip", "fdt", "d2s", "joint", "v-splade")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_paper_recipe_is_valid(name: str) -> None:
+    recipe = read_recipe(RECIPES / f"{name}-paper.yaml")
+    assert recipe.name == f"{name}-paper" and recipe.steps >= 50_000
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_small_recipe_lowers_its_loss(
+    name: str, corpus: str, pretrained: dict[str, Any], dense: str, tmp_path: Path
+) -> None:
+    """With tiny networks in place of its own, for eight steps per stage."""
+    path = RECIPES / f"{name}-small.yaml"
+    content = yaml.safe_load(path.read_text())
+    model = {"pair": dense, "least": 1} if "pair" in content["model"] else pretrained
+    plan = {"steps": 8, "batch_size": 4, "learning_rate": 0.003, "warmup_steps": 1, "average": 0.0}
+    prefixes = [f"stages.{number}." for number in range(len(content["stages"]))] if "stages" in content else [""]
+    changes: dict[str, Any] = {f"model.{key}": value for key, value in model.items()}
+    changes |= {f"{prefix}optimisation.{key}": value for prefix in prefixes for key, value in plan.items()}
+    changes |= {"data.corpus": corpus, "state_every": 100, "log_every": 1, "validate_every": 100}
+    if name == "fdt":
+        changes["model.codebook"] = EXTRA["fdt"]["codebook"]
+    train(read_recipe(path, changes), tmp_path, device="cpu")
+    lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_bytes().splitlines()]
+    losses = [line["loss"] for line in lines if "loss" in line]
+    assert len(losses) == 8 * len(prefixes) and min(losses[4:8]) < losses[0]

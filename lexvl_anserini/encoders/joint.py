@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from lexvl_anserini.encoders.checkpoints.find import Checkpoint
 from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_weights
 from lexvl_anserini.encoders.dense_crossmodal import hidden_of, tokenizer_and_features
 from lexvl_anserini.encoders.encoder import Encoder
@@ -32,6 +33,7 @@ from lexvl_anserini.encoders.parts.over_dense import over_dense
 from lexvl_anserini.encoders.parts.sides import Direction, in_direction, with_topk
 from lexvl_anserini.encoders.parts.towers import Head
 from lexvl_anserini.errors import CheckpointError
+from lexvl_anserini.vocabulary import Vocabulary
 
 # A new LayerNorm has PyTorch's default; the untied variant uses DistilBERT's layer.
 HEAD_EPS, UNTIED_EPS = 1e-5, 1e-12
@@ -112,18 +114,9 @@ def load_joint(
     head = load_joint_head(str(checkpoint.path), read_weights(checkpoint.path)).to(source.device)
     hidden, size = head.text_proj.in_features, head.text_proj.out_features
     vocabulary = head.single_vocab_projector.out_features
-    masks, terms = vectors == "sparse" and text != "expanded", None
-    own = {"backbone_checkpoint": backbone_checkpoint, "clean": clean, "resolution": resolution}
-    if pair := over_dense(checkpoint, **own, head_width=head_width):
-        backbone, terms = pair
-        tokenizer, states = tokenizer_and_features(source, backbone, hidden_of, hidden)
-    else:
-        tokenizer = tokenizer_of(source, checkpoint, vocabulary, TOKENIZER)
-        if backbone_checkpoint is None:
-            states = TextAndImage(*(stored(hidden, source.device, needs_text, STORED) for needs_text in (masks, False)))
-        else:
-            live = (clean, resolution, head_width)
-            states = live_features(source, backbone_checkpoint, hidden, tokenizer, *live, projected=False)
+    live = (backbone_checkpoint, clean, resolution, head_width)
+    masks = vectors == "sparse" and text != "expanded"
+    tokenizer, states, terms = states_of(source, checkpoint, hidden, vocabulary, masks, live)
     dense = TextAndImage(
         Features(states.text.items, lambda batch: head.dense_text(states.text.embed(batch))),
         Features(states.image.items, lambda batch: head.dense_image(states.image.embed(batch))),
@@ -139,6 +132,37 @@ def load_joint(
     texts, images = partial(tower, dense.text, text), partial(tower, dense.image, "expanded")
     lexical = with_topk(in_direction(direction, texts, images), topk, query_topk)
     return Encoder("joint", "impact", query=lexical[0], document=lexical[1])
+
+
+def states_of(
+    source: Source,
+    checkpoint: Checkpoint,
+    hidden: int,
+    vocabulary: int,
+    masks: bool,
+    live: tuple[str | None, bool | None, int | None, int | None],
+) -> tuple[Any, TextAndImage, Vocabulary | None]:
+    """The tokenizer, what the head reads of texts and images, and the terms; None where each token is one.
+
+    Args:
+        source: of the encoder.
+        checkpoint: of the head.
+        hidden: width of the states.
+        vocabulary: dimensions of the lexical vectors.
+        masks: own tokens of texts mask their vectors.
+        live: backbone_checkpoint, clean, resolution and head_width of `load_joint`.
+    """
+    options = dict(zip(("backbone_checkpoint", "clean", "resolution", "head_width"), live, strict=True))
+    if pair := over_dense(checkpoint, **options):
+        backbone, terms = pair
+        return *tokenizer_and_features(source, backbone, hidden_of, hidden), terms
+    tokenizer = tokenizer_of(source, checkpoint, vocabulary, TOKENIZER)
+    name, clean, resolution, head_width = live
+    if name is None:
+        sides = (stored(hidden, source.device, needs_text, STORED) for needs_text in (masks, False))
+        return tokenizer, TextAndImage(*sides), None
+    states = live_features(source, name, hidden, tokenizer, clean, resolution, head_width, projected=False)
+    return tokenizer, states, None
 
 
 def load_joint_head(where: str, weights: Mapping[str, Tensor]) -> JointHead:

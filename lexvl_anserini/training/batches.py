@@ -156,7 +156,7 @@ class Batches:
         offsets = [draws.permutation(count)[np.arange(self.rounds) % count] for count in counts]
         captions = (first[:, None] + np.stack(offsets)).T  # [rounds, B]
         rounds = tuple(self.captions.batch(row) for row in captions)
-        return TrainingBatch(chosen, inputs, captions, rounds, self.expansion(step))
+        return TrainingBatch(chosen, inputs, captions, rounds, expanded=self.expansion(step))
 
     def _draw_order(self, epoch: int) -> np.ndarray:
         return np.random.default_rng((self.seed, 0, epoch)).permutation(len(self.images))

@@ -34,7 +34,7 @@ from lexvl_anserini.training.recipe import StageSettings
 DECODER_LAYERS = 2
 
 
-class Part(nn.Module):
+class TrainingPart(nn.Module):
     """Adds to the rounds of a batch; a stage with its objective calls `begin` first, and `settle` after each step."""
 
     def begin(self, pair: Any, stage: StageSettings) -> None:
@@ -49,7 +49,7 @@ class Part(nn.Module):
         """Follows a step of the optimiser."""
 
 
-class MaskedWords(Part):
+class MaskedWords(TrainingPart):
     """Predictions of masked words: of the encoder, and of a weak decoder after the bottleneck of text and of image.
 
     Only words that are terms have labels: the heads have no other dimensions.
@@ -126,7 +126,7 @@ def dimensions_of(columns: TokenColumns) -> Tensor:
     return torch.from_numpy(columns.of_token).clone()
 
 
-class MomentumKeys(Part):
+class MomentumKeys(TrainingPart):
     """Encoders whose weights follow those of the pair, and queues of their vectors of earlier batches.
 
     The encoders and the queues begin with the stage: the first as copies, the second empty. (In the reference, the
@@ -191,9 +191,9 @@ class MomentumKeys(Part):
         self.latest = None
 
 
-def parts_of(pair: Any, stages: Sequence[StageSettings], text: TextNetwork) -> dict[str, Part]:
+def parts_of(pair: Any, stages: Sequence[StageSettings], text: TextNetwork) -> dict[str, TrainingPart]:
     """The parts that the stages need, by the name of their objective."""
-    made: Mapping[str, Callable[[], Part]] = {
+    made: Mapping[str, Callable[[], TrainingPart]] = {
         "masked_words": lambda: MaskedWords(text),
         "lexlip_momentum": lambda: MomentumKeys(
             pair, len(text.columns.vocabulary), max(stage.momentum.queue for stage in stages)

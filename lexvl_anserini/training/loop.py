@@ -22,8 +22,8 @@ from lexvl_anserini.encoders.loading import choose_device
 from lexvl_anserini.files import disk_errors, exclusive, make_folder, new_folder, write_json
 from lexvl_anserini.installed import versions_of
 from lexvl_anserini.training.curve import draw_curve
-from lexvl_anserini.training.learner import Learner, NotFinite
 from lexvl_anserini.training.dense_heads import HeadMaterial
+from lexvl_anserini.training.learner import Learner, NotFinite
 from lexvl_anserini.training.model_settings import HeadSettings, ImagePairSettings, ModelSettings, TextPairSettings
 from lexvl_anserini.training.pairs import TowerPair
 from lexvl_anserini.training.preparing import Material, read_material

@@ -17,7 +17,7 @@ from lexvl_anserini.encoders.parts.tokens import TokenColumns
 from lexvl_anserini.encoders.parts.vision import PatchTransformer
 from lexvl_anserini.encoders.vdr import HEAD_EPS
 from lexvl_anserini.training.inputs import ImageBatch, TextBatch
-from lexvl_anserini.training.lexlip_parts import Part, parts_of
+from lexvl_anserini.training.lexlip_parts import TrainingPart, parts_of
 from lexvl_anserini.training.model_settings import ImagePairSettings, ImageSettings, ModelSettings, TextSettings
 from lexvl_anserini.training.network_families import NETWORK_FAMILIES, FdtImage
 from lexvl_anserini.training.pretrained_sides import INITIAL_STD, Networks, bert_config, dense_sides, vdr_sides
@@ -139,7 +139,7 @@ class TowerPair(nn.Module):
             part.begin(self, stage)
         self.settle(steps=0)
 
-    def active_parts(self) -> list[Part]:
+    def active_parts(self) -> list[TrainingPart]:
         """The parts of this stage."""
         return [self.parts[name] for name in self.active]  # type: ignore[misc]
 

@@ -229,9 +229,17 @@ def images_of(role: str, recipe: Recipe, number: int, output: Path, material: Ma
         raise UsageError(f"recipe {recipe.name}: stage {number} has stored views, and its image network changes")
     views, augmentation = (stage.views, stage.augmentation) if role == TRAINING else (1, Augmentation())
     log.info("%d views of each image for %s", views, role)
-    path = path_of(output, "features", role, number)
+    path = path_of(output, "features", role, first_of_same_views(recipe, number))
     features = read_features(images, side, material.prepare, views, augmentation, recipe.seed, path)
     return FeatureStore(features, device)
+
+
+def first_of_same_views(recipe: Recipe, number: int) -> int:
+    """The first of the consecutive stages up to this one that store the same views; their image network is frozen."""
+    wanted = (recipe.stages[number].views, recipe.stages[number].augmentation)
+    while number and (recipe.stages[number - 1].views, recipe.stages[number - 1].augmentation) == wanted:
+        number -= 1
+    return number
 
 
 def class_words_of(recipe: Recipe, output: Path, material: Material, pair: TowerPair) -> ClassWordWeights | None:

@@ -108,7 +108,8 @@ def save_network_pair(
     if model.lexical:
         text["terms"] = TERMS
         networks.text.columns.vocabulary.write(folder / TERMS)
-    if recipe.stages[-1].objective.options.get("masked"):
+    options = recipe.stages[-1].objective.options
+    if model.kind == "stair" and (options.get("masked") or options.get("queries", "vectors") != "vectors"):
         text["text_mask"] = "own"  # texts without their own tokens alone never trained
     if isinstance(pair.encoder_p, FdtImage):
         codebook = pair.encoder_p.codebook

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, logsigmoid
 
-from lexvl_anserini.training.objectives.contrastive import Encoded, Temperature
+from lexvl_anserini.training.objectives.contrastive import Encoded, Temperature, bag_of
 
 # Scores beyond these limits get no gradient.
 LIMIT = 100.0
@@ -24,9 +24,24 @@ EPS = 1e-8
 TINY = 1e-30
 
 
-def v_splade(encoded: Encoded, temperature: Temperature = 1.0) -> Tensor:
-    """-mean_i log softmax_j(clip(<q_i, d_j> / temperature, -100, 100))_i over all documents of the batch."""
-    scores = (encoded.query @ encoded.document.T / temperature).clamp(-LIMIT, LIMIT)
+def v_splade(
+    encoded: Encoded, temperature: Temperature = 1.0, queries: Literal["vectors", "own", "bag"] = "vectors"
+) -> Tensor:
+    """-mean_i log softmax_j(clip(<q_i, d_j> / temperature, -100, 100))_i over all documents of the batch.
+
+    Args:
+        encoded: queries and documents.
+        temperature: divides scores.
+        queries: their vectors as they are; own (learned weights of their own words only); or bag (all weights are 1).
+
+    Raises:
+        ValueError: the queries have no bags, and `queries` needs them.
+    """
+    query = encoded.query
+    if queries != "vectors":
+        own = bag_of(encoded.query_bag, normalised=False)
+        query = own if queries == "bag" else query * own
+    scores = (query @ encoded.document.T / temperature).clamp(-LIMIT, LIMIT)
     return cross_entropy(scores, torch.arange(len(scores), device=scores.device))
 
 
