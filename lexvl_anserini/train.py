@@ -5,6 +5,7 @@ python -m lexvl_anserini.train --recipe runs/recipes/demo-vdr.yaml
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -83,6 +84,8 @@ def command(
     if threads:
         torch.set_num_threads(threads)
     written = train(wanted, target, data_dir, device, overwrite, stop_after, hours)
+    if os.environ.get("RANK", "0") != "0":  # the first of several processes prints
+        return
     print_rows(
         {"model": str(written)} if written.name == MODEL else {"state": str(written), "step": step_of(written)}, style
     )

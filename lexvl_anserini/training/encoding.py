@@ -13,6 +13,7 @@ from lexvl_anserini.training.loss import Temperatures
 from lexvl_anserini.training.network_families import FdtImage
 from lexvl_anserini.training.objectives.contrastive import Dense, Encoded
 from lexvl_anserini.training.pairs import TowerPair
+from lexvl_anserini.training.pieces import Pieces
 
 
 def details(side: Any, inputs: Any) -> Details:
@@ -22,20 +23,21 @@ def details(side: Any, inputs: Any) -> Details:
     return Details(found.vectors.float(), logits, dense)
 
 
-def encode(pair: TowerPair, batch: TrainingBatch) -> tuple[Sequence[Encoded], Temperatures]:
+def encode(pair: TowerPair, batch: TrainingBatch, pieces: Pieces) -> tuple[Sequence[Encoded], Temperatures]:
     """One `Encoded` per round of texts, all with the same documents; and the temperatures."""
     # Padding is masked everywhere, so rounds of different lengths pass the text side one after the other.
-    documents = details(pair.encoder_p, batch.documents)
+    documents = pieces(details, pair.encoder_p, batch.documents)
     bag = batch.documents.bag if isinstance(batch.documents, TextBatch) else None
     codebook = pair.encoder_p.codebook.rows if isinstance(pair.encoder_p, FdtImage) else None
     rounds = [
-        with_details(details(pair.encoder_q, texts), documents, texts.bag, bag)._replace(
+        with_details(pieces(details, pair.encoder_q, texts), documents, texts.bag, bag)._replace(
             codebook=codebook, expanded=batch.expanded, taught=batch.taught
         )
         for texts in batch.rounds
     ]
-    for part in pair.active_parts():
-        rounds = part.add_to(pair, batch, rounds)
+    with pieces.together():
+        for part in pair.active_parts():
+            rounds = part.add_to(pair, batch, rounds)
     of_bags = pair.log_bag_temperature
     return rounds, Temperatures(pair.log_temperature.exp(), None if of_bags is None else of_bags.exp())
 

@@ -17,6 +17,7 @@ from lexvl_anserini.training.loss import objective, penalty
 from lexvl_anserini.training.objectives.contrastive import Encoded
 from lexvl_anserini.training.optimiser import make_accelerator, make_average, make_optimiser
 from lexvl_anserini.training.pairs import TowerPair
+from lexvl_anserini.training.pieces import Pieces
 from lexvl_anserini.training.preparing import StageInputs
 from lexvl_anserini.training.recipe import Recipe, StageSettings
 
@@ -65,8 +66,11 @@ class Learner:
         average = make_average(pair, stage.optimisation)
         if average is not None:
             accelerator.register_for_checkpointing(average)
-        prepared, optimiser, scheduler = accelerator.prepare(pair, *make_optimiser(pair, stage.optimisation))
-        return cls(accelerator, prepared, optimiser, scheduler, average)
+        recompute(pair, stage.optimisation.checkpointing)
+        # Gradients of several processes are gathered by `Pieces`, not by a wrapper around the pair.
+        accelerator.prepare_model(pair, evaluation_mode=True)
+        optimiser, scheduler = accelerator.prepare(*make_optimiser(pair, stage.optimisation))
+        return cls(accelerator, pair, optimiser, scheduler, average)
 
     @property
     def tested(self) -> TowerPair:
@@ -81,10 +85,10 @@ class Learner:
             UsageError: options or data do not fit an objective.
             NotFinite: loss or gradients are not finite; the weights did not change.
         """
-        torch.manual_seed(recipe.seed * 1_000_003 + step)  # dropout, a function of the step alone
-        batch = inputs.batches[step]
-        with self.accelerator.autocast():
-            rounds, temperatures = encode(self.pair, batch)
+        seed, plan = recipe.seed * 1_000_003 + step, stage.optimisation
+        torch.manual_seed(seed)  # dropout, a function of the step alone
+        batch, pieces = inputs.batches[step], Pieces(self.accelerator, plan.piece, seed)
+        rounds, temperatures = encode(self.pair, batch, pieces)
         rounds = inputs.add_to(rounds, batch.items, batch.texts)
         try:
             main, extra = objective(stage, recipe.model, rounds, temperatures), penalty(stage, rounds, done)
@@ -95,13 +99,15 @@ class Learner:
         taken = Taken(batch, rounds, values[0], dict(zip(parts, values[1:], strict=True)))
         if not math.isfinite(taken.loss):
             raise NotFinite(f"the loss is {taken.loss}", taken)
-        if not self.update(total, stage.optimisation.clip):
+        if not self.update(total, pieces, plan.clip):
             raise NotFinite("the gradients are not finite", taken)
         return taken
 
-    def update(self, loss: Tensor, clip: float) -> bool:
+    def update(self, loss: Tensor, pieces: Pieces, clip: float) -> bool:
         """Changes the weights by the gradients of a loss, clipped to norm `clip`; False if they are not finite."""
         self.accelerator.backward(loss)
+        pieces.backward()
+        pieces.average(self.pair.parameters())
         norm = self.accelerator.clip_grad_norm_(self.pair.parameters(), clip)
         # The scaler of fp16 leaves out steps whose gradients overflow.
         if self.accelerator.scaler is None and not torch.isfinite(norm):
@@ -118,3 +124,27 @@ class Learner:
         """Gives the pair the weights that the stage ends with."""
         if self.average is not None:
             self.pair.load_state_dict(self.average.module.state_dict())
+
+
+def recompute(pair: TowerPair, wanted: bool) -> None:
+    """Lets the trained networks of transformers compute the states of their layers again for gradients, or not.
+
+    Raises:
+        UsageError: it is wanted, and no network that changes can do it.
+    """
+    found: list[Any] = [
+        module
+        for module in pair.modules()
+        if getattr(module, "supports_gradient_checkpointing", False)
+        and any(parameter.requires_grad for parameter in module.parameters())
+    ]
+    if wanted and not found:
+        raise UsageError("optimisation.checkpointing: no network of transformers changes; leave it out")
+    for network in found:
+        # Earlier versions of transformers 5 have the older name alone.
+        new = hasattr(network, "activation_checkpointing_enable")
+        name = "activation_checkpointing" if new else "gradient_checkpointing"
+        if wanted:
+            getattr(network, f"{name}_enable")({"use_reentrant": False})
+        else:
+            getattr(network, f"{name}_disable")()

@@ -19,14 +19,16 @@ import torch
 from safetensors.torch import load_model
 
 from lexvl_anserini.encoders.loading import choose_device
-from lexvl_anserini.files import disk_errors, exclusive, make_folder, new_folder, write_json
+from lexvl_anserini.files import disk_errors, make_folder, new_folder, write_json
 from lexvl_anserini.installed import versions_of
 from lexvl_anserini.training.curve import draw_curve
 from lexvl_anserini.training.dense_heads import HeadMaterial
 from lexvl_anserini.training.learner import Learner, NotFinite
+from lexvl_anserini.training.memory import is_out_of_memory, keep_freed_memory, out_of_memory
 from lexvl_anserini.training.model_settings import HeadSettings, ImagePairSettings, ModelSettings, TextPairSettings
 from lexvl_anserini.training.pairs import TowerPair
 from lexvl_anserini.training.preparing import Material, read_material
+from lexvl_anserini.training.processes import Processes
 from lexvl_anserini.training.recipe import Recipe
 from lexvl_anserini.training.run_folder import (
     BEST,
@@ -35,11 +37,13 @@ from lexvl_anserini.training.run_folder import (
     LOG,
     MODEL,
     STATE,
+    WORDS,
     TrainingState,
     claim,
     entries,
     keep,
     resume,
+    rewind,
     tidy,
 )
 from lexvl_anserini.training.splits import TRAINING, Splits, check_batches, digests_of, read_splits
@@ -86,26 +90,32 @@ def train(
         ArtefactError: `output` contains the run of another recipe or of other data, other files, or damaged states.
         UsageError: the recipe and its data do not fit, or the device does not exist.
     """
+    keep_freed_memory()
     chosen = choose_device(device)
+    processes = Processes.of(chosen)
+    processes.check(recipe)
     with disk_errors(output):
         make_folder(output)
-    with exclusive(output), disk_errors(output):
-        entries(output)  # a wrong folder raises here, before the data are read, which may take a minute
+    with processes.folder(output) as own, disk_errors(output):
+        entries(own)  # a wrong folder raises here, before the data are read, which may take a minute
         log.info("%s: reading %s", output, ", ".join(recipe.data.corpora))
         data = read_splits(recipe, data_dir)
         check_batches(recipe, len(data[TRAINING]))
         digests = digests_of(recipe, data)
-        claim(output, recipe, digests, overwrite)
+        claim(own, recipe, digests, overwrite)
+        processes.wait()
         if (output / MODEL).is_dir():
             log.info("%s: trained already, nothing to do", output)
-            tidy(output)
+            tidy(own)
             return output / MODEL
-        material: AnyMaterial = READERS[type(recipe.model)](recipe, output, data)
+        with processes.first_before_others():
+            processes.copy(output / WORDS, own / WORDS)
+            material: AnyMaterial = READERS[type(recipe.model)](recipe, own, data)
         pair = material.make_pair(recipe, chosen)
-        run = Training(recipe, output, chosen, material, pair)
+        run = Training(recipe, (output, own), processes, chosen, material, pair)
         if run.all_stages(Limit.of(stop_after, hours)) < recipe.steps:
             return output / STATE
-        return save(recipe, output, material, pair, digests)
+        return save(recipe, output, material, pair, digests) if processes.first else output / MODEL
 
 
 @dataclass(frozen=True)
@@ -134,14 +144,24 @@ class Training:
 
     Args:
         recipe: the settings.
-        output: folder of the run.
+        folders: of the run, which has the states, and of what this process writes besides.
+        processes: of the run.
         device: of the pair.
         material: what all stages share.
         pair: is trained.
     """
 
-    def __init__(self, recipe: Recipe, output: Path, device: torch.device, material: AnyMaterial, pair: TowerPair):
-        self.recipe, self.output, self.device, self.material, self.pair = recipe, output, device, material, pair
+    def __init__(
+        self,
+        recipe: Recipe,
+        folders: tuple[Path, Path],
+        processes: Processes,
+        device: torch.device,
+        material: AnyMaterial,
+        pair: TowerPair,
+    ):
+        self.recipe, self.processes, self.device, self.material, self.pair = recipe, processes, device, material, pair
+        self.output, self.own = folders
 
     def all_stages(self, limit: Limit) -> int:
         """Runs the stages from the last state on up to a limit, and returns the steps done."""
@@ -151,7 +171,9 @@ class Training:
             resumed[:] = [self.learner(self.stage_of(step))]
             return resumed[0].accelerator
 
-        progress = resume(accelerator_at, self.output)
+        with self.processes.first_before_others():
+            progress = resume(accelerator_at, self.output)
+        rewind(self.own, progress.step)
         before = progress.step
         for number, first in self.starts():
             if number < self.stage_of(progress.step):
@@ -161,7 +183,7 @@ class Training:
             if progress.step < first + self.recipe.stages[number].optimisation.steps:
                 break
             learner.finish()
-            if limit.is_late() and progress.step > before:  # each call does a step at least
+            if progress.step > before and self.processes.agree(limit.is_late()):  # each call does a step at least
                 break
         return progress.step
 
@@ -187,20 +209,26 @@ class Training:
         last = min(end, limit.step or end)
         if progress.step >= last:
             return
-        inputs = self.material.stage_inputs(recipe, number, self.output, learner.pair)
+        inputs = self.material.stage_inputs(recipe, number, self.own, learner.pair)
         self.announce(number, progress.step, len(inputs.batches))
         learner.pair.train()
         began = time.monotonic() - progress.seconds
-        with Watch.opened(recipe, number, first, self.output, self.terms, inputs) as watch:
+        with Watch.opened(recipe, number, first, self.own, self.terms, inputs) as watch:
             for step in range(progress.step, last):
                 try:
                     taken = learner.step(recipe, stage, inputs, step, step - first)
                 except NotFinite as error:
                     raise watch.failed(error, learner, step, self.material.listed) from error
+                except (MemoryError, RuntimeError) as error:
+                    if not is_out_of_memory(error):
+                        raise
+                    raise out_of_memory(step, stage.optimisation, error) from error
                 progress.record(taken.loss, taken.parts, time.monotonic() - began)
                 watch.after(taken, learner, progress)
-                stops = watch.stops(progress) or progress.step == last or limit.is_late()
-                if progress.step % recipe.state_every == 0 or stops:
+                if self.processes.agree(watch.ends_early(progress)):
+                    watch.end(progress)
+                stops = progress.step >= last or self.processes.agree(limit.is_late())
+                if self.processes.first and (progress.step % recipe.state_every == 0 or stops):
                     keep(learner.accelerator, self.output, progress)
                 if stops:
                     break

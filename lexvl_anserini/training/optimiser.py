@@ -28,7 +28,7 @@ def make_accelerator(device: torch.device, precision: str) -> Any:
     Raises:
         UsageError: the device does not compute in this precision, or the environment configures accelerate otherwise.
     """
-    from accelerate import Accelerator
+    from accelerate import Accelerator, DataLoaderConfiguration
     from accelerate.state import AcceleratorState
 
     # This state keeps device and precision for the whole process; an earlier training may have used others.
@@ -36,17 +36,15 @@ def make_accelerator(device: torch.device, precision: str) -> Any:
     if device.type == "cuda" and device.index is not None:
         torch.cuda.set_device(device)
     try:
-        accelerator = Accelerator(cpu=device.type == "cpu", mixed_precision=precision)
+        # Batches are split over processes, so the learning rate has one step for all of them.
+        batches = DataLoaderConfiguration(split_batches=True)
+        accelerator = Accelerator(cpu=device.type == "cpu", mixed_precision=precision, dataloader_config=batches)
     except ValueError as error:
         raise UsageError(f"precision {precision} on {device}: {error}") from error
     if accelerator.device.type != device.type:
         raise UsageError(f"accelerate is configured for {accelerator.device}, not {device}; unset its ACCELERATE_...")
     if precision != "no" and not accelerator.native_amp:  # accelerate would silently compute in float32
         raise UsageError(f"precision {precision}: {device} does not compute in it; expected no or bf16")
-    if accelerator.num_processes > 1:
-        raise UsageError(
-            f"{accelerator.num_processes} processes: a contrastive batch belongs to one process; start one process"
-        )
     return accelerator
 
 

@@ -133,6 +133,9 @@ class Optimisation(Settings):
     learning_rates      the peak for weights whose names match a pattern (`encoder_p.network.*`: 1.0e-4); of several
                         patterns the first counts
     average             decay of an exponential average of the weights, which validates and is saved; 0 for none
+    piece               largest number of queries, and of documents, that pass a side together; the gradients are those
+                        of the whole batch, for a second pass of each piece and the memory of one; 0 for all
+    checkpointing       networks of transformers compute the states of their layers again for gradients: less memory
     patience            validations in a row without a better score after which the stage ends early; 0 for all steps
     """
 
@@ -150,6 +153,8 @@ class Optimisation(Settings):
     betas: tuple[Share, Share] = (0.9, 0.98)
     clip: PositiveFloat = 2.0
     average: Share = 0.0
+    piece: NonNegativeInt = 0
+    checkpointing: bool = False
     patience: NonNegativeInt = 0
 
 

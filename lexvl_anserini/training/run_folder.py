@@ -188,7 +188,7 @@ def keep(accelerator: Any, output: Path, progress: TrainingState) -> None:
 
 
 def resume(accelerator_at: Callable[[int], Any], output: Path) -> TrainingState:
-    """Loads the newest whole state and deletes the lines of the log after it; a new state if there is none.
+    """Loads the newest whole state; a new state if there is none.
 
     Args:
         accelerator_at: prepares a pair and its optimiser for a state of so many steps, and returns the accelerator.
@@ -211,14 +211,18 @@ def resume(accelerator_at: Callable[[int], Any], output: Path) -> TrainingState:
         if state.name != STATE:
             shutil.rmtree(output / STATE, ignore_errors=True)
             publish(state, output / STATE)
-        for lines in (LOG, EXAMPLES):
-            cut_log(output / lines, progress.step)
         return progress
     if problems:
         raise ArtefactError(f"{'; '.join(problems)}; --overwrite starts again")
-    for name in (LOG, EXAMPLES, BEST_WEIGHTS):
-        (output / name).unlink(missing_ok=True)
     return TrainingState()
+
+
+def rewind(output: Path, step: int) -> None:
+    """Deletes what a killed process reported after the step of the state from which the run goes on."""
+    for lines in (LOG, EXAMPLES):
+        cut_log(output / lines, step)
+    if not step:
+        (output / BEST_WEIGHTS).unlink(missing_ok=True)
 
 
 def step_of(state: Path) -> int:

@@ -108,15 +108,17 @@ class Watch:
         pair.train()
         learner.pair.train()
 
-    def stops(self, progress: TrainingState) -> bool:
-        """Whether validation has not improved for `patience` validations; then the progress is the end of the stage."""
+    def ends_early(self, progress: TrainingState) -> bool:
+        """Whether validation has not improved for `patience` validations."""
+        patience = self.stage.optimisation.patience
+        return patience > 0 and progress.waited(self.first) >= patience
+
+    def end(self, progress: TrainingState) -> None:
+        """Ends the stage early: the progress becomes that of its end."""
         plan = self.stage.optimisation
-        if not plan.patience or progress.waited(self.first) < plan.patience:
-            return False
         report(self.lines, {"step": progress.step, "stopped": f"{plan.patience} validations without a better score"})
         progress.step = self.first + plan.steps
         progress.clear_losses()  # those of the next stage have their own mean
-        return True
 
     def failed(
         self, error: NotFinite, learner: Learner, step: int, listed: Callable[[TrainingBatch], Any]

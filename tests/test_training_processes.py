@@ -1,0 +1,107 @@
+"""Two processes train as one: the first one writes, vectors are gathered, gradients are those of the whole batch."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from test_training_pieces import image_recipe, of_texts
+from test_training_run_folder import corpus as images  # noqa: F401
+from test_training_texts import corpus as texts  # noqa: F401
+
+from lexvl_anserini.errors import UsageError
+from lexvl_anserini.training.loop import train
+from lexvl_anserini.training.processes import Processes
+from lexvl_anserini.training.recipe import Recipe
+
+COUNT = 2
+TRAIN = """
+import sys
+from pathlib import Path
+from lexvl_anserini.training.loop import train
+from lexvl_anserini.training.recipe import read_recipe
+for call in sys.argv[1:]:
+    recipe, output, stop = call.split(",")
+    train(read_recipe(Path(recipe)), Path(output), device="cpu", stop_after=int(stop) or None)
+"""
+
+
+def in_two_processes(calls: list[tuple[Recipe, Path, int]]) -> None:
+    """Trains recipes one after the other in two processes that talk over the local host."""
+    arguments = []
+    for number, (recipe, output, stop) in enumerate(calls):
+        path = output.with_suffix(f".{number}.yaml")
+        path.write_text(json.dumps(recipe.model_dump(mode="json")))
+        arguments.append(f"{path},{output},{stop}")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(COUNT), "OMP_NUM_THREADS": "1"}
+    running = []
+    for rank in range(COUNT):
+        own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(COUNT)}
+        command = [sys.executable, "-c", TRAIN, *arguments]
+        running.append(
+            subprocess.Popen(command, env={**os.environ, **shared, **own}, stderr=subprocess.PIPE, text=True)
+        )
+    try:
+        errors = [child.communicate(timeout=300)[1] for child in running]
+    finally:
+        for child in running:
+            child.kill()
+    assert [child.returncode for child in running] == [0] * COUNT, "\n".join(errors)
+
+
+def same(found: Path, expected: Path) -> None:
+    """Equal weights to 1e-5, but for the biases of attention's keys.
+
+    Softmax does not depend on these biases: their gradients are rounding alone, of which Adam makes whole steps.
+    """
+    for path in sorted(expected.glob("*.safetensors")):
+        ours, theirs = load_file(found / path.name), load_file(path)
+        assert ours.keys() == theirs.keys()
+        for key, weights in theirs.items():
+            if key.endswith("key.bias"):
+                continue
+            pair = [ours[key], weights]
+            if key.endswith("in_proj_bias"):
+                pair = [torch.cat([bias.chunk(3)[0], bias.chunk(3)[2]]) for bias in pair]
+            torch.testing.assert_close(*pair, rtol=1e-5, atol=1e-5, msg=lambda text, key=key: f"{key}: {text}")
+
+
+@pytest.mark.heavy
+def test_two_processes_train_as_one(texts: str, images: str, tmp_path: Path) -> None:  # noqa: F811
+    """Texts with hard negatives, images with two captions in pieces, and a run that stopped and goes on."""
+    plan = {"steps": 4, "batch_size": 4, "negatives": 1, "warmup_steps": 1, "learning_rate": 0.01}
+    of = {
+        "texts": of_texts(texts, optimisation=plan),
+        "images": image_recipe(images, piece=1, warmup_steps=1),
+        "stopped": of_texts(texts, "splade", optimisation=plan, state_every=2, validate_every=1),
+    }
+    calls = [(recipe, tmp_path / name, 3 if name == "stopped" else 0) for name, recipe in of.items()]
+    in_two_processes([*calls, (of["stopped"], tmp_path / "stopped", 0)])
+    for name, recipe in of.items():
+        same(tmp_path / name / "model", train(recipe, tmp_path / "one" / name, device="cpu"))
+        rows = [
+            [json.loads(line) for line in (folder / name / "log.jsonl").read_text().splitlines()]
+            for folder in (tmp_path, tmp_path / "one")
+        ]
+        assert [row["step"] for row in rows[0]] == [row["step"] for row in rows[1]]
+        for ours, theirs in zip(*rows, strict=True):
+            assert ours.get("loss") == pytest.approx(theirs.get("loss"), abs=2e-4)
+
+
+def test_a_batch_is_shared_evenly(texts: str, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    class State:
+        num_processes = 2
+
+    monkeypatch.setattr(Processes, "state", State())
+    with pytest.raises(UsageError, match="recipe tiny: batch_size 5 is no multiple of the 2 processes"):
+        Processes(cpu=True).check(of_texts(texts))
