@@ -8,11 +8,12 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from test_training_pieces import image_recipe, of_texts
+from test_training_pieces import assert_same, gradients, image_recipe, of_texts
 from test_training_run_folder import corpus as images  # noqa: F401
 from test_training_texts import corpus as texts  # noqa: F401
 
@@ -23,17 +24,24 @@ from lexvl_anserini.training.recipe import Recipe
 
 COUNT = 2
 TRAIN = """
-import sys
+import os, sys
 from pathlib import Path
+from safetensors.torch import save_file
+from test_training_pieces import gradients
 from lexvl_anserini.training.loop import train
 from lexvl_anserini.training.recipe import read_recipe
 for call in sys.argv[1:]:
     recipe, output, stop = call.split(",")
-    train(read_recipe(Path(recipe)), Path(output), device="cpu", stop_after=int(stop) or None)
+    if stop == "gradients":
+        own = Path(output) / os.environ["RANK"]
+        own.mkdir(parents=True)
+        save_file(gradients(read_recipe(Path(recipe)), own), own / "gradients.safetensors")
+    else:
+        train(read_recipe(Path(recipe)), Path(output), device="cpu", stop_after=int(stop) or None)
 """
 
 
-def in_two_processes(calls: list[tuple[Recipe, Path, int]]) -> None:
+def in_two_processes(calls: list[tuple[Recipe, Path, int | str]]) -> None:
     """Trains recipes one after the other in two processes that talk over the local host."""
     arguments = []
     for number, (recipe, output, stop) in enumerate(calls):
@@ -43,7 +51,14 @@ def in_two_processes(calls: list[tuple[Recipe, Path, int]]) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(COUNT), "OMP_NUM_THREADS": "1"}
+    paths = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    shared = {
+        "PYTHONPATH": paths,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": str(COUNT),
+        "OMP_NUM_THREADS": "1",
+    }
     running = []
     for rank in range(COUNT):
         own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(COUNT)}
@@ -70,32 +85,38 @@ def same(found: Path, expected: Path) -> None:
         for key, weights in theirs.items():
             if key.endswith("key.bias"):
                 continue
-            pair = [ours[key], weights]
-            if key.endswith("in_proj_bias"):
-                pair = [torch.cat([bias.chunk(3)[0], bias.chunk(3)[2]]) for bias in pair]
-            torch.testing.assert_close(*pair, rtol=1e-5, atol=1e-5, msg=lambda text, key=key: f"{key}: {text}")
+            torch.testing.assert_close(
+                ours[key], weights, rtol=1e-5, atol=1e-5, msg=lambda text, key=key: f"{key}: {text}"
+            )
 
 
 @pytest.mark.heavy
 def test_two_processes_train_as_one(texts: str, images: str, tmp_path: Path) -> None:  # noqa: F811
-    """Texts with hard negatives, images with two captions in pieces, and a run that stopped and goes on."""
+    """Gradients of images with two captions in pieces; runs of texts with hard negatives, one of which stops once."""
     plan = {"steps": 4, "batch_size": 4, "negatives": 1, "warmup_steps": 1, "learning_rate": 0.01}
+    pieces = image_recipe(images, piece=1)
     of = {
-        "texts": of_texts(texts, optimisation=plan),
-        "images": image_recipe(images, piece=1, warmup_steps=1),
+        "whole": of_texts(texts, optimisation=plan),
         "stopped": of_texts(texts, "splade", optimisation=plan, state_every=2, validate_every=1),
     }
-    calls = [(recipe, tmp_path / name, 3 if name == "stopped" else 0) for name, recipe in of.items()]
+    runs = [(recipe, tmp_path / name) for name, recipe in of.items()]
+    calls: list[tuple[Recipe, Path, int | str]] = [(pieces, tmp_path / "gradients", "gradients")]
+    calls += [(recipe, output, 3 if output.name == "stopped" else 0) for recipe, output in runs]
     in_two_processes([*calls, (of["stopped"], tmp_path / "stopped", 0)])
-    for name, recipe in of.items():
-        same(tmp_path / name / "model", train(recipe, tmp_path / "one" / name, device="cpu"))
-        rows = [
-            [json.loads(line) for line in (folder / name / "log.jsonl").read_text().splitlines()]
-            for folder in (tmp_path, tmp_path / "one")
-        ]
-        assert [row["step"] for row in rows[0]] == [row["step"] for row in rows[1]]
-        for ours, theirs in zip(*rows, strict=True):
-            assert ours.get("loss") == pytest.approx(theirs.get("loss"), abs=2e-4)
+    (tmp_path / "alone").mkdir()
+    expected = gradients(pieces, tmp_path / "alone", piece=0)
+    for rank in range(COUNT):
+        assert_same(load_file(tmp_path / "gradients" / str(rank) / "gradients.safetensors"), expected)
+    for recipe, output in runs:
+        same(output / "model", train(recipe, tmp_path / "one" / output.name, device="cpu"))
+        ours, theirs = (log_of(folder / output.name) for folder in (tmp_path, tmp_path / "one"))
+        assert [row["step"] for row in ours] == [row["step"] for row in theirs]
+        for one, other in zip(ours, theirs, strict=True):
+            assert one.get("loss") == pytest.approx(other.get("loss"), abs=2e-4)
+
+
+def log_of(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
 
 
 def test_a_batch_is_shared_evenly(texts: str, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
