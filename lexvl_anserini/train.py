@@ -78,8 +78,12 @@ def command(
             "steps": wanted.steps,
         }
         plans = [stage.optimisation for stage in wanted.stages]
-        seen = "queries_seen" if wanted.model.of_texts else "images_seen"
-        print_rows({**rows, seen: sum(plan.steps * plan.batch_size for plan in plans)}, style)
+        seen = sum(plan.steps * plan.batch_size for plan in plans)
+        cost = {"images_seen": seen}
+        if wanted.model.of_texts:
+            negatives = sum(plan.steps * plan.batch_size * plan.negatives for plan in plans)
+            cost = {"queries_seen": seen, "passages_seen": seen + negatives}
+        print_rows({**rows, **cost}, style)
         return
     if threads:
         torch.set_num_threads(threads)
