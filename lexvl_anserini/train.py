@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from lexvl_anserini.cli import DataDir, Device, Overwrite, Style, Verbose, check_style, parse_settings, print_rows, run
 from lexvl_anserini.installed import check_model_libraries
+
+if TYPE_CHECKING:
+    from lexvl_anserini.training.recipe import Recipe
 
 
 def read_changes(settings: list[str] | None) -> dict[str, Any]:
@@ -29,6 +32,17 @@ def read_changes(settings: list[str] | None) -> dict[str, Any]:
         return {key: yaml.safe_load(value) for key, value in parse_settings(settings or []).items()}
     except yaml.YAMLError as error:
         raise UsageError(f"--set: a value is not YAML ({str(error).splitlines()[0]})") from error
+
+
+def planned(recipe: Recipe, target: Path) -> dict[str, str | int]:
+    """What a dry run prints: the run, and how many items it reads."""
+    plans = [stage.optimisation for stage in recipe.stages]
+    seen = sum(plan.steps * plan.batch_size for plan in plans)
+    rows = {"output": str(target), "kind": recipe.model.kind, "corpus": ", ".join(recipe.data.corpora)}
+    if not recipe.model.of_texts:
+        return {**rows, "steps": recipe.steps, "images_seen": seen}
+    negatives = sum(plan.steps * plan.batch_size * plan.negatives for plan in plans)
+    return {**rows, "steps": recipe.steps, "queries_seen": seen, "passages_seen": seen + negatives}
 
 
 def command(
@@ -71,19 +85,7 @@ def command(
 
     if dry_run:
         check(wanted, data_dir, device)
-        rows = {
-            "output": str(target),
-            "kind": wanted.model.kind,
-            "corpus": ", ".join(wanted.data.corpora),
-            "steps": wanted.steps,
-        }
-        plans = [stage.optimisation for stage in wanted.stages]
-        seen = sum(plan.steps * plan.batch_size for plan in plans)
-        cost = {"images_seen": seen}
-        if wanted.model.of_texts:
-            negatives = sum(plan.steps * plan.batch_size * plan.negatives for plan in plans)
-            cost = {"queries_seen": seen, "passages_seen": seen + negatives}
-        print_rows({**rows, **cost}, style)
+        print_rows(planned(wanted, target), style)
         return
     if threads:
         torch.set_num_threads(threads)

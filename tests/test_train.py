@@ -19,7 +19,7 @@ from tiny_training import weights_of, write_corpus
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.tokens import columns_ascii
 from lexvl_anserini.errors import ArtefactError, UsageError
-from lexvl_anserini.train import read_changes
+from lexvl_anserini.train import planned, read_changes
 from lexvl_anserini.training.augmentation import augment
 from lexvl_anserini.training.batches import Batches, CaptionStore, text_batch
 from lexvl_anserini.training.data import Tokens, read_captioned, tokenise
@@ -205,6 +205,13 @@ def test_the_objective_keeps_as_many_dimensions_as_the_model() -> None:
         return objective(recipe.stages[0], recipe.model, [encoded], Temperatures(torch.tensor(1.0))).total.item()
 
     assert loss(1) == loss(2, topk=1) != loss(2)
+
+
+def test_a_dry_run_counts_what_is_read() -> None:
+    assert planned(recipe_of("demo", optimisation={"steps": 3, "batch_size": 4}), Path("out"))["images_seen"] == 12
+    texts = read_recipe(RECIPES / "vdr-text-paper.yaml", {"optimisation.steps": 2, "optimisation.negatives": 3})
+    rows = planned(texts, Path("out"))
+    assert (rows["queries_seen"], rows["passages_seen"]) == (512, 2048)
 
 
 def test_a_change_that_is_not_yaml_raises() -> None:
