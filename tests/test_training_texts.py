@@ -13,8 +13,9 @@ import pytest
 import torch
 
 from lexvl_anserini.data.dataset import load_dataset
+from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
 from lexvl_anserini.encoders.encoder import as_dense, as_lexical
-from lexvl_anserini.encoders.loading import choose_device, load_encoder
+from lexvl_anserini.encoders.loading import Source, choose_device, load_encoder
 from lexvl_anserini.errors import LexvlError, UsageError
 from lexvl_anserini.records import Document
 from lexvl_anserini.training.loop import train
@@ -24,6 +25,7 @@ from lexvl_anserini.training.splits import check, read_splits
 from lexvl_anserini.training.text_batches import QueryBatches, TextStore
 from lexvl_anserini.training.text_material import TextMaterial
 from lexvl_anserini.training.text_measuring import TextValidation, ndcg
+from lexvl_anserini.training.text_sides import load_vdr_sides
 
 COLOURS = ("red", "green", "blue", "white", "black", "grey")
 QUERIES = ["a red boat", "boats", "", "green é boats on the grey sea"]
@@ -127,6 +129,22 @@ def test_the_encoder_that_loads_is_the_pair_that_was_trained(
             store = TextStore.of(rows, side.columns, side.reader.pad_id, torch.device("cpu"))
             expected = side(store.batch(np.arange(len(rows)))).numpy()
             np.testing.assert_allclose(vectors_of(tower, texts), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("model", [FRESH, TWO])
+def test_queries_and_documents_keep_their_own_numbers_of_terms(
+    model: Mapping[str, Any], corpus: str, golden: Path, tmp_path: Path
+) -> None:
+    """One network or two: as many terms as the recipe says, and the trained folder trains on as one network."""
+    recipe = recipe_of(corpus, "vdr", {**model, "topk": 7, "query_topk": 3})
+    folder = train(recipe, tmp_path / "run", device="cpu")
+    encoder = loaded("vdr", folder)
+    kept = [
+        as_lexical(tower).weights(["a red boat and the green house"]) for tower in (encoder.query, encoder.document)
+    ]
+    assert [rows.nnz for rows in kept] == [3, 7]
+    query, document = load_vdr_sides(Source(find_checkpoint(str(folder)), torch.device("cpu")), None)
+    assert (query is document) == (model is FRESH)
 
 
 @pytest.mark.parametrize("model", [FRESH, TWO])

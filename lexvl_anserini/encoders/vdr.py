@@ -48,6 +48,9 @@ Projection = Literal["tied", "own"]
 # Names of fields in the config.yaml of checkpoints from 2023 (jzhoubu/*), and values of missing fields.
 LEGACY_NAMES = {"alias": "type", "base_model_id": "model_id", "max_seq_len": "max_len"}
 LEGACY_DEFAULTS = {"type": "vdr", "pooling": "max", "topk": TOPK}
+
+# The key of config.json with the dimensions kept of a document, where a shared encoder keeps others of a query.
+DOCUMENT_TOPK = "document_topk"
 SIDES = ("encoder_q", "encoder_p")
 
 
@@ -225,7 +228,23 @@ def published_sides(
     # In the reference both sides are one object, which reads as many tokens as the longer of the two.
     other = (config.get("encoder_p") or {}).get("max_len") or 0
     shared = replace(side, reader=side.reader.with_max_length(max(side.reader.max_length, other)))
-    return shared, shared
+    return shared, with_own_topk(shared, checkpoint, config)
+
+
+def with_own_topk(shared: Side, checkpoint: Checkpoint, config: Mapping[str, Any]) -> Side:
+    """The side of documents of a shared encoder, which `DOCUMENT_TOPK` lets keep another number of dimensions.
+
+    `topk` of encoder_p has no effect in the reference, whose two sides are one object.
+
+    Raises:
+        CheckpointError: it is no number of dimensions.
+    """
+    topk = config.get(DOCUMENT_TOPK)
+    if topk is None:
+        return shared
+    if type(topk) is not int or topk < 1:
+        raise CheckpointError(f"{checkpoint.path}: {DOCUMENT_TOPK} {topk!r:.80}, expected a number of dimensions")
+    return replace(shared, topk=topk)
 
 
 def shared_weights(checkpoint: Checkpoint, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

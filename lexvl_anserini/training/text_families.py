@@ -16,7 +16,7 @@ from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
 from lexvl_anserini.encoders.dpr import CONTEXT, QUESTION
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.backbones import quietly
-from lexvl_anserini.encoders.vdr import SIDES
+from lexvl_anserini.encoders.vdr import DOCUMENT_TOPK, SIDES
 from lexvl_anserini.errors import UsageError
 from lexvl_anserini.files import atomic_write, write_json
 from lexvl_anserini.training.model_settings import AnyTower, TextPairSettings, TextSettings
@@ -134,7 +134,8 @@ def save_vdr(
         if not (shared and state):
             state |= {f"{prefix}.{key}": value for key, value in side.state_dict().items()}
     write_weights(state, folder, kind)
-    write_json(folder / "config.json", {"shared_encoder": shared, **config})
+    own = {DOCUMENT_TOPK: model.kept[1]} if shared and model.kept[0] != model.kept[1] else {}
+    write_json(folder / "config.json", {"shared_encoder": shared, **own, **config})
 
 
 def save_splade(

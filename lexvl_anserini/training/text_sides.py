@@ -131,7 +131,7 @@ def load_vdr_sides(source: Source, max_length: int | None) -> tuple[TrainableVdr
     else:
         query = document = untrained_side(source, checkpoint)
     first = TrainableVdr(query, max_length)
-    return first, first if document is query else TrainableVdr(document, max_length)
+    return first, first if document.backbone is query.backbone else TrainableVdr(document, max_length)
 
 
 class TrainableSplade(TrainableText):
