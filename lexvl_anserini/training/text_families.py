@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import orjson
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
@@ -20,6 +19,7 @@ from lexvl_anserini.encoders.vdr import DOCUMENT_TOPK, SIDES
 from lexvl_anserini.errors import UsageError
 from lexvl_anserini.files import atomic_write, write_json
 from lexvl_anserini.training.model_settings import AnyTower, TextPairSettings, TextSettings
+from lexvl_anserini.training.saving import TEXT_FOLDER, write_weights
 from lexvl_anserini.training.text_dense_sides import (
     TrainableDpr,
     TrainableSentence,
@@ -37,7 +37,7 @@ from lexvl_anserini.training.words import learn_words, save_tokenizer
 
 # The roles of the two sides; DPR's folders, and the routes of a SPLADE folder with two networks, have these names.
 ROLES = ("query", "document")
-TEXT_FOLDER, POOLING_FOLDER, WEIGHTS = "text", "1_SpladePooling", "model.safetensors"
+POOLING_FOLDER = "1_SpladePooling"
 
 
 # Starts a new stream of texts.
@@ -213,14 +213,6 @@ def save_sentence(
     assert query is document, "the settings refuse two networks"
     with quietly():
         deepcopy(document.model).to(kind).save(str(folder), create_model_card=False)
-
-
-def write_weights(state: Mapping[str, Tensor], folder: Path, kind: torch.dtype) -> None:
-    """model.safetensors with numbers of a type."""
-    saved = {
-        key: (value.to(kind) if value.is_floating_point() else value).contiguous().cpu() for key, value in state.items()
-    }
-    save_file(saved, folder / WEIGHTS, metadata={"format": "pt"})
 
 
 _VDR = Family(load_vdr_sides, save_vdr)
