@@ -60,6 +60,10 @@ def command(
     hours: Annotated[
         float | None, typer.Option(min=0.001, help="Stop after so many hours of training; run again to go on.")
     ] = None,
+    cache: Annotated[
+        str | None,
+        typer.Option(help="Folder in which runs share what frozen networks make of the data; default: the run's own."),
+    ] = None,
     overwrite: Overwrite = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check recipe, data and device, and print what would be done.")
@@ -89,7 +93,7 @@ def command(
         return
     if threads:
         torch.set_num_threads(threads)
-    written = train(wanted, target, data_dir, device, overwrite, stop_after, hours)
+    written = train(wanted, target, data_dir, device, overwrite, stop_after, hours, Path(cache) if cache else None)
     if os.environ.get("RANK", "0") != "0":  # the first of several processes prints
         return
     print_rows(

@@ -14,7 +14,7 @@ from lexvl_anserini.errors import LexvlError
 from lexvl_anserini.mine import command
 from lexvl_anserini.ranking.negatives import Mining, drawn, mine
 from lexvl_anserini.records import ScoredDoc
-from lexvl_anserini.training.query_passages import read_query_passages
+from lexvl_anserini.training.texts.query_passages import read_query_passages
 
 
 @pytest.fixture

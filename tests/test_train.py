@@ -20,20 +20,20 @@ from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.tokens import columns_ascii
 from lexvl_anserini.errors import ArtefactError, UsageError
 from lexvl_anserini.train import planned, read_changes
-from lexvl_anserini.training.augmentation import augment
-from lexvl_anserini.training.batches import Batches, CaptionStore, text_batch
-from lexvl_anserini.training.data import Tokens, read_captioned, tokenise
+from lexvl_anserini.training.images.augmentation import augment
+from lexvl_anserini.training.images.batches import Batches, CaptionStore, text_batch
+from lexvl_anserini.training.images.captioned import Tokens, read_captioned, tokenise
+from lexvl_anserini.training.images.measuring import backward_rates, hit_rates
+from lexvl_anserini.training.images.stores import Cache, PixelStore, read_pixels
 from lexvl_anserini.training.inputs import ImageBatch
 from lexvl_anserini.training.loop import train
 from lexvl_anserini.training.loss import Temperatures, objective
-from lexvl_anserini.training.measuring import backward_rates, hit_rates
 from lexvl_anserini.training.model_settings import OWN_TOWERS
 from lexvl_anserini.training.objectives.caption_terms import term_shares
 from lexvl_anserini.training.objectives.contrastive import Encoded
 from lexvl_anserini.training.optimiser import learning_rate_shape
 from lexvl_anserini.training.pairs import KINDS, OVER_NETWORKS
 from lexvl_anserini.training.recipe import Augmentation, ModelSettings, Recipe, checked, read_recipe
-from lexvl_anserini.training.stores import PixelStore, read_pixels
 from lexvl_anserini.training.words import FIRST_TOKEN_ID, FIRST_WORD_ID, learn_words, save_tokenizer
 
 COLOURS = {"red": (220, 30, 30), "green": (30, 200, 30), "blue": (30, 30, 220), "white": (250, 250, 250)}
@@ -267,10 +267,10 @@ def test_a_recipe_that_does_not_fit_raises(change: dict[str, Any], message: str)
         read_recipe(RECIPES / "demo-vdr.yaml", change)
 
 
-@pytest.mark.parametrize("name", ["demo-dense", "demo-vdr", "photos-dense", "photos-vdr"])
+@pytest.mark.parametrize("name", ["demo-dense", "demo-vdr", "photos-dense", "photos-vdr", "lexvl-mini"])
 def test_what_the_package_contains_was_trained_by_the_recipe(name: str) -> None:
-    about = json.loads((ASSETS / name / "training.json").read_text())
-    assert checked(about["recipe"], name) == read_recipe(RECIPES / f"{name}.yaml")
+    about, recipe = json.loads((ASSETS / name / "training.json").read_text()), {"lexvl-mini": "vdr-text-small"}
+    assert checked(about["recipe"], name) == read_recipe(RECIPES / f"{recipe.get(name, name)}.yaml")
     assert (ASSETS / name / "log.jsonl").is_file()
 
 
@@ -310,8 +310,9 @@ def test_batches_are_a_function_of_seed_and_step(corpus: str, tmp_path: Path) ->
     captioned = read_captioned(load_dataset(corpus, "train", None, direction="text-to-image"))
     tokenizer = save_tokenizer(learn_words(captioned.texts, 2000), tmp_path / "words", 12)
     columns, prepare = columns_ascii(tokenizer, FIRST_TOKEN_ID), Pixels(16)
-    pixels = read_pixels(captioned.images, prepare, tmp_path / "pixels.npy")
-    assert (read_pixels(captioned.images, prepare, tmp_path / "pixels.npy") == pixels).all()
+    kept = (Cache(tmp_path), "training", captioned.digest())
+    pixels = read_pixels(captioned.images, prepare, *kept)
+    assert (read_pixels(captioned.images, prepare, *kept) == pixels).all()
     tokens = tokenise(captioned.captions, TextReader(tokenizer, 12))
     assert tokens.first.tolist() == list(range(0, 26, 2))
 

@@ -17,9 +17,9 @@ from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.encoders.encoder import as_lexical
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.errors import CheckpointError, UsageError
-from lexvl_anserini.training.data import CaptionedImages, read_captioned
+from lexvl_anserini.training.images.captioned import CaptionedImages, read_captioned
+from lexvl_anserini.training.images.measuring import Validation
 from lexvl_anserini.training.loop import train
-from lexvl_anserini.training.measuring import Validation
 from lexvl_anserini.training.pairs import TowerPair, as_encoded
 from lexvl_anserini.training.recipe import Recipe, checked, read_recipe
 

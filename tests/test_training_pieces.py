@@ -13,14 +13,14 @@ from test_training_texts import corpus as texts  # noqa: F401
 from test_training_texts import recipe_of, weights
 
 from lexvl_anserini.errors import UsageError
+from lexvl_anserini.training.images.material import read_material
 from lexvl_anserini.training.learner import Learner
 from lexvl_anserini.training.loop import train
 from lexvl_anserini.training.pairs import TowerPair
 from lexvl_anserini.training.pieces import Pieces
-from lexvl_anserini.training.preparing import read_material
 from lexvl_anserini.training.recipe import Recipe, checked
-from lexvl_anserini.training.splits import read_splits
-from lexvl_anserini.training.text_material import TextMaterial
+from lexvl_anserini.training.splits import Sources
+from lexvl_anserini.training.texts.material import TextMaterial
 
 CPU = torch.device("cpu")
 
@@ -30,11 +30,11 @@ def gradients(recipe: Recipe, folder: Path, **plan: Any) -> dict[str, torch.Tens
     content = recipe.model_dump(mode="json")
     content["stages"][0]["optimisation"].update({"clip": 1e9, **plan})
     recipe = checked(content, "tiny.yaml")
-    data = read_splits(recipe, None)
-    material = TextMaterial.read(recipe, folder, data) if recipe.model.of_texts else read_material(recipe, folder, data)
+    read = TextMaterial.read if recipe.model.of_texts else read_material
+    material = read(recipe, folder, Sources.read(recipe, None, folder))
     pair = material.make_pair(recipe, CPU)
     learner = Learner.of(recipe.stages[0], pair, CPU, recipe.precision)
-    inputs = material.stage_inputs(recipe, 0, folder, pair)
+    inputs = material.stage_inputs(recipe, 0, pair)
     found: dict[str, torch.Tensor] = {}
 
     def keep(pair: TowerPair) -> None:

@@ -20,7 +20,7 @@ from test_training_texts import corpus as texts  # noqa: F401
 from lexvl_anserini.errors import UsageError
 from lexvl_anserini.training.loop import train
 from lexvl_anserini.training.processes import Processes
-from lexvl_anserini.training.recipe import Recipe
+from lexvl_anserini.training.recipe import Recipe, read_recipe
 
 COUNT = 2
 TRAIN = """
@@ -29,7 +29,7 @@ from pathlib import Path
 from safetensors.torch import save_file
 from test_training_pieces import gradients
 from lexvl_anserini.training.loop import train
-from lexvl_anserini.training.recipe import read_recipe
+from lexvl_anserini.training.recipe import Recipe, checked, read_recipe
 for call in sys.argv[1:]:
     recipe, output, stop = call.split(",")
     if stop == "gradients":
@@ -126,3 +126,13 @@ def test_a_batch_is_shared_evenly(texts: str, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(Processes, "state", State())
     with pytest.raises(UsageError, match="recipe tiny: batch_size 5 is no multiple of the 2 processes"):
         Processes(cpu=True).check(of_texts(texts))
+
+
+def test_objectives_of_the_whole_batch_train_in_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    class State:
+        num_processes = 2
+
+    monkeypatch.setattr(Processes, "state", State())
+    recipe = read_recipe(Path(__file__).parents[1] / "runs/recipes/lexlip-small.yaml")
+    with pytest.raises(UsageError, match="recipe lexlip-small: masked_words: trains in one process, found 2"):
+        Processes(cpu=True).check(recipe)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lexvl_anserini.training import projection
-from lexvl_anserini.training.projection import project_max
+from lexvl_anserini.training.images import projection
+from lexvl_anserini.training.images.projection import project_max
 
 
 @pytest.mark.parametrize("slice_floats", [1, 40, 1 << 20])

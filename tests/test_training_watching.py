@@ -25,10 +25,10 @@ from lexvl_anserini.training.loop import train
 from lexvl_anserini.training.objectives.contrastive import Encoded
 from lexvl_anserini.training.recipe import checked
 from lexvl_anserini.training.run_folder import TrainingState
-from lexvl_anserini.training.splits import read_splits
-from lexvl_anserini.training.text_batches import TextStore
-from lexvl_anserini.training.text_material import TextMaterial
-from lexvl_anserini.training.text_measuring import TextValidation
+from lexvl_anserini.training.splits import Sources
+from lexvl_anserini.training.texts.batches import TextStore
+from lexvl_anserini.training.texts.material import TextMaterial
+from lexvl_anserini.training.texts.measuring import TextValidation
 from lexvl_anserini.training.watching import best_of
 
 
@@ -102,7 +102,7 @@ def test_the_best_checkpoint_is_that_of_the_best_validation(
     scores[:] = [0.1, 0.4, 0.4]
     train(recipe, tmp_path, device="cpu", stop_after=3)
     assert best_of(tmp_path) == (2, 0.4)
-    material = TextMaterial.read(recipe, tmp_path / "made", read_splits(recipe, None))
+    material = TextMaterial.read(recipe, tmp_path / "made", Sources.read(recipe, None, tmp_path))
     pair = material.make_pair(recipe, torch.device("cpu"))
     load_model(pair, str(tmp_path / "best.safetensors"))
     scores[:] = [0.3]

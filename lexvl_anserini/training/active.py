@@ -12,7 +12,7 @@ from lexvl_anserini.training.model_settings import ImagePairSettings, TextPairSe
 from lexvl_anserini.training.objectives.contrastive import Encoded, masked
 from lexvl_anserini.training.objectives.regularisers import flops
 from lexvl_anserini.training.pairs import as_encoded
-from lexvl_anserini.training.text_measuring import kept
+from lexvl_anserini.training.texts.measuring import kept
 
 # The heaviest terms by which vectors are compared.
 HEAVIEST = 10

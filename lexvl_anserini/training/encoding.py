@@ -7,10 +7,10 @@ from typing import Any
 
 from torch import Tensor
 
-from lexvl_anserini.training.batches import TrainingBatch
+from lexvl_anserini.training.images.batches import TrainingBatch
+from lexvl_anserini.training.images.network_families import FdtImage
 from lexvl_anserini.training.inputs import Details, TextBatch
 from lexvl_anserini.training.loss import Temperatures
-from lexvl_anserini.training.network_families import FdtImage
 from lexvl_anserini.training.objectives.contrastive import Dense, Encoded
 from lexvl_anserini.training.pairs import TowerPair
 from lexvl_anserini.training.pieces import Pieces

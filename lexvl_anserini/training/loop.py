@@ -22,12 +22,12 @@ from lexvl_anserini.encoders.loading import choose_device
 from lexvl_anserini.files import disk_errors, make_folder, new_folder, write_json
 from lexvl_anserini.installed import versions_of
 from lexvl_anserini.training.curve import draw_curve
-from lexvl_anserini.training.dense_heads import HeadMaterial
+from lexvl_anserini.training.images.dense_heads import HeadMaterial
+from lexvl_anserini.training.images.material import Material, read_material
 from lexvl_anserini.training.learner import Learner, NotFinite
 from lexvl_anserini.training.memory import is_out_of_memory, keep_freed_memory, out_of_memory
 from lexvl_anserini.training.model_settings import HeadSettings, ImagePairSettings, ModelSettings, TextPairSettings
 from lexvl_anserini.training.pairs import TowerPair
-from lexvl_anserini.training.preparing import Material, read_material
 from lexvl_anserini.training.processes import Processes
 from lexvl_anserini.training.recipe import Recipe
 from lexvl_anserini.training.run_folder import (
@@ -46,15 +46,15 @@ from lexvl_anserini.training.run_folder import (
     rewind,
     tidy,
 )
-from lexvl_anserini.training.splits import TRAINING, Splits, check_batches, digests_of, read_splits
-from lexvl_anserini.training.text_material import TextMaterial
+from lexvl_anserini.training.splits import TRAINING, Sources
+from lexvl_anserini.training.texts.material import TextMaterial
 from lexvl_anserini.training.watching import Watch, best_of
 
 log = logging.getLogger(__name__)
 
 # What a run reads and writes, by the settings of its model.
 AnyMaterial = Material | HeadMaterial | TextMaterial
-READERS: Mapping[type, Callable[[Recipe, Path, Splits], AnyMaterial]] = {
+READERS: Mapping[type, Callable[[Recipe, Path, Sources], AnyMaterial]] = {
     ModelSettings: read_material,
     HeadSettings: HeadMaterial.read,
     TextPairSettings: TextMaterial.read,
@@ -69,6 +69,7 @@ def train(
     overwrite: bool = False,
     stop_after: int | None = None,
     hours: float | None = None,
+    cache: Path | None = None,
 ) -> Path:
     """Trains a recipe and returns the folder of the checkpoint; an interrupted run resumes from its last state.
 
@@ -82,6 +83,8 @@ def train(
         overwrite: start again and delete the run that the folder contains.
         stop_after: stop at this step, or at once if the run is beyond it.
         hours: stop with the first step that ends so many hours after the data were read.
+        cache: folder of decoded images and of what frozen networks make of images and texts, which runs over the same
+            data and networks share; the folder of the run if None, which deletes them at its end.
 
     Returns:
         The folder of the checkpoint; if the run stopped before its end, the folder of the state.
@@ -94,15 +97,15 @@ def train(
     chosen = choose_device(device)
     processes = Processes.of(chosen)
     processes.check(recipe)
-    with disk_errors(output):
-        make_folder(output)
+    for folder in (output, cache or output):
+        with disk_errors(folder):
+            make_folder(folder)
     with processes.folder(output) as own, disk_errors(output):
         entries(own)  # a wrong folder raises here, before the data are read, which may take a minute
         log.info("%s: reading %s", output, ", ".join(recipe.data.corpora))
-        data = read_splits(recipe, data_dir)
-        check_batches(recipe, len(data[TRAINING]))
-        digests = digests_of(recipe, data)
-        claim(own, recipe, digests, overwrite)
+        # Of several processes, only the first writes into the cache.
+        sources = Sources.read(recipe, data_dir, cache if cache and processes.first else own)
+        claim(own, recipe, sources.digests, overwrite)
         processes.wait()
         if (output / MODEL).is_dir():
             log.info("%s: trained already, nothing to do", output)
@@ -110,12 +113,12 @@ def train(
             return output / MODEL
         with processes.first_before_others():
             processes.copy(output / WORDS, own / WORDS)
-            material: AnyMaterial = READERS[type(recipe.model)](recipe, own, data)
+            material: AnyMaterial = READERS[type(recipe.model)](recipe, own, sources)
         pair = material.make_pair(recipe, chosen)
         run = Training(recipe, (output, own), processes, chosen, material, pair)
         if run.all_stages(Limit.of(stop_after, hours)) < recipe.steps:
             return output / STATE
-        return save(recipe, output, material, pair, digests) if processes.first else output / MODEL
+        return save(recipe, output, material, pair, sources.digests) if processes.first else output / MODEL
 
 
 @dataclass(frozen=True)
@@ -209,7 +212,7 @@ class Training:
         last = min(end, limit.step or end)
         if progress.step >= last:
             return
-        inputs = self.material.stage_inputs(recipe, number, self.own, learner.pair)
+        inputs = self.material.stage_inputs(recipe, number, learner.pair)
         self.announce(number, progress.step, len(inputs.batches))
         learner.pair.train()
         began = time.monotonic() - progress.seconds
@@ -267,7 +270,7 @@ def save(recipe: Recipe, output: Path, material: AnyMaterial, pair: TowerPair, d
     best, _ = best_of(output)
 
     def write(folder: Path, step: int | None) -> None:
-        material.save(recipe, output, pair, folder)
+        material.save(recipe, pair, folder)
         shutil.copyfile(output / LOG, folder / LOG)
         about = about_run(recipe, len(material.data[TRAINING]), digests)
         write_json(folder / "training.json", {**about, "validation": measured.get(step)})

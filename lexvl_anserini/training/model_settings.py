@@ -17,6 +17,7 @@ from pydantic import (
     model_validator,
 )
 
+from lexvl_anserini.encoders.cards import PACKAGED
 from lexvl_anserini.training.words import CHARACTERS
 
 
@@ -265,16 +266,25 @@ class ModelSettings(ImagePairSettings):
 
 
 class HeadSettings(ImagePairSettings):
-    """A lexical head over a trained dense pair, which does not change.
+    """A lexical head over a trained dense pair, which does not change, or over the vectors of an `embeddings:` corpus.
 
     kind   d2s or joint
     pair   checkpoint of a `dense-crossmodal` pair: a folder, a hub id, or a packaged name such as photos-dense
-    least  smallest number of training captions with a word that is a term
+    words  instead of a pair, for stored vectors: the checkpoint whose tokens are the terms, a masked-LM DistilBERT or
+           BERT for d2s, a BLIP or ALBEF for joint, which trains its projections
+    least  smallest number of training captions with a word that is a term of a pair
     """
 
     kind: Literal["d2s", "joint"]
-    pair: str
+    pair: str | None = None
+    words: str | None = None
     least: PositiveInt = 3
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> HeadSettings:
+        if (self.pair is None) == (self.words is None):
+            raise ValueError("expected either `pair` (images and captions) or `words` (stored vectors)")
+        return self
 
 
 class TowerSettings(Settings):
@@ -306,6 +316,7 @@ class TextPairSettings(Settings):
     document    the tower of documents; None for the same network, or for the other one of a checkpoint that has two
     topk        dimensions that a lexical checkpoint keeps of a document; None for the encoder's default
     query_topk  the same of a query; None for `topk`
+    saved       whole; or changed, of vdr and svdr over a packaged network: only the weights that training changed
     """
 
     of_texts: ClassVar[bool] = True
@@ -316,9 +327,13 @@ class TextPairSettings(Settings):
     document: AnyTower | None = None
     topk: PositiveInt | None = None
     query_topk: PositiveInt | None = None
+    saved: Literal["whole", "changed"] = "whole"
 
     @model_validator(mode="after")
     def _fits(self) -> TextPairSettings:
+        names = [tower.checkpoint if isinstance(tower, TowerSettings) else "" for tower in self.towers]
+        if self.saved == "changed" and (self.kind not in ("vdr", "svdr") or not PACKAGED.keys() >= set(names)):
+            raise ValueError("saved changed: only vdr and svdr over packaged networks (minilm) can leave these out")
         if self.kind == "sentence" and self.document is not None:
             raise ValueError("kind sentence has one network for queries and documents; leave document out")
         if self.kind == "splade" and self.query_topk is not None:

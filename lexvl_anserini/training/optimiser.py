@@ -1,4 +1,4 @@
-"""What changes the weights: the accelerator, AdamW's groups of parameters, and the learning rate of each step."""
+"""What changes the weights: the accelerator, the optimiser with its groups of parameters, and its learning rate."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.optim.swa_utils import AveragedModel
 
-from lexvl_anserini.errors import UsageError
+from lexvl_anserini.errors import InstallationError, UsageError, reason_of
 from lexvl_anserini.training.pairs import TowerPair
 from lexvl_anserini.training.recipe import Optimisation
 
@@ -66,10 +66,37 @@ def warmed_average(decay: float) -> Callable[[Any, Any, Tensor | int], None]:
     return update
 
 
+def adamw(groups: list[dict[str, Any]], plan: Optimisation) -> torch.optim.Optimizer:
+    """AdamW of PyTorch."""
+    return torch.optim.AdamW(groups, lr=plan.learning_rate, betas=plan.betas, eps=1e-8)
+
+
+def lamb(groups: list[dict[str, Any]], plan: Optimisation) -> torch.optim.Optimizer:
+    """LAMB of timm; `plan.clip` clips the gradients, as for AdamW.
+
+    Raises:
+        InstallationError: timm is not installed, or does not work beside this torch.
+    """
+    try:
+        from timm.optim import Lamb
+    except Exception as error:  # a torchvision of another torch raises what it likes
+        raise InstallationError(
+            f"optimiser lamb needs timm ({reason_of(error)}); pip install timm torchvision, in the versions that "
+            "fit this torch"
+        ) from error
+    optimiser: torch.optim.Optimizer = Lamb(groups, lr=plan.learning_rate, betas=plan.betas, max_grad_norm=None)
+    return optimiser
+
+
+OPTIMISERS: Mapping[str, Callable[[list[dict[str, Any]], Optimisation], torch.optim.Optimizer]] = {
+    "adamw": adamw,
+    "lamb": lamb,
+}
+
+
 def make_optimiser(pair: TowerPair, plan: Optimisation) -> tuple[torch.optim.Optimizer, Any]:
-    """AdamW for the parameters of a pair that change, and the scheduler of its learning rate."""
-    groups = parameter_groups(pair, plan)
-    optimiser = torch.optim.AdamW(groups, lr=plan.learning_rate, betas=plan.betas, eps=1e-8)
+    """The optimiser of the parameters of a pair that change, and the scheduler of its learning rate."""
+    optimiser = OPTIMISERS[plan.optimiser](parameter_groups(pair, plan), plan)
     return optimiser, torch.optim.lr_scheduler.LambdaLR(optimiser, learning_rate_shape(plan))
 
 

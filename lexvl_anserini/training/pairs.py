@@ -16,12 +16,12 @@ from lexvl_anserini.encoders.parts.activations import elu1p
 from lexvl_anserini.encoders.parts.tokens import TokenColumns
 from lexvl_anserini.encoders.parts.vision import PatchTransformer
 from lexvl_anserini.encoders.vdr import HEAD_EPS
+from lexvl_anserini.training.images.lexlip_parts import TrainingPart, parts_of
+from lexvl_anserini.training.images.network_families import NETWORK_FAMILIES, FdtImage
+from lexvl_anserini.training.images.pretrained_sides import INITIAL_STD, Networks, bert_config, dense_sides, vdr_sides
+from lexvl_anserini.training.images.projection import project_max
 from lexvl_anserini.training.inputs import ImageBatch, TextBatch
-from lexvl_anserini.training.lexlip_parts import TrainingPart, parts_of
 from lexvl_anserini.training.model_settings import ImagePairSettings, ImageSettings, ModelSettings, TextSettings
-from lexvl_anserini.training.network_families import NETWORK_FAMILIES, FdtImage
-from lexvl_anserini.training.pretrained_sides import INITIAL_STD, Networks, bert_config, dense_sides, vdr_sides
-from lexvl_anserini.training.projection import project_max
 from lexvl_anserini.training.recipe import Recipe, StageSettings
 
 

@@ -17,6 +17,9 @@ from lexvl_anserini.errors import UsageError
 from lexvl_anserini.files import exclusive
 from lexvl_anserini.training.recipe import Recipe
 
+# Objectives whose queue of keys, or whose masked texts, belong to the whole batch.
+ALONE = ("lexlip_momentum", "masked_words")
+
 
 @dataclass(frozen=True)
 class Processes:
@@ -86,12 +89,14 @@ class Processes:
             copytree(folder, own)
 
     def check(self, recipe: Recipe) -> None:
-        """Checks that all processes can have as many rows of each batch.
+        """Checks that all processes can have as many rows of each batch, and that all objectives can be shared out.
 
         Raises:
-            UsageError: a batch size is no multiple of their number.
+            UsageError: a batch size is no multiple of their number, or an objective sees the rows of one process alone.
         """
         count = self.state.num_processes
         for stage in recipe.stages:
+            if count > 1 and (alone := [name for name in stage.names if name in ALONE]):
+                raise UsageError(f"recipe {recipe.name}: {', '.join(alone)}: trains in one process, found {count}")
             if (size := stage.optimisation.batch_size) % count:
                 raise UsageError(f"recipe {recipe.name}: batch_size {size} is no multiple of the {count} processes")

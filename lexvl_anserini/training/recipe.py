@@ -123,8 +123,9 @@ class Augmentation(Settings):
 
 
 class Optimisation(Settings):
-    """AdamW with linear warm-up, then a decay down to `last_learning_rate` times the peak.
+    """An optimiser with linear warm-up, then a decay down to `last_learning_rate` times the peak.
 
+    optimiser           adamw; or lamb (arXiv 1904.00962) of timm, for very large batches
     decay               a half cosine, or linear
     captions_per_image  captions drawn for each image of a batch; the loss is the mean over them
     negatives           hard negatives drawn for each query of a batch of texts
@@ -140,6 +141,7 @@ class Optimisation(Settings):
     """
 
     steps: PositiveInt
+    optimiser: Literal["adamw", "lamb"] = "adamw"
     batch_size: PositiveInt = 256
     captions_per_image: PositiveInt = 1
     negatives: NonNegativeInt = 0
@@ -290,6 +292,12 @@ def _check_items(recipe: Recipe, where: str) -> None:
     plans = [stage.optimisation for stage in recipe.stages]
     if any(plan.patience for plan in plans) and not (recipe.data.held_out or recipe.data.validation):
         raise UsageError(f"{where}: optimisation.patience: nothing validates; set data.held_out or data.validation")
+    stored = any(corpus.startswith("embeddings:") for corpus in recipe.data.corpora)
+    if stored != (isinstance(recipe.model, HeadSettings) and recipe.model.words is not None):
+        raise UsageError(
+            f"{where}: data.corpus {', '.join(recipe.data.corpora)}: stored vectors (embeddings:<folder>) train d2s "
+            "and joint with model.words, and nothing else does"
+        )
     if isinstance(recipe.model, TextPairSettings):
         given = {
             "data.images": recipe.data.images,

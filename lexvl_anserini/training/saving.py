@@ -18,11 +18,11 @@ from lexvl_anserini.encoders.parts.image_backbones import PUBLISHED, ImageBackbo
 from lexvl_anserini.encoders.parts.network_pair import IMAGE, TEXT, types_of
 from lexvl_anserini.encoders.parts.pretrained import ADDED, bert_weights
 from lexvl_anserini.files import write_json
-from lexvl_anserini.training.class_words import ClassWordWeights
+from lexvl_anserini.training.images.class_words import ClassWordWeights
+from lexvl_anserini.training.images.network_families import FdtImage
+from lexvl_anserini.training.images.pretrained_sides import Networks, TextNetwork, cells_settings
 from lexvl_anserini.training.model_settings import ImageSettings, ModelSettings, PretrainedImage
-from lexvl_anserini.training.network_families import FdtImage
 from lexvl_anserini.training.pairs import TowerPair, vision_shape
-from lexvl_anserini.training.pretrained_sides import Networks, TextNetwork, cells_settings
 from lexvl_anserini.training.recipe import Recipe
 from lexvl_anserini.training.words import FIRST_WORD_ID
 from lexvl_anserini.vocabulary import Vocabulary

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
+
+import torch
 
 from lexvl_anserini.data.dataset import Dataset, load_dataset
 from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
 from lexvl_anserini.encoders.loading import choose_device
 from lexvl_anserini.errors import DataError, UsageError
-from lexvl_anserini.training.data import CaptionedImages, read_captioned
+from lexvl_anserini.training.images.captioned import CaptionedImages, read_captioned
+from lexvl_anserini.training.images.pretrained_sides import network_digests
+from lexvl_anserini.training.images.stores import Cache
 from lexvl_anserini.training.model_settings import HeadSettings, TextPairSettings, TowerSettings
-from lexvl_anserini.training.pretrained_sides import network_digests
-from lexvl_anserini.training.query_passages import QueriesWithPassages, join, read_query_passages
+from lexvl_anserini.training.optimiser import OPTIMISERS
 from lexvl_anserini.training.recipe import Recipe
+from lexvl_anserini.training.texts.query_passages import QueriesWithPassages, join, read_query_passages
 
 TRAINING, VALIDATION = "training", "validation"
 
@@ -22,13 +28,50 @@ Items = TypeVar("Items", CaptionedImages, QueriesWithPassages)
 Splits = Mapping[str, CaptionedImages] | Mapping[str, QueriesWithPassages]
 
 
+@dataclass(frozen=True)
+class Sources:
+    """What a run reads.
+
+    data     items by role
+    digests  of the items by role, and of networks and teachers
+    cache    what is computed once of images and captions
+    """
+
+    data: Splits
+    digests: Mapping[str, str]
+    cache: Cache
+
+    @classmethod
+    def read(cls, recipe: Recipe, data_dir: str | None, cache: Path) -> Sources:
+        """Reads the items and computes the digests.
+
+        Raises:
+            LexvlError: a dataset, an image, a network or a teacher cannot be read, or there are too few items.
+        """
+        data = read_splits(recipe, data_dir)
+        check_batches(recipe, len(data[TRAINING]))
+        return cls(data, digests_of(recipe, data), Cache(cache))
+
+    @property
+    def images(self) -> dict[str, CaptionedImages]:
+        """The images with captions, by role."""
+        return {role: items for role, items in self.data.items() if isinstance(items, CaptionedImages)}
+
+    @property
+    def queries(self) -> dict[str, QueriesWithPassages]:
+        """The queries with passages, by role."""
+        return {role: items for role, items in self.data.items() if isinstance(items, QueriesWithPassages)}
+
+
 def check(recipe: Recipe, data_dir: str | None, device: str) -> None:
-    """Checks that the device, the data and the networks of a recipe exist; reads no image.
+    """Checks that the device, the optimisers, the data and the networks of a recipe exist; reads no image.
 
     Raises:
         LexvlError: one of them does not exist.
     """
     choose_device(device)
+    for stage in recipe.stages:
+        OPTIMISERS[stage.optimisation.optimiser]([{"params": [torch.zeros(1)]}], stage.optimisation)
     for role, found in datasets(recipe, data_dir).items():
         items = sum(items_of(dataset, recipe.model.of_texts) for dataset in found)
         if role == TRAINING:
@@ -133,5 +176,6 @@ def model_digests(recipe: Recipe) -> dict[str, str]:
             if isinstance(tower, TowerSettings)
         }
     if isinstance(model, HeadSettings):
-        return {"dense pair": find_checkpoint(model.pair).digest()}
+        what, name = ("dense pair", model.pair) if model.pair else ("words", str(model.words))
+        return {what: find_checkpoint(name).digest()}
     return network_digests(model)

@@ -17,11 +17,11 @@ from safetensors.torch import save_model
 from lexvl_anserini.errors import UsageError
 from lexvl_anserini.files import atomic_write, disk_errors, json_bytes, publish, sync_path, sync_to
 from lexvl_anserini.training.active import collapses, profile
-from lexvl_anserini.training.batches import TrainingBatch
+from lexvl_anserini.training.images.batches import TrainingBatch
+from lexvl_anserini.training.images.material import StageInputs
 from lexvl_anserini.training.learner import Learner, NotFinite, Taken
 from lexvl_anserini.training.objectives.contrastive import Encoded
 from lexvl_anserini.training.pairs import TowerPair
-from lexvl_anserini.training.preparing import StageInputs
 from lexvl_anserini.training.recipe import Recipe, StageSettings
 from lexvl_anserini.training.run_folder import BEST_WEIGHTS, EXAMPLES, FAILED, LOG, TrainingState
 

@@ -10,9 +10,12 @@ import numpy as np
 import orjson
 
 from lexvl_anserini.data.dataset import Dataset
+from lexvl_anserini.data.embeddings import REFERENCE, read_embeddings
 from lexvl_anserini.data.images import open_source
+from lexvl_anserini.encoders.parts.features import Embedded
 from lexvl_anserini.encoders.parts.tokens import TextReader
 from lexvl_anserini.errors import DataError
+from lexvl_anserini.records import Topic
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ class CaptionedImages:
         )
 
     def digest(self) -> str:
-        """SHA-256 (hex) of the ids, the captions and the bytes of the images, in order.
+        """SHA-256 (hex) of the ids, the captions and the bytes of the images (or the stored vectors), in order.
 
         Only the bytes of an image file count, not its name, folder or time: a copy elsewhere has the same digest, a
         replaced image has another.
@@ -55,10 +58,20 @@ class CaptionedImages:
         """
         whole = sha256()
         for doc_id, image, texts in zip(self.ids, self.images, self.captions, strict=True):
-            with open_source(image) as source:
-                image_digest = sha256(source.read()).hexdigest()
-            whole.update(orjson.dumps([doc_id, list(texts), image_digest]))
+            if REFERENCE.fullmatch(image):
+                vectors = [image, *(text.vector for text in texts if isinstance(text, Embedded))]
+                content = read_embeddings(vectors).tobytes()  # type: ignore[arg-type]
+            else:
+                with open_source(image) as source:
+                    content = source.read()
+            whole.update(orjson.dumps([doc_id, [str(text) for text in texts], sha256(content).hexdigest()]))
         return whole.hexdigest()
+
+
+def caption_of(topic: Topic) -> str:
+    """The text of a topic, with the reference of its stored vector where it has one."""
+    text = topic.text or ""
+    return Embedded(text, topic.image) if topic.image else text
 
 
 def read_captioned(dataset: Dataset, limit: int | None = None) -> CaptionedImages:
@@ -67,7 +80,7 @@ def read_captioned(dataset: Dataset, limit: int | None = None) -> CaptionedImage
     Raises:
         DataError: a document has no image, or no image has a caption.
     """
-    texts = {topic.query_id: topic.text or "" for topic in dataset.topics()}
+    texts = {topic.query_id: caption_of(topic) for topic in dataset.topics()}
     captions: dict[str, list[str]] = {}
     for qrel in dataset.qrels():
         if qrel.relevance > 0:

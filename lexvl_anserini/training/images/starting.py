@@ -16,9 +16,9 @@ from lexvl_anserini.encoders.parts.network_pair import types_of
 from lexvl_anserini.encoders.parts.pretrained import ADDED, check_digest, named_backbone
 from lexvl_anserini.encoders.parts.tokens import load_tokenizer
 from lexvl_anserini.errors import UsageError
+from lexvl_anserini.training.images.pretrained_sides import Networks
 from lexvl_anserini.training.model_settings import ModelSettings, PretrainedImage
 from lexvl_anserini.training.pairs import TowerPair
-from lexvl_anserini.training.pretrained_sides import Networks
 from lexvl_anserini.vocabulary import Vocabulary
 
 # Weights with a row for each term, by the name of the pair: the rows, and each side's biases.

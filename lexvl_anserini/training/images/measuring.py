@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from lexvl_anserini.errors import UsageError
-from lexvl_anserini.training.batches import CaptionStore
+from lexvl_anserini.training.images.batches import CaptionStore
+from lexvl_anserini.training.images.stores import ImageStore
 from lexvl_anserini.training.model_settings import ImagePairSettings
 from lexvl_anserini.training.objectives.contrastive import bag_of, masked
 from lexvl_anserini.training.pairs import TowerPair, as_encoded
-from lexvl_anserini.training.stores import ImageStore
 
 BATCH = 256
 CUTS = (1, 5, 10)

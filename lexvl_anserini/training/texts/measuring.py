@@ -13,8 +13,8 @@ from lexvl_anserini.encoders.parts.sparsify import top_mask
 from lexvl_anserini.errors import UsageError
 from lexvl_anserini.training.model_settings import TextPairSettings
 from lexvl_anserini.training.pairs import TowerPair
-from lexvl_anserini.training.query_passages import QueriesWithPassages
-from lexvl_anserini.training.text_batches import TextStore
+from lexvl_anserini.training.texts.batches import TextStore
+from lexvl_anserini.training.texts.query_passages import QueriesWithPassages
 
 # Texts of one forward pass.
 BATCH = 128

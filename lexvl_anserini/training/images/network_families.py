@@ -18,11 +18,11 @@ from lexvl_anserini.encoders.parts.activations import log1p_relu
 from lexvl_anserini.encoders.parts.image_backbones import ImageBackbone
 from lexvl_anserini.encoders.parts.network_pair import HEAD_EPS
 from lexvl_anserini.encoders.parts.stair_network import TokenHead
+from lexvl_anserini.training.images.pretrained_sides import ImageOver, Networks, TextNetwork, TextOver, cells_settings
+from lexvl_anserini.training.images.projection import project_max
 from lexvl_anserini.training.inputs import Details, ImageBatch, TextBatch
 from lexvl_anserini.training.model_settings import CodebookSettings, ModelSettings
 from lexvl_anserini.training.objectives.fdt_losses import relevance_temperature
-from lexvl_anserini.training.pretrained_sides import ImageOver, Networks, TextNetwork, TextOver, cells_settings
-from lexvl_anserini.training.projection import project_max
 
 
 class LexicalText(TextOver):

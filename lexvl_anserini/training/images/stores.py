@@ -2,29 +2,75 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from itertools import islice
 from math import prod
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+import orjson
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lexvl_anserini.data.images import read_images
 from lexvl_anserini.encoders.parts.pretrained import PIECE
 from lexvl_anserini.encoders.parts.vision import Pixels
 from lexvl_anserini.files import atomic_write, disk_errors, reserve
-from lexvl_anserini.training.augmentation import augment
-from lexvl_anserini.training.data import Tokens
+from lexvl_anserini.training.images.augmentation import augment
+from lexvl_anserini.training.images.captioned import Tokens
+from lexvl_anserini.training.images.pretrained_sides import ImageOver, TextOver
 from lexvl_anserini.training.inputs import ImageBatch
-from lexvl_anserini.training.pretrained_sides import ImageOver, TextOver
 from lexvl_anserini.training.recipe import Augmentation
+from lexvl_anserini.training.run_folder import STORED
+
+log = logging.getLogger(__name__)
 
 # Images, and texts, of one forward pass of a frozen network.
 IMAGES, TEXTS = PIECE, 64
+
+
+@dataclass(frozen=True)
+class Cache:
+    """A folder of arrays, each named by what it was made of: runs over the same data and networks may share it."""
+
+    folder: Path
+
+    def array(
+        self,
+        what: str,
+        made_of: Sequence[Any],
+        shape: tuple[int, ...],
+        kind: np.dtype[Any],
+        pieces: Iterator[np.ndarray],
+    ) -> np.ndarray:
+        """An array that is mapped into memory from its file, which `pieces` fill in order unless it exists.
+
+        Args:
+            what: begins the name of the file.
+            made_of: all that decides the content: digests, settings, seeds.
+            shape: of the array.
+            kind: of its numbers.
+            pieces: along its first dimension.
+
+        Raises:
+            ArtefactError: the disk has no room for it.
+        """
+        digest = sha256(orjson.dumps([*made_of, shape, kind.str], default=str)).hexdigest()[:16]
+        return stored(self.folder / STORED.replace("*", f"{what}-{digest}"), shape, kind, pieces)
+
+
+def weights_digest(network: nn.Module) -> str:
+    """SHA-256 (hex) of the weights of a network as they are now."""
+    whole = sha256()
+    for name, values in sorted(network.state_dict().items()):
+        whole.update(name.encode())
+        # An average of equal weights makes 0.0 of -0.0, and adding 0 does too.
+        whole.update((values.detach().cpu().flatten() + 0).view(torch.uint8).numpy().tobytes())
+    return whole.hexdigest()
 
 
 class ImageStore(Protocol):
@@ -120,8 +166,8 @@ class StateStore:
         return torch.from_numpy(padded).to(self.device).float()
 
 
-def read_pixels(images: Sequence[str], pixels: Pixels, path: Path) -> np.ndarray:
-    """uint8 [n, R, R, 3]: decoded once into a file that is mapped into memory; replaces an unfinished file.
+def read_pixels(images: Sequence[str], pixels: Pixels, cache: Cache, role: str, digest: str) -> np.ndarray:
+    """uint8 [n, R, R, 3]: images decoded once into a file that is mapped into memory; `digest` is that of the split.
 
     Raises:
         DataError: an image cannot be read.
@@ -129,7 +175,7 @@ def read_pixels(images: Sequence[str], pixels: Pixels, path: Path) -> np.ndarray
     """
     shape = (len(images), pixels.resolution, pixels.resolution, 3)
     crops = (image.value[None] for image in read_images(images, prepare=pixels.crop))
-    return stored(path, shape, np.dtype(np.uint8), crops)
+    return cache.array(f"pixels-{role}", [digest, repr(pixels)], shape, np.dtype(np.uint8), crops)
 
 
 @torch.inference_mode()
@@ -140,9 +186,11 @@ def read_features(
     views: int,
     augmentation: Augmentation,
     seed: int,
-    path: Path,
+    cache: Cache,
+    role: str,
+    digest: str,
 ) -> np.ndarray:
-    """float16 [n, views, cells, D]: what the frozen network of a side makes of images, computed once into a file.
+    """float16 [n, views, cells, D]: what the frozen network of a side makes of the images of a split, computed once.
 
     The first view of an image is the image itself; the others are random and depend on the seed alone.
 
@@ -170,12 +218,16 @@ def read_features(
             yield of(torch.from_numpy(np.stack([image.value for image in piece])), first)
             first += len(piece)
 
-    return stored(path, shape, np.dtype(np.float16), batches())
+    # Mirrored views depend on no draw.
+    drawn = views > 1 and (augmentation.shift or augmentation.zoom < 1)
+    random = [repr(augmentation), seed] if drawn else [augmentation.flip and views > 1]
+    made_of = [digest, repr(prepare), weights_digest(network), *random]
+    return cache.array(f"features-{role}", made_of, shape, np.dtype(np.float16), batches())
 
 
 @torch.inference_mode()
-def read_states(tokens: Tokens, side: TextOver, path: Path) -> StateStore:
-    """The states of all captions, computed once into a file.
+def read_states(tokens: Tokens, side: TextOver, cache: Cache, role: str, digest: str) -> StateStore:
+    """The states of all captions of a split, computed once into a file.
 
     Raises:
         ArtefactError: the disk has no room for all states.
@@ -193,7 +245,8 @@ def read_states(tokens: Tokens, side: TextOver, path: Path) -> StateStore:
             yield states.half().cpu().numpy()[real]
 
     shape = (int(first[-1]), side.config.hidden_size)
-    return StateStore(stored(path, shape, np.dtype(np.float16), batches()), first, device)
+    made_of = [digest, sha256(tokens.ids.tobytes()).hexdigest(), weights_digest(side.network)]
+    return StateStore(cache.array(f"states-{role}", made_of, shape, np.dtype(np.float16), batches()), first, device)
 
 
 def stored(path: Path, shape: tuple[int, ...], kind: np.dtype[Any], pieces: Iterator[np.ndarray]) -> np.ndarray:
@@ -206,6 +259,7 @@ def stored(path: Path, shape: tuple[int, ...], kind: np.dtype[Any], pieces: Iter
         found = np.load(path, mmap_mode="r")
         if found.shape == shape and found.dtype == kind:
             return found
+    log.info("computing %s, %s numbers", path.name, " x ".join(f"{size:,}" for size in shape))
     size = prod(shape) * kind.itemsize
     with atomic_write(path) as out, disk_errors(path, size):
         # Written in order, not through a map: a map into a file without room ends the process by a signal.

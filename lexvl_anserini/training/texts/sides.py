@@ -41,8 +41,8 @@ from lexvl_anserini.encoders.vdr import (
 )
 from lexvl_anserini.errors import CheckpointError, UsageError
 from lexvl_anserini.records import Document
+from lexvl_anserini.training.images.projection import project_max
 from lexvl_anserini.training.inputs import TextBatch
-from lexvl_anserini.training.projection import project_max
 
 log = logging.getLogger(__name__)
 

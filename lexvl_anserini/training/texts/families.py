@@ -15,18 +15,19 @@ from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
 from lexvl_anserini.encoders.dpr import CONTEXT, QUESTION
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.backbones import quietly
+from lexvl_anserini.encoders.parts.pretrained import bert_weights
 from lexvl_anserini.encoders.vdr import DOCUMENT_TOPK, SIDES
 from lexvl_anserini.errors import UsageError
 from lexvl_anserini.files import atomic_write, write_json
 from lexvl_anserini.training.model_settings import AnyTower, TextPairSettings, TextSettings
 from lexvl_anserini.training.saving import TEXT_FOLDER, write_weights
-from lexvl_anserini.training.text_dense_sides import (
+from lexvl_anserini.training.texts.dense_sides import (
     TrainableDpr,
     TrainableSentence,
     load_dpr_sides,
     load_sentence_sides,
 )
-from lexvl_anserini.training.text_sides import (
+from lexvl_anserini.training.texts.sides import (
     TrainableSplade,
     TrainableText,
     TrainableVdr,
@@ -38,6 +39,8 @@ from lexvl_anserini.training.words import learn_words, save_tokenizer
 # The roles of the two sides; DPR's folders, and the routes of a SPLADE folder with two networks, have these names.
 ROLES = ("query", "document")
 POOLING_FOLDER = "1_SpladePooling"
+# The layer of a BERT that VDR does not read.
+POOLER = "bert_model.pooler."
 
 
 # Starts a new stream of texts.
@@ -132,10 +135,26 @@ def save_vdr(
             "topk": topk,
         }
         if not (shared and state):
-            state |= {f"{prefix}.{key}": value for key, value in side.state_dict().items()}
+            own, about = changed(side, model, prefix) if model.saved == "changed" else (side.state_dict(), {})
+            config[prefix] |= about
+            state |= {f"{prefix}.{key}": value for key, value in own.items()}
     write_weights(state, folder, kind)
-    own = {DOCUMENT_TOPK: model.kept[1]} if shared and model.kept[0] != model.kept[1] else {}
-    write_json(folder / "config.json", {"shared_encoder": shared, **own, **config})
+    kept = {DOCUMENT_TOPK: model.kept[1]} if shared and model.kept[0] != model.kept[1] else {}
+    write_json(folder / "config.json", {"shared_encoder": shared, **kept, **config})
+
+
+def changed(side: TrainableVdr, model: TextPairSettings, prefix: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The weights of a side that its packaged network does not have, and the entry that names the network."""
+    tower = model.towers[0 if prefix == SIDES[0] else -1]
+    assert not isinstance(tower, TextSettings), "the settings refuse a fresh network"
+    weights, digest = bert_weights(find_checkpoint(tower.checkpoint))
+    before = {f"bert_model.{key}": value for key, value in weights.items()}
+    own = {
+        key: value
+        for key, value in side.state_dict().items()
+        if not key.startswith(POOLER) and (key not in before or not torch.equal(value.cpu(), before[key]))
+    }
+    return own, {"backbone": {"checkpoint": tower.checkpoint, "digest": digest}}
 
 
 def save_splade(

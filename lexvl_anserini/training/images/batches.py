@@ -11,11 +11,11 @@ import torch
 
 from lexvl_anserini.encoders.parts.tokens import TokenColumns
 from lexvl_anserini.errors import UsageError
-from lexvl_anserini.training.data import Tokens
+from lexvl_anserini.training.images.captioned import Tokens
+from lexvl_anserini.training.images.stores import ImageStore, StateStore
 from lexvl_anserini.training.inputs import ImageBatch, TextBatch
 from lexvl_anserini.training.objectives.d2s_losses import mask_probability
 from lexvl_anserini.training.recipe import Recipe
-from lexvl_anserini.training.stores import ImageStore, StateStore
 
 
 @dataclass(frozen=True)

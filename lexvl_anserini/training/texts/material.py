@@ -12,19 +12,19 @@ import numpy as np
 import torch
 
 from lexvl_anserini.encoders.parts.tokens import TokenColumns
-from lexvl_anserini.training.batches import TrainingBatch
 from lexvl_anserini.training.examples import Examples, named, spread
+from lexvl_anserini.training.images.batches import TrainingBatch
+from lexvl_anserini.training.images.material import StageInputs
 from lexvl_anserini.training.model_settings import TextPairSettings
 from lexvl_anserini.training.pairs import TowerPair
-from lexvl_anserini.training.preparing import StageInputs
-from lexvl_anserini.training.query_passages import QueriesWithPassages
 from lexvl_anserini.training.recipe import Recipe
 from lexvl_anserini.training.run_folder import WORDS
-from lexvl_anserini.training.splits import TRAINING, VALIDATION, Splits
-from lexvl_anserini.training.text_batches import QueryBatches, TextStore
-from lexvl_anserini.training.text_families import FAMILIES, make_text_sides
-from lexvl_anserini.training.text_measuring import TextValidation
-from lexvl_anserini.training.text_sides import TrainableText
+from lexvl_anserini.training.splits import TRAINING, VALIDATION, Sources
+from lexvl_anserini.training.texts.batches import QueryBatches, TextStore
+from lexvl_anserini.training.texts.families import FAMILIES, make_text_sides
+from lexvl_anserini.training.texts.measuring import TextValidation
+from lexvl_anserini.training.texts.query_passages import QueriesWithPassages
+from lexvl_anserini.training.texts.sides import TrainableText
 
 log = logging.getLogger(__name__)
 
@@ -47,11 +47,11 @@ class TextMaterial:
     passages: Mapping[str, TextStore]
 
     @classmethod
-    def read(cls, recipe: Recipe, output: Path, data: Splits) -> TextMaterial:
+    def read(cls, recipe: Recipe, output: Path, sources: Sources) -> TextMaterial:
         """Loads or draws the sides and tokenises all texts."""
         model = recipe.model
         assert isinstance(model, TextPairSettings)
-        queries_of = {role: items for role, items in data.items() if isinstance(items, QueriesWithPassages)}
+        queries_of = sources.queries
         torch.manual_seed(recipe.seed)
         query, document = make_text_sides(model, queries_of[TRAINING].texts, output / WORDS)
         cpu = torch.device("cpu")
@@ -77,7 +77,7 @@ class TextMaterial:
         of_bags = any(stage.objective.learn_bag_temperature for stage in recipe.stages)
         return TowerPair(self.query, self.document, recipe.stages[0].objective.temperature, of_bags).to(device)
 
-    def stage_inputs(self, recipe: Recipe, number: int, output: Path, pair: TowerPair) -> StageInputs:
+    def stage_inputs(self, recipe: Recipe, number: int, pair: TowerPair) -> StageInputs:
         """The batches of a stage, and the queries that validate."""
         plan, device = recipe.stages[number].optimisation, pair.log_temperature.device
         queries, passages = (
@@ -107,7 +107,7 @@ class TextMaterial:
             rows.append({"id": data.ids[item], "query": data.queries[item], "positive": ids[row], "negatives": own})
         return rows
 
-    def save(self, recipe: Recipe, output: Path, pair: TowerPair, folder: Path) -> None:
+    def save(self, recipe: Recipe, pair: TowerPair, folder: Path) -> None:
         """Writes the pair in the layout of its family."""
         model = recipe.model
         assert isinstance(model, TextPairSettings)

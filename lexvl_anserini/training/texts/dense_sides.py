@@ -18,7 +18,7 @@ from lexvl_anserini.encoders.parts.tokens import TextReader, columns_of_all, loa
 from lexvl_anserini.encoders.sentence import load_sentence
 from lexvl_anserini.errors import UsageError
 from lexvl_anserini.records import Document
-from lexvl_anserini.training.text_sides import Tokenised, TrainableText
+from lexvl_anserini.training.texts.sides import Tokenised, TrainableText
 
 
 class TrainableDpr(TrainableText):

@@ -34,6 +34,7 @@ from lexvl_anserini.encoders.parts.tokens import TokenColumns, columns_ascii, co
 from lexvl_anserini.encoders.parts.vision import PatchTransformer
 from lexvl_anserini.errors import UsageError
 from lexvl_anserini.files import file_sha256
+from lexvl_anserini.training.images.projection import project_max
 from lexvl_anserini.training.inputs import ImageBatch, TextBatch
 from lexvl_anserini.training.model_settings import (
     AnyImage,
@@ -43,7 +44,6 @@ from lexvl_anserini.training.model_settings import (
     PretrainedText,
     TextSettings,
 )
-from lexvl_anserini.training.projection import project_max
 from lexvl_anserini.training.words import (
     FIRST_WORD_ID,
     learn_terms,

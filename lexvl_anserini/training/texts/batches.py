@@ -12,9 +12,9 @@ import torch
 
 from lexvl_anserini.encoders.parts.tokens import TokenColumns
 from lexvl_anserini.errors import UsageError
-from lexvl_anserini.training.batches import TrainingBatch
+from lexvl_anserini.training.images.batches import TrainingBatch
 from lexvl_anserini.training.inputs import TextBatch
-from lexvl_anserini.training.query_passages import QueriesWithPassages
+from lexvl_anserini.training.texts.query_passages import QueriesWithPassages
 
 
 @dataclass(frozen=True)

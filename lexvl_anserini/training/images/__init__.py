@@ -1,0 +1,1 @@
+"""Pairs of towers that read captions and images: their data, networks, batches, and validation."""
