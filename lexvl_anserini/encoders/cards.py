@@ -38,6 +38,7 @@ class Card:
     default_checkpoint  loaded where none is named
     demo_checkpoint     loaded for the demo corpus where none is named
     photos_checkpoint   loaded for photos where none is named: for the families of corpora in `PHOTO_FAMILIES`
+    texts_checkpoint    loaded for texts where neither an encoder nor a checkpoint is named
     without_hub         a checkpoint that needs no hub, and a remark, for the error of a machine without one
     lengths             the options that limit tokens: two names are the limits of documents and of queries, one name
                         is the limit of all texts
@@ -57,6 +58,7 @@ class Card:
     default_checkpoint: str | None = None
     demo_checkpoint: str | None = None
     photos_checkpoint: str | None = None
+    texts_checkpoint: str | None = None
     without_hub: str | None = None
     lengths: tuple[str, ...] = ()
     example: str | None = None
@@ -240,11 +242,15 @@ CARDS: Mapping[str, Card] = {
             "vsearch/vdr-msmarco",
             "jzhoubu/vdr-msmarco",
             "jzhoubu/vdr-hlp",
+            "lexvl-mini",
             "minilm",
         ),
+        licence="research use (lexvl-mini, trained on SciFact and NFCorpus); unknown of the hub's",
+        packaged={"lexvl-mini": Packaged("lexvl_anserini", "assets/lexvl-mini", "minilm")},
         default_checkpoint="vsearch/svdr-msmarco",
         demo_checkpoint="minilm",
-        without_hub="minilm, untrained",
+        texts_checkpoint="lexvl-mini",
+        without_hub="lexvl-mini",
         lengths=TWO_LENGTHS,
         example="--corpus demo --checkpoint minilm",
         rerank_options=SVDR_RERANK,
@@ -300,8 +306,11 @@ def default_encoder(corpus: str, direction: str, encoder: str | None = None) -> 
     family, card = corpus.partition("/")[0].partition(":")[0], CARDS.get(named)
     if card is None:
         return named, None
-    photos = family in PHOTO_FAMILIES and direction != "text-to-text"
-    return named, card.demo_checkpoint if family == "demo" else card.photos_checkpoint if photos else None
+    if family == "demo":
+        return named, card.demo_checkpoint
+    if direction == "text-to-text":
+        return named, None if encoder else card.texts_checkpoint
+    return named, card.photos_checkpoint if family in PHOTO_FAMILIES else None
 
 
 def natural_direction(encoder: str | None, direction: str | None) -> str | None:

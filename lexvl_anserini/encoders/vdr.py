@@ -319,16 +319,18 @@ def bert_side(
     backbone_config, tokenizer_folder = companions(source, checkpoint, about["model_id"])
     own = below(weights, prefix + ".")
     of_bert, width = below(own, "bert_model."), backbone_config.hidden_size
-    if over_pretrained := "backbone" in about:
+    if "backbone" in about:
         of_bert = pretrained_bert(checkpoint, about, of_bert)
+    # A pair over networks has a head between the states and its vocabulary.
+    has_head = any(key.startswith("head.") for key in own)
     bert = bert_from_weights(backbone_config, of_bert, f"{where}.bert_model", source.device)
     tokenizer = load_tokenizer(tokenizer_folder, backbone_config.vocab_size)
     columns = columns_of(tokenizer)
-    known = ("bert_model.", "head.", "bias") if over_pretrained else ("bert_model.", "ln.")
+    known = ("bert_model.", "head.", "bias") if has_head else ("bert_model.", "ln.")
     if stray := [key for key in own if not key.startswith(known)]:
         raise CheckpointError(f"{where}: unexpected weights {', '.join(sorted(stray)[:10])}")
     norm: nn.Module
-    if over_pretrained:
+    if has_head:
         norm, size = states_head(own, width, where, source.device), len(columns.vocabulary)
         embeddings, bias = vocabulary_rows(weights, prefix, size, norm.width, str(checkpoint.folder), source.device)
     else:
