@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from lexvl_anserini.data.dataset import Dataset
     from lexvl_anserini.encoders.encoder import Encoder
     from lexvl_anserini.quantise import Quantiser
+    from lexvl_anserini.shards.corpus_plan import CorpusPlan
     from lexvl_anserini.shards.layout import Layout, Part
 
 # Not __name__, which is "__main__" when the module runs as the command.
@@ -279,6 +280,23 @@ class PartOptions:
     ] = "fail"
     shard_id: Annotated[int | None, typer.Option(help="Encode one part of the corpus only: its number, from 0.")] = None
     shard_num: Annotated[int | None, typer.Option(help="Number of parts of the corpus.")] = None
+    plan: Annotated[
+        Path | None,
+        typer.Option(help="Plan of the corpus, so that a part reads its own documents alone; --parts writes it."),
+    ] = None
+    parts: Annotated[int | None, typer.Option(min=1, help="Write the --plan for this number of parts, and stop.")] = (
+        None
+    )
+
+    def corpus_plan(self) -> CorpusPlan | None:
+        """The plan of the parts; None where a call has none, or writes it.
+
+        Raises:
+            ArtefactError: no such file, or not a plan of this version.
+        """
+        from lexvl_anserini.shards.corpus_plan import CorpusPlan
+
+        return CorpusPlan.read(self.plan) if self.plan and self.parts is None else None
 
     def part(self, topics: str | None) -> Part | None:
         """The part of the corpus; None for the whole corpus.
@@ -290,6 +308,10 @@ class PartOptions:
 
         if self.on_error not in ON_ERROR:
             raise UsageError(f"--on-error {self.on_error!r}: expected {' or '.join(ON_ERROR)}")
+        if self.parts is not None and (self.plan is None or self.shard_id is not None or topics):
+            raise UsageError("--parts N writes the --plan of a corpus, without --shard-id and --topics")
+        if self.plan is not None and self.parts is None and self.shard_id is None:
+            raise UsageError("--plan needs --parts N, which writes it, or --shard-id I --shard-num N, which reads it")
         if self.shard_id is None and self.shard_num is None:
             return None
         if self.shard_id is None or self.shard_num is None:
@@ -340,7 +362,7 @@ def command(
     Example: python -m lexvl_anserini.encode --corpus demo --encoder bag-of-tokens --output impacts/demo
     """
     from lexvl_anserini.data.dataset import begun
-    from lexvl_anserini.shards.writing import SKIPPED, write_impacts
+    from lexvl_anserini.shards.writing import plan_corpus
 
     check_style(style)
     if (text := catalogue.text(style)) is not None:
@@ -354,7 +376,11 @@ def command(
         dataset = begun(dataset)  # a corpus that cannot be read fails before the encoder is loaded
     model = encoder.load(given, dataset.direction)
     target, batch_size = given.target(model.name, part), encoder.batch_size
-    if dry_run:
+    if parts.plan is not None and parts.parts is not None:
+        made = plan_corpus(dataset, model, parts.parts, quantiser, layout, batch_size, parts.on_error)
+        made.write(parts.plan)
+        rows = report_plan(made, parts.plan)
+    elif dry_run:
         rows = plan(given, target, model)
         if topics is None:
             rows |= estimate(dataset, model, batch_size, OnError(parts.on_error), part)
@@ -363,15 +389,49 @@ def command(
     elif topics is not None:
         rows = encode_topics(model, topics, quantiser, target, batch_size, overwrite, layout.contents)
     else:
-        started = time.perf_counter()
-        with progress_bar(f"encode {given.corpus} with {model.name}", None) as progress:
-            manifest = write_impacts(
-                dataset, model, target, quantiser, layout, batch_size, overwrite, progress, parts.on_error, part
-            )
-        if without := manifest.counts.skipped:
-            log.warning("skipped, their images cannot be read: %d (listed in %s)", without, target / SKIPPED)
-        rows = report(manifest, target, time.perf_counter() - started)
+        rows = encode_corpus(dataset, model, target, (quantiser, layout), batch_size, overwrite, parts, part)
     print_rows(rows, style)
+
+
+def encode_corpus(
+    dataset: Dataset,
+    model: Encoder,
+    target: Path,
+    shards: tuple[Quantiser, Layout],
+    batch_size: int,
+    overwrite: bool,
+    parts: PartOptions,
+    part: Part | None,
+) -> dict[str, Any]:
+    """Encodes a corpus or a part of it, and returns the rows of the command."""
+    from lexvl_anserini.shards.writing import SKIPPED, write_impacts
+
+    started, made = time.perf_counter(), with_threads(parts.corpus_plan())
+    own = made.part(part) if made and part else part
+    with progress_bar(f"encode {dataset.name} with {model.name}", None) as progress:
+        manifest = write_impacts(dataset, model, target, *shards, batch_size, overwrite, progress, parts.on_error, own)
+    if without := manifest.counts.skipped:
+        log.warning("skipped, their images cannot be read: %d (listed in %s)", without, target / SKIPPED)
+    return report(manifest, target, time.perf_counter() - started)
+
+
+def report_plan(made: CorpusPlan, path: Path) -> dict[str, Any]:
+    """The rows of a plan: what each part reads."""
+    corpus, places = made.manifest.corpus, made.blocks[0].place is not None
+    rows: dict[str, Any] = {"plan": str(path), "documents": corpus.documents, "parts": made.parts}
+    if scale := made.manifest.quantiser.get("document", {}).get("scale"):
+        rows["scale"] = scale
+    reads = "its own documents" if places else "also the documents before it"
+    return {**rows, "threads": made.threads, "a_part_reads": reads}
+
+
+def with_threads(made: CorpusPlan | None) -> CorpusPlan | None:
+    """The plan, whose number of threads PyTorch uses from now on."""
+    if made is not None:
+        import torch
+
+        torch.set_num_threads(made.threads)
+    return made
 
 
 def plan(given: InputOptions, target: Path, model: Encoder) -> dict[str, Any]:

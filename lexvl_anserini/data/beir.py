@@ -13,7 +13,7 @@ from lexvl_anserini.data.dataset import Dataset, checked_direction, checked_spli
 from lexvl_anserini.data.fetch import BEIR_ARCHIVES, fetch_beir
 from lexvl_anserini.data.ids import checked_id
 from lexvl_anserini.data.left_out import log_once
-from lexvl_anserini.data.lines import Line, parse_object, read_lines, string_field
+from lexvl_anserini.data.lines import PACKED, Line, LinePlace, parse_object, read_lines, read_placed_lines, string_field
 from lexvl_anserini.data.topics import read_qrels, read_topics
 from lexvl_anserini.errors import DataError, UnknownName, UsageError
 from lexvl_anserini.manifest import CorpusRef
@@ -67,13 +67,16 @@ def load_beir_folder(folder: Path, ref: CorpusRef, remove_query: bool = True) ->
     if ref.split not in (None, default):
         qrels_file(folder, ref.split)
     split = ref.split or default
-    return Dataset.of(
+    dataset = Dataset.of(
         replace(ref, split=split),
         documents=partial(read_corpus, corpus, ref.escape_ids),
         topics=partial(_topics_of_split, folder, split, ref.escape_ids),
         qrels=partial(_qrels_of_split, folder, split, ref.escape_ids),
         remove_query=remove_query,
     )
+    if corpus.suffix in PACKED:
+        return dataset
+    return replace(dataset, placed=partial(read_placed_corpus, corpus, ref.escape_ids))
 
 
 def read_corpus(path: Path, escape_ids: bool = False) -> Iterator[Document]:
@@ -90,6 +93,16 @@ def read_corpus(path: Path, escape_ids: bool = False) -> Iterator[Document]:
         yield _document(line, escape_ids)
     if empty:
         raise DataError(f"{path}: no document in it")
+
+
+def read_placed_corpus(path: Path, escape_ids: bool, place: LinePlace) -> Iterator[tuple[LinePlace, Document]]:
+    """The documents of a plain `corpus.jsonl` from a place on, each with its place.
+
+    Raises:
+        DataError: a malformed line.
+    """
+    for here, line in read_placed_lines(path, place):
+        yield here, _document(line, escape_ids)
 
 
 def corpus_file(folder: Path) -> Path | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
 
+from lexvl_anserini.data.lines import LinePlace
 from lexvl_anserini.errors import UnknownName, UsageError
 from lexvl_anserini.manifest import CorpusRef
 from lexvl_anserini.records import Document, Qrel, TeacherScore, Topic
@@ -28,6 +29,8 @@ class Dataset:
     escape_ids    ids are percent-encoded (`data.ids.escape_id`) in documents, topics and qrels alike
     direction     what topics and documents are: text-to-text, text-to-image or image-to-text
     scores        of judged documents by a teacher; None where the files have none
+    placed        the documents from a place of their file on, each with its place; None where no file has places, so
+                  that the documents before one have to be read
     """
 
     name: str
@@ -40,6 +43,7 @@ class Dataset:
     escape_ids: bool = False
     direction: str = "text-to-text"
     scores: Callable[[], Iterator[TeacherScore]] | None = None
+    placed: Callable[[LinePlace], Iterator[tuple[LinePlace, Document]]] | None = None
 
     @classmethod
     def of(

@@ -27,6 +27,13 @@ DAMAGED_GZIP = (EOFError, zlib.error, gzip.BadGzipFile)
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
+class LinePlace(NamedTuple):
+    """Where a line begins in a plain file: the number of lines before it, and of bytes."""
+
+    lines: int = 0
+    bytes: int = 0
+
+
 class Line(NamedTuple):
     """One line without its end; an error about the line begins with `where`."""
 
@@ -82,6 +89,26 @@ def read_lines(path: Path) -> Iterator[Line]:
         raise DataError(
             f"{path} after line {number}: damaged gzip file ({problem}); fetch or compress it again"
         ) from problem
+    except OSError as problem:
+        raise DataError(f"{path}: cannot be read ({problem.strerror or problem})") from problem
+
+
+def read_placed_lines(path: Path, place: LinePlace = LinePlace()) -> Iterator[tuple[LinePlace, Line]]:
+    """The lines of a plain file from a place on, as `read_lines`, each with its place.
+
+    Raises:
+        DataError: the file cannot be opened.
+    """
+    number, offset = place
+    try:
+        with open(path, "rb") as source:
+            source.seek(offset)
+            for data in source:
+                here = LinePlace(number, offset)
+                number, offset = number + 1, offset + len(data)
+                data = (data if here.bytes else data.removeprefix(BOM)).rstrip(b"\r\n")
+                if data.strip():
+                    yield here, Line(path, number, data)
     except OSError as problem:
         raise DataError(f"{path}: cannot be read ({problem.strerror or problem})") from problem
 

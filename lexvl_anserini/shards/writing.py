@@ -14,9 +14,8 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from hashlib import sha256
 from itertools import compress, islice, repeat
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, BinaryIO
@@ -24,7 +23,7 @@ from typing import IO, TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 import orjson
 
-from lexvl_anserini.data.checks import CorpusSummary, check_corpus, document_bytes
+from lexvl_anserini.data.checks import CorpusSummary
 from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.data.digests import FileDigests
 from lexvl_anserini.data.images import FAIL, OnError
@@ -46,14 +45,14 @@ from lexvl_anserini.manifest import MANIFEST, UNFINISHED, Counts, EncodedCorpus,
 from lexvl_anserini.progress import Progress, silent
 from lexvl_anserini.quantise import Quantiser, TooLargeImpact
 from lexvl_anserini.records import Document, ImpactQuery
+from lexvl_anserini.shards.corpus_plan import BLOCK_SIZE, CorpusPlan, PlannedPart, read_in_blocks
+from lexvl_anserini.shards.corpus_reading import CorpusReading, reading_of
 from lexvl_anserini.shards.covered import Covered, CoveredDigest
 from lexvl_anserini.shards.layout import SHARD_WRITERS, Layout, Part, Shard, SkippedDocument, shard_stream
 from lexvl_anserini.typed import check_count
 from lexvl_anserini.vocabulary import VOCABULARY
 
 if TYPE_CHECKING:
-    from hashlib import _Hash as Digest
-
     from lexvl_anserini.encoders.encoder import Encoder
 
 log = logging.getLogger(__name__)
@@ -156,6 +155,45 @@ def calibrated(
     return quantiser.calibrate(weights)
 
 
+def with_scale(plan: Manifest, dataset: Dataset, model: Encoder, batch_size: int, on_error: OnError) -> Manifest:
+    """The plan with the scale of its impacts, if it has impacts."""
+    if not plan.quantiser:
+        return plan
+    asked = Quantiser.from_json(plan.quantiser)
+    ready = calibrated(asked, dataset, plan.corpus.documents, model, batch_size, on_error)
+    return replace(plan, quantiser=ready.to_json())
+
+
+def plan_corpus(
+    dataset: Dataset,
+    model: Encoder,
+    parts: int,
+    quantiser: Quantiser | None = None,
+    layout: Layout | None = None,
+    batch_size: int = 32,
+    on_error: str = "fail",
+    block_size: int = BLOCK_SIZE,
+) -> CorpusPlan:
+    """Reads a corpus once and calibrates its impacts, so that `write_impacts` encodes each part by itself.
+
+    Args: as those of `write_impacts`; `parts` is their number, `block_size` that of the documents between two places
+        of the corpus at which a part can begin to read.
+
+    Raises:
+        UsageError: more parts than documents.
+        DataError: the corpus is malformed or empty, or an id occurs twice.
+    """
+    import torch
+
+    check_count("batch_size", batch_size)
+    summary, blocks = read_in_blocks(dataset, block_size)
+    Part(0, parts).span(summary.documents)
+    quantiser, layout = quantiser or Quantiser(), (layout or Layout()).of_kind(model.kind)
+    manifest = planned(dataset, summary, model, quantiser, layout, batch_size, None)
+    manifest = with_scale(manifest, dataset, model, batch_size, OnError(on_error))
+    return CorpusPlan(manifest, summary.images, parts, torch.get_num_threads(), block_size, blocks)
+
+
 def for_model(quantiser: Quantiser, model: Encoder) -> Quantiser:
     """The quantiser, with the scheme "binary" for each tower of the model whose weights are all 1."""
     return quantiser.for_towers(as_lexical(model.query).binary, as_lexical(model.document).binary)
@@ -196,7 +234,7 @@ def planned(
     )
 
 
-def with_contents(plan: Manifest, dataset: Dataset, covered: Covered, images: int) -> Manifest:
+def with_contents(plan: Manifest, reading: CorpusReading, covered: Covered, images: int) -> Manifest:
     """The plan with the digest of the pictures, vectors and stored metadata of its documents, if they have any.
 
     Raises:
@@ -205,15 +243,9 @@ def with_contents(plan: Manifest, dataset: Dataset, covered: Covered, images: in
     if not covered.applies(images):
         return plan
     digest = CoveredDigest(covered)
-    digest.add(of_part(dataset.documents(), plan))
+    digest.add(reading.own(plan))
     contents = digest.hexdigest()
     return plan if contents is None else replace(plan, corpus=EncodedCorpus({**plan.corpus, "contents": contents}))
-
-
-def of_part(documents: Iterator[Document], plan: Manifest) -> Iterator[Document]:
-    """The documents of the whole corpus that the plan encodes."""
-    exhaust(islice(documents, plan.corpus.part.first if plan.corpus.part else 0))
-    return islice(documents, plan.documents)
 
 
 def part_of_corpus(part: Part, documents: int) -> dict[str, Any]:
@@ -238,7 +270,7 @@ def write_impacts(
     overwrite: bool = False,
     progress: Progress = silent,
     on_error: str = "fail",
-    part: Part | None = None,
+    part: Part | PlannedPart | None = None,
 ) -> Manifest:
     """Encodes a corpus, or a part of it, into shards of the model's kind (impact, dense or text).
 
@@ -252,7 +284,8 @@ def write_impacts(
         progress: called with the number of documents just done.
         on_error: for images that cannot be read: "fail", or "skip" (skipped, counted, listed in skipped.jsonl).
         part: encode only this part of the corpus. All parts use the scale from the sample of the whole corpus, so that
-            they can be merged.
+            they can be merged. A part of a plan (`plan_corpus`) reads its own documents alone; its shards and manifest
+            are the same.
 
     Returns:
         The manifest; its counts of documents and of skipped ones sum to the documents of the corpus or part.
@@ -265,28 +298,25 @@ def write_impacts(
     check_count("batch_size", batch_size)
     policy = OnError(on_error)
     layout = (layout or Layout()).of_kind(model.kind)
-    summary = check_corpus(dataset.documents, dataset.name)
-    plan = planned(dataset, summary, model, quantiser or Quantiser(), layout, batch_size, part)
+    reading = reading_of(dataset, part)
+    summary = reading.summary()
+    plan = planned(dataset, summary, model, quantiser or Quantiser(), layout, batch_size, reading.part)
+    if isinstance(part, PlannedPart):
+        plan = replace(plan, quantiser=part.plan.scale_for(plan, output))
     with disk_errors(output):
         make_folder(output)
     with FileDigests() as files, exclusive(output):
         covered = Covered(model.document, layout.metadata, files)
-        plan = with_contents(plan, dataset, covered, summary.images)
+        plan = with_contents(plan, reading, covered, summary.images)
         found = previous(output, plan, overwrite, on_error)
         if found is not None and is_complete(output):
             log.info("%s: finished already, nothing to do", output)
             progress(plan.documents)
             return found
-        if found is not None and found.corpus.contents in (None, plan.corpus.contents):
-            plan = found
-        else:
-            ready = calibrated(quantiser or Quantiser(), dataset, summary.documents, model, batch_size, policy)
-            plan = replace(plan, quantiser=ready.to_json() if model.kind == "impact" else {})
-            plan = replace(plan, shards=kept_shards(output, found, plan, overwrite))
-            write_json(output / UNFINISHED, plan.to_json())
-        if found is not None:
-            log.info("%s: resuming after %d finished shards", output, len(plan.shards))
-        plan = fill(output, plan, dataset, model, layout, batch_size, progress, policy, covered)
+        if found is None or found.corpus.contents not in (None, plan.corpus.contents):
+            plan = plan if isinstance(part, PlannedPart) else with_scale(plan, dataset, model, batch_size, policy)
+            found = written_plan(output, found, plan, overwrite)
+        plan = fill(output, found, reading, model, layout, batch_size, progress, policy, covered)
         return finish(output, plan)
 
 
@@ -326,6 +356,13 @@ def previous(output: Path, plan: Manifest, overwrite: bool, on_error: str = "fai
         return found
     clear(output)
     return None
+
+
+def written_plan(output: Path, found: Manifest | None, plan: Manifest, overwrite: bool) -> Manifest:
+    """Writes the plan, with the shards of an unfinished folder that still count, and returns it."""
+    plan = replace(plan, shards=kept_shards(output, found, plan, overwrite))
+    write_json(output / UNFINISHED, plan.to_json())
+    return plan
 
 
 def is_complete(output: Path) -> bool:
@@ -374,7 +411,7 @@ def clear(output: Path) -> None:
 def fill(
     output: Path,
     plan: Manifest,
-    dataset: Dataset,
+    reading: CorpusReading,
     model: Encoder,
     layout: Layout,
     batch_size: int,
@@ -389,6 +426,8 @@ def fill(
     Raises:
         ArtefactError: the documents differ from those that were checked; all shards are removed.
     """
+    if plan.shards:
+        log.info("%s: resuming after %d finished shards", output, len(plan.shards))
     quantiser = Quantiser.from_json(plan.quantiser) if plan.quantiser else Quantiser()
     with disk_errors(output):
         make_folder(output / "docs")
@@ -398,11 +437,7 @@ def fill(
     done = {shard["name"]: shard for shard in plan.shards if as_recorded(output, shard)}
     plan = replace(plan, shards=tuple(done.values()))
     write = SHARD_WRITERS[model.kind, layout.shard_format]
-    texts, contents = sha256(), CoveredDigest(covered)
-    # The digest of texts covers the whole corpus, even if only a part of it is encoded.
-    documents = digested(dataset.documents(), texts)
-    mine = of_part(documents, plan)
-    number = 0
+    contents, mine, number = CoveredDigest(covered), reading.own(plan), 0
     while batch := list(islice(mine, layout.shard_size)):
         name = layout.name(number)
         number += 1
@@ -414,8 +449,7 @@ def fill(
         covers = contents.add(batch) if plan.corpus.contents else None
         if shard is not None:
             plan = add_shard(output, plan, name, shard, covers, lambda out, one: write(out, one, vocabulary, layout))
-    exhaust(documents)
-    if (texts.hexdigest(), contents.hexdigest()) != (plan.corpus.digest, plan.corpus.contents):
+    if not reading.is_unchanged() or contents.hexdigest() != plan.corpus.contents:
         clear(output)
         raise ArtefactError(
             f"{output}: the corpus changed while it was read; all shards are removed, run the same command again"
@@ -448,19 +482,6 @@ def add_shard(
     write_json(output / UNFINISHED, plan.to_json())
     publish(part, output / name)
     return plan
-
-
-def digested(documents: Iterable[Document], digest: Digest) -> Iterator[Document]:
-    """Yields the documents and adds each to the digest, as `check_corpus` does."""
-    for document in documents:
-        digest.update(document_bytes(document))
-        yield document
-
-
-def exhaust(documents: Iterable[Document]) -> None:
-    """Reads documents to the end, for example to complete their digest."""
-    for _ in documents:
-        pass
 
 
 def list_skipped(path: Path, shard: str, skipped: Iterable[SkippedDocument]) -> None:

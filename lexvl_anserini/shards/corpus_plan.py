@@ -1,0 +1,171 @@
+"""A plan of a corpus: what all its parts share, computed once, so that each part reads its own documents alone.
+
+The file (JSON) has the manifest of the whole before it is encoded, with the scale from the sample of the whole corpus,
+and the corpus in blocks of documents: the digest of each, and where it begins in the file of the corpus.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from lexvl_anserini.data.checks import CorpusSummary, check_corpus, document_bytes
+from lexvl_anserini.data.dataset import Dataset
+from lexvl_anserini.data.lines import LinePlace
+from lexvl_anserini.errors import ArtefactError, UsageError
+from lexvl_anserini.files import read_json, write_json
+from lexvl_anserini.manifest import Manifest, same_request
+from lexvl_anserini.records import Document
+from lexvl_anserini.shards.layout import Part
+
+if TYPE_CHECKING:
+    from hashlib import _Hash as Digest
+
+FORMAT = "lexvl-plan/1"
+
+# Documents between two places: what a part reads more than its own documents, at most, at either end.
+BLOCK_SIZE = 1024
+
+
+class CorpusBlock(NamedTuple):
+    """Consecutive documents of a corpus.
+
+    digest  SHA-256 (hex) of their ids, titles, texts and names of images
+    place   where the first of them begins; None where the corpus has no places
+    """
+
+    digest: str
+    place: LinePlace | None
+
+
+@dataclass(frozen=True)
+class CorpusPlan:
+    """What the parts of a corpus share.
+
+    manifest    of the whole corpus before it is encoded, with the scale of its impacts
+    images      documents with an image
+    parts       their number
+    threads     of PyTorch; they decide the last bits of weights
+    block_size  documents of a block, but for the last one
+    """
+
+    manifest: Manifest
+    images: int
+    parts: int
+    threads: int
+    block_size: int
+    blocks: tuple[CorpusBlock, ...]
+
+    @property
+    def summary(self) -> CorpusSummary:
+        """Of the whole corpus."""
+        corpus = self.manifest.corpus
+        return CorpusSummary(corpus.documents, corpus.digest, self.images)
+
+    def part(self, part: Part) -> PlannedPart:
+        """One of the parts.
+
+        Raises:
+            UsageError: another number of parts, or no such part.
+        """
+        if part.of != self.parts:
+            raise UsageError(f"a part of {part.of} is wanted, the plan has {self.parts} parts")
+        part.span(self.summary.documents)
+        return PlannedPart(part, self)
+
+    def scale_for(self, manifest: Manifest, where: Path | str) -> Mapping[str, Any]:
+        """The quantiser with the scale of the whole corpus, for a call that makes shards of the plan.
+
+        Raises:
+            ArtefactError: encoder, corpus, layout or quantiser differ; names what differs.
+        """
+        wanted, found = (
+            {**one.request(), "corpus": without_part(one.request()["corpus"]), "versions": dict(one.versions)}
+            for one in (manifest, self.manifest)
+        )
+        if not (same := same_request(wanted, found)):
+            raise ArtefactError(f"{where}: the plan is of another request ({same}); plan again")
+        return self.manifest.quantiser
+
+    def write(self, path: Path) -> None:
+        """Writes the file."""
+        content = {**asdict(self), "manifest": self.manifest.to_json(), "format": FORMAT}
+        content["blocks"] = [[block.digest, *(block.place or ())] for block in self.blocks]
+        write_json(path, content)
+
+    @classmethod
+    def read(cls, path: Path) -> CorpusPlan:
+        """Reads the file.
+
+        Raises:
+            ArtefactError: no such file, or not a plan of this version.
+        """
+        content: Mapping[str, Any] = read_json(path, "plan of a corpus")
+        try:
+            if content["format"] != FORMAT:
+                raise ValueError(f"format {content['format']!r}")
+            blocks = tuple(
+                CorpusBlock(digest, LinePlace(*place) if place else None) for digest, *place in content["blocks"]
+            )
+            numbers = {name: int(content[name]) for name in ("images", "parts", "threads", "block_size")}
+            manifest = Manifest.from_json(content["manifest"], str(path))
+            if min(numbers["parts"], numbers["block_size"]) < 1:
+                raise ValueError(f"{numbers['parts']} parts, blocks of {numbers['block_size']}")
+            if len(blocks) != -(-manifest.corpus.documents // numbers["block_size"]):
+                raise ValueError(f"{len(blocks)} blocks of {manifest.corpus.documents} documents")
+        except (KeyError, TypeError, ValueError) as error:
+            raise ArtefactError(f"{path}: no plan of a corpus of this version ({error!r}); plan again") from error
+        return cls(manifest=manifest, blocks=blocks, **numbers)
+
+
+class PlannedPart(NamedTuple):
+    """A part of a planned corpus."""
+
+    part: Part
+    plan: CorpusPlan
+
+
+def without_part(corpus: Mapping[str, Any]) -> dict[str, Any]:
+    """The entry of the whole corpus."""
+    return {key: value for key, value in corpus.items() if key not in ("part", "contents")}
+
+
+def read_in_blocks(dataset: Dataset, size: int) -> tuple[CorpusSummary, tuple[CorpusBlock, ...]]:
+    """Reads a corpus once: its summary, and its blocks.
+
+    Raises:
+        DataError: a document cannot be read, there is none, or an id occurs twice.
+    """
+    found: list[tuple[Digest, LinePlace | None]] = []
+
+    def documents() -> Iterator[Document]:
+        if found:  # a second pass, over ids that may be equal
+            yield from dataset.documents()
+            return
+        for position, (place, document) in enumerate(placed(dataset)):
+            if position % size == 0:
+                found.append((sha256(), place))
+            found[-1][0].update(document_bytes(document))
+            yield document
+
+    summary = check_corpus(documents, dataset.name)
+    return summary, tuple(CorpusBlock(digest.hexdigest(), place) for digest, place in found)
+
+
+def placed(dataset: Dataset) -> Iterator[tuple[LinePlace | None, Document]]:
+    """All documents, each with its place."""
+    if dataset.placed is not None:
+        yield from dataset.placed(LinePlace())
+    else:
+        yield from ((None, document) for document in dataset.documents())
+
+
+def documents_from(dataset: Dataset, first: int, place: LinePlace | None) -> Iterator[Document]:
+    """The documents from position `first` on; those before it are read only where the corpus has no places."""
+    if dataset.placed is not None and place is not None:
+        return (document for _, document in dataset.placed(place))
+    return islice(dataset.documents(), first, None)
