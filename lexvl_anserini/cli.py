@@ -164,6 +164,39 @@ class QueryEncoderOptions:
     device: Device = "auto"
 
 
+@dataclass(frozen=True)
+class RunnerOptions:
+    """Where the parts of a corpus are encoded, indexed and searched."""
+
+    runner: Annotated[str, typer.Option(help="Who does the parts of a corpus: local (this process) or ray.")] = "local"
+    address: Annotated[
+        str | None, typer.Option(help="Of ray: address of a running cluster; default a new one on this machine.")
+    ] = None
+    workers: Annotated[int | None, typer.Option(min=1, help="Of ray: processes at a time; default all cores.")] = None
+    gpus: Annotated[float, typer.Option(min=0, help="Of ray: GPUs of each process that encodes.")] = 0.0
+    retries: Annotated[int, typer.Option(min=0, help="Of ray: further tries of a part whose process died.")] = 3
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Of ray: use a cluster on a network without token authentication.")
+    ] = False
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Parts are done by this runner within the block.
+
+        Raises:
+            UnknownName: no such runner.
+            UsageError: options of ray without it.
+            LexvlError: no such cluster, or one that does not fit.
+        """
+        from lexvl_anserini.runners.runner import RunnerSettings, running_on
+
+        settings = RunnerSettings(self.address, self.workers, self.gpus, self.retries, self.insecure)
+        if self.runner == "local" and settings != RunnerSettings():
+            raise UsageError("--address, --workers, --gpus, --retries and --insecure are for --runner ray")
+        with running_on(self.runner, settings):
+            yield
+
+
 def set_up_logging(verbose: bool = False) -> None:
     """Plain log lines on stderr for our two packages; other libraries only from warnings on."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)

@@ -22,6 +22,7 @@ from lexvl_anserini.cli import (
     Device,
     DryRun,
     Overwrite,
+    RunnerOptions,
     Settings,
     Style,
     Tokenizer,
@@ -44,7 +45,6 @@ from lexvl_anserini.encoders.cards import (
     length_options,
     natural_direction,
 )
-from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.errors import UnknownName, UsageError
 from lexvl_anserini.manifest import CorpusRef, Manifest
 from lexvl_anserini.progress import silent
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from lexvl_anserini.data.dataset import Dataset
     from lexvl_anserini.encoders.encoder import Encoder
     from lexvl_anserini.quantise import Quantiser
+    from lexvl_anserini.shards.corpus_parts import EncoderRequest
     from lexvl_anserini.shards.corpus_plan import CorpusPlan
     from lexvl_anserini.shards.layout import Layout, Part
 
@@ -211,18 +212,20 @@ class EncoderOptions:
     query_max_length: Annotated[int | None, typer.Option(min=1, help="Tokens read per query.")] = None
     settings: Settings = None
 
-    def load(self, given: InputOptions, direction: str) -> Encoder:
-        """The encoder for a dataset of this direction.
+    def request(self, given: InputOptions, direction: str) -> EncoderRequest:
+        """The encoder for a dataset of this direction, before it is loaded.
 
         Raises:
-            LexvlError: the encoder cannot be loaded, or has no such option.
+            LexvlError: it has no such option.
         """
+        from lexvl_anserini.shards.corpus_parts import EncoderRequest
+
         name, default_checkpoint = default_encoder(given.corpus, direction, given.encoder)
         options = {**direction_option(name, direction), **parse_settings(self.settings or ())}
         chosen = str(options.get("direction", direction))
         options |= length_options(name, chosen, self.max_length, self.query_max_length)
         checkpoint = given.checkpoint or default_checkpoint
-        return load_encoder(name, checkpoint, self.tokenizer, self.backbone_config, self.device, **options)
+        return EncoderRequest(name, checkpoint, self.tokenizer, self.backbone_config, self.device, options)
 
 
 @dataclass(frozen=True)
@@ -282,7 +285,7 @@ class PartOptions:
     shard_num: Annotated[int | None, typer.Option(help="Number of parts of the corpus.")] = None
     plan: Annotated[
         Path | None,
-        typer.Option(help="Plan of the corpus, so that a part reads its own documents alone; --parts writes it."),
+        typer.Option(help="Plan of the corpus, written by --parts; then all parts are encoded, or that of --shard-id."),
     ] = None
     parts: Annotated[int | None, typer.Option(min=1, help="Write the --plan for this number of parts, and stop.")] = (
         None
@@ -310,8 +313,6 @@ class PartOptions:
             raise UsageError(f"--on-error {self.on_error!r}: expected {' or '.join(ON_ERROR)}")
         if self.parts is not None and (self.plan is None or self.shard_id is not None or topics):
             raise UsageError("--parts N writes the --plan of a corpus, without --shard-id and --topics")
-        if self.plan is not None and self.parts is None and self.shard_id is None:
-            raise UsageError("--plan needs --parts N, which writes it, or --shard-id I --shard-num N, which reads it")
         if self.shard_id is None and self.shard_num is None:
             return None
         if self.shard_id is None or self.shard_num is None:
@@ -321,6 +322,16 @@ class PartOptions:
         if topics:
             raise UsageError("--shard-id divides a corpus; --topics are encoded as a whole")
         return part
+
+    def all_parts(self, topics: str | None) -> bool:
+        """Whether all parts of a plan are encoded.
+
+        Raises:
+            UsageError: topics have no plan.
+        """
+        if self.plan is not None and topics:
+            raise UsageError("--plan is of a corpus; --topics are encoded as a whole")
+        return self.plan is not None and self.parts is None and self.shard_id is None
 
 
 @dataclass(frozen=True)
@@ -350,6 +361,7 @@ def command(
     quantised: QuantiserOptions,
     shards: ShardOptions,
     parts: PartOptions,
+    runner: RunnerOptions,
     overwrite: Overwrite = False,
     dry_run: DryRun = False,
     *,
@@ -370,11 +382,15 @@ def command(
         return
     given.check()
     part = parts.part(given.topics)
+    if parts.all_parts(given.topics) and not dry_run:
+        with runner.running():
+            print_rows(encode_all_parts(given, encoder, quantised.load(), shards.layout(), parts, overwrite), style)
+        return
     topics, dataset = given.load_topics(), given.load_corpus()
     quantiser, layout = quantised.load(), shards.layout()
     if topics is None:
         dataset = begun(dataset)  # a corpus that cannot be read fails before the encoder is loaded
-    model = encoder.load(given, dataset.direction)
+    model = encoder.request(given, dataset.direction).load()
     target, batch_size = given.target(model.name, part), encoder.batch_size
     if parts.plan is not None and parts.parts is not None:
         made = plan_corpus(dataset, model, parts.parts, quantiser, layout, batch_size, parts.on_error)
@@ -413,6 +429,30 @@ def encode_corpus(
     if without := manifest.counts.skipped:
         log.warning("skipped, their images cannot be read: %d (listed in %s)", without, target / SKIPPED)
     return report(manifest, target, time.perf_counter() - started)
+
+
+def encode_all_parts(
+    given: InputOptions,
+    encoder: EncoderOptions,
+    quantiser: Quantiser,
+    layout: Layout,
+    parts: PartOptions,
+    overwrite: bool,
+) -> dict[str, Any]:
+    """Encodes all parts of a plan, by the runner that is in use, and returns the rows of the command."""
+    from lexvl_anserini.shards.corpus_parts import PartsRequest, encode_parts
+
+    started, dataset = time.perf_counter(), given.load_corpus()
+    loaded, made = encoder.request(given, dataset.direction), parts.corpus_plan()
+    assert parts.plan is not None and made is not None
+    output, ref = given.target(loaded.name, None), given.ref(given.corpus, given.split)
+    request = PartsRequest(
+        parts.plan, output, ref, loaded, quantiser, layout, encoder.batch_size, parts.on_error, overwrite
+    )
+    with progress_bar(f"encode {dataset.name} with {loaded.name}", made.summary.documents) as progress:
+        collection = encode_parts(request, progress)
+    rows = {"output": str(output), "encoder": loaded.name, "parts": collection.parts, **collection.manifest.counts}
+    return {**rows, "seconds": round(time.perf_counter() - started, 2)}
 
 
 def report_plan(made: CorpusPlan, path: Path) -> dict[str, Any]:

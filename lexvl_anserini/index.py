@@ -16,6 +16,7 @@ import typer
 
 from lexvl_anserini.cli import (
     Overwrite,
+    RunnerOptions,
     Style,
     Verbose,
     check_style,
@@ -85,7 +86,11 @@ class BuildOptions:
     """How an index is built."""
 
     engine: Annotated[
-        str | None, typer.Option(help="lucene (default for impacts), faiss (for dense vectors), bm25 (for texts).")
+        str | None,
+        typer.Option(
+            help="lucene (default for impacts), partitions (one of Lucene for each of SHARDS), faiss (for dense "
+            "vectors), bm25 (for texts)."
+        ),
     ] = None
     text: Annotated[bool, typer.Option("--text", help="Of impacts: index the texts too, for BM25.")] = False
     store_text: Annotated[bool, typer.Option("--store-text", help="Of impacts: store the texts.")] = False
@@ -137,6 +142,7 @@ def command(
     *,
     change: ChangeOptions,
     build: BuildOptions,
+    runner: RunnerOptions,
     overwrite: Overwrite = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done.")] = False,
     style: Style = "text",
@@ -152,7 +158,8 @@ def command(
     os.environ.setdefault("LEXVL_JAVA_OPTIONS", INDEXING_OPTIONS)
     action = change.action()
     if not action:
-        print_rows(built(shards or (), index, build, overwrite, dry_run, style), style)
+        with runner.running():
+            print_rows(built(shards or (), index, build, overwrite, dry_run, style), style)
         return
     if index is None or overwrite:
         raise UsageError(f"{action} is for an index that exists: name it with --index, and without --overwrite")

@@ -1,4 +1,4 @@
-"""Datasets and engines by name: tables of `name -> "module:object"`, imported by `resolve` when they are used.
+"""Datasets, engines and runners by name: tables of `name -> "module:object"`, imported by `resolve` when they are used.
 
 Adding one means one module, one row here and one test. Encoders have more facts; their table is `encoders/cards.py`.
 """
@@ -44,6 +44,13 @@ ENGINES: dict[str, EngineRow] = {
     "bm25": EngineRow("lexvl_anserini.engines.bm25:BM25Engine", ("text",)),
     "faiss": EngineRow("lexvl_anserini.engines.faiss:FaissEngine", ("dense",)),
     "lucene": EngineRow("lexvl_anserini.engines.lucene:LuceneEngine", ("impact",)),
+    "partitions": EngineRow("lexvl_anserini.engines.partitions:PartitionsEngine", ("impact",)),
+}
+
+# Where the work on parts of a corpus is done.
+RUNNERS: Mapping[str, str] = {
+    "local": "lexvl_anserini.runners.runner:LocalRunner",
+    "ray": "lexvl_anserini.runners.ray_cluster:RayRunner",
 }
 
 # Which engine indexes shards of a kind unless the user names another.

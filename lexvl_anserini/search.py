@@ -18,6 +18,7 @@ from lexvl_anserini.cli import (
     DryRun,
     Overwrite,
     QueryEncoderOptions,
+    RunnerOptions,
     Style,
     Verbose,
     check_style,
@@ -246,6 +247,7 @@ def command(
     refined: RefinementOptions,
     lists: ListOptions,
     encoder: QueryEncoderOptions,
+    runner: RunnerOptions,
     batch_size: BatchSize = 32,
     threads: Annotated[int, typer.Option(min=1, help="Threads of the engine, for batches of topics.")] = 1,
     overwrite: Overwrite = False,
@@ -276,11 +278,14 @@ def command(
     search.check(vocabulary, tree)
     if typed is None:
         source = topic_source(queries.topics, path, about, encoder.data_dir, vocabulary, queries.split)
-        print_rows(search_topics(search, source, runs, lists, overwrite, dry_run), style)
+        with runner.running():
+            print_rows(search_topics(search, source, runs, lists, overwrite, dry_run), style)
     elif dry_run:
         print_rows({"index": str(path), "documents": search.index.documents, typed[0]: typed[1]}, style)
     else:
-        found = search.one(tree or typed_topic(queries.query, queries.query_image), runs.hits or DEFAULT_HITS_SHOWN)
+        typed_query = tree or typed_topic(queries.query, queries.query_image)
+        with runner.running():
+            found = search.one(typed_query, runs.hits or DEFAULT_HITS_SHOWN)
         show(found, texts_of(found, search.index, encoder.data_dir) if lists.texts else {}, style)
 
 

@@ -32,6 +32,10 @@ REPORT = "index.json"
 RESIDENT = "resident.bin"
 
 
+# In the folder of a partition of an index: which collection it belongs to.
+PARTITION = "partition.json"
+
+
 class SourceEntry(Entry):
     """An encoded corpus that an index was built from."""
 
@@ -66,6 +70,8 @@ class IndexReport(Entry):
     fields: Key[Mapping[str, str]] = Key(MappingProxyType({}))
     options: Key[Mapping[str, bool]] = Key(MappingProxyType({}))
     changes: Key[list[str]] = Key([])
+    partitions: Key[int] = Key(0)
+    collection: Key[str] = Key("")
     inside = MappingProxyType({"sources": list[SourceEntry], "faiss": StoredEntry})
 
 
@@ -145,10 +151,14 @@ def index_manifest(index: Path, manifest: Path | None = None) -> Manifest:
     """The manifest of an index, or of the shards a stock index was built from.
 
     Raises:
-        ArtefactError: there is no such index, or no manifest.
+        ArtefactError: there is no such index, or no manifest; or it is a partition of an index.
     """
     if not index.is_dir():
         raise ArtefactError(f"{index}: no such index; build it with python -m lexvl_anserini.index")
+    if (index / PARTITION).is_file():
+        raise ArtefactError(
+            f"{index}: a partition; search {index.parent}, because queries are quantised for all partitions together"
+        )
     path = manifest or index / MANIFEST
     if path.is_dir():
         path = path / MANIFEST

@@ -13,6 +13,7 @@ from lexvl_anserini.engines.opening import changing_engine, engine_class, engine
 from lexvl_anserini.errors import ArtefactError, UsageError
 from lexvl_anserini.manifest import MANIFEST, Manifest, finished, read_manifest
 from lexvl_anserini.registry import ENGINES
+from lexvl_anserini.shards.collection import part_folders
 
 Folders = Path | str | Sequence[Path | str]
 
@@ -61,7 +62,8 @@ def plan_index(
         ArtefactError, UsageError: as `build_index`.
     """
     sources = folders_of(shards)
-    target = default_index(sources[0]) if index is None else Path(index)
+    named = shards if isinstance(shards, Path | str) else shards[0]
+    target = default_index(Path(named)) if index is None else Path(index)
     manifest = planned_manifest(sources, engine)
     name = engine_name(manifest.kind, engine)
     chosen = engine_class(name).options(own_options(name, manifest.kind, options))
@@ -74,12 +76,14 @@ def default_index(shards: Path) -> Path:
 
 
 def folders_of(shards: Folders) -> list[Path]:
-    """One folder or several, as a list.
+    """One folder or several, as a list; in place of a collection its parts.
 
     Raises:
         UsageError: none.
+        ArtefactError: parts of a collection are missing.
     """
-    found = [Path(shards)] if isinstance(shards, Path | str) else [Path(folder) for folder in shards]
+    given = [Path(shards)] if isinstance(shards, Path | str) else [Path(folder) for folder in shards]
+    found = [part for folder in given for part in part_folders(folder)]
     if not found:
         raise UsageError("no shards; name a folder that encode wrote")
     return found

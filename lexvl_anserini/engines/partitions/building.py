@@ -1,0 +1,119 @@
+"""Builds the partitions of an index, each from one folder of shards, by the runner that is in use.
+
+INDEX.partitions/partition-00000/   finished partitions, until all are; a call that was killed finds them again
+INDEX/partition-00000/              an index of Lucene, with `partition.json`
+INDEX/index.json, manifest.json     of the whole
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from lexvl_anserini.engines.index_folder import PARTITION, new_index, read_report, write_report
+from lexvl_anserini.engines.lucene.writing import IndexOptions
+from lexvl_anserini.errors import ArtefactError
+from lexvl_anserini.files import make_folder, read_json, write_json
+from lexvl_anserini.manifest import Manifest, read_manifest
+from lexvl_anserini.progress import Progress, silent
+from lexvl_anserini.records import Index
+from lexvl_anserini.runners.runner import all_results, current_runner
+from lexvl_anserini.shards.combine import combined, source_digest
+
+
+@dataclass(frozen=True)
+class PartitionsRequest:
+    """What a process needs to build any partition; it can be sent to another process.
+
+    folder   of the finished partitions
+    sources  the shards of each
+    """
+
+    folder: Path
+    sources: tuple[Path, ...]
+    options: IndexOptions
+    threads: int
+
+
+def partition_name(number: int) -> str:
+    """`partition-00003`."""
+    return f"partition-{number:05}"
+
+
+def staging_folder(index: Path) -> Path:
+    """Where partitions wait for each other."""
+    return index.with_name(index.name + ".partitions")
+
+
+def build_partitions(
+    sources: Sequence[Path], index: Path, threads: int = 1, progress: Progress = silent, options: Any = None
+) -> Index:
+    """Builds one partition from each folder, and from these the index.
+
+    Raises:
+        LexvlError: partitions failed; the message names them, and the others are finished.
+        ArtefactError: folders that do not go together, or counts in and out differ.
+    """
+    manifest = combined([read_manifest(source) for source in sources], sources)
+    staging = staging_folder(index)
+    make_folder(staging)
+    request = PartitionsRequest(staging, tuple(sources), options or IndexOptions(), threads)
+    names = [partition_name(number) for number in range(len(sources))]
+    for _, documents in all_results(
+        current_runner(), partial(build_partition, request), range(len(sources)), lambda number: str(sources[number])
+    ):
+        progress(documents)
+    reports = [read_report(staging / name) for name in names]
+    total = {key: sum(report[key] for report in reports) for key in ("documents", "empty", "postings", "bytes")}
+    for key in ("documents", "empty", "postings"):
+        if total[key] != manifest.counts[key]:
+            raise ArtefactError(f"{index}: {total[key]} {key} in its partitions, {manifest.counts[key]} in the shards")
+    digest = collection_digest(manifest, sources)
+    with new_index(index, sources[0], manifest) as part:
+        for name in names:
+            write_json(staging / name / PARTITION, {"collection": digest})
+            (staging / name).rename(part / name)
+        about = {"engine": "partitions", **total, "max_impact": manifest.counts.max_impact, "partitions": len(names)}
+        write_report(part, {**about, "options": request.options.to_json(), "collection": digest})
+    shutil.rmtree(staging)
+    return Index(index, manifest, total["documents"])
+
+
+def build_partition(request: PartitionsRequest, number: int) -> int:
+    """Builds one partition, unless it is finished; returns the number of its documents."""
+    from lexvl_anserini.engines.building import carry_out
+    from lexvl_anserini.engines.planning import plan_index
+
+    index = request.folder / partition_name(number)
+    plan = plan_index(request.sources[number], index, "lucene", request.options.to_json(), True)
+    return carry_out(plan, request.threads).documents
+
+
+def collection_digest(manifest: Manifest, sources: Sequence[Path]) -> str:
+    """Names the documents of all partitions together, and the greatest impact that their queries are made for."""
+    held = [source_digest(read_manifest(source)) for source in sources]
+    return sha256(orjson.dumps([held, manifest.counts.max_impact])).hexdigest()
+
+
+def check_partition(folder: Path, collection: str) -> Manifest:
+    """The manifest of a partition of this collection.
+
+    Raises:
+        ArtefactError: it is missing, or belongs to another collection.
+    """
+    if not folder.is_dir():
+        raise ArtefactError(f"{folder}: the partition is missing; build the index again")
+    found = read_json(folder / PARTITION, "note of the partition").get("collection")
+    if found != collection:
+        raise ArtefactError(
+            f"{folder}: a partition of the collection {str(found)[:12]}, expected {collection[:12]}; queries are "
+            "quantised for one collection, so build the index again"
+        )
+    return read_manifest(folder)

@@ -1,0 +1,108 @@
+"""What a worker holds: the open indexes of some partitions, which answer as one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from lexvl_anserini.engines.engine import ImpactEngine
+from lexvl_anserini.engines.opening import open_impact_index
+from lexvl_anserini.engines.partitions.building import check_partition
+from lexvl_anserini.errors import DataError
+from lexvl_anserini.queries.clauses import Clause
+from lexvl_anserini.ranking.order import by_score, with_ranks
+from lexvl_anserini.records import SCORE_LIMIT, ImpactQuery, ScoredDoc
+
+Found = TypeVar("Found")
+
+
+class SearcherRequest(NamedTuple):
+    """What a worker needs to open its partitions.
+
+    collection  digest of the collection that queries are quantised for
+    """
+
+    folders: tuple[Path, ...]
+    collection: str
+
+
+def merged(lists: Iterable[Sequence[ScoredDoc]], hits: int) -> list[ScoredDoc]:
+    """The best `hits` of several ranked lists of one query, each at least as long or complete.
+
+    Impact scores need no statistics of a collection, so this is the list of one index of all documents.
+    """
+    return with_ranks(by_score(chain.from_iterable(lists))[:hits])
+
+
+class PartitionSearcher:
+    """The open indexes of some partitions.
+
+    Raises:
+        ArtefactError: a partition is missing, damaged, or of another collection.
+    """
+
+    def __init__(self, request: SearcherRequest):
+        self.engines: list[ImpactEngine] = []
+        try:
+            for folder in request.folders:
+                self.engines.append(open_impact_index(folder, check_partition(folder, request.collection)))
+        except BaseException:
+            self.close()
+            raise
+
+    def search(self, queries: Sequence[ImpactQuery], hits: int, threads: int) -> list[list[ScoredDoc]]:
+        """One ranked list per query."""
+        found = [list(engine.search(queries, hits, threads)) for engine in self.engines]
+        return [merged(lists, hits) for lists in zip(*found, strict=True)]
+
+    def search_tree(self, query_id: str, clause: Clause, hits: int) -> list[ScoredDoc]:
+        """The ranked list of a query tree."""
+        return merged([engine.search_tree(query_id, clause, hits) for engine in self.engines], hits)
+
+    def impacts(self, doc_id: str, terms: Sequence[str]) -> dict[str, int] | None:
+        """The document's impacts of these terms; None if no partition has the document."""
+        return self._first(lambda engine: engine.impacts(doc_id, terms))
+
+    def vector(self, doc_id: str) -> dict[str, int] | None:
+        """The document's vector; None if no partition has the document."""
+        return self._first(lambda engine: engine.vector(doc_id))
+
+    def greatest(self, terms: Sequence[str]) -> list[int]:
+        """The greatest impact of each term; 0 for one without postings."""
+        # From 2^24 on, a bound is weight times greatest impact.
+        limits = [[int(engine.bound({term: SCORE_LIMIT})) for engine in self.engines] for term in terms]
+        return [max(bounds) // SCORE_LIMIT for bounds in limits]
+
+    def served(self) -> Mapping[str, int]:
+        """The number of searches that each form of the postings has answered, over all partitions."""
+        return dict(sum((Counter(engine.served()) for engine in self.engines), Counter[str]()))
+
+    def verified(self) -> None:
+        """Waits until the files of all partitions are compared with their checksums.
+
+        Raises:
+            ArtefactError: one is damaged.
+        """
+        for engine in self.engines:
+            engine.verified()
+
+    def close(self) -> None:
+        """Closes the files."""
+        for engine in self.engines:
+            engine.close()
+
+    def _first(self, read: Callable[[ImpactEngine], Found]) -> Found | None:
+        for engine in self.engines:
+            try:
+                return read(engine)
+            except DataError:
+                continue
+        return None
+
+
+def open_searcher(request: SearcherRequest) -> Any:
+    """Opens partitions; a function of a module, so that another process can be told to call it."""
+    return PartitionSearcher(request)

@@ -1,0 +1,196 @@
+"""Encodes all parts of a planned corpus into one folder, a `EncodedCollection`, by any runner.
+
+Parts are encoded in any order and by any number of processes, each with the encoder that it loads itself; the bytes are
+the same. A call that was killed is repeated: finished parts stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lexvl_anserini.data.dataset import dataset_of
+from lexvl_anserini.encoders.loading import load_encoder
+from lexvl_anserini.errors import ArtefactError
+from lexvl_anserini.files import file_sha256, make_folder
+from lexvl_anserini.manifest import CorpusRef, Counts, EncodedCorpus, Manifest, finished, read_manifest, same_request
+from lexvl_anserini.progress import Progress, silent
+from lexvl_anserini.quantise import Quantiser
+from lexvl_anserini.runners.runner import all_results, current_runner
+from lexvl_anserini.shards.collection import COLLECTION, EncodedCollection, part_name
+from lexvl_anserini.shards.combine import SUMMED, source_digest
+from lexvl_anserini.shards.corpus_plan import CorpusPlan
+from lexvl_anserini.shards.layout import Layout, Part
+
+if TYPE_CHECKING:
+    from lexvl_anserini.encoders.encoder import Encoder
+
+
+@dataclass(frozen=True)
+class EncoderRequest:
+    """The arguments of `load_encoder`, so that each process loads the encoder for itself."""
+
+    name: str
+    checkpoint: str | None = None
+    tokenizer: str | None = None
+    backbone_config: str | None = None
+    device: str = "auto"
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def load(self) -> Encoder:
+        """The encoder.
+
+        Raises:
+            LexvlError: as `load_encoder`.
+        """
+        return load_encoder(
+            self.name, self.checkpoint, self.tokenizer, self.backbone_config, self.device, **self.options
+        )
+
+
+@dataclass(frozen=True)
+class PartsRequest:
+    """What a process needs to encode any part of a planned corpus; it can be sent to another process."""
+
+    plan: Path
+    output: Path
+    corpus: CorpusRef
+    encoder: EncoderRequest
+    quantiser: Quantiser
+    layout: Layout
+    batch_size: int = 32
+    on_error: str = "fail"
+    overwrite: bool = False
+
+
+def encode_parts(request: PartsRequest, progress: Progress = silent) -> EncodedCollection:
+    """Encodes all parts of a plan, by the runner that is in use, into `request.output`.
+
+    Raises:
+        LexvlError: parts failed; the message names them, and all others are finished.
+        ArtefactError: the output holds another collection, or a part is not as it was written.
+    """
+    plan = CorpusPlan.read(request.plan)
+    refuse_other(request, plan)
+    make_folder(request.output)
+    parts = [Part(number, plan.parts) for number in range(plan.parts)]
+    encoded = partial(encode_part, request)
+    for number, documents in all_results(current_runner(), encoded, range(plan.parts), lambda n: part_name(parts[n])):
+        assert documents == parts[number].span(plan.summary.documents)[1], "documents out are not documents in"
+        progress(documents)
+    collection = collected(request.output, plan)
+    collection.write(request.output)
+    return collection
+
+
+def encode_part(request: PartsRequest, number: int) -> int:
+    """Encodes one part, unless it is finished; returns the number of its documents, of skipped ones too.
+
+    Raises:
+        LexvlError: as `write_impacts`; or a shard on disk is not as the manifest of the part says.
+    """
+    from lexvl_anserini.shards.writing import write_impacts
+
+    plan = loaded_plan(request.plan)
+    part = plan.part(Part(number, plan.parts))
+    folder = request.output / part_name(part.part)
+    manifest = write_impacts(
+        dataset_of(request.corpus),
+        loaded_encoder(request),
+        folder,
+        request.quantiser,
+        request.layout,
+        request.batch_size,
+        request.overwrite,
+        on_error=request.on_error,
+        part=part,
+    )
+    for shard in manifest.shards:
+        if file_sha256(folder / shard["name"]) != shard["sha256"]:
+            raise ArtefactError(f"{folder / shard['name']}: not as it was written; remove it and encode again")
+    return manifest.counts.documents + manifest.counts.skipped
+
+
+@lru_cache(maxsize=1)
+def loaded_plan(path: Path) -> CorpusPlan:
+    """The plan, whose number of threads PyTorch uses from now on in this process."""
+    import torch
+
+    plan = CorpusPlan.read(path)
+    torch.set_num_threads(plan.threads)
+    return plan
+
+
+# The last request of this process with its encoder: a process encodes many parts, and loads the encoder once.
+_loaded: list[tuple[EncoderRequest, Encoder]] = []
+
+
+def loaded_encoder(request: PartsRequest) -> Encoder:
+    """The encoder of a request."""
+    if not _loaded or _loaded[0][0] != request.encoder:
+        _loaded[:] = [(request.encoder, request.encoder.load())]
+    return _loaded[0][1]
+
+
+def refuse_other(request: PartsRequest, plan: CorpusPlan) -> None:
+    """Refuses a folder of another collection, unless it may be overwritten.
+
+    Raises:
+        ArtefactError: it is one.
+    """
+    if (request.output / COLLECTION).is_file():
+        found = EncodedCollection.read(request.output)
+        whole = plan.manifest.request()
+        if not finished(request.output, "a collection", whole, comparable(found.manifest), request.overwrite):
+            (request.output / COLLECTION).unlink()
+
+
+def comparable(manifest: Manifest) -> dict[str, Any]:
+    """The request of a collection, as a plan has it: the digest of pictures is known after encoding only."""
+    found = manifest.request()
+    return {**found, "corpus": {key: value for key, value in found["corpus"].items() if key != "contents"}}
+
+
+def collected(output: Path, plan: CorpusPlan) -> EncodedCollection:
+    """The collection of the parts of a plan that are all encoded; one manifest is in memory at a time.
+
+    Raises:
+        ArtefactError: a part is missing or unfinished, or of another request.
+    """
+    counts, shards, contents = Counts(), sha256(), sha256()
+    covered, most = True, 0
+    for part, manifest in part_manifests(output, plan.parts):
+        where = output / part_name(part)
+        whole = {**manifest.request(), "corpus": whole_of(manifest)}
+        if not (same := same_request(plan.manifest.request(), whole)):
+            raise ArtefactError(f"{where}: of another request ({same}); --overwrite encodes it again")
+        if manifest.quantiser != plan.manifest.quantiser:
+            raise ArtefactError(f"{where}: another scale of impacts than the plan's; --overwrite encodes it again")
+        counts = Counts(
+            {**counts, **{k: counts.get(k, 0) + manifest.counts[k] for k in SUMMED if k in manifest.counts}}
+        )
+        most = max(most, manifest.counts.max_impact or 0)
+        covered = covered and manifest.corpus.contents is not None
+        contents.update((manifest.corpus.contents or "").encode())
+        shards.update(source_digest(manifest).encode())
+    if plan.manifest.kind == "impact":
+        counts["max_impact"] = most
+    corpus = EncodedCorpus({**plan.manifest.corpus, **({"contents": contents.hexdigest()} if covered else {})})
+    return EncodedCollection(replace(plan.manifest, corpus=corpus, counts=counts), plan.parts, shards.hexdigest())
+
+
+def part_manifests(output: Path, parts: int) -> Iterator[tuple[Part, Manifest]]:
+    """Each part with the manifest of its shards."""
+    for number in range(parts):
+        part = Part(number, parts)
+        yield part, read_manifest(output / part_name(part))
+
+
+def whole_of(manifest: Manifest) -> dict[str, Any]:
+    """The corpus that a part is of, as a plan names it."""
+    corpus = manifest.request()["corpus"]
+    return {key: value for key, value in corpus.items() if key not in ("part", "contents")}
