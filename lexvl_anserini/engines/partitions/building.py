@@ -8,7 +8,7 @@ INDEX/index.json, manifest.json     of the whole
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
@@ -17,15 +17,18 @@ from typing import Any
 
 import orjson
 
-from lexvl_anserini.engines.index_folder import PARTITION, new_index, read_report, write_report
+from lexvl_anserini.data.ids import SeenIds
+from lexvl_anserini.engines.index_folder import PARTITION, is_index, new_index, read_report, write_report
+from lexvl_anserini.engines.lucene.record import source_manifest
 from lexvl_anserini.engines.lucene.writing import IndexOptions
-from lexvl_anserini.errors import ArtefactError
+from lexvl_anserini.errors import ArtefactError, UsageError
 from lexvl_anserini.files import make_folder, read_json, write_json
 from lexvl_anserini.manifest import Manifest, read_manifest
 from lexvl_anserini.progress import Progress, silent
 from lexvl_anserini.records import Index
 from lexvl_anserini.runners.runner import all_results, current_runner
 from lexvl_anserini.shards.combine import combined, source_digest
+from lexvl_anserini.shards.reading import check_distinct, read_ids
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,10 @@ def build_partitions(
         LexvlError: partitions failed; the message names them, and the others are finished.
         ArtefactError: folders that do not go together, or counts in and out differ.
     """
-    manifest = combined([read_manifest(source) for source in sources], sources)
+    manifests = [shards_manifest(source) for source in sources]
+    manifest = combined(manifests, sources)
+    if "parts" in manifest.corpus:
+        refuse_common_ids(sources, manifests)
     staging = staging_folder(index)
     make_folder(staging)
     request = PartitionsRequest(staging, tuple(sources), options or IndexOptions(), threads)
@@ -84,6 +90,34 @@ def build_partitions(
         write_report(part, {**about, "options": request.options.to_json(), "collection": digest})
     shutil.rmtree(staging)
     return Index(index, manifest, total["documents"])
+
+
+def shards_manifest(source: Path) -> Manifest:
+    """The manifest of impact shards.
+
+    Raises:
+        UsageError: an index, or of another kind.
+    """
+    if is_index(source):
+        raise UsageError(f"{source}: an index; partitions are built from shards, so name those it was built from")
+    return source_manifest(source)
+
+
+def refuse_common_ids(sources: Sequence[Path], manifests: Sequence[Manifest]) -> None:
+    """Reads the ids of several corpora; those of the parts of one were compared when it was planned.
+
+    Raises:
+        ArtefactError: one occurs twice.
+    """
+
+    def ids() -> Iterator[str]:
+        for source, manifest in zip(sources, manifests, strict=True):
+            yield from read_ids(source, manifest)
+
+    seen = SeenIds()
+    for doc_id in ids():
+        seen.add(doc_id)
+    check_distinct(seen, ids)
 
 
 def build_partition(request: PartitionsRequest, number: int) -> int:

@@ -17,7 +17,12 @@ from lexvl_anserini.engines.engine import ChangingEngine, ImpactEngine
 from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
 from lexvl_anserini.engines.lucene.writing import IndexOptions
-from lexvl_anserini.engines.partitions.building import build_partitions, check_partition, partition_name
+from lexvl_anserini.engines.partitions.building import (
+    build_partitions,
+    check_partition,
+    partition_name,
+    shards_manifest,
+)
 from lexvl_anserini.engines.partitions.searcher import SearcherRequest, merged, open_searcher
 from lexvl_anserini.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.manifest import Manifest
@@ -85,7 +90,7 @@ class PartitionsEngine(ImpactEngine, ChangingEngine):
         """One partition of each folder; see `build_partitions`."""
         return build_partitions(sources, index, threads, progress, options)
 
-    source_manifest = staticmethod(LuceneEngine.source_manifest)
+    source_manifest = staticmethod(shards_manifest)
 
     @staticmethod
     def figures(report: Mapping[str, Any]) -> Mapping[str, Any]:
