@@ -374,6 +374,7 @@ def command(
     Example: python -m lexvl_anserini.encode --corpus demo --encoder bag-of-tokens --output impacts/demo
     """
     from lexvl_anserini.data.dataset import begun
+    from lexvl_anserini.shards.corpus_plan import listing_of
     from lexvl_anserini.shards.writing import plan_corpus
 
     check_style(style)
@@ -393,7 +394,8 @@ def command(
     model = encoder.request(given, dataset.direction).load()
     target, batch_size = given.target(model.name, part), encoder.batch_size
     if parts.plan is not None and parts.parts is not None:
-        made = plan_corpus(dataset, model, parts.parts, quantiser, layout, batch_size, parts.on_error)
+        listing = listing_of(parts.plan)
+        made = plan_corpus(dataset, model, parts.parts, quantiser, layout, batch_size, parts.on_error, listing=listing)
         made.write(parts.plan)
         rows = report_plan(made, parts.plan)
     elif dry_run:
@@ -457,12 +459,12 @@ def encode_all_parts(
 
 def report_plan(made: CorpusPlan, path: Path) -> dict[str, Any]:
     """The rows of a plan: what each part reads."""
-    corpus, places = made.manifest.corpus, made.blocks[0].place is not None
+    corpus = made.manifest.corpus
     rows: dict[str, Any] = {"plan": str(path), "documents": corpus.documents, "parts": made.parts}
     if scale := made.manifest.quantiser.get("document", {}).get("scale"):
         rows["scale"] = scale
-    reads = "its own documents" if places else "also the documents before it"
-    return {**rows, "threads": made.threads, "a_part_reads": reads}
+    rows |= {"listing": str(made.listing)} if made.listing else {}
+    return {**rows, "threads": made.threads}
 
 
 def with_threads(made: CorpusPlan | None) -> CorpusPlan | None:

@@ -14,7 +14,8 @@ from test_shards_writing import ToyModel
 
 from lexvl_anserini.data.dataset import Dataset, load_dataset
 from lexvl_anserini.data.lines import LinePlace, read_lines, read_placed_lines
-from lexvl_anserini.errors import ArtefactError, UsageError
+from lexvl_anserini.data.listing import read_listing
+from lexvl_anserini.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.shards import writing
 from lexvl_anserini.shards.corpus_plan import CorpusPlan
 from lexvl_anserini.shards.layout import Layout, Part
@@ -83,6 +84,41 @@ def test_a_part_opens_the_corpus_at_its_own_place(dataset: Dataset, tmp_path: Pa
     plan = plan_of(packed, 3)
     assert plan.blocks[1].place is None
     assert encode(packed, tmp_path / "packed", part=plan.part(Part(1, 3))) == tree(tmp_path / "out")
+
+
+def test_the_documents_of_other_corpora_are_listed_beside_the_plan(tmp_path: Path) -> None:
+    """Pictures with captions, texts, and names with line separators: the listing gives the same documents."""
+    folder = tmp_path / "files"
+    folder.mkdir()
+    for number in range(12):
+        (folder / f"{number:02d}\u2028.txt").write_text(f"ash bay {number}\nü", encoding="utf-8")
+    (folder / "03\u2028.jpg").write_bytes(b"never opened")
+    dataset = load_dataset(f"folder:{folder}", direction="text-to-text", escape_ids=True)
+    made = plan_corpus(dataset, ToyModel(), 3, layout=SMALL, block_size=5, listing=tmp_path / "plan.documents.jsonl")
+    made.write(tmp_path / "plan.json")
+    plan = CorpusPlan.read(tmp_path / "plan.json")
+    assert plan == made and [block.place.lines for block in plan.blocks if block.place] == [0, 5, 10]
+    assert [document for _, document in read_listing(made.listing)] == list(dataset.documents())
+
+    def unread() -> Any:
+        raise AssertionError("the corpus itself is not read")
+
+    for number in range(3):
+        alone = encode(dataset, tmp_path / f"alone-{number}", part=Part(number, 3))
+        part = plan.part(Part(number, 3))
+        assert encode(replace(dataset, documents=unread), tmp_path / f"planned-{number}", part=part) == alone
+    lines = (tmp_path / "plan.documents.jsonl").read_bytes().splitlines(keepends=True)
+    (tmp_path / "plan.documents.jsonl").write_bytes(b"".join([*lines[:6], b'{"name": 1}\n', *lines[7:]]))
+    with pytest.raises(DataError, match=r"jsonl line 7: no document of a listing \(keys name\); plan the corpus again"):
+        encode(dataset, tmp_path / "damaged", part=plan.part(Part(1, 3)))
+    (tmp_path / "plan.documents.jsonl").unlink()
+    with pytest.raises(DataError, match=r"plan.documents.jsonl: cannot be read"):
+        encode(dataset, tmp_path / "missing", part=plan.part(Part(1, 3)))
+
+
+def test_a_corpus_with_places_needs_no_listing(dataset: Dataset, tmp_path: Path) -> None:
+    made = plan_corpus(dataset, ToyModel(), 3, layout=SMALL, listing=tmp_path / "listing")
+    assert made.listing is None and not (tmp_path / "listing").exists()
 
 
 def test_a_document_that_changed_since_the_plan_is_found(dataset: Dataset, tmp_path: Path) -> None:

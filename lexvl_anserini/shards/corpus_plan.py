@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from lexvl_anserini.data.checks import CorpusSummary, check_corpus, document_bytes
 from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.data.lines import LinePlace
+from lexvl_anserini.data.listing import listed
 from lexvl_anserini.errors import ArtefactError, UsageError
 from lexvl_anserini.files import read_json, write_json
 from lexvl_anserini.manifest import Manifest, same_request
@@ -51,6 +52,7 @@ class CorpusPlan:
     parts       their number
     threads     of PyTorch; they decide the last bits of weights
     block_size  documents of a block, but for the last one
+    listing     file of the documents, beside the plan, of a corpus whose own files have no places; None for others
     """
 
     manifest: Manifest
@@ -59,6 +61,7 @@ class CorpusPlan:
     threads: int
     block_size: int
     blocks: tuple[CorpusBlock, ...]
+    listing: Path | None = None
 
     @property
     def summary(self) -> CorpusSummary:
@@ -94,8 +97,13 @@ class CorpusPlan:
     def write(self, path: Path) -> None:
         """Writes the file."""
         content = {**asdict(self), "manifest": self.manifest.to_json(), "format": FORMAT}
+        content["listing"] = self.listing.name if self.listing else None
         content["blocks"] = [[block.digest, *(block.place or ())] for block in self.blocks]
         write_json(path, content)
+
+    def placed(self, dataset: Dataset) -> Dataset:
+        """The dataset with the places of this plan."""
+        return listed(dataset, self.listing) if self.listing else dataset
 
     @classmethod
     def read(cls, path: Path) -> CorpusPlan:
@@ -113,13 +121,14 @@ class CorpusPlan:
             )
             numbers = {name: int(content[name]) for name in ("images", "parts", "threads", "block_size")}
             manifest = Manifest.from_json(content["manifest"], str(path))
+            listing = path.parent / Path(content["listing"]).name if content.get("listing") else None
             if min(numbers["parts"], numbers["block_size"]) < 1:
                 raise ValueError(f"{numbers['parts']} parts, blocks of {numbers['block_size']}")
             if len(blocks) != -(-manifest.corpus.documents // numbers["block_size"]):
                 raise ValueError(f"{len(blocks)} blocks of {manifest.corpus.documents} documents")
         except (KeyError, TypeError, ValueError) as error:
             raise ArtefactError(f"{path}: no plan of a corpus of this version ({error!r}); plan again") from error
-        return cls(manifest=manifest, blocks=blocks, **numbers)
+        return cls(manifest=manifest, blocks=blocks, listing=listing, **numbers)
 
 
 class PlannedPart(NamedTuple):
@@ -154,6 +163,11 @@ def read_in_blocks(dataset: Dataset, size: int) -> tuple[CorpusSummary, tuple[Co
 
     summary = check_corpus(documents, dataset.name)
     return summary, tuple(CorpusBlock(digest.hexdigest(), place) for digest, place in found)
+
+
+def listing_of(plan: Path) -> Path:
+    """The file of documents beside a plan."""
+    return plan.with_name(plan.name + ".documents.jsonl")
 
 
 def placed(dataset: Dataset) -> Iterator[tuple[LinePlace | None, Document]]:

@@ -96,7 +96,8 @@ class PlannedCorpus:
         begin, end = first // size, -(-(first + count) // size)
         self._blocks = {number: sha256() for number in range(begin, end)}
         block: CorpusBlock = self.plan.blocks[begin]
-        documents = islice(documents_from(self.dataset, begin * size, block.place), (end - begin) * size)
+        dataset = self.plan.placed(self.dataset)
+        documents = islice(documents_from(dataset, begin * size, block.place), (end - begin) * size)
         self._rest = self._digested(documents, begin * size)
         exhaust(islice(self._rest, first - begin * size))
         return islice(self._rest, count)

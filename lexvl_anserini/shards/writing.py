@@ -27,6 +27,7 @@ from lexvl_anserini.data.checks import CorpusSummary
 from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.data.digests import FileDigests
 from lexvl_anserini.data.images import FAIL, OnError
+from lexvl_anserini.data.listing import listed, write_listing
 from lexvl_anserini.encoders.encoder import as_lexical, encode_inputs
 from lexvl_anserini.errors import ArtefactError, DataError, LexvlError
 from lexvl_anserini.files import (
@@ -173,11 +174,13 @@ def plan_corpus(
     batch_size: int = 32,
     on_error: str = "fail",
     block_size: int = BLOCK_SIZE,
+    listing: Path | None = None,
 ) -> CorpusPlan:
     """Reads a corpus once and calibrates its impacts, so that `write_impacts` encodes each part by itself.
 
     Args: as those of `write_impacts`; `parts` is their number, `block_size` that of the documents between two places
-        of the corpus at which a part can begin to read.
+        of the corpus at which a part can begin to read. `listing` is the file to which the documents of a corpus
+        without places are written, so that they have places there; None to read those before a part.
 
     Raises:
         UsageError: more parts than documents.
@@ -186,12 +189,15 @@ def plan_corpus(
     import torch
 
     check_count("batch_size", batch_size)
-    summary, blocks = read_in_blocks(dataset, block_size)
+    listing = None if dataset.placed else listing
+    if listing is not None:
+        write_listing(dataset.documents(), listing)
+    summary, blocks = read_in_blocks(listed(dataset, listing) if listing else dataset, block_size)
     Part(0, parts).span(summary.documents)
     quantiser, layout = quantiser or Quantiser(), (layout or Layout()).of_kind(model.kind)
     manifest = planned(dataset, summary, model, quantiser, layout, batch_size, None)
     manifest = with_scale(manifest, dataset, model, batch_size, OnError(on_error))
-    return CorpusPlan(manifest, summary.images, parts, torch.get_num_threads(), block_size, blocks)
+    return CorpusPlan(manifest, summary.images, parts, torch.get_num_threads(), block_size, blocks, listing)
 
 
 def for_model(quantiser: Quantiser, model: Encoder) -> Quantiser:

@@ -92,15 +92,15 @@ def build_partitions(
     return Index(index, manifest, total["documents"])
 
 
-def shards_manifest(source: Path) -> Manifest:
+def shards_manifest(folder: Path) -> Manifest:
     """The manifest of impact shards.
 
     Raises:
         UsageError: an index, or of another kind.
     """
-    if is_index(source):
-        raise UsageError(f"{source}: an index; partitions are built from shards, so name those it was built from")
-    return source_manifest(source)
+    if is_index(folder):
+        raise UsageError(f"{folder}: an index; partitions are built from shards, so name those it was built from")
+    return source_manifest(folder)
 
 
 def refuse_common_ids(sources: Sequence[Path], manifests: Sequence[Manifest]) -> None:
