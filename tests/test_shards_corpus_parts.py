@@ -18,6 +18,7 @@ from lexvl_anserini.engines.planning import folders_of
 from lexvl_anserini.errors import ArtefactError, LexvlError, UnknownName, UsageError
 from lexvl_anserini.manifest import CorpusRef, read_manifest
 from lexvl_anserini.quantise import Quantiser
+from lexvl_anserini.queries.feedback import ShardVectors
 from lexvl_anserini.registry import RUNNERS
 from lexvl_anserini.runners.runner import FailedPart, LocalRunner, current_runner, running_on
 from lexvl_anserini.shards import corpus_parts
@@ -88,6 +89,9 @@ def test_one_index_of_a_collection_is_that_of_the_whole_corpus(request_of, tmp_p
     write_impacts(load_dataset(request.corpus.name), request.encoder.load(), tmp_path / "whole", layout=SMALL)
     one, other = build_index(tmp_path / "whole", tmp_path / "i"), build_index(request.output, tmp_path / "j")
     assert (one.documents, one.manifest.corpus) == (other.documents, other.manifest.corpus)
+    parts = build_index(request.output, tmp_path / "k", engine="partitions")
+    vectors = [ShardVectors(tmp_path / "whole", one.manifest), ShardVectors(request.output, parts.manifest)]
+    assert all(vectors[0](f"d{number}") == vectors[1](f"d{number}") for number in range(23))
 
 
 def test_a_failed_part_is_named_and_the_others_are_kept(request_of, monkeypatch, tmp_path):

@@ -86,7 +86,9 @@ def integers(weights: Mapping[str, float], bound: Callable[[Mapping[str, float]]
 
 
 class ShardVectors:
-    """The vectors of all documents of shards, in memory (eight bytes a posting): a function from id to vector.
+    """The vectors of all documents of shards, or of a collection of parts: a function from id to vector.
+
+    They are in memory, eight bytes a posting.
 
     Raises:
         ArtefactError: the shards are not those of the index.
@@ -94,18 +96,22 @@ class ShardVectors:
 
     def __init__(self, shards: Path, index: Manifest):
         from lexvl_anserini.manifest import read_manifest
+        from lexvl_anserini.shards.collection import part_folders
+        from lexvl_anserini.shards.combine import combined
         from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
 
-        manifest = read_manifest(shards)
-        if manifest != index:
+        folders = part_folders(shards)
+        manifests = [read_manifest(folder) for folder in folders]
+        if combined(manifests, folders) != index:
             raise ArtefactError(f"{shards}: not the shards that the index was built from; feedback needs their vectors")
-        self.vocabulary = read_vocabulary(shards, manifest)
+        self.vocabulary = read_vocabulary(folders[0], manifests[0])
         self.dims, self.impacts, self.spans = array("i"), array("i"), {}
-        for document in read_impacts(shards, manifest, self.vocabulary):
-            start = len(self.dims)
-            self.dims.extend(self.vocabulary.dimension[term] for term in document.vector)
-            self.impacts.extend(document.vector.values())
-            self.spans[document.doc_id] = slice(start, len(self.dims))
+        for folder, manifest in zip(folders, manifests, strict=True):
+            for document in read_impacts(folder, manifest, self.vocabulary):
+                start = len(self.dims)
+                self.dims.extend(self.vocabulary.dimension[term] for term in document.vector)
+                self.impacts.extend(document.vector.values())
+                self.spans[document.doc_id] = slice(start, len(self.dims))
 
     def __call__(self, doc_id: str) -> dict[str, int]:
         """The document's vector.
