@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -121,3 +122,19 @@ class Index:
     path: Path
     manifest: Manifest
     documents: int
+
+    def search(self, query: Any, k: int = 10, model: Any = None, device: str = "auto") -> Any:
+        """The `k` best documents of a text, a topic or an encoded query: a list of `ScoredDoc`.
+
+        Args:
+            query: one of them; of several, the result is a list of such lists. `search_index` explains both.
+            k: the length of a list at most.
+            model: encodes texts and topics; default the encoder in the index's manifest, which is loaded once.
+            device: of the default model.
+
+        Raises:
+            LexvlError: as `search_index`.
+        """
+        # By name: records come before all that uses them.
+        found: Any = import_module("lexvl_anserini.queries.retrieval").found_in(self, query, k, model, device)
+        return found

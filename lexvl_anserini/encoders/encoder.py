@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 import numpy as np
 
 from lexvl_anserini.data.images import FAIL, OnError
+from lexvl_anserini.encoders.inputs import OtherModality, inputs_of
 from lexvl_anserini.errors import UsageError
 from lexvl_anserini.manifest import EncoderRef, Manifest
 from lexvl_anserini.progress import Progress, silent
@@ -141,8 +142,11 @@ def encode_inputs(
     return encode(inputs, batch_size, progress, on_error)
 
 
-class OtherModality(UsageError):
-    """A tower that reads images got a text, or the reverse."""
+def _encoded(tower: Tower, given: Any, batch_size: int) -> Any:
+    """The vectors of what a caller gives; of one item to a dense tower its vector [D]."""
+    items, single = inputs_of(tower, given)
+    vectors = encode_inputs(tower, items, batch_size)
+    return vectors[0] if single and tower.kind == "dense" else vectors
 
 
 def read_document(document: Document, joiner: str = " ") -> str:
@@ -216,13 +220,22 @@ class Encoder:
             options=dict(self.options),
         )
 
-    def encode_query(self, texts: Sequence[str], batch_size: int = 32) -> Any:
-        """CSR [n, V] (lexical) or float32 [n, D] (dense) of query texts."""
-        return encode_inputs(self.query, texts, batch_size)
+    def encode_query(self, queries: Any, batch_size: int = 32) -> Any:
+        """The vectors of queries: CSR [n, V] (lexical) or float32 [n, D] (dense).
 
-    def encode_document(self, texts: Sequence[str], batch_size: int = 32) -> Any:
-        """CSR [n, V] (lexical) or float32 [n, D] (dense) of document texts."""
-        return encode_inputs(self.document, texts, batch_size)
+        Args:
+            queries: a text (or the path of an image, a PIL image, a `Topic`), or a list of these. One text gives CSR
+                [1, V] or float32 [D].
+            batch_size: inputs per forward pass.
+
+        Raises:
+            UsageError: something else, or an image for a side that reads texts.
+        """
+        return _encoded(self.query, queries, batch_size)
+
+    def encode_document(self, documents: Any, batch_size: int = 32) -> Any:
+        """The vectors of documents, as `encode_query`: texts, paths of images, PIL images or `Document`s."""
+        return _encoded(self.document, documents, batch_size)
 
     def as_pyserini(self, manifest: Manifest | None = None, batch_size: int = 32) -> StockQueryEncoder:
         """A query encoder for stock Pyserini: `LuceneImpactSearcher(INDEX, model.as_pyserini(manifest), min_idf=-1)`.

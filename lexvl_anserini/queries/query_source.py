@@ -198,7 +198,7 @@ def check_readable(topic: Topic, model: Encoder) -> None:
         UsageError: it is an image and the side reads texts, or the reverse; or the tower refuses it.
     """
     from lexvl_anserini.encoders.cards import CARDS
-    from lexvl_anserini.encoders.encoder import OtherModality
+    from lexvl_anserini.encoders.inputs import OtherModality
 
     try:
         model.query.read_topic(topic)

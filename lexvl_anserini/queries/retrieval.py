@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from lexvl_anserini.engines.engine import ImpactEngine
     from lexvl_anserini.queries.feedback import VectorOf
 
+QUERIES = (Topic, ImpactQuery, DenseQuery, TreeQuery)
+EXPECTED = "a text, a Topic, an encoded query, a query tree, or an iterable of one of these"
+
 # What decides a score besides our own code.
 VERSIONED = ("lexvl-anserini", "pyserini", "faiss-cpu", "torch", "transformers")
 
@@ -85,7 +88,7 @@ class SearchCost:
 
 def search_index(
     index: Index | Path | str,
-    topics: Iterable[Query],
+    topics: str | Query | Iterable[str | Query],
     hits: int = DEFAULT_HITS,
     remove_query: bool = False,
     threads: int = 1,
@@ -101,7 +104,8 @@ def search_index(
 
     Args:
         index: an index, or its folder.
-        topics: topics, encoded here; or encoded queries, or query trees. All of one type.
+        topics: topics, encoded here; or encoded queries, or query trees. All of one type. One of them may be given by
+            itself, and a text in place of a topic; the topics of several texts have the ids 1, 2, ...
         hits: length of a list at most.
         remove_query: leave out a document whose id is the topic's (BEIR's rule), before the cut.
         threads: of the engine, where it can use more than one.
@@ -121,10 +125,10 @@ def search_index(
     check_count("threads", threads, most=MOST_THREADS)
     check_count("batch_size", batch_size)
     path, about = located(index, manifest)
-    stream = iter(topics)
+    stream = queries_of(topics)
     first = next(stream, None)
     if first is None:
-        return
+        return iter(())
     queries: Iterator[Any] = chain([first], stream)
     texts: Iterator[Any] | None = None
     refinement = refinement or (Refinement() if isinstance(first, TreeQuery) else None)
@@ -141,7 +145,31 @@ def search_index(
         Index(path, about, about.counts.documents),
         tally or SearchCost(),
     )
-    yield from ranked_lists(opened, queries, texts, hits, remove_query, threads, tally, refinement, feedback_shards)
+    return ranked_lists(opened, queries, texts, hits, remove_query, threads, tally, refinement, feedback_shards)
+
+
+def queries_of(given: Any) -> Iterator[Query]:
+    """Queries or topics from what a caller gives: one or several, texts too.
+
+    Raises:
+        UsageError: something else.
+    """
+    if isinstance(given, str):
+        return iter([Topic(TYPED, given)])
+    if isinstance(given, QUERIES):
+        return iter([given])
+    if not isinstance(given, Iterable) or isinstance(given, Mapping | bytes):
+        raise UsageError(f"a value of type {type(given).__name__} is no query; expected {EXPECTED}")
+    stream = iter(given)
+    first = next(stream, None)
+    if first is not None and not isinstance(first, (str, *QUERIES)):
+        raise UsageError(f"a value of type {type(first).__name__} is no query; expected {EXPECTED}")
+    return _as_topics(stream if first is None else chain([first], stream))
+
+
+def _as_topics(given: Iterable[Any]) -> Iterator[Query]:
+    for number, query in enumerate(given, start=1):
+        yield Topic(str(number), query) if isinstance(query, str) else query
 
 
 def ranked_lists(
@@ -399,3 +427,26 @@ def _of_kind(queries: Iterable[Query], kind: str) -> Iterator[Query]:
                 f"{expected[0].__name__}"
             )
         yield query
+
+
+def found_in(index: Index, query: Any, k: int, model: Encoder | None, device: str) -> Any:
+    """The list of one query, or the lists of several; `Index.search` explains the arguments."""
+    single = isinstance(query, (str, *QUERIES))
+    stream = queries_of(query)
+    first = next(stream, None)
+    queries = iter(()) if first is None else chain([first], stream)
+    if model is None and isinstance(first, Topic):
+        model = _loaded_once(str(index.path.absolute()), index.manifest, device)
+    lists = list(search_index(index, queries, k, model=model))
+    return lists[0] if single else lists
+
+
+# The encoder of the last index that was searched by its own method: place, manifest, device, encoder.
+_last: list[tuple[tuple[str, Manifest, str], Encoder]] = []
+
+
+def _loaded_once(place: str, manifest: Manifest, device: str) -> Encoder:
+    key = (place, manifest, device)
+    if not _last or _last[0][0] != key:
+        _last[:] = [(key, EncoderChanges(device=device).load(manifest))]
+    return _last[0][1]

@@ -1,0 +1,99 @@
+"""What a caller gives an encoder, as the inputs of a tower: one item or several."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from os import PathLike, fspath
+from typing import Any, NamedTuple, Protocol
+
+from lexvl_anserini.errors import UsageError
+from lexvl_anserini.records import Document, Topic
+
+# What the errors name.
+EXPECTED = "a text, a path, a PIL image, a Document or a Topic, or a list of these"
+
+
+class OtherModality(UsageError):
+    """A tower that reads images got a text, or the reverse."""
+
+
+class InputReader(Protocol):
+    """The part of a tower that reads documents and topics."""
+
+    def read(self, document: Document) -> Any:
+        """The input that a document gives."""
+        ...
+
+    def read_topic(self, topic: Topic) -> Any:
+        """The input that a topic gives."""
+        ...
+
+
+class Inputs(NamedTuple):
+    """The inputs of a tower.
+
+    single  whether one item was given, and not a list
+    """
+
+    items: list[Any]
+    single: bool
+
+
+def inputs_of(tower: InputReader, given: Any) -> Inputs:
+    """The inputs that a caller's argument gives a tower.
+
+    A text is one item, and so is a path of an image, a PIL image, a `Document` or a `Topic`; any other iterable has
+    several items.
+
+    Raises:
+        UsageError: something else; or an image for a tower that reads texts, or the reverse.
+    """
+    if is_item(given):
+        return Inputs([_input(tower, given)], True)
+    if not isinstance(given, Iterable) or isinstance(given, Mapping | bytes | bytearray):
+        raise UsageError(f"{_kind(given)} is nothing to encode; expected {EXPECTED}")
+    items = list(given)
+    for item in items:
+        if not is_item(item):
+            raise UsageError(f"{_kind(item)} in a list is nothing to encode; expected {EXPECTED}")
+    return Inputs([_input(tower, item) for item in items], False)
+
+
+def is_item(given: Any) -> bool:
+    """Whether it is one thing to encode."""
+    return isinstance(given, str | PathLike | Document | Topic) or _is_picture(given)
+
+
+def _is_picture(given: Any) -> bool:
+    """Whether it is a PIL image; PIL is imported where one was made."""
+    return any(cls.__module__ == "PIL.Image" and cls.__name__ == "Image" for cls in type(given).__mro__)
+
+
+def _input(tower: InputReader, item: Any) -> Any:
+    if isinstance(item, Document):
+        return tower.read(item)
+    if isinstance(item, Topic):
+        return tower.read_topic(item)
+    if isinstance(item, str):
+        return item
+    if not reads_images(tower):
+        raise UsageError(f"{_kind(item)}, but this side of the encoder reads texts only; expected a text")
+    return fspath(item) if isinstance(item, PathLike) else item
+
+
+def reads_images(tower: InputReader) -> bool:
+    """Whether the inputs of a tower are images."""
+    try:
+        tower.read_topic(Topic("text", text="text"))
+    except OtherModality:
+        return True
+    return False
+
+
+def _kind(given: Any) -> str:
+    """What a value is, for an error."""
+    if _is_picture(given):
+        return "an image"
+    if isinstance(given, PathLike):
+        return f"the path {fspath(given)!r}"
+    return "None" if given is None else f"a value of type {type(given).__name__}"
