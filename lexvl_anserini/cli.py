@@ -61,7 +61,7 @@ MovedTokenizer = Annotated[str | None, typer.Option("--tokenizer", help="Where i
 
 
 # Corpora that are named family:path.
-FAMILIES_OF_PATHS = frozenset({"beir", "embeddings", "folder", "irds", "karpathy"})
+FAMILIES_OF_PATHS = frozenset({"beir", "embeddings", "folder", "irds", "karpathy", "pictures"})
 
 
 def encoder_names() -> list[str]:

@@ -37,15 +37,16 @@ from lexvl_anserini.cli import (
     progress_bar,
     run,
 )
-from lexvl_anserini.data.images import FAIL, ON_ERROR, OnError
+from lexvl_anserini.data.images import FAIL, ON_ERROR, OnError, UnreadableImage
 from lexvl_anserini.encoders.cards import (
     ENCODERS,
     default_encoder,
     direction_option,
     length_options,
     natural_direction,
+    remark_on,
 )
-from lexvl_anserini.errors import UnknownName, UsageError
+from lexvl_anserini.errors import ArtefactError, UnknownName, UsageError
 from lexvl_anserini.manifest import CorpusRef, Manifest
 from lexvl_anserini.progress import silent
 from lexvl_anserini.queries.query_source import TopicSource, load_topics
@@ -299,7 +300,11 @@ class PartOptions:
         """
         from lexvl_anserini.shards.corpus_plan import CorpusPlan
 
-        return CorpusPlan.read(self.plan) if self.plan and self.parts is None else None
+        if self.plan is None or self.parts is not None:
+            return None
+        if not self.plan.is_file():
+            raise ArtefactError(f"{self.plan}: no plan of a corpus; --parts N writes it")
+        return CorpusPlan.read(self.plan)
 
     def part(self, topics: str | None) -> Part | None:
         """The part of the corpus; None for the whole corpus.
@@ -392,6 +397,8 @@ def command(
     if topics is None:
         dataset = begun(dataset)  # a corpus that cannot be read fails before the encoder is loaded
     model = encoder.request(given, dataset.direction).load()
+    if remark := remark_on(model.checkpoint, given.corpus):
+        log.warning(remark)
     target, batch_size = given.target(model.name, part), encoder.batch_size
     if parts.plan is not None and parts.parts is not None:
         listing = listing_of(parts.plan)
@@ -427,7 +434,12 @@ def encode_corpus(
     started, made = time.perf_counter(), with_threads(parts.corpus_plan())
     own = made.part(part) if made and part else part
     with progress_bar(f"encode {dataset.name} with {model.name}", None) as progress:
-        manifest = write_impacts(dataset, model, target, *shards, batch_size, overwrite, progress, parts.on_error, own)
+        try:
+            manifest = write_impacts(
+                dataset, model, target, *shards, batch_size, overwrite, progress, parts.on_error, own
+            )
+        except UnreadableImage as error:
+            raise UnreadableImage(f"{error}; --on-error skip leaves such pictures out and lists them") from error
     if without := manifest.counts.skipped:
         log.warning("skipped, their images cannot be read: %d (listed in %s)", without, target / SKIPPED)
     return report(manifest, target, time.perf_counter() - started)
@@ -444,8 +456,8 @@ def encode_all_parts(
     """Encodes all parts of a plan, by the runner that is in use, and returns the rows of the command."""
     from lexvl_anserini.shards.corpus_parts import PartsRequest, encode_parts
 
-    started, dataset = time.perf_counter(), given.load_corpus()
-    loaded, made = encoder.request(given, dataset.direction), parts.corpus_plan()
+    started, made, dataset = time.perf_counter(), parts.corpus_plan(), given.load_corpus()
+    loaded = encoder.request(given, dataset.direction)
     assert parts.plan is not None and made is not None
     output, ref = given.target(loaded.name, None), given.ref(given.corpus, given.split)
     request = PartsRequest(

@@ -24,6 +24,7 @@ DATASETS: Mapping[str, str] = {
     "irds": "lexvl_anserini.data.irds:load_irds",
     "karpathy": "lexvl_anserini.data.captioned:load_karpathy",
     "pairs": "lexvl_anserini.data.text_pairs:load_pairs",
+    "pictures": "lexvl_anserini.data.folder:load_pictures",
     "samples": "lexvl_anserini.data.samples:load_samples",
     "triples": "lexvl_anserini.data.text_pairs:load_triples",
 }

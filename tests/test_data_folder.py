@@ -110,6 +110,16 @@ def test_pictures_alone(tmp_path, caplog):
         load_pictures(CorpusRef(f"folder:{tmp_path}"))
 
 
+def test_a_path_is_no_corpus_but_names_one(tmp_path):
+    folder_of(tmp_path, a_DOT_jpg=b"image", readme_DOT_txt=b"no caption")
+    message = (
+        f"{str(tmp_path)!r} is a path and names no corpus; folder:{tmp_path} has its pictures and texts, pictures:"
+    )
+    with pytest.raises(UsageError, match=message):
+        load_dataset(str(tmp_path))
+    assert [document.doc_id for document in load_dataset(f"pictures:{tmp_path}").documents()] == ["a.jpg"]
+
+
 def test_captions_are_named_exactly_as_their_pictures(tmp_path):
     folder_of(tmp_path, a_DOT_Jpg=b"-", a_DOT_txt=b"a caption", b_DOT_jpg=b"-", b_DOT_TXT=b"a text")
     assert [(doc.doc_id, doc.text) for doc in documents(tmp_path)] == [

@@ -108,6 +108,30 @@ def test_the_same_again_is_done_already(encode, caplog):
     assert "finished already" in caplog.text and Path("out/manifest.json").read_bytes() == before
 
 
+def test_a_broken_picture_names_the_option_that_leaves_it_out(encode, tmp_path):
+    (tmp_path / "pictures").mkdir()
+    (tmp_path / "pictures/a.png").write_bytes(b"no picture")
+    given = {"corpus": "pictures:pictures", "encoder": "vdr-crossmodal", "checkpoint": "demo-vdr", "output": "out"}
+    code, _, err = encode(**given)
+    assert code == 1 and "a.png: " in err
+    assert "; --on-error skip leaves such pictures out and lists them" in err.splitlines()[-1]
+
+
+def test_the_demo_pair_says_that_it_knows_drawings_only(encode, tmp_path, caplog):
+    from PIL import Image
+
+    (tmp_path / "pictures").mkdir()
+    Image.new("RGB", (40, 40), "red").save(tmp_path / "pictures/a.png")
+    given = {"corpus": "pictures:pictures", "encoder": "vdr-crossmodal", "checkpoint": "demo-vdr"}
+    assert encode(**given, output="out")[0] == 0
+    assert "demo-vdr was trained on the drawn images of the demo and finds little among photos" in caplog.text
+
+
+def test_a_missing_checkpoint_names_those_that_fit(encode):
+    code, _, err = encode(corpus="demo", encoder="clip", checkpoint=None, direction="text-to-image")
+    assert code == 2 and "needs a checkpoint: --checkpoint FOLDER or HUB-ID, for example openai/clip-vit" in err
+
+
 def test_prints_text_by_default(encode):
     code, out, _ = encode(output="out")
     assert code == 0
@@ -373,7 +397,7 @@ def test_topics_of_a_model_without_terms(encode, tmp_path):
         ({"on_error": "ignore"}, 2, "--on-error 'ignore': expected fail or skip"),
         ({"shard_id": 1}, 2, "--shard-id and --shard-num go together"),
         ({"parts": 2}, 2, "--parts N writes the --plan of a corpus"),
-        ({"plan": "p.json"}, 2, "--plan needs --parts N"),
+        ({"plan": "p.json"}, 1, "p.json: no plan of a corpus; --parts N writes it"),
         ({"plan": "p.json", "shard_id": 0, "shard_num": 2}, 1, "p.json: no plan of a corpus"),
         ({"shard_id": 3, "shard_num": 3}, 2, "shard id 3 of 3: expected 0 to 2"),
         ({"shard_id": 3, "shard_num": 41}, 2, "41 parts of a corpus of 40 documents"),

@@ -119,6 +119,11 @@ def dataset_of(ref: CorpusRef) -> Dataset:
         LexvlError: as `load_dataset`.
     """
     family = ref.name.split(":", 1)[0].split("/", 1)[0]
+    if family not in DATASETS and Path(ref.name).expanduser().exists():
+        raise UsageError(
+            f"{ref.name!r} is a path and names no corpus; folder:{ref.name} has its pictures and texts, "
+            f"pictures:{ref.name} its pictures alone"
+        )
     load: Callable[[CorpusRef], Dataset] = resolve("corpus", family, DATASETS)
     return load(ref)
 

@@ -86,6 +86,10 @@ class Skipped(NamedTuple):
     reason: str
 
 
+class UnreadableImage(DataError):
+    """An image cannot be read, and the policy is to fail."""
+
+
 @dataclass(frozen=True)
 class OnError:
     """The policy for images that cannot be read, and the images that it skipped.
@@ -112,10 +116,10 @@ class OnError:
         """Raises the problem, or lists the image.
 
         Raises:
-            DataError: the policy is "fail".
+            UnreadableImage: the policy is "fail".
         """
         if self.policy == "fail":
-            raise problem
+            raise UnreadableImage(str(problem)) from problem
         self.skipped.append(Skipped(position, str(reference), str(problem)))
 
 

@@ -281,9 +281,21 @@ PACKAGED: Mapping[str, Packaged] = {name: place for card in CARDS.values() for n
 # The encoder where none is named: of corpora with images, and of texts.
 DEFAULT_IMAGE_ENCODER = "vdr-crossmodal"
 DEFAULT_ENCODER = "vdr"
+# Packaged checkpoints that know drawings only, and those that know photos.
+DRAWINGS_ONLY: Mapping[str, str] = {"demo-vdr": "photos-vdr", "demo-dense": "photos-dense"}
 # Families of corpora of photos whose default needs no hub. Others have published test splits, for which people want the
 # published checkpoint.
-PHOTO_FAMILIES = frozenset({"flickr8k", "folder", "samples"})
+PHOTO_FAMILIES = frozenset({"flickr8k", "folder", "pictures", "samples"})
+
+
+def remark_on(checkpoint: str | None, corpus: str) -> str | None:
+    """What a user should know about a checkpoint that meets this corpus; None for nothing."""
+    if checkpoint is not None and checkpoint in DRAWINGS_ONLY and corpus.partition("/")[0] != "demo":
+        return (
+            f"{checkpoint} was trained on the drawn images of the demo and finds little among photos; "
+            f"--checkpoint {DRAWINGS_ONLY[checkpoint]} is for photos"
+        )
+    return None
 
 
 def card_of(name: str) -> Card:

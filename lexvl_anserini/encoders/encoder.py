@@ -182,7 +182,8 @@ def read_image_of(item: Document | Topic) -> str:
     if item.image is None:
         what, name = ("document", item.doc_id) if isinstance(item, Document) else ("topic", item.query_id)
         raise OtherModality(
-            f"{what} {name!r} has no image; this side of the encoder reads images only, so leave texts out"
+            f"{what} {name!r} has no image; this side of the encoder reads images only, so leave texts out; "
+            "--corpus pictures:FOLDER has the pictures of a folder alone"
         )
     return item.image
 

@@ -54,7 +54,10 @@ class Source:
             UsageError: there is none.
         """
         if self.checkpoint is None:
-            raise UsageError(f"encoder {encoder!r} needs a checkpoint: --checkpoint FOLDER, HUB-ID or minilm")
+            card = card_of(encoder)
+            known = " or ".join(card.packaged or card.checkpoints[:1])
+            example = f", for example {known}" if known else ""
+            raise UsageError(f"encoder {encoder!r} needs a checkpoint: --checkpoint FOLDER or HUB-ID{example}")
         return self.checkpoint
 
     def tokenizer_folder(self, *near: Path, default: str | None = None) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -10,6 +11,8 @@ from itertools import chain, tee
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from lexvl_anserini.data.left_out import log_once
+from lexvl_anserini.encoders.cards import remark_on
 from lexvl_anserini.encoders.encoder import as_lexical
 from lexvl_anserini.encoders.loading import load_encoder_of
 from lexvl_anserini.engines.index_folder import index_manifest, read_report
@@ -244,6 +247,8 @@ class EncoderChanges:
         Raises:
             ArtefactError: the checkpoint or its vocabulary is not the one that made the index.
         """
+        if remark := remark_on(manifest.encoder.checkpoint, manifest.corpus.name):
+            log_once(remark, logging.WARNING)
         return load_encoder_of(
             manifest.encoder, self.checkpoint, self.tokenizer, self.device, self.options, manifest.vocabulary_digest
         )
