@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import Any
 
 # Characters of another library's message that an error line keeps.
 LONGEST_REASON = 200
@@ -54,6 +55,17 @@ class LexvlError(Exception):
         line = " ".join(message.splitlines())
         half = LONGEST // 2
         super().__init__(line if len(line) <= LONGEST else f"{line[:half]} ... {line[-half:]}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For another process: the class and the whole message, whatever arguments the class makes it from."""
+        return error_of, (type(self), str(self))
+
+
+def error_of(kind: type[LexvlError], message: str) -> LexvlError:
+    """An error of that class with this message."""
+    error = kind.__new__(kind)
+    LexvlError.__init__(error, message)
+    return error
 
 
 class UsageError(LexvlError):

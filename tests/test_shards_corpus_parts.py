@@ -56,8 +56,8 @@ def request_of(tmp_path: Path, vocabulary_checkpoint: str) -> Callable[..., Part
 class BackwardRunner(LocalRunner):
     """Does the last part first."""
 
-    def results(self, work: Callable[[int], Any], numbers: Iterable[int]) -> Iterator[tuple[int, Any]]:
-        yield from super().results(work, reversed(list(numbers)))
+    def results(self, work: Callable[[int], Any], numbers: Iterable[int], cores: int = 1) -> Iterator[tuple[int, Any]]:
+        yield from super().results(work, reversed(list(numbers)), cores)
 
 
 @pytest.fixture

@@ -90,11 +90,14 @@ class Runner(Protocol):
 
     @abstractmethod
     def results(
-        self, work: Callable[[int], Result], numbers: Iterable[int]
+        self, work: Callable[[int], Result], numbers: Iterable[int], cores: int = 1
     ) -> Iterator[tuple[int, Result | FailedPart]]:
         """The result of each number, in the order in which they are ready.
 
         A failure of one does not end the others: it is yielded too. Memory does not grow with the numbers.
+
+        Args:
+            cores: that the work on one number uses.
         """
 
     @abstractmethod
@@ -150,7 +153,7 @@ class LocalRunner(Runner):
         """Needs no settings."""
 
     def results(
-        self, work: Callable[[int], Result], numbers: Iterable[int]
+        self, work: Callable[[int], Result], numbers: Iterable[int], cores: int = 1
     ) -> Iterator[tuple[int, Result | FailedPart]]:
         """In the order of the numbers."""
         for number in numbers:
@@ -194,19 +197,20 @@ def running_on(name: str, settings: RunnerSettings = RunnerSettings()) -> Iterat
 
 
 def all_results(
-    runner: Runner, work: Callable[[int], Result], numbers: Iterable[int], name: Callable[[int], str]
+    runner: Runner, work: Callable[[int], Result], numbers: Iterable[int], name: Callable[[int], str], cores: int = 1
 ) -> Iterator[tuple[int, Result]]:
     """The results of all numbers, in the order in which they are ready.
 
     Args:
         name: of a part, for the error.
+        cores: that the work on one part uses.
 
     Raises:
         LexvlError: some failed; after the others are finished, it names the first of them with their reasons.
     """
     failed: dict[int, str] = {}
     done = 0
-    for number, result in runner.results(work, numbers):
+    for number, result in runner.results(work, numbers, cores):
         if isinstance(result, FailedPart):
             failed[number] = result.reason
         else:

@@ -79,7 +79,9 @@ def encode_parts(request: PartsRequest, progress: Progress = silent) -> EncodedC
     make_folder(request.output)
     parts = [Part(number, plan.parts) for number in range(plan.parts)]
     encoded = partial(encode_part, request)
-    for number, documents in all_results(current_runner(), encoded, range(plan.parts), lambda n: part_name(parts[n])):
+    for number, documents in all_results(
+        current_runner(), encoded, range(plan.parts), lambda number: part_name(parts[number]), plan.threads
+    ):
         assert documents == parts[number].span(plan.summary.documents)[1], "documents out are not documents in"
         progress(documents)
     collection = collected(request.output, plan)

@@ -73,7 +73,11 @@ def build_partitions(
     request = PartitionsRequest(staging, tuple(sources), options or IndexOptions(), threads)
     names = [partition_name(number) for number in range(len(sources))]
     for _, documents in all_results(
-        current_runner(), partial(build_partition, request), range(len(sources)), lambda number: str(sources[number])
+        current_runner(),
+        partial(build_partition, request),
+        range(len(sources)),
+        lambda number: str(sources[number]),
+        threads,
     ):
         progress(documents)
     reports = [read_report(staging / name) for name in names]

@@ -1,0 +1,72 @@
+"""A Ray cluster of several nodes on the loopback interface of this machine, for tests; its nodes can be killed."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from lexvl_anserini.runners.ray_connect import BEYOND_LOOPBACK
+
+# Before Ray is imported.
+os.environ.setdefault(BEYOND_LOOPBACK, "0")
+ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'lexvl-anserini[ray]'")
+
+NODE = {"num_cpus": 1, "object_store_memory": 80 << 20}
+# A lost node is noticed after two seconds.
+NOTICED = {
+    "health_check_initial_delay_ms": 0,
+    "health_check_period_ms": 500,
+    "health_check_timeout_ms": 1000,
+    "health_check_failure_threshold": 2,
+}
+# What the processes of the cluster import: this package, and the tests' modules.
+IMPORTED = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
+
+
+@contextmanager
+def running_cluster(nodes: int = 3) -> Iterator[Any]:
+    """A cluster of some nodes, one core each; the command runs on the first."""
+    from ray.cluster_utils import Cluster
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join([*IMPORTED, os.environ.get("PYTHONPATH", "")]))
+        cluster = Cluster(
+            initialize_head=True, head_node_args={**NODE, "include_dashboard": False, "_system_config": NOTICED}
+        )
+        try:
+            for _ in range(nodes - 1):
+                cluster.add_node(**NODE)
+            yield cluster
+        finally:
+            cluster.shutdown()
+
+
+def kill_node(cluster: Any, node: Any) -> None:
+    """Kills a node with SIGKILL; a new one takes its place."""
+    cluster.remove_node(node, allow_graceful=False)
+    cluster.add_node(**NODE)
+
+
+def kill_process(cluster: Any, chance: random.Random) -> bool:
+    """Kills a process of the cluster that works, with SIGKILL; False if none works."""
+    raylets = [node.all_processes["raylet"][0].process.pid for node in cluster.list_all_nodes()]
+    children = [child for pid in raylets for child in psutil.Process(pid).children()]
+    working = [child for child in children if is_working(child)]
+    if working:
+        chance.choice(working).kill()
+    return bool(working)
+
+
+def is_working(process: psutil.Process) -> bool:
+    """Whether it does work on a part, or holds an object."""
+    try:
+        return "".join(process.cmdline()).startswith(("ray::answered", "ray::HeldObject"))
+    except psutil.Error:
+        return False
