@@ -27,6 +27,7 @@ from typer.core import TyperCommand, TyperGroup
 from lexvl_anserini import __version__
 from lexvl_anserini.errors import JavaError, LexvlError, UsageError
 from lexvl_anserini.progress import Progress
+from lexvl_anserini.runners.storage import with_urls
 
 Command = Callable[..., None]
 
@@ -327,7 +328,7 @@ def guarded(app: Callable[[], Any]) -> None:
     except LexvlError as error:
         if verbose:
             logging.getLogger("lexvl_anserini").exception("error")
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {with_urls(str(error))}", file=sys.stderr)
         sys.exit(error.exit_code)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -418,11 +419,11 @@ def check_style(style: str) -> None:
 def print_rows(rows: Mapping[str, Any], style: str) -> None:
     """A mapping as aligned text or as one JSON object, on stdout."""
     if style == "json":
-        sys.stdout.write(orjson.dumps(rows).decode() + "\n")
+        sys.stdout.write(with_urls(orjson.dumps(rows).decode()) + "\n")
         return
     width = max(map(len, rows))
     for key, value in rows.items():
-        typer.echo(f"{key:{width}}  {value}")
+        typer.echo(f"{key:{width}}  {with_urls(str(value))}")
 
 
 def file_name(corpus: str) -> str:

@@ -51,6 +51,7 @@ from lexvl_anserini.manifest import CorpusRef, Manifest
 from lexvl_anserini.progress import silent
 from lexvl_anserini.queries.query_source import TopicSource, load_topics
 from lexvl_anserini.queries.query_vectors import encode_topics
+from lexvl_anserini.runners.storage import fetched_file, place, published, stored_url
 
 if TYPE_CHECKING:
     from lexvl_anserini.data.dataset import Dataset
@@ -178,6 +179,8 @@ class InputOptions:
             raise UnknownName("encoder", self.encoder, ENCODERS)
         if self.topics and not self.output:
             raise UsageError("--topics needs --output, for example --output queries.jsonl.gz")
+        if self.topics and stored_url(place(self.output or "")):
+            raise UsageError(f"--output {self.output}: encoded topics are a local file; a corpus may have a URL")
 
     def ref(self, name: str, split: str | None = None) -> CorpusRef:
         """The dataset of a name, in the direction that the encoder reads."""
@@ -196,7 +199,7 @@ class InputOptions:
     def target(self, encoder: str, part: Part | None) -> Path:
         """The output."""
         suffix = f".part-{part.number}-of-{part.of}" if part else ""
-        return Path(self.output) if self.output else Path("impacts") / f"{file_name(self.corpus)}.{encoder}{suffix}"
+        return place(self.output) if self.output else Path("impacts") / f"{file_name(self.corpus)}.{encoder}{suffix}"
 
 
 @dataclass(frozen=True)
@@ -285,7 +288,7 @@ class PartOptions:
     shard_id: Annotated[int | None, typer.Option(help="Encode one part of the corpus only: its number, from 0.")] = None
     shard_num: Annotated[int | None, typer.Option(help="Number of parts of the corpus.")] = None
     plan: Annotated[
-        Path | None,
+        str | None,
         typer.Option(help="Plan of the corpus, written by --parts; then all parts are encoded, or that of --shard-id."),
     ] = None
     parts: Annotated[int | None, typer.Option(min=1, help="Write the --plan for this number of parts, and stop.")] = (
@@ -302,9 +305,9 @@ class PartOptions:
 
         if self.plan is None or self.parts is not None:
             return None
-        if not self.plan.is_file():
+        if not fetched_file(place(self.plan)).is_file():
             raise ArtefactError(f"{self.plan}: no plan of a corpus; --parts N writes it")
-        return CorpusPlan.read(self.plan)
+        return CorpusPlan.read(place(self.plan))
 
     def part(self, topics: str | None) -> Part | None:
         """The part of the corpus; None for the whole corpus.
@@ -401,10 +404,11 @@ def command(
         log.warning(remark)
     target, batch_size = given.target(model.name, part), encoder.batch_size
     if parts.plan is not None and parts.parts is not None:
-        listing = listing_of(parts.plan)
+        target = place(parts.plan)
+        listing = listing_of(target)
         made = plan_corpus(dataset, model, parts.parts, quantiser, layout, batch_size, parts.on_error, listing=listing)
-        made.write(parts.plan)
-        rows = report_plan(made, parts.plan)
+        made.write(target)
+        rows = report_plan(made, target)
     elif dry_run:
         rows = plan(given, target, model)
         if topics is None:
@@ -435,9 +439,10 @@ def encode_corpus(
     own = made.part(part) if made and part else part
     with progress_bar(f"encode {dataset.name} with {model.name}", None) as progress:
         try:
-            manifest = write_impacts(
-                dataset, model, target, *shards, batch_size, overwrite, progress, parts.on_error, own
-            )
+            with published(target):
+                manifest = write_impacts(
+                    dataset, model, target, *shards, batch_size, overwrite, progress, parts.on_error, own
+                )
         except UnreadableImage as error:
             raise UnreadableImage(f"{error}; --on-error skip leaves such pictures out and lists them") from error
     if without := manifest.counts.skipped:
@@ -461,7 +466,7 @@ def encode_all_parts(
     assert parts.plan is not None and made is not None
     output, ref = given.target(loaded.name, None), given.ref(given.corpus, given.split)
     request = PartsRequest(
-        parts.plan, output, ref, loaded, quantiser, layout, encoder.batch_size, parts.on_error, overwrite
+        place(parts.plan), output, ref, loaded, quantiser, layout, encoder.batch_size, parts.on_error, overwrite
     )
     with progress_bar(f"encode {dataset.name} with {loaded.name}", made.summary.documents) as progress:
         collection = encode_parts(request, progress)

@@ -41,6 +41,7 @@ from lexvl_anserini.queries.refine import Refinement, TwoPhase, read_terms
 from lexvl_anserini.queries.retrieval import EncoderChanges, IndexSearch, texts_of
 from lexvl_anserini.ranking.runs import DEFAULT_HITS, OUTPUT_FORMATS, ensure_run, is_finished
 from lexvl_anserini.records import Index, ScoredDoc
+from lexvl_anserini.runners.storage import fetched, place
 
 # Not __name__, which is "__main__" when the module runs as the command.
 log = logging.getLogger("lexvl_anserini.search")
@@ -263,7 +264,7 @@ def command(
     runs.check()
     typed = queries.typed(runs.output)
     refinement, settings = refined.refinement(), parse_settings(encoder.settings or ())
-    path, manifest_file = Path(queries.index), Path(encoder.manifest) if encoder.manifest else None
+    path, manifest_file = fetched(place(queries.index)), Path(encoder.manifest) if encoder.manifest else None
     about = index_manifest(path, manifest_file)
     search = IndexSearch(
         Index(path, about, about.counts.documents),

@@ -31,18 +31,25 @@ IMPORTED = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
 
 
 @contextmanager
-def running_cluster(nodes: int = 3) -> Iterator[Any]:
-    """A cluster of some nodes, one core each; the command runs on the first."""
+def running_cluster(nodes: int = 3, own_storage: Path | None = None) -> Iterator[Any]:
+    """A cluster of some nodes, one core each; the command runs on the first.
+
+    Args:
+        own_storage: a folder in which each node has its own copies of what is in storage.
+    """
     from ray.cluster_utils import Cluster
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join([*IMPORTED, os.environ.get("PYTHONPATH", "")]))
-        cluster = Cluster(
-            initialize_head=True, head_node_args={**NODE, "include_dashboard": False, "_system_config": NOTICED}
-        )
+        settings = [
+            {**NODE, **({"env_vars": {"LEXVL_STORAGE": str(own_storage / f"node-{number}")}} if own_storage else {})}
+            for number in range(nodes)
+        ]
+        head = {**settings[0], "include_dashboard": False, "_system_config": NOTICED}
+        cluster = Cluster(initialize_head=True, head_node_args=head)
         try:
-            for _ in range(nodes - 1):
-                cluster.add_node(**NODE)
+            for each in settings[1:]:
+                cluster.add_node(**each)
             yield cluster
         finally:
             cluster.shutdown()

@@ -16,6 +16,7 @@ from lexvl_anserini.errors import ArtefactError, UsageError
 from lexvl_anserini.files import clear_remains, sole_writer
 from lexvl_anserini.progress import Progress, silent
 from lexvl_anserini.records import Index
+from lexvl_anserini.runners.storage import fetched, publish
 from lexvl_anserini.typed import MOST_THREADS, check_count
 
 log = logging.getLogger(__name__)
@@ -99,11 +100,14 @@ def _finished(plan: BuildPlan) -> Index:
 
 
 def _built(plan: BuildPlan, threads: int, progress: Progress) -> Index:
-    engine, [first, *others] = engine_class(plan.engine), plan.sources
+    engine = engine_class(plan.engine)
+    first, *others = sources = [fetched(source) if engine.reads_shards else source for source in plan.sources]
     if others or is_index(first) and issubclass(engine, ChangingEngine):
-        merging = changing_engine(first, plan.engine)
-        return merging.merge(plan.sources, plan.index, threads, progress, plan.options)
-    return engine.build(first, plan.index, plan.manifest, threads, progress, plan.options)
+        built = changing_engine(first, plan.engine).merge(sources, plan.index, threads, progress, plan.options)
+    else:
+        built = engine.build(first, plan.index, plan.manifest, threads, progress, plan.options)
+    publish(plan.index)
+    return built
 
 
 def append_index(

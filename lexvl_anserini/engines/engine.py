@@ -41,9 +41,11 @@ class Engine(Protocol):
     An engine implements the abstract methods and its constructor; the other methods fit an engine without options.
 
     option_names  the names that `options` accepts
+    reads_shards  whether `build` reads the shards in the process that calls it
     """
 
     option_names: ClassVar[frozenset[str]] = frozenset()
+    reads_shards: ClassVar[bool] = True
 
     def __init__(self, index: Path, manifest: Manifest) -> None:
         """Opens an index.

@@ -32,6 +32,9 @@ REPORT = "index.json"
 RESIDENT = "resident.bin"
 
 
+# What a build reads of a folder of shards, or of an index, before it reads documents.
+HEADS = (MANIFEST, REPORT, VOCABULARY)
+
 # In the folder of a partition of an index: which collection it belongs to.
 PARTITION = "partition.json"
 

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from lexvl_anserini.engines.engine import EngineOptions
-from lexvl_anserini.engines.index_folder import REPORT, read_report
+from lexvl_anserini.engines.index_folder import HEADS, REPORT, read_report
 from lexvl_anserini.engines.opening import changing_engine, engine_class, engine_name, engine_of
 from lexvl_anserini.errors import ArtefactError, UsageError
 from lexvl_anserini.manifest import MANIFEST, Manifest, finished, read_manifest
 from lexvl_anserini.registry import ENGINES
+from lexvl_anserini.runners.storage import fetched, place, refreshed
 from lexvl_anserini.shards.collection import part_folders
 
 Folders = Path | str | Sequence[Path | str]
@@ -63,7 +64,7 @@ def plan_index(
     """
     sources = folders_of(shards)
     named = shards if isinstance(shards, Path | str) else shards[0]
-    target = default_index(Path(named)) if index is None else Path(index)
+    target = default_index(place(named)) if index is None else refreshed(place(index))
     manifest = planned_manifest(sources, engine)
     name = engine_name(manifest.kind, engine)
     chosen = engine_class(name).options(own_options(name, manifest.kind, options))
@@ -82,8 +83,8 @@ def folders_of(shards: Folders) -> list[Path]:
         UsageError: none.
         ArtefactError: parts of a collection are missing.
     """
-    given = [Path(shards)] if isinstance(shards, Path | str) else [Path(folder) for folder in shards]
-    found = [part for folder in given for part in part_folders(folder)]
+    given = [place(shards)] if isinstance(shards, Path | str) else [place(folder) for folder in shards]
+    found = [fetched(part, HEADS) for folder in given for part in part_folders(folder)]
     if not found:
         raise UsageError("no shards; name a folder that encode wrote")
     return found

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from lexvl_anserini.errors import ArtefactError
 from lexvl_anserini.files import read_json, write_json
 from lexvl_anserini.manifest import Manifest
+from lexvl_anserini.runners.storage import fetched_file
 from lexvl_anserini.shards.layout import Part
 
 COLLECTION = "collection.json"
@@ -68,7 +69,7 @@ def part_folders(folder: Path) -> list[Path]:
     Raises:
         ArtefactError: parts that are not all encoded.
     """
-    if (folder / COLLECTION).is_file():
+    if fetched_file(folder / COLLECTION).is_file():
         return EncodedCollection.read(folder).folders(folder)
     if next(folder.glob("part-*-of-*"), None) is not None:
         raise ArtefactError(f"{folder}: parts that are not all encoded; run the same encode command again")

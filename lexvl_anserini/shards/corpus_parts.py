@@ -16,11 +16,21 @@ from typing import TYPE_CHECKING, Any
 from lexvl_anserini.data.dataset import dataset_of
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.errors import ArtefactError
-from lexvl_anserini.files import file_sha256, make_folder
-from lexvl_anserini.manifest import CorpusRef, Counts, EncodedCorpus, Manifest, finished, read_manifest, same_request
+from lexvl_anserini.files import file_sha256
+from lexvl_anserini.manifest import (
+    MANIFEST,
+    CorpusRef,
+    Counts,
+    EncodedCorpus,
+    Manifest,
+    finished,
+    read_manifest,
+    same_request,
+)
 from lexvl_anserini.progress import Progress, silent
 from lexvl_anserini.quantise import Quantiser
 from lexvl_anserini.runners.runner import all_results, current_runner
+from lexvl_anserini.runners.storage import fetched, fetched_file, make_place, publish_file, published, withdraw_file
 from lexvl_anserini.shards.collection import COLLECTION, EncodedCollection, part_name
 from lexvl_anserini.shards.combine import SUMMED, source_digest
 from lexvl_anserini.shards.corpus_plan import CorpusPlan
@@ -76,16 +86,19 @@ def encode_parts(request: PartsRequest, progress: Progress = silent) -> EncodedC
     """
     plan = CorpusPlan.read(request.plan)
     refuse_other(request, plan)
-    make_folder(request.output)
+    make_place(request.output)
     parts = [Part(number, plan.parts) for number in range(plan.parts)]
     encoded = partial(encode_part, request)
     for number, documents in all_results(
         current_runner(), encoded, range(plan.parts), lambda number: part_name(parts[number]), plan.threads
     ):
         assert documents == parts[number].span(plan.summary.documents)[1], "documents out are not documents in"
+        # On a disk that this process does not share with the others, the first part shows it.
+        read_manifest(fetched(request.output / part_name(parts[number]), [MANIFEST]))
         progress(documents)
     collection = collected(request.output, plan)
     collection.write(request.output)
+    publish_file(request.output / COLLECTION)
     return collection
 
 
@@ -100,20 +113,21 @@ def encode_part(request: PartsRequest, number: int) -> int:
     plan = loaded_plan(request.plan)
     part = plan.part(Part(number, plan.parts))
     folder = request.output / part_name(part.part)
-    manifest = write_impacts(
-        dataset_of(request.corpus),
-        loaded_encoder(request),
-        folder,
-        request.quantiser,
-        request.layout,
-        request.batch_size,
-        request.overwrite,
-        on_error=request.on_error,
-        part=part,
-    )
-    for shard in manifest.shards:
-        if file_sha256(folder / shard["name"]) != shard["sha256"]:
-            raise ArtefactError(f"{folder / shard['name']}: not as it was written; remove it and encode again")
+    with published(folder):
+        manifest = write_impacts(
+            dataset_of(request.corpus),
+            loaded_encoder(request),
+            folder,
+            request.quantiser,
+            request.layout,
+            request.batch_size,
+            request.overwrite,
+            on_error=request.on_error,
+            part=part,
+        )
+        for shard in manifest.shards:
+            if file_sha256(folder / shard["name"]) != shard["sha256"]:
+                raise ArtefactError(f"{folder / shard['name']}: not as it was written; remove it and encode again")
     return manifest.counts.documents + manifest.counts.skipped
 
 
@@ -144,11 +158,11 @@ def refuse_other(request: PartsRequest, plan: CorpusPlan) -> None:
     Raises:
         ArtefactError: it is one.
     """
-    if (request.output / COLLECTION).is_file():
+    if fetched_file(request.output / COLLECTION).is_file():
         found = EncodedCollection.read(request.output)
         whole = plan.manifest.request()
         if not finished(request.output, "a collection", whole, comparable(found.manifest), request.overwrite):
-            (request.output / COLLECTION).unlink()
+            withdraw_file(request.output / COLLECTION)
 
 
 def comparable(manifest: Manifest) -> dict[str, Any]:
@@ -189,7 +203,7 @@ def part_manifests(output: Path, parts: int) -> Iterator[tuple[Part, Manifest]]:
     """Each part with the manifest of its shards."""
     for number in range(parts):
         part = Part(number, parts)
-        yield part, read_manifest(output / part_name(part))
+        yield part, read_manifest(fetched(output / part_name(part), [MANIFEST]))
 
 
 def whole_of(manifest: Manifest) -> dict[str, Any]:

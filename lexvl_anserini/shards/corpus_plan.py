@@ -21,6 +21,7 @@ from lexvl_anserini.errors import ArtefactError, UsageError
 from lexvl_anserini.files import read_json, write_json
 from lexvl_anserini.manifest import Manifest, same_request
 from lexvl_anserini.records import Document
+from lexvl_anserini.runners.storage import fetched_file, publish_file
 from lexvl_anserini.shards.layout import Part
 
 if TYPE_CHECKING:
@@ -100,6 +101,9 @@ class CorpusPlan:
         content["listing"] = self.listing.name if self.listing else None
         content["blocks"] = [[block.digest, *(block.place or ())] for block in self.blocks]
         write_json(path, content)
+        if self.listing:
+            publish_file(self.listing)
+        publish_file(path)
 
     def placed(self, dataset: Dataset) -> Dataset:
         """The dataset with the places of this plan."""
@@ -112,7 +116,7 @@ class CorpusPlan:
         Raises:
             ArtefactError: no such file, or not a plan of this version.
         """
-        content: Mapping[str, Any] = read_json(path, "plan of a corpus")
+        content: Mapping[str, Any] = read_json(fetched_file(path), "plan of a corpus")
         try:
             if content["format"] != FORMAT:
                 raise ValueError(f"format {content['format']!r}")
@@ -121,7 +125,7 @@ class CorpusPlan:
             )
             numbers = {name: int(content[name]) for name in ("images", "parts", "threads", "block_size")}
             manifest = Manifest.from_json(content["manifest"], str(path))
-            listing = path.parent / Path(content["listing"]).name if content.get("listing") else None
+            listing = fetched_file(path.parent / Path(content["listing"]).name) if content.get("listing") else None
             if min(numbers["parts"], numbers["block_size"]) < 1:
                 raise ValueError(f"{numbers['parts']} parts, blocks of {numbers['block_size']}")
             if len(blocks) != -(-manifest.corpus.documents // numbers["block_size"]):

@@ -18,15 +18,16 @@ from typing import Any
 import orjson
 
 from lexvl_anserini.data.ids import SeenIds
-from lexvl_anserini.engines.index_folder import PARTITION, is_index, new_index, read_report, write_report
+from lexvl_anserini.engines.index_folder import HEADS, PARTITION, REPORT, is_index, new_index, read_report, write_report
 from lexvl_anserini.engines.lucene.record import source_manifest
 from lexvl_anserini.engines.lucene.writing import IndexOptions
 from lexvl_anserini.errors import ArtefactError, UsageError
-from lexvl_anserini.files import make_folder, read_json, write_json
+from lexvl_anserini.files import read_json, write_json
 from lexvl_anserini.manifest import Manifest, read_manifest
 from lexvl_anserini.progress import Progress, silent
 from lexvl_anserini.records import Index
 from lexvl_anserini.runners.runner import all_results, current_runner
+from lexvl_anserini.runners.storage import discard, fetched, gathered, gathering_folder, make_place, published
 from lexvl_anserini.shards.combine import combined, source_digest
 from lexvl_anserini.shards.reading import check_distinct, read_ids
 
@@ -35,24 +36,21 @@ from lexvl_anserini.shards.reading import check_distinct, read_ids
 class PartitionsRequest:
     """What a process needs to build any partition; it can be sent to another process.
 
-    folder   of the finished partitions
-    sources  the shards of each
+    folder      of the finished partitions
+    sources     the shards of each
+    collection  digest of all partitions together
     """
 
     folder: Path
     sources: tuple[Path, ...]
     options: IndexOptions
     threads: int
+    collection: str
 
 
 def partition_name(number: int) -> str:
     """`partition-00003`."""
     return f"partition-{number:05}"
-
-
-def staging_folder(index: Path) -> Path:
-    """Where partitions wait for each other."""
-    return index.with_name(index.name + ".partitions")
 
 
 def build_partitions(
@@ -68,9 +66,9 @@ def build_partitions(
     manifest = combined(manifests, sources)
     if "parts" in manifest.corpus:
         refuse_common_ids(sources, manifests)
-    staging = staging_folder(index)
-    make_folder(staging)
-    request = PartitionsRequest(staging, tuple(sources), options or IndexOptions(), threads)
+    digest, staging = collection_digest(manifest, sources), gathering_folder(index)
+    make_place(staging)
+    request = PartitionsRequest(staging, tuple(sources), options or IndexOptions(), threads, digest)
     names = [partition_name(number) for number in range(len(sources))]
     for _, documents in all_results(
         current_runner(),
@@ -80,19 +78,18 @@ def build_partitions(
         threads,
     ):
         progress(documents)
-    reports = [read_report(staging / name) for name in names]
+    reports = [read_report(fetched(staging / name, [REPORT])) for name in names]
     total = {key: sum(report[key] for report in reports) for key in ("documents", "empty", "postings", "bytes")}
     for key in ("documents", "empty", "postings"):
         if total[key] != manifest.counts[key]:
             raise ArtefactError(f"{index}: {total[key]} {key} in its partitions, {manifest.counts[key]} in the shards")
-    digest = collection_digest(manifest, sources)
-    with new_index(index, sources[0], manifest) as part:
+    with new_index(index, fetched(sources[0], HEADS), manifest) as part:
         for name in names:
-            write_json(staging / name / PARTITION, {"collection": digest})
-            (staging / name).rename(part / name)
+            gathered(staging / name, part / name)
         about = {"engine": "partitions", **total, "max_impact": manifest.counts.max_impact, "partitions": len(names)}
         write_report(part, {**about, "options": request.options.to_json(), "collection": digest})
-    shutil.rmtree(staging)
+    if staging != index:
+        shutil.rmtree(staging)
     return Index(index, manifest, total["documents"])
 
 
@@ -116,7 +113,7 @@ def refuse_common_ids(sources: Sequence[Path], manifests: Sequence[Manifest]) ->
 
     def ids() -> Iterator[str]:
         for source, manifest in zip(sources, manifests, strict=True):
-            yield from read_ids(source, manifest)
+            yield from read_ids(fetched(source), manifest)
 
     seen = SeenIds()
     for doc_id in ids():
@@ -130,8 +127,12 @@ def build_partition(request: PartitionsRequest, number: int) -> int:
     from lexvl_anserini.engines.planning import plan_index
 
     index = request.folder / partition_name(number)
-    plan = plan_index(request.sources[number], index, "lucene", request.options.to_json(), True)
-    return carry_out(plan, request.threads).documents
+    with published(index):
+        plan = plan_index(fetched(request.sources[number]), index, "lucene", request.options.to_json(), True)
+        documents = carry_out(plan, request.threads).documents
+        write_json(index / PARTITION, {"collection": request.collection})
+    discard(request.sources[number])
+    return documents
 
 
 def collection_digest(manifest: Manifest, sources: Sequence[Path]) -> str:

@@ -30,6 +30,7 @@ from lexvl_anserini.progress import Progress, silent
 from lexvl_anserini.queries.clauses import Clause, Text
 from lexvl_anserini.records import SCORE_LIMIT, ImpactQuery, Index, ScoredDoc
 from lexvl_anserini.runners.runner import Pending, current_runner
+from lexvl_anserini.runners.storage import fetched, place
 from lexvl_anserini.typed import check_count
 
 # Queries that one call sends, at most, and the hits that one call returns.
@@ -51,6 +52,7 @@ class PartitionsEngine(ImpactEngine, ChangingEngine):
 
     # BM25 counts documents of the whole, which a partition does not know.
     option_names = LuceneEngine.option_names - {"text"}
+    reads_shards = False
 
     def __init__(self, index: Path, manifest: Manifest):
         runner, report = current_runner(), read_report(index)
@@ -113,14 +115,14 @@ class PartitionsEngine(ImpactEngine, ChangingEngine):
     def keywords(index: Path, key: str) -> dict[str, str]:
         """The value of a metadata key by document id, of all partitions."""
         values: dict[str, str] = {}
-        for folder in folders_in(index, read_report(index)):
+        for folder in folders_here(index, read_report(index)):
             values |= LuceneEngine.keywords(folder, key)
         return values
 
     @staticmethod
     def repair(index: Path) -> bool:
         """Repairs each partition; True if it wrote one."""
-        return sum(LuceneEngine.repair(folder) for folder in folders_in(index, read_report(index))) > 0
+        return sum(LuceneEngine.repair(folder) for folder in folders_here(index, read_report(index))) > 0
 
     @staticmethod
     def check(index: Path, shards: Sequence[Path], progress: Progress = silent) -> dict[str, Any]:
@@ -131,7 +133,7 @@ class PartitionsEngine(ImpactEngine, ChangingEngine):
             ArtefactError: as `LuceneEngine.check`.
         """
         report = read_report(index)
-        folders = folders_in(index, report)
+        folders = folders_here(index, report)
         if len(shards) != len(folders):
             raise UsageError(f"{index}: {len(folders)} partitions, {len(shards)} folders of shards; name all of them")
         compared: Counter[str] = Counter()
@@ -148,7 +150,7 @@ class PartitionsEngine(ImpactEngine, ChangingEngine):
         if not report.options.get("store_text"):
             return None
         texts: dict[str, str] = {}
-        for doc_id, folder in ((doc_id, folder) for doc_id in wanted for folder in folders_in(index, report)):
+        for doc_id, folder in ((doc_id, folder) for doc_id in wanted for folder in folders_here(index, report)):
             if doc_id not in texts:
                 try:
                     texts |= LuceneEngine.stored_texts(folder, [doc_id]) or {}
@@ -241,7 +243,12 @@ def folders_in(index: Path, report: Mapping[str, Any]) -> list[Path]:
     count = report.get("partitions")
     if not isinstance(count, int) or count < 1 or not isinstance(report.get("collection"), str):
         raise ArtefactError(f"{index}: index.json names no partitions; build the index again")
-    return [index / partition_name(number) for number in range(count)]
+    return [place(index) / partition_name(number) for number in range(count)]
+
+
+def folders_here(index: Path, report: Mapping[str, Any]) -> list[Path]:
+    """The folders of an index's partitions, for this process to read."""
+    return [fetched(folder) for folder in folders_in(index, report)]
 
 
 def divided(folders: Sequence[Path], number: int) -> list[Sequence[Path]]:

@@ -15,6 +15,7 @@ from lexvl_anserini.errors import DataError
 from lexvl_anserini.queries.clauses import Clause
 from lexvl_anserini.ranking.order import by_score, with_ranks
 from lexvl_anserini.records import SCORE_LIMIT, ImpactQuery, ScoredDoc
+from lexvl_anserini.runners.storage import fetched
 
 Found = TypeVar("Found")
 
@@ -48,7 +49,8 @@ class PartitionSearcher:
         self.engines: list[ImpactEngine] = []
         try:
             for folder in request.folders:
-                self.engines.append(open_impact_index(folder, check_partition(folder, request.collection)))
+                manifest = check_partition(fetched(folder), request.collection)
+                self.engines.append(open_impact_index(folder, manifest))
         except BaseException:
             self.close()
             raise
