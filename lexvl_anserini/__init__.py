@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from lexvl_anserini.errors import LexvlError
     from lexvl_anserini.quantise import Quantiser
     from lexvl_anserini.queries.retrieval import search_index
+    from lexvl_anserini.ranking.frames import as_frame
     from lexvl_anserini.records import Document, Qrel, ScoredDoc, Topic
     from lexvl_anserini.shards.writing import write_impacts
 
@@ -40,6 +41,7 @@ _HOMES = {
     "Quantiser": "quantise",
     "ScoredDoc": "records",
     "Topic": "records",
+    "as_frame": "ranking.frames",
     "build_index": "engines.building",
     "load_dataset": "data.dataset",
     "load_encoder": "encoders.loading",
@@ -56,6 +58,7 @@ __all__ = [
     "Quantiser",
     "ScoredDoc",
     "Topic",
+    "as_frame",
     "build_index",
     "load_dataset",
     "load_encoder",

@@ -123,6 +123,11 @@ class Index:
     manifest: Manifest
     documents: int
 
+    def __repr__(self) -> str:
+        """Folder, kind, number of documents, and the encoder."""
+        about = f"{self.manifest.kind}, {self.documents:,} documents, encoder {self.manifest.encoder.get('name')!r}"
+        return f"Index({str(self.path)!r}, {about})"
+
     def search(self, query: Any, k: int = 10, model: Any = None, device: str = "auto") -> Any:
         """The `k` best documents of a text, a topic or an encoded query: a list of `ScoredDoc`.
 

@@ -16,6 +16,7 @@ from lexvl_anserini.engines.building import build_index
 from lexvl_anserini.errors import UsageError
 from lexvl_anserini.queries.clauses import Term, TreeQuery
 from lexvl_anserini.queries.retrieval import search_index
+from lexvl_anserini.ranking.frames import as_frame
 from lexvl_anserini.records import Document, ImpactQuery, ScoredDoc, Topic
 
 
@@ -124,6 +125,18 @@ def test_an_index_searches_one_query_or_several(index):
 def test_a_search_refuses_other_types_at_the_call(index, given, kind):
     with pytest.raises(UsageError, match=f"a value of type {kind} is no query; expected a text, a Topic"):
         search_index(index, given)
+
+
+def test_lists_are_frames_and_objects_say_what_they_are(index, load):
+    query = ImpactQuery("q", {"ash": 2})
+    expected = [["q", "d1", 1, 6.0], ["q", "d2", 2, 2.0]]
+    assert as_frame(index.search(query)).values.tolist() == expected
+    assert as_frame(index.search([query, query])).values.tolist() == expected * 2
+    assert list(as_frame([]).columns) == ["query_id", "doc_id", "rank", "score"]
+    assert repr(index) == f"Index('{index.path}', impact, 2 documents, encoder 'toy')"
+    assert repr(MODEL) == "Encoder('letters', dense)"
+    model = load("bag-of-tokens", "splade/ckpt_bert")
+    assert repr(model) == f"Encoder('bag-of-tokens', impact, checkpoint={model.checkpoint!r}, device='cpu')"
 
 
 def test_texts_are_encoded_by_the_encoder_of_the_index(tmp_path, load, golden, monkeypatch):

@@ -212,6 +212,14 @@ class Encoder:
     options: Mapping[str, Any] = field(default_factory=dict)
     device: str | None = None
 
+    def __repr__(self) -> str:
+        """Name and kind, and what it was loaded from."""
+        places = [
+            f"{name}={value!r}" for name, value in (("checkpoint", self.checkpoint), ("device", self.device)) if value
+        ]
+        options = [f"options={dict(self.options)!r}"] if self.options else []
+        return f"Encoder({', '.join([repr(self.name), self.kind, *places, *options])})"
+
     def identity(self) -> EncoderRef:
         """The manifest's `encoder` entry."""
         return EncoderRef(
