@@ -62,7 +62,7 @@ MovedTokenizer = Annotated[str | None, typer.Option("--tokenizer", help="Where i
 
 
 # Corpora that are named family:path.
-FAMILIES_OF_PATHS = frozenset({"beir", "embeddings", "folder", "irds", "karpathy", "pictures"})
+FAMILIES_OF_PATHS = frozenset({"beir", "embeddings", "folder", "irds", "karpathy", "pictures", "sentences", "titles"})
 
 
 def encoder_names() -> list[str]:

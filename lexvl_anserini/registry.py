@@ -26,6 +26,8 @@ DATASETS: Mapping[str, str] = {
     "pairs": "lexvl_anserini.data.text_pairs:load_pairs",
     "pictures": "lexvl_anserini.data.folder:load_pictures",
     "samples": "lexvl_anserini.data.samples:load_samples",
+    "sentences": "lexvl_anserini.data.own_queries:load_own_queries",
+    "titles": "lexvl_anserini.data.own_queries:load_own_queries",
     "triples": "lexvl_anserini.data.text_pairs:load_triples",
 }
 
