@@ -145,6 +145,7 @@ GROUPS: Mapping[str, Mapping[str, Row]] = {
         "tune": Row("lexvl_eval.tune", "Choose settings on one split, report them on another"),
         "ann": Row("lexvl_eval.ann", "What approximate dense search loses"),
         "efficiency": Row("lexvl_eval.efficiency.command", "Time, memory and size on this machine"),
+        "cluster": Row("lexvl_eval.cluster", "A cluster of this machine against one process"),
     },
 }
 

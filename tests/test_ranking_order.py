@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lexvl_anserini.ranking.order import by_score, ranked, score_positions, top_positions, with_ranks
+from lexvl_anserini.ranking.order import by_score, merged_by_score, ranked, score_positions, top_positions, with_ranks
 from lexvl_anserini.records import ScoredDoc
 
 # Code points, not a locale: capitals before small letters, umlauts after both, digits as text.
@@ -34,3 +34,16 @@ def test_the_cut_comes_after_the_order():
 def test_top_positions_is_a_stable_sort_of_the_positive(scores: list[int], k: int):
     expected = [i for i in sorted(range(len(scores)), key=lambda i: -scores[i]) if scores[i] > 0][:k]
     assert top_positions(np.array(scores, dtype=np.int64), k).tolist() == expected
+
+
+@given(
+    scores=st.lists(st.integers(1, 3), max_size=30),
+    cuts=st.lists(st.integers(0, 30), max_size=8),
+    hits=st.integers(0, 31),
+)
+def test_merged_lists_are_one_sorted_list(scores, cuts, hits):
+    """Few scores, so that ties lie across every cut."""
+    documents = [ScoredDoc("q", f"d{number:02}", 1, float(score)) for number, score in enumerate(scores)]
+    bounds = [0, *sorted(min(cut, len(documents)) for cut in cuts), len(documents)]
+    lists = [by_score(documents[first:end]) for first, end in zip(bounds, bounds[1:], strict=False)]
+    assert merged_by_score(lists, hits) == by_score(documents)[:hits]

@@ -159,7 +159,7 @@ def test_a_worker_whose_process_dies_is_made_again(runner):
     worker.close()
 
 
-def test_workers_survive_their_machine(cluster, runner):
+def test_workers_survive_their_machine(cluster, runner, capfd):
     workers = runner.workers(Shelf, list("abcdef"))
     homes = [one.call("node").result() for one in workers]
     assert len(set(homes)) > 1
@@ -168,6 +168,7 @@ def test_workers_survive_their_machine(cluster, runner):
     kill_node(cluster, lost)
     assert [one.result() for one in pending] == list("abcdef")
     assert [one.call("holding").result() for one in workers] == [(name,) for name in "abcdef"]
+    assert capfd.readouterr().out == "", "stdout is for the results of a command"
     for one in workers:
         one.close()
 

@@ -7,6 +7,8 @@ Lucene and Java follow the same rule by sorting on the field `id`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from heapq import merge
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from lexvl_anserini.records import ScoredDoc
@@ -28,6 +30,11 @@ def ranked(query_id: str, scored: Iterable[tuple[str, float]], hits: int | None 
 def by_score(documents: Iterable[ScoredDoc]) -> list[ScoredDoc]:
     """Scored documents in order; their ranks stay as they are."""
     return sorted(documents, key=lambda document: (-document.score, document.doc_id))
+
+
+def merged_by_score(lists: Iterable[Iterable[ScoredDoc]], hits: int) -> list[ScoredDoc]:
+    """The first `hits` documents of several ranked lists together, in order; reads no list further than it needs."""
+    return list(islice(merge(*lists, key=lambda document: (-document.score, document.doc_id)), hits))
 
 
 def score_positions(scores: Sequence[float], doc_ids: Sequence[str]) -> list[int]:

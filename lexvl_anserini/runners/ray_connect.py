@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 import re
@@ -17,6 +18,8 @@ from lexvl_anserini import __version__
 from lexvl_anserini.errors import LONGEST_REASON, LexvlError, MissingExtra, UsageError, reason_of
 from lexvl_anserini.installed import version_of
 from lexvl_anserini.runners.runner import RunnerSettings
+
+log = logging.getLogger(__name__)
 
 # Bytes of the object store of a new cluster: it holds requests and answers, which are small.
 OBJECT_STORE = 100 << 20
@@ -83,7 +86,7 @@ def processor() -> str:
 
 
 def import_ray(new: bool) -> Any:
-    """The library; for a new cluster in the form that listens on the loopback interface only.
+    """The library; for a new cluster in the form that listens on the loopback interface only, and checks a token.
 
     Raises:
         MissingExtra: it is not installed.
@@ -91,11 +94,24 @@ def import_ray(new: bool) -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if new:
         os.environ.setdefault(BEYOND_LOOPBACK, "0")
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
     try:
         import ray
     except ImportError as error:
         raise MissingExtra("--runner ray", "ray") from error
     return ray
+
+
+def keep_stdout(ray: Any) -> None:
+    """Ray prints news of machines on stdout, which is for results of commands; they become lines of our log."""
+
+    def logged(data: Mapping[str, Any], ignore_prefix: bool = False) -> None:
+        for line in data.get("lines", ()):
+            log.debug("ray: %s", line)
+
+    printing = ray._private.worker
+    if hasattr(printing, "print_to_stdstream"):
+        printing.print_to_stdstream = logged
 
 
 def connect(settings: RunnerSettings) -> tuple[Any, bool]:
@@ -110,6 +126,7 @@ def connect(settings: RunnerSettings) -> tuple[Any, bool]:
     ray = import_ray(address == "local")
     if ray.is_initialized():
         return ray, False
+    keep_stdout(ray)
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": False}
     if address == "local":
         cores = settings.workers or os.cpu_count() or 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -13,7 +12,7 @@ from lexvl_anserini.engines.opening import open_impact_index
 from lexvl_anserini.engines.partitions.building import check_partition
 from lexvl_anserini.errors import DataError
 from lexvl_anserini.queries.clauses import Clause
-from lexvl_anserini.ranking.order import by_score, with_ranks
+from lexvl_anserini.ranking.order import merged_by_score, with_ranks
 from lexvl_anserini.records import SCORE_LIMIT, ImpactQuery, ScoredDoc
 from lexvl_anserini.runners.storage import fetched
 
@@ -35,7 +34,7 @@ def merged(lists: Iterable[Sequence[ScoredDoc]], hits: int) -> list[ScoredDoc]:
 
     Impact scores need no statistics of a collection, so this is the list of one index of all documents.
     """
-    return with_ranks(by_score(chain.from_iterable(lists))[:hits])
+    return with_ranks(merged_by_score(lists, hits))
 
 
 class PartitionSearcher:

@@ -1,0 +1,331 @@
+"""The line on a cluster of several nodes of this machine, against one process: equal bytes, and what each step takes.
+
+`demo` runs both; `merge` measures what it takes to merge the lists of many partitions, which are made up.
+
+    DIR/pictures.tar, topics.tsv, plan.json     drawn training pictures of the demo, their captions, the plan
+    DIR/local/, DIR/ray/                        shards/, index/ and run.trec of each
+
+With `--kill`, a node of the cluster is killed with SIGKILL in the middle of each step, and another takes its place.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import secrets
+import tarfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from statistics import median
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+import typer
+
+from lexvl_anserini.cli import Style, Verbose, check_style, expanded, print_rows, progress_bar, run
+from lexvl_anserini.data.world.scenes import SPLITS, make_scene
+from lexvl_anserini.engines.building import build_index
+from lexvl_anserini.engines.index_folder import REPORT, index_manifest, read_report
+from lexvl_anserini.engines.partitions.searcher import merged
+from lexvl_anserini.errors import LexvlError, UnknownName, UsageError
+from lexvl_anserini.files import atomic_write, disk_errors, exclusive, file_sha256, make_folder
+from lexvl_anserini.manifest import CorpusRef, Manifest
+from lexvl_anserini.progress import Progress
+from lexvl_anserini.queries.query_source import topic_source
+from lexvl_anserini.queries.retrieval import IndexSearch
+from lexvl_anserini.ranking.runs import ensure_run
+from lexvl_anserini.records import Index, ScoredDoc
+from lexvl_anserini.runners.ray_connect import OBJECT_STORE, import_ray
+from lexvl_anserini.runners.runner import RunnerSettings, running_on
+
+# Not __name__, which is "__main__" when the module runs as the command.
+log = logging.getLogger("lexvl_eval.cluster")
+
+SPLIT = "train"
+ENCODER, CHECKPOINT = "vdr-crossmodal", "demo-vdr"
+HITS = 100
+
+# Pictures whose captions are the topics.
+ASKED = 200
+
+# Lists that are merged to measure it, and their length.
+LISTS = (10, 100, 1000)
+MERGED_HITS = 1000
+
+# Of a node: one core, and room for requests and answers.
+NODE = {"num_cpus": 1, "object_store_memory": OBJECT_STORE}
+
+# A node that is lost is noticed after two seconds instead of twenty.
+NOTICED = {
+    "health_check_initial_delay_ms": 0,
+    "health_check_period_ms": 500,
+    "health_check_timeout_ms": 1000,
+    "health_check_failure_threshold": 2,
+}
+
+
+@dataclass(frozen=True)
+class ClusterDemoOptions:
+    """What is shown, and where it is written."""
+
+    output: Annotated[Path, typer.Option(help="Folder to write; finished files of an earlier call stay.")] = Path(
+        "lexvl-cluster"
+    )
+    pictures: Annotated[int, typer.Option(min=8, max=SPLITS[SPLIT], help="Training pictures of the demo.")] = 400
+    parts: Annotated[int, typer.Option(min=2, help="Parts of the corpus, and partitions of the index.")] = 8
+    nodes: Annotated[int, typer.Option(min=2, help="Nodes of the cluster, one core each.")] = 3
+    kill: Annotated[bool, typer.Option("--kill", help="Kill a node in the middle of each step.")] = False
+
+    def file(self, name: str) -> Path:
+        """A file or folder of the output; the cluster's processes may have another working folder."""
+        return self.output.absolute() / name
+
+
+class LineStep(NamedTuple):
+    """A step of the line: its name, what does it into a folder, and what its progress counts to."""
+
+    name: str
+    work: Callable[[ClusterDemoOptions, Path, Progress], None]
+    total: Callable[[ClusterDemoOptions], int]
+
+
+def encode(given: ClusterDemoOptions, home: Path, progress: Progress) -> None:
+    """Encodes all parts."""
+    from lexvl_anserini.quantise import Quantiser
+    from lexvl_anserini.shards.corpus_parts import PartsRequest, encode_parts
+    from lexvl_anserini.shards.layout import Layout
+
+    corpus, encoder = corpus_and_encoder(given)
+    layout = Layout(shard_format="parquet")
+    encode_parts(PartsRequest(given.file("plan.json"), home / "shards", corpus, encoder, Quantiser(), layout), progress)
+
+
+def index(given: ClusterDemoOptions, home: Path, progress: Progress) -> None:
+    """Builds an index in partitions."""
+    build_index(home / "shards", home / "index", threads=1, engine="partitions", progress=progress)
+
+
+def search(given: ClusterDemoOptions, home: Path, progress: Progress) -> None:
+    """Searches all topics and writes the run."""
+    about = index_manifest(home / "index")
+    searching = IndexSearch(Index(home / "index", about, about.counts.documents))
+    source = topic_source(str(given.file("topics.tsv")), home / "index", about, None, None)
+    wanted = searching.run_manifest(source, HITS, False, strict_scores=False, output_format="trec")
+    ensure_run(home / "run.trec", wanted, True, lambda: searching.write(source, wanted, home / "run.trec", progress))
+
+
+STEPS = (
+    LineStep("encode", encode, lambda given: given.pictures),
+    LineStep("index", index, lambda given: given.pictures),
+    LineStep("search", search, lambda given: given.file("topics.tsv").read_bytes().count(b"\n")),
+)
+
+
+def corpus_and_encoder(given: ClusterDemoOptions) -> tuple[CorpusRef, Any]:
+    """The pictures, and the demo's pair."""
+    from lexvl_anserini.shards.corpus_parts import EncoderRequest
+
+    corpus = CorpusRef(f"folder:{given.file('pictures.tar')}", direction="text-to-image")
+    return corpus, EncoderRequest(ENCODER, CHECKPOINT, device="cpu", options={"direction": "text-to-image"})
+
+
+def prepare(given: ClusterDemoOptions) -> None:
+    """Draws the pictures, writes their captions as topics, and plans the parts."""
+    import torch
+
+    from lexvl_anserini.data.dataset import dataset_of
+    from lexvl_anserini.data.world.grammar import captions
+    from lexvl_anserini.shards.corpus_plan import listing_of
+    from lexvl_anserini.shards.layout import Layout
+    from lexvl_anserini.shards.writing import plan_corpus
+
+    draw_pictures(given.file("pictures.tar"), given.pictures)
+    with atomic_write(given.file("topics.tsv")) as out:
+        for number in range(min(ASKED, given.pictures)):
+            scene = make_scene(SPLIT, number)
+            for place, text in enumerate(captions(scene), start=1):
+                out.write(f"{scene.scene_id}-{place}\t{text}\n".encode())
+    torch.set_num_threads(1)
+    corpus, encoder = corpus_and_encoder(given)
+    file, layout = given.file("plan.json"), Layout(shard_format="parquet")
+    plan_corpus(dataset_of(corpus), encoder.load(), given.parts, layout=layout, listing=listing_of(file)).write(file)
+
+
+def draw_pictures(path: Path, count: int) -> None:
+    """The first training pictures of the demo as a tar."""
+    from lexvl_anserini.data.demo_images import SIZE, png
+    from lexvl_anserini.data.world.drawing import draw
+
+    with (
+        progress_bar("draw", count, "pictures") as progress,
+        atomic_write(path) as out,
+        tarfile.open(fileobj=out, mode="w", format=tarfile.USTAR_FORMAT) as archive,
+    ):
+        for number in range(count):
+            scene = make_scene(SPLIT, number)
+            data = png(draw(scene, SIZE))
+            member = tarfile.TarInfo(f"{scene.scene_id}.png")
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+            progress(1)
+
+
+@contextmanager
+def local_cluster(nodes: int) -> Iterator[Any]:
+    """A cluster of several nodes of this machine, on the loopback interface."""
+    import_ray(new=True)
+    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(
+        initialize_head=True, head_node_args={**NODE, "include_dashboard": False, "_system_config": NOTICED}
+    )
+    try:
+        for _ in range(nodes - 1):
+            cluster.add_node(**NODE)
+        yield cluster
+    finally:
+        cluster.shutdown()
+
+
+def replace_node(cluster: Any) -> None:
+    """Kills a node with SIGKILL, and starts another."""
+    node = min(cluster.worker_nodes, key=lambda one: one.node_id)
+    log.info("killing node %s", node.node_id[:8])
+    cluster.remove_node(node, allow_graceful=False)
+    cluster.add_node(**NODE)
+
+
+def once_at_half(total: int, act: Callable[[], None], progress: Progress) -> Progress:
+    """The progress callback, which acts once when half of the total is done."""
+    done = 0
+
+    def advance(count: int) -> None:
+        nonlocal done
+        before, done = done, done + count
+        if before < total / 2 <= done:
+            act()
+        progress(count)
+
+    return advance
+
+
+def do_steps(given: ClusterDemoOptions, name: str, at_half: Callable[[], None] | None = None) -> dict[str, float]:
+    """Does all steps into a folder, by the runner that is in use; returns the seconds of each."""
+    seconds: dict[str, float] = {}
+    for step in STEPS:
+        started, total = time.perf_counter(), step.total(given)
+        with progress_bar(f"{name}: {step.name}", total, "done") as progress:
+            advance = once_at_half(total, at_half, progress) if at_half else progress
+            step.work(given, given.file(name), advance)
+        seconds[step.name] = round(time.perf_counter() - started, 2)
+        log.info("%-6s %-7s %8.1f s", name, step.name, seconds[step.name])
+    return seconds
+
+
+def digest_of_shards(folder: Path) -> str:
+    """Of the names and bytes of all files below a folder."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return sha256("\n".join(f"{path.relative_to(folder)} {file_sha256(path)}" for path in files).encode()).hexdigest()
+
+
+def compared(given: ClusterDemoOptions) -> dict[str, Any]:
+    """What the cluster made, against what one process made.
+
+    Raises:
+        LexvlError: something differs.
+    """
+    local, ray = given.file("local"), given.file("ray")
+    reports = [read_report(home / "index") for home in (local, ray)]
+    counts = [tuple(report[key] for key in ("documents", "postings", "partitions", "collection")) for report in reports]
+    equal = {
+        "shards": digest_of_shards(local / "shards") == digest_of_shards(ray / "shards"),
+        "index": counts[0] == counts[1] and counts[0][0] == given.pictures,
+        "run": file_sha256(local / "run.trec") == file_sha256(ray / "run.trec"),
+    }
+    if not all(equal.values()):
+        differing = ", ".join(name for name, same in equal.items() if not same)
+        raise LexvlError(f"{given.output}: {differing} of the cluster differ from those of one process")
+    about = index_manifest(ray / "index")
+    return {"documents": counts[0][0], "postings": counts[0][1], **sizes(ray, about), "equal": ", ".join(equal)}
+
+
+def sizes(home: Path, about: Manifest) -> dict[str, float]:
+    """Bytes of shards and index, a picture."""
+    report = read_report(home / "index")
+    shards = sum(path.stat().st_size for path in (home / "shards").rglob("*") if path.is_file())
+    partitions = [read_report(path.parent) for path in (home / "index").glob(f"*/{REPORT}")]
+    documents = about.counts.documents
+    return {
+        "shard_bytes_a_picture": round(shards / documents, 1),
+        "index_bytes_a_picture": round(report["bytes"] / documents, 1),
+        "resident_bytes_a_picture": round(sum(p.resident_bytes for p in partitions) / documents, 1),
+    }
+
+
+def merge_costs(counts: Sequence[int] = LISTS, hits: int = MERGED_HITS, repeats: int = 5) -> dict[str, Any]:
+    """CPU milliseconds of merging that many lists of one query, each of `hits` documents, by the median of repeats."""
+    chance = np.random.default_rng(0)
+    costs: dict[str, Any] = {"hits": hits}
+    for count in counts:
+        scores = -np.sort(-chance.integers(1, 1 << 20, (count, hits)), axis=1)
+        lists = [
+            [ScoredDoc("q", f"{number:04}-{row:06}", row + 1, float(score)) for row, score in enumerate(some)]
+            for number, some in enumerate(scores)
+        ]
+        taken = []
+        for _ in range(repeats):
+            started = time.process_time()
+            merged(lists, hits)
+            taken.append(time.process_time() - started)
+        costs[f"merge_{count}_lists_ms"] = round(median(taken) * 1000, 2)
+    return costs
+
+
+def demo(given: ClusterDemoOptions) -> dict[str, Any]:
+    """Does the line by one process and by a cluster, and compares; returns the rows of the command."""
+    if given.parts > given.pictures:
+        raise UsageError(f"{given.parts} parts of {given.pictures} pictures: expected at most one part a picture")
+    import_ray(new=True)  # before any work, if it is missing
+    with disk_errors(given.output):
+        make_folder(given.output)
+    with exclusive(given.output):
+        prepare(given)
+        times = {"local": do_steps(given, "local")}
+        with local_cluster(given.nodes) as cluster, running_on("ray", RunnerSettings(address=cluster.address)):
+            at_half = partial(replace_node, cluster) if given.kill else None
+            times["ray"] = do_steps(given, "ray", at_half)
+        rows = compared(given)
+    seconds = {f"{name}_{step}_seconds": value for name, steps in times.items() for step, value in steps.items()}
+    killed = len(STEPS) if given.kill else 0
+    return {"nodes": given.nodes, "parts": given.parts, "nodes_killed": killed, **rows, **seconds}
+
+
+@expanded
+def command(
+    what: Annotated[
+        str, typer.Argument(help="demo: drawn pictures, encoded, indexed and searched; merge: the cost of many lists.")
+    ],
+    given: ClusterDemoOptions,
+    style: Style = "text",
+    verbose: Verbose = False,
+) -> None:
+    """Start a Ray cluster of several nodes on this machine, and compare its work with that of one process.
+
+    Example: python -m eval.cluster demo --pictures 400 --nodes 3 --kill
+    """
+    check_style(style)
+    actions: Mapping[str, Callable[[], dict[str, Any]]] = {"demo": partial(demo, given), "merge": merge_costs}
+    if what not in actions:
+        raise UnknownName("action", what, actions)
+    print_rows(actions[what](), style)
+
+
+if __name__ == "__main__":
+    run(command)
