@@ -108,6 +108,7 @@ GROUPS: Mapping[str, Mapping[str, Row]] = {
         "search": Row("lexvl_anserini.search", "Write a run, or print the hits of one query"),
         "explain": Row("lexvl_anserini.explain", "Show the terms that query and document share"),
         "localise": Row("lexvl_anserini.localise", "Show where in images queries are"),
+        "serve": Row("lexvl_anserini.serve", "Serve a search page and a JSON API"),
     },
     "Combine runs": {
         "fuse": Row("lexvl_anserini.fuse", "Fuse runs by ranks or scores"),

@@ -166,8 +166,8 @@ def test_only_the_command_that_is_called_is_imported() -> None:
 
 
 def test_an_unknown_command_is_a_usage_error() -> None:
-    done = python("-m", "lexvl_anserini", "serch")
-    assert done.returncode == 2 and "No such command 'serch'. Did you mean 'search'?" in done.stderr
+    done = python("-m", "lexvl_anserini", "seach")
+    assert done.returncode == 2 and "No such command 'seach'. Did you mean 'search'?" in done.stderr
 
 
 def test_version_starts_neither_java_nor_torch() -> None:
@@ -221,8 +221,8 @@ def completed(shell: str, line: str) -> tuple[list[str], set[str]]:
 @pytest.mark.parametrize(
     "shell,line,expected",
     [
-        ("bash", "lexvl s", ["search", "score", "sheet", "score-demo", "sparsity"]),
-        ("zsh", "lexvl s", ["search", "score", "sheet", "score-demo", "sparsity"]),
+        ("bash", "lexvl s", ["search", "serve", "score", "sheet", "score-demo", "sparsity"]),
+        ("zsh", "lexvl s", ["search", "serve", "score", "sheet", "score-demo", "sparsity"]),
         ("bash", "lexvl encode --encoder sp", ["splade"]),
         ("bash", "lexvl encode --describe vdr", ["vdr", "vdr-crossmodal"]),
         ("bash", "lexvl encode --corpus f", ["flickr30k", "flickr8k", "folder:"]),

