@@ -13,6 +13,7 @@ from __future__ import annotations
 import io
 import logging
 import os
+import pickle
 import secrets
 import tarfile
 import time
@@ -21,6 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
+from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any, NamedTuple
@@ -32,7 +34,7 @@ from lexvl_anserini.cli import Style, Verbose, check_style, expanded, print_rows
 from lexvl_anserini.data.world.scenes import SPLITS, make_scene
 from lexvl_anserini.engines.building import build_index
 from lexvl_anserini.engines.index_folder import REPORT, index_manifest, read_report
-from lexvl_anserini.engines.partitions.searcher import merged
+from lexvl_anserini.engines.partitions.searcher import SentList, merged
 from lexvl_anserini.errors import LexvlError, UnknownName, UsageError
 from lexvl_anserini.files import atomic_write, disk_errors, exclusive, file_sha256, make_folder
 from lexvl_anserini.manifest import CorpusRef, Manifest
@@ -56,7 +58,7 @@ ASKED = 200
 
 # Lists that are merged to measure it, and their length.
 LISTS = (10, 100, 1000)
-MERGED_HITS = 1000
+MERGED_HITS = (10, 1000)
 
 # Of a node: one core, and room for requests and answers.
 NODE = {"num_cpus": 1, "object_store_memory": OBJECT_STORE}
@@ -217,15 +219,16 @@ def once_at_half(total: int, act: Callable[[], None], progress: Progress) -> Pro
 
 
 def do_steps(given: ClusterDemoOptions, name: str, at_half: Callable[[], None] | None = None) -> dict[str, float]:
-    """Does all steps into a folder, by the runner that is in use; returns the seconds of each."""
+    """Does all steps into a folder, by the runner in use; returns seconds, also of this process on the CPU."""
     seconds: dict[str, float] = {}
     for step in STEPS:
-        started, total = time.perf_counter(), step.total(given)
+        started, cpu, total = time.perf_counter(), time.process_time(), step.total(given)
         with progress_bar(f"{name}: {step.name}", total, "done") as progress:
             advance = once_at_half(total, at_half, progress) if at_half else progress
             step.work(given, given.file(name), advance)
-        seconds[step.name] = round(time.perf_counter() - started, 2)
-        log.info("%-6s %-7s %8.1f s", name, step.name, seconds[step.name])
+        seconds[f"{name}_{step.name}_seconds"] = round(time.perf_counter() - started, 2)
+        seconds[f"{name}_{step.name}_cpu_seconds"] = round(time.process_time() - cpu, 2)
+        log.info("%-6s %-7s %8.1f s", name, step.name, time.perf_counter() - started)
     return seconds
 
 
@@ -269,23 +272,42 @@ def sizes(home: Path, about: Manifest) -> dict[str, float]:
     }
 
 
-def merge_costs(counts: Sequence[int] = LISTS, hits: int = MERGED_HITS, repeats: int = 5) -> dict[str, Any]:
-    """CPU milliseconds of merging that many lists of one query, each of `hits` documents, by the median of repeats."""
+def merge_costs(
+    counts: Sequence[int] = LISTS, lengths: Sequence[int] = MERGED_HITS, repeats: int = 5
+) -> dict[str, Any]:
+    """CPU milliseconds, the median of repeats, of unpacking and merging the lists of one query from many workers."""
     chance = np.random.default_rng(0)
-    costs: dict[str, Any] = {"hits": hits}
-    for count in counts:
+    costs: dict[str, Any] = {}
+    for hits, count in product(lengths, counts):
         scores = -np.sort(-chance.integers(1, 1 << 20, (count, hits)), axis=1)
-        lists = [
-            [ScoredDoc("q", f"{number:04}-{row:06}", row + 1, float(score)) for row, score in enumerate(some)]
+        sent = [
+            SentList("q", tuple(f"{number:04}-{row:06}" for row in range(hits)), tuple(map(float, some)))
             for number, some in enumerate(scores)
         ]
-        taken = []
-        for _ in range(repeats):
-            started = time.process_time()
-            merged(lists, hits)
-            taken.append(time.process_time() - started)
-        costs[f"merge_{count}_lists_ms"] = round(median(taken) * 1000, 2)
+        packed = [pickle.dumps(one) for one in sent]
+        costs[f"unpack_{count}x{hits}_ms"] = cpu_ms(partial(unpacked, packed), repeats)
+        costs[f"merge_{count}x{hits}_ms"] = cpu_ms(partial(merge_sent, sent, hits), repeats)
     return costs
+
+
+def merge_sent(lists: Sequence[SentList], hits: int) -> list[ScoredDoc]:
+    """The best of the lists of all workers."""
+    return merged([one.documents() for one in lists], hits)
+
+
+def unpacked(packed: Sequence[bytes]) -> list[Any]:
+    """The lists as they arrive from workers."""
+    return [pickle.loads(one) for one in packed]
+
+
+def cpu_ms(work: Callable[[], Any], repeats: int) -> float:
+    """CPU milliseconds of some work, the median of repeats."""
+    taken = []
+    for _ in range(repeats):
+        started = time.process_time()
+        work()
+        taken.append(time.process_time() - started)
+    return round(median(taken) * 1000, 2)
 
 
 def demo(given: ClusterDemoOptions) -> dict[str, Any]:
@@ -297,12 +319,11 @@ def demo(given: ClusterDemoOptions) -> dict[str, Any]:
         make_folder(given.output)
     with exclusive(given.output):
         prepare(given)
-        times = {"local": do_steps(given, "local")}
+        seconds = do_steps(given, "local")
         with local_cluster(given.nodes) as cluster, running_on("ray", RunnerSettings(address=cluster.address)):
             at_half = partial(replace_node, cluster) if given.kill else None
-            times["ray"] = do_steps(given, "ray", at_half)
+            seconds |= do_steps(given, "ray", at_half)
         rows = compared(given)
-    seconds = {f"{name}_{step}_seconds": value for name, steps in times.items() for step, value in steps.items()}
     killed = len(STEPS) if given.kill else 0
     return {"nodes": given.nodes, "parts": given.parts, "nodes_killed": killed, **rows, **seconds}
 

@@ -31,10 +31,11 @@ IMPORTED = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
 
 
 @contextmanager
-def running_cluster(nodes: int = 3, own_storage: Path | None = None) -> Iterator[Any]:
+def running_cluster(nodes: int = 3, own_storage: Path | None = None, gpus: int = 0) -> Iterator[Any]:
     """A cluster of some nodes, one core each; the command runs on the first.
 
     Args:
+        gpus: that the first node says to have.
         own_storage: a folder in which each node has its own copies of what is in storage.
     """
     from ray.cluster_utils import Cluster
@@ -45,7 +46,7 @@ def running_cluster(nodes: int = 3, own_storage: Path | None = None) -> Iterator
             {**NODE, **({"env_vars": {"LEXVL_STORAGE": str(own_storage / f"node-{number}")}} if own_storage else {})}
             for number in range(nodes)
         ]
-        head = {**settings[0], "include_dashboard": False, "_system_config": NOTICED}
+        head = {**settings[0], "num_gpus": gpus, "include_dashboard": False, "_system_config": NOTICED}
         cluster = Cluster(initialize_head=True, head_node_args=head)
         try:
             for each in settings[1:]:

@@ -27,7 +27,7 @@ from lexvl_anserini.runners.runner import FailedPart, RunnerSettings, all_result
 @pytest.fixture(scope="module")
 def cluster():
     """Three nodes; one that a test kills is replaced."""
-    with running_cluster() as made:
+    with running_cluster(gpus=1) as made:
         yield made
 
 
@@ -241,6 +241,26 @@ def test_a_machine_without_the_package(cluster, monkeypatch):
     monkeypatch.setattr(ray_connect, "facts_here", facts)
     with pytest.raises(LexvlError, match="cannot be used there .*no_such_package.*install it there"):
         RayRunner(RunnerSettings(address=cluster.address))
+
+
+def test_another_token():
+    expected = "^127.0.0.1:1: something listens there, but no connection .*with its token"
+    with pytest.raises(LexvlError, match=expected), ray_connect.connection_errors("127.0.0.1:1"):
+        raise ConnectionError("Could not find any running Ray instance.")
+    expected = "^auto: no Ray cluster there .*ray start --head"
+    with pytest.raises(LexvlError, match=expected), ray_connect.connection_errors("auto"):
+        raise ConnectionError("Could not find any running Ray instance.")
+
+
+def gpus(number):
+    return os.environ.get("CUDA_VISIBLE_DEVICES")
+
+
+def test_work_gets_its_gpu(cluster):
+    """The first node says that it has one."""
+    made = RayRunner(RunnerSettings(address=cluster.address, gpus=1))
+    assert dict(made.results(gpus, range(4))) == dict.fromkeys(range(4), "0")
+    made.close()
 
 
 def test_another_version_of_ray():

@@ -163,11 +163,11 @@ def connection_errors(address: str) -> Iterator[None]:
             raise LexvlError(
                 f"{address}: the cluster has other versions of Ray or Python ({theirs or text}); install the same"
             ) from error
-        if isinstance(error, ConnectionError):
+        if isinstance(error, ConnectionError) and address == "auto":
             raise LexvlError(no_cluster(address, "none is running on this machine")) from error
         raise LexvlError(
-            f"{address}: no connection ({reason_of(error)}); run this command on a machine of the cluster, with its "
-            "token (RAY_AUTH_MODE=token) if it has one"
+            f"{address}: something listens there, but no connection ({reason_of(error)}); run this command on a "
+            "machine of the cluster, with its token (RAY_AUTH_MODE=token and ~/.ray/auth_token or RAY_AUTH_TOKEN)"
         ) from error
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import Any
@@ -187,7 +186,7 @@ class PartitionsEngine(ImpactEngine, ChangingEngine):
         if has_text(clause):
             raise UsageError("BM25 needs statistics of the whole corpus, which partitions lack; build one index")
         found = [worker.call("search_tree", query_id, clause, hits) for worker in self.workers]
-        return merged([pending.result() for pending in found], hits)
+        return merged([pending.result().documents() for pending in found], hits)
 
     def impacts(self, doc_id: str, terms: Iterable[str]) -> dict[str, int]:
         """The document's impact for each of `terms` that it has."""
@@ -268,7 +267,7 @@ def batches(queries: Iterable[ImpactQuery], size: int) -> Iterator[list[ImpactQu
 def answers(pending: Sequence[Pending], hits: int) -> Iterator[list[ScoredDoc]]:
     """The lists of a batch, from the answers of all workers."""
     found = [answer.result() for answer in pending]
-    return map(partial(merged, hits=hits), zip(*found, strict=True))
+    return (merged([one.documents() for one in lists], hits) for lists in zip(*found, strict=True))
 
 
 def has_text(clause: Clause) -> bool:

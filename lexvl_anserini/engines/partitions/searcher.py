@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -29,7 +29,26 @@ class SearcherRequest(NamedTuple):
     collection: str
 
 
-def merged(lists: Iterable[Sequence[ScoredDoc]], hits: int) -> list[ScoredDoc]:
+class SentList(NamedTuple):
+    """A ranked list on its way between processes: columns, which are unpacked ten times faster than records."""
+
+    query_id: str
+    doc_ids: tuple[str, ...]
+    scores: tuple[float, ...]
+
+    @classmethod
+    def of(cls, documents: Sequence[ScoredDoc]) -> SentList:
+        """A ranked list of one query."""
+        query_id = documents[0].query_id if documents else ""
+        return cls(query_id, tuple(d.doc_id for d in documents), tuple(d.score for d in documents))
+
+    def documents(self) -> Iterator[ScoredDoc]:
+        """The records, made as they are read."""
+        for rank, (doc_id, score) in enumerate(zip(self.doc_ids, self.scores, strict=True), start=1):
+            yield ScoredDoc(self.query_id, doc_id, rank, score)
+
+
+def merged(lists: Iterable[Iterable[ScoredDoc]], hits: int) -> list[ScoredDoc]:
     """The best `hits` of several ranked lists of one query, each at least as long or complete.
 
     Impact scores need no statistics of a collection, so this is the list of one index of all documents.
@@ -54,14 +73,14 @@ class PartitionSearcher:
             self.close()
             raise
 
-    def search(self, queries: Sequence[ImpactQuery], hits: int, threads: int) -> list[list[ScoredDoc]]:
+    def search(self, queries: Sequence[ImpactQuery], hits: int, threads: int) -> list[SentList]:
         """One ranked list per query."""
         found = [list(engine.search(queries, hits, threads)) for engine in self.engines]
-        return [merged(lists, hits) for lists in zip(*found, strict=True)]
+        return [SentList.of(merged(lists, hits)) for lists in zip(*found, strict=True)]
 
-    def search_tree(self, query_id: str, clause: Clause, hits: int) -> list[ScoredDoc]:
+    def search_tree(self, query_id: str, clause: Clause, hits: int) -> SentList:
         """The ranked list of a query tree."""
-        return merged([engine.search_tree(query_id, clause, hits) for engine in self.engines], hits)
+        return SentList.of(merged([engine.search_tree(query_id, clause, hits) for engine in self.engines], hits))
 
     def impacts(self, doc_id: str, terms: Sequence[str]) -> dict[str, int] | None:
         """The document's impacts of these terms; None if no partition has the document."""
