@@ -15,6 +15,7 @@ import typer
 from lexvl_anserini.cli import DataDir, Style, Verbose, check_style, print_rows, run
 from lexvl_anserini.encoders.loading import load_encoder_of
 from lexvl_anserini.engines.index_folder import index_manifest
+from lexvl_anserini.engines.stores.resolving import index_path
 from lexvl_anserini.errors import UsageError
 from lexvl_anserini.manifest import read_run_manifest
 from lexvl_anserini.queries.shared_terms import encoder_options
@@ -98,6 +99,7 @@ def command(
     Example: python -m eval.sheet --query "two dogs on the beach" --index indexes/demo --output sheet.png
     """
     check_style(style)
+    index = index_path(index)
     about = index_manifest(index)
     if about.kind != "impact":
         raise UsageError(f"{index} is {about.kind}; only the score of an impact index is a sum over terms")

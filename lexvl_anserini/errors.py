@@ -7,6 +7,7 @@ LexvlError                     exit code 1
 ├── DataError                  a dataset's file is missing or malformed; names file and line
 ├── CheckpointError            a checkpoint is unreadable, incomplete or of another kind than expected
 ├── ArtefactError              an output exists, is unfinished, or does not belong to its input
+├── StoreError                 a store cannot be reached, refuses the login, or fails
 ├── InstallationError          a Python package is missing, or of a version that does not work
 └── JavaError                  no usable Java runtime, or the JVM refused to start
 """
@@ -109,6 +110,10 @@ class CheckpointError(LexvlError):
 
 class ArtefactError(LexvlError):
     """An output exists already, is unfinished, damaged, or does not belong to its input."""
+
+
+class StoreError(LexvlError):
+    """A store that holds an index cannot be reached, refuses the login, is too old, or fails."""
 
 
 class InstallationError(LexvlError):

@@ -16,6 +16,7 @@ import typer
 
 from lexvl_anserini.cli import QueryEncoderOptions, Style, Verbose, check_style, expanded, parse_settings, run
 from lexvl_anserini.engines.index_folder import index_manifest
+from lexvl_anserini.engines.stores.resolving import index_path
 from lexvl_anserini.errors import UsageError
 from lexvl_anserini.manifest import Manifest, RunManifest, read_run_manifest
 from lexvl_anserini.queries.query_source import TYPED, topic_source, typed_topic, vocabulary_file
@@ -43,7 +44,7 @@ DEFAULT_TERMS = 20
 class ExplainedOptions:
     """The query, its index, and the documents to explain."""
 
-    index: Annotated[str, typer.Option(help="Folder of an impact index.")]
+    index: Annotated[str, typer.Option(help="Folder of an impact index, or its URL in a store.")]
     query: Annotated[str | None, typer.Option(help="Explain this text.")] = None
     query_image: Annotated[
         str | None, typer.Option(help="Explain this image; for encoders whose query side reads images.")
@@ -65,8 +66,10 @@ class ExplainedOptions:
         if typed == (self.query_id is not None) or (typed and (self.topics or self.run_file)):
             raise UsageError("give --query TEXT, --query-image PATH, or --query-id Q (with --topics T or --run R)")
 
-    def find(self, about: Manifest, run: RunManifest | None, encoder: QueryEncoderOptions) -> Topic | ImpactQuery:
-        """The query: typed, or one of the topics.
+    def find(
+        self, path: Path, about: Manifest, run: RunManifest | None, encoder: QueryEncoderOptions
+    ) -> Topic | ImpactQuery:
+        """The query: typed, or one of the topics of an index's folder.
 
         Raises:
             LexvlError: there is no such image or topic, or the topics cannot be read.
@@ -75,7 +78,7 @@ class ExplainedOptions:
             return typed_topic(self.query, self.query_image)
         topics = self.topics or (f"{run.dataset}/{run.split}" if run and run.dataset else None)
         data_dir = encoder.data_dir or (run.data_dir if run else None)
-        path, manifest = Path(self.index), Path(encoder.manifest) if encoder.manifest else None
+        manifest = Path(encoder.manifest) if encoder.manifest else None
         return topic_of(topic_source(topics, path, about, data_dir, vocabulary_file(path, manifest)), self.query_id)
 
 
@@ -94,10 +97,11 @@ def command(
     """
     check_style(style)
     chosen.check()
-    about = index_manifest(Path(chosen.index), Path(encoder.manifest) if encoder.manifest else None)
+    path = index_path(chosen.index)
+    about = index_manifest(path, Path(encoder.manifest) if encoder.manifest else None)
     run_path = Path(chosen.run_file) if chosen.run_file else None
     run_manifest = read_run_manifest(run_path) if run_path else None
-    query = chosen.find(about, run_manifest, encoder)
+    query = chosen.find(path, about, run_manifest, encoder)
     if isinstance(query, Topic) and about.kind == "impact":
         options = {**encoder_options(run_manifest), **parse_settings(encoder.settings or ())}
         changes = EncoderChanges(encoder.checkpoint, encoder.tokenizer, options, encoder.device)
@@ -105,7 +109,7 @@ def command(
     if isinstance(query, ImpactQuery):
         query = with_cuts(query, run_manifest)
     scores = scores_in_run(run_path, chosen.query_id, chosen.hits) if run_path and chosen.query_id else {}
-    opened = Index(Path(chosen.index), about, about.counts.documents)
+    opened = Index(path, about, about.counts.documents)
     doc_ids = chosen.doc_ids or list(scores) or None
     explanations = explain(opened, query, doc_ids, chosen.hits)
     if run_path:

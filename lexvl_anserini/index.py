@@ -37,6 +37,7 @@ from lexvl_anserini.engines.building import (
 from lexvl_anserini.engines.index_folder import RESIDENT, read_report
 from lexvl_anserini.engines.opening import engine_of
 from lexvl_anserini.engines.planning import folders_of, plan_index, planned_manifest
+from lexvl_anserini.engines.stores.urls import is_url, parse_url
 from lexvl_anserini.errors import ArtefactError, UsageError
 from lexvl_anserini.manifest import Manifest
 from lexvl_anserini.records import Index
@@ -89,7 +90,7 @@ class BuildOptions:
         str | None,
         typer.Option(
             help="lucene (default for impacts), partitions (one of Lucene for each of SHARDS), faiss (for dense "
-            "vectors), bm25 (for texts)."
+            "vectors), bm25 (for texts); of a URL its store."
         ),
     ] = None
     text: Annotated[bool, typer.Option("--text", help="Of impacts: index the texts too, for BM25.")] = False
@@ -138,7 +139,9 @@ def command(
     shards: Annotated[
         list[str] | None, typer.Argument(help="Folder that encode wrote; several (or indexes) become one index.")
     ] = None,
-    index: Annotated[str | None, typer.Option(help="Folder to write; default indexes/<name of SHARDS>.")] = None,
+    index: Annotated[
+        str | None, typer.Option(help="Folder to write, or URL of a store; default indexes/<SHARDS>.")
+    ] = None,
     *,
     change: ChangeOptions,
     build: BuildOptions,
@@ -163,6 +166,8 @@ def command(
         return
     if index is None or overwrite:
         raise UsageError(f"{action} is for an index that exists: name it with --index, and without --overwrite")
+    if is_url(index):
+        raise UsageError(f"{action}: {parse_url(index)} is in a store, where an index is built again (--overwrite)")
     if change.delete_ids is not None:
         if shards:
             raise UsageError(f"--delete-ids takes no shards, but {shards[0]!r} was given")
@@ -182,7 +187,8 @@ def built(
     plan = plan_index(list(shards), index, build.engine, build.options(), overwrite)
     first = plan.sources[0]
     if dry_run:
-        return {**estimate(first, plan.index, plan.manifest), "todo": "build", "finished": plan.finished}
+        where = {"index": str(getattr(plan.options, "place", plan.index))}
+        return {**estimate(first, plan.index, plan.manifest), **where, "todo": "build", "finished": plan.finished}
     with progress_bar(f"index {first}", plan.manifest.counts.documents) as progress:
         found = carry_out(plan, checked_threads(build.threads), progress)
     return report(found, None if plan.finished else time.perf_counter() - started, style)
@@ -216,12 +222,14 @@ def deleted(index: Path, ids: Path, dry_run: bool, style: str) -> dict[str, Any]
 def report(index: Index, seconds: float | None, style: str) -> dict[str, Any]:
     """Counts and size of an index; of a build also its time and the peak memory of the process."""
     found = read_report(index.path)
-    rows: dict[str, Any] = {"index": str(index.path), "engine": found["engine"], "documents": found["documents"]}
+    # Of an index in a store, the URL; its folder here is a copy of what the store says.
+    rows: dict[str, Any] = {"index": found.get("url", str(index.path))}
+    rows |= {"engine": found["engine"], "documents": found["documents"]}
     rows["empty"] = found["empty"]
     rows |= engine_of(index.path, index.manifest.kind).figures(found)
-    rows["bytes"] = found["bytes"]
+    rows |= {"bytes": found["bytes"]} if "bytes" in found else {}
     rows |= {"resident_bytes": found.resident_bytes} if found.resident_bytes else {}
-    if found["postings"]:
+    if found["postings"] and "bytes" in found:
         rows["bytes_per_posting"] = round(found["bytes"] / found["postings"], 3)
     if lists := found.get("longest_lists"):
         as_rows = [{"term": term, "documents": documents} for documents, term in lists]

@@ -47,7 +47,11 @@ ENGINES: dict[str, EngineRow] = {
     "bm25": EngineRow("lexvl_anserini.engines.bm25:BM25Engine", ("text",)),
     "faiss": EngineRow("lexvl_anserini.engines.faiss:FaissEngine", ("dense",)),
     "lucene": EngineRow("lexvl_anserini.engines.lucene:LuceneEngine", ("impact",)),
+    "milvus": EngineRow("lexvl_anserini.engines.stores.milvus:MilvusEngine", ("impact",)),
+    "opensearch": EngineRow("lexvl_anserini.engines.stores.opensearch:OpenSearchEngine", ("impact",)),
     "partitions": EngineRow("lexvl_anserini.engines.partitions:PartitionsEngine", ("impact",)),
+    "pgvector": EngineRow("lexvl_anserini.engines.stores.pgvector:PgvectorEngine", ("impact",)),
+    "qdrant": EngineRow("lexvl_anserini.engines.stores.qdrant:QdrantEngine", ("impact",)),
 }
 
 # Where the work on parts of a corpus is done.

@@ -30,6 +30,7 @@ from lexvl_anserini.cli import (
     run,
 )
 from lexvl_anserini.engines.index_folder import index_manifest
+from lexvl_anserini.engines.stores.resolving import index_path
 from lexvl_anserini.errors import UsageError
 from lexvl_anserini.files import file_sha256
 from lexvl_anserini.manifest import Manifest, RunManifest
@@ -41,7 +42,6 @@ from lexvl_anserini.queries.refine import Refinement, TwoPhase, read_terms
 from lexvl_anserini.queries.retrieval import EncoderChanges, IndexSearch, texts_of
 from lexvl_anserini.ranking.runs import DEFAULT_HITS, OUTPUT_FORMATS, ensure_run, is_finished
 from lexvl_anserini.records import Index, ScoredDoc
-from lexvl_anserini.runners.storage import fetched, place
 
 # Not __name__, which is "__main__" when the module runs as the command.
 log = logging.getLogger("lexvl_anserini.search")
@@ -55,7 +55,7 @@ SHOWN_CHARACTERS = 240
 class QueryOptions:
     """What to search, and where."""
 
-    index: Annotated[str, typer.Option(help="Folder that index wrote.")]
+    index: Annotated[str, typer.Option(help="Folder that index wrote, or URL of an index in a store.")]
     topics: Annotated[
         str | None,
         typer.Option(help="dataset/split, a topics file, or encoded queries Q.jsonl; default the corpus's own."),
@@ -264,7 +264,7 @@ def command(
     runs.check()
     typed = queries.typed(runs.output)
     refinement, settings = refined.refinement(), parse_settings(encoder.settings or ())
-    path, manifest_file = fetched(place(queries.index)), Path(encoder.manifest) if encoder.manifest else None
+    path, manifest_file = index_path(queries.index), Path(encoder.manifest) if encoder.manifest else None
     about = index_manifest(path, manifest_file)
     search = IndexSearch(
         Index(path, about, about.counts.documents),

@@ -144,5 +144,7 @@ def test_what_the_engine_does_not_do_is_refused(shards: Path, indexes: tuple[Pat
         lambda: check_index(indexes[0], shards),
         lambda: build_index([shards, shards], engine="memory"),
     ):
-        with pytest.raises(UsageError, match=r"only indexes of lucene \(impacts\) are merged, changed and checked"):
+        with pytest.raises(
+            UsageError, match=r"only indexes of lucene, partitions \(impacts\) are merged, changed and checked"
+        ):
             act()

@@ -86,11 +86,11 @@ def test_unknown_documents_and_other_kinds(index: Path, tmp_path: Path) -> None:
         explain(tmp_path / "index", Topic("q", "dog"), ["d1"])
 
 
-def test_another_sum_than_lucenes_raises(index: Path) -> None:
+def test_another_sum_than_the_indexs_raises(index: Path) -> None:
     engine = LuceneEngine(index, index_manifest(index))
     top = engine.top
     engine.top = lambda *args: [hit._replace(score=hit.score + 1) for hit in top(*args)]  # type: ignore[method-assign]
-    with pytest.raises(ArtefactError, match="its products sum to 54, Lucene's score is 55"):
+    with pytest.raises(ArtefactError, match="its products sum to 54, the index's score is 55"):
         explained(engine, QUERY, ["d1"])
     engine.close()
 

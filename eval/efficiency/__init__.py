@@ -10,15 +10,17 @@ python -m eval.efficiency --suite overhead --checkpoint minilm
 python -m eval.efficiency --suite measures
 python -m eval.efficiency --suite memory
 python -m eval.efficiency --suite startup
+python -m eval.efficiency --suite stores
 
 command       the command line, and the table of suites
 suite         what a suite takes (Options) and returns (Report)
-index, search, encode, cost, measuring, process, overview   the suites; process has startup, memory and overhead
+index, search, encode, cost, measuring, process, overview, stores   the suites; process has startup, memory and overhead
 protocols, pair   a lexical and a dense model on stored vectors, as papers compare them; pair runs in a child
 collection, vectors   the documents and queries of a suite: a user's own or synthetic
 systems       what index and search compare: ours, stock Pyserini, Lucene alone, Seismic
 dense         FAISS, flat and HNSW at 99 % recall
 opening       the time to open an index, and its bytes per posting
 text_models, image_models   what encode compares
+stores, store_servers   the same shards in stores that people run, and the embedded ones
 processes     child processes, each measured on its own
 """

@@ -52,6 +52,7 @@ SUITES: Mapping[str, Suite] = {
         SYNTHETIC | QUERIES | {"shards", "queries", "system", "repeats", "threads"},
     ),
     "startup": Suite(f"{__package__}.process:measure_startup", frozenset({"repeats"})),
+    "stores": Suite(f"{__package__}.stores:measure", SYNTHETIC | QUERIES | {"shards", "queries", "system"}),
 }
 
 

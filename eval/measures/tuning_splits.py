@@ -57,11 +57,13 @@ def split_of_search(
         LexvlError: the index, its encoder, the topics or the judgements cannot be read.
     """
     from lexvl_anserini.engines.index_folder import index_manifest
+    from lexvl_anserini.engines.stores.resolving import index_path
     from lexvl_anserini.queries.query_source import topic_source, vocabulary_file
     from lexvl_anserini.queries.query_vectors import encode_queries
     from lexvl_anserini.queries.refine import Refinement
     from lexvl_anserini.queries.retrieval import EncoderChanges, search_index
 
+    index = index_path(index)
     about = index_manifest(index)
     source = topic_source(topics, index, about, data_dir, vocabulary_file(index, None))
     if qrels is None and source.judged is None:

@@ -95,7 +95,7 @@ def carry_out(plan: BuildPlan, threads: int = 1, progress: Progress = silent) ->
 
 
 def _finished(plan: BuildPlan) -> Index:
-    log.info("%s: finished already, nothing to do", plan.index)
+    log.info("%s: finished already, nothing to do", read_report(plan.index).get("url", plan.index))
     return Index(plan.index, plan.manifest, plan.manifest.counts.documents)
 
 

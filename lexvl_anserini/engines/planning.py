@@ -10,10 +10,11 @@ from typing import Any
 from lexvl_anserini.engines.engine import EngineOptions
 from lexvl_anserini.engines.index_folder import HEADS, REPORT, read_report
 from lexvl_anserini.engines.opening import changing_engine, engine_class, engine_name, engine_of
+from lexvl_anserini.engines.stores.resolving import target_of
 from lexvl_anserini.errors import ArtefactError, UsageError
 from lexvl_anserini.manifest import MANIFEST, Manifest, finished, read_manifest
 from lexvl_anserini.registry import ENGINES
-from lexvl_anserini.runners.storage import fetched, place, refreshed
+from lexvl_anserini.runners.storage import fetched, place
 from lexvl_anserini.shards.collection import part_folders
 
 Folders = Path | str | Sequence[Path | str]
@@ -64,11 +65,11 @@ def plan_index(
     """
     sources = folders_of(shards)
     named = shards if isinstance(shards, Path | str) else shards[0]
-    target = default_index(place(named)) if index is None else refreshed(place(index))
-    manifest = planned_manifest(sources, engine)
-    name = engine_name(manifest.kind, engine)
-    chosen = engine_class(name).options(own_options(name, manifest.kind, options))
-    return BuildPlan(sources, target, manifest, name, chosen, overwrite).looked_at()
+    target = target_of(default_index(place(named)) if index is None else index, engine, options)
+    manifest = planned_manifest(sources, target.engine)
+    name = engine_name(manifest.kind, target.engine)
+    chosen = engine_class(name).options(own_options(name, manifest.kind, target.options))
+    return BuildPlan(sources, target.folder, manifest, name, chosen, overwrite).looked_at()
 
 
 def default_index(shards: Path) -> Path:

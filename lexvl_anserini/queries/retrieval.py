@@ -17,6 +17,7 @@ from lexvl_anserini.encoders.encoder import as_lexical
 from lexvl_anserini.encoders.loading import load_encoder_of
 from lexvl_anserini.engines.index_folder import index_manifest, read_report
 from lexvl_anserini.engines.opening import engine_of, open_index, verified
+from lexvl_anserini.engines.stores.resolving import index_path
 from lexvl_anserini.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.installed import versions_of
 from lexvl_anserini.manifest import EncoderRef, Manifest, RunManifest
@@ -106,7 +107,7 @@ def search_index(
     """Searches an index; yields one ranked list per topic, in their order, empty where nothing matches.
 
     Args:
-        index: an index, or its folder.
+        index: an index, its folder, or its URL in a store.
         topics: topics, encoded here; or encoded queries, or query trees. All of one type. One of them may be given by
             itself, and a text in place of a topic; the topics of several texts have the ids 1, 2, ...
         hits: length of a list at most.
@@ -210,7 +211,8 @@ def located(index: Index | Path | str, manifest: Path | str | None = None) -> tu
     """
     if isinstance(index, Index):
         return index.path, index.manifest
-    return Path(index), index_manifest(Path(index), Path(manifest) if manifest else None)
+    folder = index_path(index)
+    return folder, index_manifest(folder, Path(manifest) if manifest else None)
 
 
 def _vectors(

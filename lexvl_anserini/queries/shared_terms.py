@@ -126,7 +126,7 @@ def explained(engine: ImpactEngine, query: ImpactQuery, doc_ids: Sequence[str]) 
         total = sum(term.product for term in shared)
         if total != scores.get(doc_id, 0):
             raise ArtefactError(
-                f"document {doc_id!r}: its products sum to {total}, Lucene's score is {scores.get(doc_id, 0)}; "
+                f"document {doc_id!r}: its products sum to {total}, the index's score is {scores.get(doc_id, 0)}; "
                 "index again"
             )
         explanations.append(Explanation(query.query_id, doc_id, total, tuple(shared), len(query.vector)))

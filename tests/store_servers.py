@@ -1,0 +1,252 @@
+"""The stores that test the contract of `engines/stores`: a store in memory, embedded ones, and real servers."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from eval.efficiency import store_servers
+from eval.efficiency.store_servers import UrlOf
+from lexvl_anserini.engines.opening import engine_class
+from lexvl_anserini.engines.stores.qdrant import QdrantEngine
+from lexvl_anserini.engines.stores.store import ImpactStore, StoreRow, Trouble
+from lexvl_anserini.engines.stores.urls import parse_url
+from lexvl_anserini.errors import ArtefactError, InstallationError
+
+KINDS = ("memory", "qdrant", "qdrant-edge", "milvus-lite", "pgvector", "opensearch")
+
+# Where tests find a real server of a store: its URL without the name of an index.
+VARIABLES = {
+    "qdrant": "LEXVL_TEST_QDRANT",
+    "milvus-lite": "LEXVL_TEST_MILVUS",
+    "pgvector": "LEXVL_TEST_PGVECTOR",
+    "opensearch": "LEXVL_TEST_OPENSEARCH",
+}
+
+
+class MemoryStore(ImpactStore):
+    """A store in this process, as the smallest that fulfils the contract; ties come in the wrong order.
+
+    tables  by place, of all instances
+    rounds  added to every score
+    """
+
+    title = "Memory"
+    package = "json"
+    extra = "none"
+    tables: ClassVar[dict[str, dict[str, Any]]] = {}
+    rounds: ClassVar[float] = 0
+
+    def _connect(self) -> None:
+        self.here = self.tables.setdefault(self.place.path, {})
+
+    def _trouble(self, error: Exception) -> Trouble | None:
+        return None
+
+    def open(self) -> bool:
+        found = self.here.get(self.place.name)
+        if found is not None and not isinstance(found, str):
+            raise ArtefactError(f"{self.place}: a table that is no index of ours; name another index")
+        self.table = found or self.table
+        return found is not None
+
+    def begin(self, width: int) -> None:
+        for left in [name for name in self.here if self.is_ours(name) and name != self.here.get(self.place.name)]:
+            del self.here[left]
+        self.table = self.fresh_name()
+        self.here[self.table] = {"rows": {}, "notes": []}
+
+    def add(self, rows: Sequence[StoreRow]) -> None:
+        self.here[self.table]["rows"] |= {row.doc_id: dict(zip(row.dims, row.impacts, strict=True)) for row in rows}
+
+    def settle(self) -> None:
+        return
+
+    def write_notes(self, notes: Sequence[str]) -> None:
+        self.here[self.table]["notes"] += notes
+
+    def publish(self) -> None:
+        older = self.here.get(self.place.name)
+        self.here[self.place.name] = self.table
+        self.here.pop(older, None)
+
+    def abandon(self) -> None:
+        del self.here[self.table]
+
+    def remove(self) -> None:
+        del self.here[self.table], self.here[self.place.name]
+
+    def read_notes(self, first: int, count: int) -> list[str]:
+        return list(self.here[self.table]["notes"][first : first + count])
+
+    def count(self) -> int:
+        table = self.here[self.table]
+        return len(table["rows"]) + len(table["notes"])
+
+    def top(self, dims: Sequence[int], weights: Sequence[int], count: int) -> list[tuple[str, float]]:
+        assert self.most_terms is None or len(dims) <= self.most_terms
+        assert self.most_hits is None or count <= self.most_hits
+        found = []
+        for doc_id, vector in self.here[self.table]["rows"].items():
+            score = sum(weight * vector.get(dim, 0) for dim, weight in zip(dims, weights, strict=True))
+            found += [(doc_id, score + self.rounds)] if score else []
+        if self.ordered:
+            return sorted(found, key=lambda hit: (-hit[1], hit[0]))[:count]
+        return sorted(found, key=lambda hit: (hit[1], hit[0]), reverse=True)[:count]
+
+    def vectors(self, doc_ids: Sequence[str]) -> dict[str, dict[int, int]]:
+        rows = self.here[self.table]["rows"]
+        return {doc_id: rows[doc_id] for doc_id in doc_ids if doc_id in rows}
+
+    def size(self) -> int | None:
+        return None
+
+    def close(self) -> None:
+        return
+
+
+@contextmanager
+def serving(kind: str, folder: Path) -> Iterator[UrlOf]:
+    """The URLs of indexes in a store, which a server answers where the store needs one; skips without its packages."""
+    given = os.environ.get(VARIABLES.get(kind, ""), "")
+    if given:
+        yield (
+            lambda name: f"{given.partition('?')[0].rstrip('/')}/{name}{'?' * ('?' in given)}{given.partition('?')[2]}"
+        )
+    elif kind == "memory":
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(QdrantEngine, "store_class", classmethod(lambda cls, place: MemoryStore))
+            yield lambda name: f"qdrant+file:{folder}/memory/{name}"
+    else:
+        with ExitStack() as stack:
+            try:
+                url_of = stack.enter_context(store_servers.serving(kind, folder))
+            except InstallationError as error:
+                pytest.skip(str(error))
+            yield url_of
+
+
+@contextmanager
+def opened(url: str) -> Iterator[ImpactStore]:
+    """The store of an index, open."""
+    place = parse_url(url)
+    store = engine_class(place.engine).store_class(place)(place)  # type: ignore[attr-defined]
+    try:
+        store.open()
+        yield store
+    finally:
+        store.close()
+
+
+def drop_document(store: ImpactStore, doc_id: str) -> None:
+    """Removes a document behind our back, with the client of the store."""
+    from lexvl_anserini.engines.stores.store import key_of
+
+    kind = type(store).__name__
+    served: Any = getattr(store, "served", None)
+    if kind == "MemoryStore":
+        del store.here[store.table]["rows"][doc_id]  # type: ignore[attr-defined]
+    elif kind == "QdrantStore":
+        served.delete(store.table, points_selector=[key_of(doc_id)])
+    elif kind == "EdgeStore":
+        shard: Any = store.shard  # type: ignore[attr-defined]
+        shard.update(store.edge.UpdateOperation.delete_points([key_of(doc_id)]))  # type: ignore[attr-defined]
+        shard.flush()
+    elif kind == "MilvusStore":
+        served.delete(store.table, ids=[doc_id])
+        served.flush(store.table)
+    elif kind == "OpenSearchStore":
+        served.delete(index=store.table, id=key_of(doc_id), refresh=True)
+    else:
+        served.execute(f"delete from {store.table} where id = %s", [doc_id])
+        served.commit()
+
+
+def make_foreign(store: ImpactStore, name: str) -> None:
+    """Makes a table that is no index of ours, with the client of the store."""
+    kind = type(store).__name__
+    served: Any = getattr(store, "served", None)
+    if kind == "MemoryStore":
+        store.here[name] = {"rows": {}, "notes": []}  # type: ignore[attr-defined]
+    elif kind == "QdrantStore":
+        served.create_collection(name, vectors_config={})
+    elif kind == "EdgeStore":
+        (Path(store.place.path) / name).mkdir()
+    elif kind == "MilvusStore":
+        served.create_collection(name, dimension=4)
+    elif kind == "OpenSearchStore":
+        served.indices.create(index=name)
+    else:
+        served.execute(f"create table {name} (a int)")
+        served.commit()
+
+
+def tables_of(store: ImpactStore) -> set[str]:
+    """The names of all tables that the store has for this place, finished or not."""
+    kind = type(store).__name__
+    served: Any = getattr(store, "served", None)
+    if kind == "MemoryStore":
+        return {name for name, table in store.here.items() if not isinstance(table, str)}  # type: ignore[attr-defined]
+    if kind == "QdrantStore":
+        return {found.name for found in served.get_collections().collections}
+    if kind == "EdgeStore":
+        return {path.name for path in Path(store.place.path).iterdir()}
+    if kind == "MilvusStore":
+        return set(served.list_collections())
+    if kind == "OpenSearchStore":
+        return set(served.indices.get_alias(index="*"))
+    rows = served.execute("select tablename from pg_tables where schemaname = 'public'").fetchall()
+    return {name for (name,) in rows}
+
+
+def clear(url: str, prefix: str) -> None:
+    """Removes the tables of a server whose names begin so; embedded stores go with their folder."""
+    with opened(url) as store:
+        kind = type(store).__name__
+        served: Any = getattr(store, "served", None)
+        for name in [name for name in tables_of(store) if name.startswith(prefix)]:
+            if kind == "QdrantStore":
+                served.delete_collection(name)
+            elif kind == "MilvusStore":
+                for alias in served.list_aliases(name)["aliases"]:
+                    served.drop_alias(alias)
+                served.drop_collection(name)
+            elif kind == "OpenSearchStore":
+                served.indices.delete(index=name)
+            elif kind == "PostgresStore":
+                served.execute(f"drop table {name}")
+                served.commit()
+
+
+# A build that stops after its first documents, and waits to be killed.
+KILLED = """
+import sys, time
+from pathlib import Path
+from lexvl_anserini.engines.building import build_index
+from lexvl_anserini.engines.stores import loading
+loading.BATCH_ROWS = 2
+def progress(n):
+    print("loading", flush=True)
+    time.sleep(60)
+build_index(Path(sys.argv[1]), sys.argv[2], overwrite=True, progress=progress)
+"""
+
+
+def killed_build(shards: Path, url: str) -> None:
+    """Builds an index in another process, and kills it in the middle."""
+    command = [sys.executable, "-c", KILLED, str(shards), url]
+    path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    building = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": path})
+    assert building.stdout is not None
+    try:
+        assert building.stdout.readline() == "loading\n"
+    finally:
+        building.kill()
+        building.communicate()
