@@ -27,6 +27,8 @@ DEFAULT_PORT = 8765
 MOST_INDEXES = 4
 # A query for --check, where the corpus has no topics.
 TRIED = "a red boat"
+# Times that each example is answered before the server is ready.
+WARMING = 5
 
 
 def tried(service: Service) -> dict[str, Any]:
@@ -47,6 +49,30 @@ def tried(service: Service) -> dict[str, Any]:
         if index.problem:
             rows[f"{index.name}, problem"] = index.problem
     return rows
+
+
+def warm(service: Service) -> None:
+    """Answers some queries, because Java and the networks take several times as long for the first ones."""
+    from lexvl_anserini.serving.messages import Question
+
+    description = service.description()
+    for index in description.indexes:
+        for text in (description.examples or [TRIED]) * WARMING:
+            service.answer(Question(index=index.name, text=text, read_as="text"))
+
+
+def warn_of_guests(host: str) -> None:
+    """Logs a warning where other machines may reach the server."""
+    from ipaddress import ip_address
+
+    try:
+        local = ip_address(host).is_loopback
+    except ValueError:
+        local = host == "localhost"
+    if not local:
+        log.warning(
+            "--host %s: whoever reaches this machine can search and see the pictures; there is no password", host
+        )
 
 
 def command(
@@ -91,7 +117,9 @@ def command(
         if listener is None:
             print_rows(rows, style)
             return
+        warm(service)
         log.info("%s after %.1f s, Ctrl-C ends", ", ".join(shelf.names), time.perf_counter() - started)
+        warn_of_guests(host)
         url = url_of(listener)
         print_rows({"page": url, "api": f"{url}openapi.json"}, style)
         sys.stdout.flush()

@@ -22,6 +22,7 @@ from scipy import sparse
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.data.images import FAIL, open_image
 from lexvl_anserini.encoders.encoder import Encoder, read_document, read_image_of, read_topic
+from lexvl_anserini.encoders.loading import load_encoder_of
 from lexvl_anserini.engines.building import build_index
 from lexvl_anserini.progress import silent
 from lexvl_anserini.serving.app import Service, application
@@ -92,7 +93,8 @@ DENSE = Encoder("sentence", "dense", query=DenseWords(), document=ColourMeans())
 
 def load(ref: Any, *arguments: Any, **options: Any) -> Encoder:
     """In place of `load_encoder_of`."""
-    return LEXICAL if ref.name == LEXICAL.name else DENSE
+    toys = {model.name: model for model in (LEXICAL, DENSE)}
+    return toys[ref.name] if ref.name in toys else load_encoder_of(ref, *arguments, **options)
 
 
 def paint(folder: Path, pictures: Mapping[str, Any] = PICTURES) -> None:

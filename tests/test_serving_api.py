@@ -13,8 +13,12 @@ import pytest
 from colour_towers import painted
 from served_colours import CAPTION, DENSE, HOSTILE, PICTURES, index_pictures, load, running
 
+from lexvl_anserini.data.dataset import load_dataset
+from lexvl_anserini.encoders.loading import load_encoder
+from lexvl_anserini.engines.building import build_index
 from lexvl_anserini.queries import retrieval
 from lexvl_anserini.serving import limits, opened
+from lexvl_anserini.shards.writing import write_impacts
 
 
 def png(picture) -> bytes:
@@ -285,6 +289,24 @@ def test_an_index_may_be_replaced_while_it_is_served(folder, monkeypatch) -> Non
             time.sleep(0.05)
         assert "the older one answers" in problem
         assert ids(client.ask(index="changing-index", text="red")) == ["a.png", "b.png"]
+
+
+def test_an_index_of_texts_for_bm25(folder) -> None:
+    (folder / "texts").mkdir()
+    (folder / "texts" / "boat.txt").write_text("a red boat " + "on the wide sea " * 40)
+    (folder / "texts" / "dogs.txt").write_text("two dogs")
+    write_impacts(load_dataset(f"folder:{folder / 'texts'}"), load_encoder("bm25"), folder / "texts-shards")
+    build_index(folder / "texts-shards", folder / "texts-index")
+    with running(folder / "texts-index") as client:
+        answer = client.ask(index="texts-index", text="the boat", where="dogs")
+        [hit] = answer["hits"]
+        assert (hit["doc_id"], hit["picture"], answer["chips"], answer["ignored"]) == ("boat", False, [], ["filters"])
+        assert hit["text"].startswith("a red boat on") and hit["text"].endswith(" …") and len(hit["text"]) <= 402
+        assert client.post("/api/search", {"index": "texts-index", "text": "+boat"})[1]["hits"][0]["doc_id"] == "boat"
+        assert client.post("/api/search", {"index": "texts-index", "text": "boat", "read_as": "terms"})[0] == 400
+        sent = json.loads(client.request("POST", "/api/pictures", png(PICTURES["red.png"]))[2])["picture"]
+        status, refused = client.post("/api/search", {"index": "texts-index", "picture": sent})
+        assert status == 400 and "reads no pictures" in refused["error"]
 
 
 def test_a_corpus_that_is_gone_leaves_ids(folder, monkeypatch) -> None:

@@ -77,9 +77,17 @@ def shown(document: Document, places: RealPaths | None) -> ShownDocument:
     """A document as it is shown; without `places`, it has no picture."""
     picture = document.image if places else None
     plain = {key: value for key, value in document.metadata.items() if isinstance(value, str | int | float | bool)}
-    text = (document.text or "")[: limits.SNIPPET]
+    text = beginning(document.text or "")
     file = places.of(_file_of(picture)) if places and picture else None
     return ShownDocument(document.title or "", text, plain, picture, file)
+
+
+def beginning(text: str) -> str:
+    """A text, or whole words of its begin and an ellipsis."""
+    if len(text) <= limits.SNIPPET:
+        return text
+    cut = text[: limits.SNIPPET]
+    return (cut.rpartition(" ")[0] or cut) + " …"
 
 
 def example_queries(dataset: Dataset) -> list[str]:

@@ -51,4 +51,4 @@ KEPT_QUERIES = 512
 KEPT_MAPS = 512
 
 # Documents whose impacts are kept.
-KEPT_DOCUMENTS = 4096
+KEPT_DOCUMENTS = 512

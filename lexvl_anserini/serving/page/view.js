@@ -181,10 +181,11 @@ export class Column {
       card.frame = picture(this.description.name, hit.doc_id, "small", "");
       content = element("button", { class: "picture", ...open }, card.frame);
     } else {
-      content = element("button", { class: "snippet", ...open, "aria-label": undefined }, element("strong", { text: hit.title }),
-        element("span", { text: (hit.title ? " " : "") + (hit.text || (hit.title ? "" : hit.doc_id)) }));
+      const words = element("span", { class: "words" }, element("strong", { text: hit.title }),
+        (hit.title ? " " : "") + (hit.text || (hit.title ? "" : hit.doc_id)));
+      content = element("button", { class: "snippet", ...open, "aria-label": undefined }, words);
     }
-    const id = element("span", { class: "id", title: hit.doc_id }, card.rank, ` ${name}`);
+    const id = element("span", { class: "id", title: hit.doc_id }, card.rank, ` ${hit.picture ? name : hit.doc_id}`);
     card.root = element("li", { class: "hit" }, content, element("div", { class: "name" }, id, card.score), card.bars);
     if (!this.description.terms) card.bars.remove();
     return card;
