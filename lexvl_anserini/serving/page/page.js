@@ -2,7 +2,7 @@
 
 import { Column, bars, drawMap, element, number, picture } from "./view.js";
 
-const STEP = 24, MOST = 96, RANK_CONSTANT = 60, HOVER_MS = 120;
+const STEP = 24, MOST = 96, RANK_CONSTANT = 60, HOVER_MS = 120, PAUSE_MS = 80;
 const byId = (id) => document.getElementById(id);
 const state = { q: "", as: "auto", where: "", filters: [], weights: {}, like: null, picture: null, hits: STEP, mix: null };
 const columns = [];
@@ -77,8 +77,11 @@ class Searcher {
   async explain(asked, answer) {
     if (!this.column.description.terms || !answer.hits.length) return;
     this.products = new AbortController();
+    const { signal } = this.products;
+    await new Promise((resolve) => setTimeout(resolve, PAUSE_MS)); // none for each letter of a word that is typed
+    if (signal.aborted) return;
     try {
-      this.column.showProducts(await request("api/products", { question: asked, doc_ids: answer.hits.map((hit) => hit.doc_id) }, this.products.signal));
+      this.column.showProducts(await request("api/products", { question: asked, doc_ids: answer.hits.map((hit) => hit.doc_id) }, signal));
     } catch (error) {
       if (error.name !== "AbortError") this.column.failed(error.message);
     }
@@ -86,16 +89,16 @@ class Searcher {
 }
 
 function search() {
+  for (const one of columns) one.searcher.run(); // first, so that nothing delays the requests
   writeLink();
   byId("examples").hidden = Boolean(state.q || state.picture || state.like);
-  for (const one of columns) one.searcher.run();
 }
 
 function newQuery(changes) {
   Object.assign(state, { weights: {}, like: null, picture: null, hits: STEP }, changes);
-  byId("query").value = state.q;
-  showSent();
   search();
+  if (byId("query").value !== state.q) byId("query").value = state.q;
+  showSent();
 }
 
 // --- maps
