@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import socket
 import time
@@ -71,6 +72,26 @@ def test_large_bodies_are_refused_while_they_arrive(client, monkeypatch) -> None
     assert client.request("POST", "/api/search", b" " * (limits.MOST_JSON + 1))[0] == 413
     monkeypatch.setattr(limits, "MOST_UPLOAD", 1 << 20)
     assert client.request("POST", "/api/pictures", b" " * ((1 << 20) + 1))[0] == 413
+
+
+def test_uploads_that_stall_keep_nobody_waiting_and_all_bodies_together_are_bounded(client, monkeypatch) -> None:
+    start = b"POST /api/pictures HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n"
+    stalled = [socket.create_connection(("127.0.0.1", client.port), timeout=20) for _ in range(40)]
+    for one in stalled:
+        one.sendall(start + b"x" * 1000)
+    out = io.BytesIO()
+    PICTURES["red.png"].save(out, format="PNG")
+    assert client.request("POST", "/api/pictures", out.getvalue())[0] == 200
+    monkeypatch.setattr(limits, "MOST_HELD", 40 * 1000 + 500)
+    status, _, content = client.request("POST", "/api/pictures", b"x" * 1000)
+    assert status == 503 and b"try again" in content
+    for one in stalled:
+        one.close()
+    monkeypatch.setattr(limits, "MOST_HELD", 1500)
+    deadline = time.monotonic() + 20  # what was held is free when the connections end
+    while client.request("POST", "/api/pictures", out.getvalue())[0] != 200:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_slow_clients_end_and_do_not_stop_others(client, monkeypatch) -> None:

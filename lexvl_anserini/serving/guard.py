@@ -42,7 +42,7 @@ class Guard:
 
     def __init__(self, app: Application, names: Iterable[str] = ()):
         self.app, self.names = app, {"localhost", *(name.lower() for name in names)}
-        self.uploads = asyncio.Semaphore(limits.UPLOADS)
+        self.held = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
@@ -53,33 +53,38 @@ class Guard:
         if refusal := self.refusal(scope):
             await refuse(safe, *refusal)
             return
-        if scope["path"] != UPLOAD_PATH:
-            await self.bounded(scope, receive, safe, limits.MOST_JSON)
-            return
-        async with self.uploads:
-            await self.bounded(scope, receive, safe, limits.MOST_UPLOAD)
+        most = limits.MOST_UPLOAD if scope["path"] == UPLOAD_PATH else limits.MOST_JSON
+        body = bytearray()
+        try:
+            refusal = await self.read(receive, body, most)
+            if refusal:
+                await refuse(safe, *refusal)
+            else:
+                await self.app(scope, replaying(bytes(body), receive), safe)
+        finally:
+            self.held -= len(body)
 
-    async def bounded(self, scope: Scope, receive: Receive, send: Send, most: int) -> None:
-        """Reads the whole body, at most `most` bytes and `limits.BODY_S`, then answers."""
+    async def read(self, receive: Receive, body: bytearray, most: int) -> tuple[int, str] | None:
+        """Reads a whole body; returns status and reason where it is too large, too slow, or one of too many.
+
+        The bytes of all bodies are counted, not their number, so that clients that send none keep nobody waiting.
+        """
         try:
             async with asyncio.timeout(limits.BODY_S):
-                body = await read_body(receive, most)
+                more = True
+                while more:
+                    message = await receive()
+                    piece = message.get("body", b"")
+                    body += piece
+                    self.held += len(piece)
+                    if len(body) > most:
+                        return 413, f"a body of more than {most:,} bytes"
+                    if self.held > limits.MOST_HELD:
+                        return 503, "too many bodies at once; try again"
+                    more = message["type"] == "http.request" and message.get("more_body", False)
         except TimeoutError:
-            await refuse(send, 408, f"the body did not arrive within {limits.BODY_S:.0f} s")
-            return
-        if body is None:
-            await refuse(send, 413, f"a body of more than {most:,} bytes")
-            return
-        replayed = False
-
-        async def again() -> MutableMapping[str, Any]:
-            nonlocal replayed
-            if replayed:
-                return await receive()
-            replayed = True
-            return {"type": "http.request", "body": body, "more_body": False}
-
-        await self.app(scope, again, send)
+            return 408, f"the body did not arrive within {limits.BODY_S:.0f} s"
+        return None
 
     def refusal(self, scope: Scope) -> tuple[int, str] | None:
         """Status and reason where the request names another host, or comes from a page of another site."""
@@ -104,20 +109,16 @@ class Guard:
         return True
 
 
-async def read_body(receive: Receive, most: int) -> bytes | None:
-    """The body of a request; None if it is longer than `most`."""
-    pieces: list[bytes] = []
-    total = 0
-    while True:
-        message = await receive()
-        if message["type"] != "http.request":
-            return b"".join(pieces)
-        pieces.append(message.get("body", b""))
-        total += len(pieces[-1])
-        if total > most:
-            return None
-        if not message.get("more_body"):
-            return b"".join(pieces)
+def replaying(body: bytes, receive: Receive) -> Receive:
+    """Receives a body that was read, then what follows."""
+    waiting = [body]
+
+    async def again() -> MutableMapping[str, Any]:
+        if waiting:
+            return {"type": "http.request", "body": waiting.pop(), "more_body": False}
+        return await receive()
+
+    return again
 
 
 def with_headers(send: Send) -> Send:

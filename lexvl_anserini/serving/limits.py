@@ -39,11 +39,13 @@ BODY_S = 20.0
 ANSWER_S = 30.0
 SEND_S = 20.0
 
-# Requests of a kind that run at once; others wait. Uploads count while their bytes arrive.
+# Bytes of all bodies that are being received or answered.
+MOST_HELD = 256 << 20
+
+# Requests of a kind that run at once; others wait.
 SEARCHES = 16
 DRAWINGS = 4
 MAPS = 2
-UPLOADS = 16
 
 # Bytes of scaled pictures that are kept, and how many queries and maps.
 KEPT_BYTES = 64 << 20
