@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,8 +15,10 @@ import pytest
 
 from lexvl_anserini.runners.ray_connect import BEYOND_LOOPBACK
 
-# Before Ray is imported.
+# Before Ray is imported. All clusters of one process check the same token, because Ray reads these variables once.
 os.environ.setdefault(BEYOND_LOOPBACK, "0")
+os.environ.setdefault("RAY_AUTH_MODE", "token")
+os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'lexvl-anserini[ray]'")
 
 NODE = {"num_cpus": 1, "object_store_memory": 80 << 20}

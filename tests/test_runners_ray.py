@@ -6,6 +6,7 @@ python -m pytest tests/test_runners_ray.py
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import socket
@@ -37,6 +38,23 @@ def runner(cluster):
     found = RayRunner(RunnerSettings(address=cluster.address, retries=2))
     yield found
     found.close()
+
+
+def handlers():
+    """The addresses of the handlers, with which the records begin."""
+    actions = [ctypes.create_string_buffer(ray_connect.SIGACTION_BYTES) for _ in ray_connect.OF_JAVA]
+    for number, action in zip(ray_connect.OF_JAVA, actions, strict=True):
+        ctypes.CDLL(None).sigaction(number, None, action)
+    return [action.raw[:8] for action in actions]
+
+
+def test_signals_of_java_stay(cluster):
+    """Ray takes SIGSEGV over; a Java machine in this process would crash at its next safepoint."""
+    before = handlers()
+    made = RayRunner(RunnerSettings(address=cluster.address))
+    assert handlers() == before
+    made.close()
+    assert handlers() == before
 
 
 def squared(number):

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lexvl_anserini.errors import CheckpointError, DataError, LexvlError, UsageError, reason_of
-from lexvl_anserini.runners.ray_connect import Surroundings, check_nodes, connect, probe, reason_of_ray
+from lexvl_anserini.runners.ray_connect import Surroundings, check_nodes, connect, disconnect, probe, reason_of_ray
 from lexvl_anserini.runners.runner import FailedPart, Pending, Result, Runner, RunnerSettings, RunnerWorker
 
 log = logging.getLogger(__name__)
@@ -141,7 +141,7 @@ class RayRunner(Runner):
     def close(self) -> None:
         """Disconnects; a cluster that this runner started ends."""
         if self.own:
-            self.ray.shutdown()
+            disconnect(self.ray)
 
     def _ready(self, refs: list[Any], what: str) -> Any:
         """The first of the calls that is ready."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
 import platform
 import re
+import signal
 import socket
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,6 +31,10 @@ CONNECT_S, PROBE_S = 10.0, 120.0
 
 # Variables of this package that its processes on other machines take over, unless they have their own.
 FORWARDED = ("LEXVL_DATA", "LEXVL_JAVA_OPTIONS", "LEXVL_JAVA_HEAP", "LEXVL_POSTINGS")
+
+# Signals that Java's machine handles, and room for `struct sigaction` of any system.
+OF_JAVA = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
+SIGACTION_BYTES = 512
 
 # Ray on one machine keeps to the loopback interface if this is 0, as it does by itself on macOS.
 BEYOND_LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
@@ -134,15 +140,39 @@ def connect(settings: RunnerSettings) -> tuple[Any, bool]:
     elif address != "auto":
         refuse_open(address, settings.insecure)
         check_listening(address)
-    with connection_errors(address):
+    with connection_errors(address), kept_signals():
         ray.init(address=address, **options)
     if address == "auto":
         try:
             refuse_open(ray.get_runtime_context().gcs_address, settings.insecure)
         except UsageError:
-            ray.shutdown()
+            disconnect(ray)
             raise
     return ray, True
+
+
+def disconnect(ray: Any) -> None:
+    """Ends the connection, and a cluster that it started."""
+    with kept_signals():
+        ray.shutdown()
+
+
+@contextmanager
+def kept_signals() -> Iterator[None]:
+    """Signals have the same handlers after the block.
+
+    Ray takes over SIGSEGV when it connects and gives it back to the system when it ends. A Java machine in this process
+    uses this signal in its normal work, so that the process would crash.
+    """
+    system = ctypes.CDLL(None)
+    found = {number: ctypes.create_string_buffer(SIGACTION_BYTES) for number in OF_JAVA}
+    for number, action in found.items():
+        system.sigaction(number, None, action)
+    try:
+        yield
+    finally:
+        for number, action in found.items():
+            system.sigaction(number, action, None)
 
 
 @contextmanager
