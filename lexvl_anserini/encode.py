@@ -309,7 +309,7 @@ class PartOptions:
             raise ArtefactError(f"{self.plan}: no plan of a corpus; --parts N writes it")
         return CorpusPlan.read(place(self.plan))
 
-    def part(self, topics: str | None) -> Part | None:
+    def part(self, topics: str | None, output: str | None = None) -> Part | None:
         """The part of the corpus; None for the whole corpus.
 
         Raises:
@@ -321,6 +321,8 @@ class PartOptions:
             raise UsageError(f"--on-error {self.on_error!r}: expected {' or '.join(ON_ERROR)}")
         if self.parts is not None and (self.plan is None or self.shard_id is not None or topics):
             raise UsageError("--parts N writes the --plan of a corpus, without --shard-id and --topics")
+        if self.parts is not None and output is not None:
+            raise UsageError("--parts N writes the --plan alone; then encode with --output and without --parts")
         if self.shard_id is None and self.shard_num is None:
             return None
         if self.shard_id is None or self.shard_num is None:
@@ -382,7 +384,7 @@ def command(
     Example: python -m lexvl_anserini.encode --corpus demo --encoder bag-of-tokens --output impacts/demo
     """
     from lexvl_anserini.data.dataset import begun
-    from lexvl_anserini.shards.corpus_plan import listing_of
+    from lexvl_anserini.shards.corpus_plan import listing_of, refuse_other_plan
     from lexvl_anserini.shards.writing import plan_corpus
 
     check_style(style)
@@ -390,7 +392,7 @@ def command(
         typer.echo(text)
         return
     given.check()
-    part = parts.part(given.topics)
+    part = parts.part(given.topics, given.output)
     if parts.all_parts(given.topics) and not dry_run:
         with runner.running():
             print_rows(encode_all_parts(given, encoder, quantised.load(), shards.layout(), parts, overwrite), style)
@@ -405,6 +407,7 @@ def command(
     target, batch_size = given.target(model.name, part), encoder.batch_size
     if parts.plan is not None and parts.parts is not None:
         target = place(parts.plan)
+        refuse_other_plan(target, parts.parts, dataset.name, model.name, overwrite)
         listing = listing_of(target)
         made = plan_corpus(dataset, model, parts.parts, quantiser, layout, batch_size, parts.on_error, listing=listing)
         made.write(target)

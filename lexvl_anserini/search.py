@@ -29,7 +29,7 @@ from lexvl_anserini.cli import (
     progress_bar,
     run,
 )
-from lexvl_anserini.engines.index_folder import index_manifest
+from lexvl_anserini.engines.index_folder import index_manifest, read_report
 from lexvl_anserini.engines.stores.resolving import index_path
 from lexvl_anserini.errors import UsageError
 from lexvl_anserini.files import file_sha256
@@ -277,6 +277,8 @@ def command(
     )
     vocabulary, tree = vocabulary_file(path, manifest_file), queries.tree()
     search.check(vocabulary, tree)
+    if runner.runner != "local" and not read_report(path).partitions:
+        raise UsageError(f"--runner {runner.runner} searches an index in partitions, {queries.index} is one index")
     if typed is None:
         source = topic_source(queries.topics, path, about, encoder.data_dir, vocabulary, queries.split)
         with runner.running():

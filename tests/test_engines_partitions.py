@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -136,7 +137,7 @@ def test_a_partition_of_another_collection_is_refused(tmp_path):
     sources = split(DOCUMENTS, tmp_path, [3])
     index = build_index(sources, tmp_path / "i", engine="partitions").path
     note = index / "partition-00001/partition.json"
-    note.write_text(json.dumps({"collection": "0" * 64}))
+    note.write_text(json.dumps({"collection": "0" * 64, "number": 1}))
     with pytest.raises(ArtefactError, match=r"partition-00001: a partition of the collection 000000000000, expected"):
         engine(index)
     note.unlink()
@@ -144,11 +145,26 @@ def test_a_partition_of_another_collection_is_refused(tmp_path):
         engine(index)
 
 
-def test_a_missing_partition_is_named(tmp_path):
-    index = build_index(split(DOCUMENTS, tmp_path, [3]), tmp_path / "i", engine="partitions").path
-    (index / "partition-00001").rename(tmp_path / "away")
-    with pytest.raises(ArtefactError, match=r"partition-00001: the partition is missing; build the index again"):
+def test_a_missing_or_swapped_partition_is_named_and_built_again(tmp_path):
+    """The partitions that are right stay as they are; the same command builds the others."""
+    sources = split(DOCUMENTS, tmp_path, [3, 4])
+    index = build_index(sources, tmp_path / "i", engine="partitions").path
+    with verified(engine(index)) as opened:
+        expected = list(opened.search([ImpactQuery("q", {"ash": 1, "bay": 2})], 9))
+    kept = (index / "partition-00000/index.json").stat().st_ino
+    shutil.rmtree(index / "partition-00001")
+    with pytest.raises(ArtefactError, match=r"partition-00001: the partition is missing; run the command that built"):
         engine(index)
+    build_index(sources, tmp_path / "i", engine="partitions")
+    shutil.rmtree(index / "partition-00001")
+    shutil.copytree(index / "partition-00002", index / "partition-00001")
+    with pytest.raises(ArtefactError, match=r"partition-00001: this is partition 2; run the command that built"):
+        engine(index)
+    build_index(sources, tmp_path / "i", engine="partitions")
+    with verified(engine(index)) as opened:
+        assert list(opened.search([ImpactQuery("q", {"ash": 1, "bay": 2})], 9)) == expected
+    assert (index / "partition-00000/index.json").stat().st_ino == kept
+    assert not (tmp_path / "i.partitions").exists()
 
 
 def test_the_maximum_is_that_of_all_partitions(indexes):

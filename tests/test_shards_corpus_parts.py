@@ -107,8 +107,8 @@ def test_a_failed_part_is_named_and_the_others_are_kept(request_of, monkeypatch,
     with pytest.raises(LexvlError) as caught:
         encode_parts(request_of("out"))
     assert str(caught.value) == (
-        "1 of 4 parts failed, the others are finished and kept: part-00001-of-00004: cannot be written; run the same "
-        "command again, it goes on with these"
+        "1 of 4 parts failed, the others are finished and kept: part-00001-of-00004: cannot be written; the same "
+        "command goes on with these"
     )
     assert not (tmp_path / "out/collection.json").exists()
     with pytest.raises(ArtefactError, match="out: parts that are not all encoded; run the same encode command again"):
@@ -196,7 +196,32 @@ def test_the_command_encodes_all_parts(tmp_path, vocabulary_checkpoint, capsys):
     encode_command(**given, plan=plan, output=str(tmp_path / "out"), style="json")
     printed = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (printed["parts"], printed["documents"]) == (3, 23)
+    with pytest.raises(UsageError, match="--parts N writes the --plan alone"):
+        encode_command(**given, plan=plan, parts=3, output="x")
+    with pytest.raises(
+        ArtefactError, match=r"plan.json: holds a plan of another request \(parts: 3 found, 5 requested\)"
+    ):
+        encode_command(**given, plan=plan, parts=5)
+    encode_command(**given, plan=plan, parts=5, overwrite=True)
+    with pytest.raises(
+        ArtefactError, match=r"part-00000-of-00003: a part of another plan, this one has 5 parts; name another"
+    ):
+        encode_command(**given, plan=plan, output=str(tmp_path / "out"), overwrite=True)
+    with pytest.raises(
+        ArtefactError, match=r'the plan is of another request \(encoder: "bag-of-tokens" found, "splade"'
+    ):
+        encode_command(**{**given, "encoder": "splade"}, plan=plan, output=str(tmp_path / "other"))
     with pytest.raises(UsageError, match="--plan is of a corpus"):
         encode_command(plan=plan, topics="demo/test", output="x")
     with pytest.raises(UsageError, match="are for --runner ray"):
         encode_command(**given, plan=plan, workers=2)
+
+
+def test_an_index_of_some_parts_warns_of_the_others(request_of, tmp_path, caplog):
+    encode_parts(request_of("out"))
+    folders = [tmp_path / f"out/part-{number:05}-of-00004" for number in (0, 2)]
+    build_index(folders, tmp_path / "some")
+    assert "parts 1, 3 of 4 of beir:" in caplog.text and "are not among these folders" in caplog.text
+    caplog.clear()
+    build_index(tmp_path / "out", tmp_path / "all")
+    assert "are not among" not in caplog.text

@@ -99,6 +99,11 @@ class Engine(Protocol):
         return {}
 
     @staticmethod
+    def is_whole(index: Path, report: Mapping[str, Any]) -> bool:
+        """Whether an index has all that its index.json names; False for one that the same request is to complete."""
+        return True
+
+    @staticmethod
     @abstractmethod
     def build(
         shards: Path,

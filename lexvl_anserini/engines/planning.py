@@ -118,8 +118,8 @@ def own_options(engine: str, kind: str, given: Mapping[str, Any]) -> dict[str, A
     for other, row in ENGINES.items():
         if owned := [name for name in foreign if other != engine and name in engine_class(other).option_names]:
             raise UsageError(
-                f"{kind} shards, which {engine} indexes, but {', '.join(owned)} given, for {other}, which indexes "
-                f"{' and '.join(row.kinds)} shards"
+                f"{', '.join(owned)}: no option of the engine {engine}, which indexes these shards ({kind}), but of "
+                f"{other}, which indexes {' and '.join(row.kinds)} shards"
             )
     return kept
 
@@ -143,10 +143,11 @@ def is_built(index: Path, manifest: Manifest, engine: str, options: EngineOption
         return finished(index, "an index", manifest.to_json(), found.to_json(), overwrite)
     stored = {"engine": report.get("engine"), **engine_of(index, found.kind).stored_options(report)}
     wanted = {"engine": engine, **options.to_json()}
-    return finished(
+    same = finished(
         index,
         "an index",
         {name: str(value) for name, value in wanted.items()},
         {name: str(stored.get(name)) for name in wanted},
         overwrite,
     )
+    return same and engine_of(index, found.kind).is_whole(index, report)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from hashlib import sha256
@@ -12,6 +13,11 @@ import orjson
 from lexvl_anserini.errors import ArtefactError
 from lexvl_anserini.manifest import Counts, EncodedCorpus, Manifest, same_request
 from lexvl_anserini.quantise import Quantiser
+
+log = logging.getLogger(__name__)
+
+# Missing parts that a warning names.
+NAMED = 5
 
 # Counts of a manifest that add up.
 SUMMED = ("documents", "skipped", "empty", "postings", "clipped", "dropped")
@@ -77,9 +83,24 @@ def combined_corpus(corpora: Sequence[EncodedCorpus], documents: int) -> Encoded
     parts = [EncodedCorpus(entry) for corpus in corpora for entry in corpus.get("parts", [corpus])]
     if are_whole(parts):
         return EncodedCorpus({**base, "documents": parts[0].documents, "digest": parts[0].digest, **contents_of(parts)})
+    if missing := missing_parts(parts):
+        log.warning(
+            "parts %s of %d of %s are not among these folders; the index lacks their documents",
+            ", ".join(map(str, missing[:NAMED])) + (", ..." if len(missing) > NAMED else ""),
+            parts[0]["part"]["num"],
+            parts[0].name,
+        )
     listed = [{key: part[key] for key in IDENTITY if part.get(key) is not None} for part in parts]
     digest = sha256(orjson.dumps(listed, option=orjson.OPT_SORT_KEYS)).hexdigest()
     return EncodedCorpus({**base, "documents": documents, "digest": digest, "parts": listed})
+
+
+def missing_parts(corpora: Sequence[EncodedCorpus]) -> list[int]:
+    """The numbers of the parts of one corpus that are not there; none where these are not parts of one corpus."""
+    parts = [corpus.part for corpus in corpora if corpus.part]
+    if len(parts) < len(corpora) or len({(corpus.digest, corpus["part"]["num"]) for corpus in corpora}) > 1:
+        return []
+    return sorted(set(range(parts[0].num)) - {part.id for part in parts})
 
 
 def contents_of(parts: Sequence[EncodedCorpus]) -> dict[str, str]:

@@ -87,6 +87,7 @@ def encode_parts(request: PartsRequest, progress: Progress = silent) -> EncodedC
     plan = CorpusPlan.read(request.plan)
     refuse_other(request, plan)
     make_place(request.output)
+    refuse_other_parts(request, plan)
     parts = [Part(number, plan.parts) for number in range(plan.parts)]
     encoded = partial(encode_part, request)
     for number, documents in all_results(
@@ -127,7 +128,7 @@ def encode_part(request: PartsRequest, number: int) -> int:
         )
         for shard in manifest.shards:
             if file_sha256(folder / shard["name"]) != shard["sha256"]:
-                raise ArtefactError(f"{folder / shard['name']}: not as it was written; remove it and encode again")
+                raise ArtefactError(f"{folder / shard['name']}: not as it was written; remove it")
     return manifest.counts.documents + manifest.counts.skipped
 
 
@@ -163,6 +164,24 @@ def refuse_other(request: PartsRequest, plan: CorpusPlan) -> None:
         whole = plan.manifest.request()
         if not finished(request.output, "a collection", whole, comparable(found.manifest), request.overwrite):
             withdraw_file(request.output / COLLECTION)
+
+
+def refuse_other_parts(request: PartsRequest, plan: CorpusPlan) -> None:
+    """Refuses a request that no part of the plan can fulfil, before any process begins.
+
+    Raises:
+        ArtefactError: another encoder or corpus than the plan's, or parts of another plan in the folder.
+    """
+    planned = plan.manifest
+    wanted = {"encoder": request.encoder.name, "corpus": request.corpus.name}
+    found = {"encoder": planned.encoder.name, "corpus": planned.corpus.name}
+    if not (same := same_request(wanted, found)):
+        raise ArtefactError(f"{request.plan}: the plan is of another request ({same}); plan again")
+    for folder in sorted(request.output.glob("part-*-of-*")):
+        if not folder.name.endswith(f"-of-{plan.parts:05}"):
+            raise ArtefactError(
+                f"{folder}: a part of another plan, this one has {plan.parts} parts; name another --output"
+            )
 
 
 def comparable(manifest: Manifest) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from lexvl_anserini.data.lines import LinePlace
 from lexvl_anserini.data.listing import listed
 from lexvl_anserini.errors import ArtefactError, UsageError
 from lexvl_anserini.files import read_json, write_json
-from lexvl_anserini.manifest import Manifest, same_request
+from lexvl_anserini.manifest import Manifest, finished, same_request
 from lexvl_anserini.records import Document
 from lexvl_anserini.runners.storage import fetched_file, publish_file
 from lexvl_anserini.shards.layout import Part
@@ -167,6 +167,20 @@ def read_in_blocks(dataset: Dataset, size: int) -> tuple[CorpusSummary, tuple[Co
 
     summary = check_corpus(documents, dataset.name)
     return summary, tuple(CorpusBlock(digest.hexdigest(), place) for digest, place in found)
+
+
+def refuse_other_plan(path: Path, parts: int, corpus: str, encoder: str, overwrite: bool) -> None:
+    """Refuses to replace another plan, whose parts may be in use, unless it may be overwritten.
+
+    Raises:
+        ArtefactError: a plan of another corpus, encoder or number of parts, or a file that is no plan.
+    """
+    if overwrite or not fetched_file(path).is_file():
+        return
+    found = CorpusPlan.read(path)
+    wanted = {"parts": parts, "corpus": corpus, "encoder": encoder}
+    there = {"parts": found.parts, "corpus": found.manifest.corpus.name, "encoder": found.manifest.encoder.name}
+    finished(path, "a plan", wanted, there, False)
 
 
 def listing_of(plan: Path) -> Path:

@@ -7,6 +7,7 @@ INDEX/index.json, manifest.json     of the whole
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,13 +24,16 @@ from lexvl_anserini.engines.lucene.record import source_manifest
 from lexvl_anserini.engines.lucene.writing import IndexOptions
 from lexvl_anserini.errors import ArtefactError, UsageError
 from lexvl_anserini.files import read_json, write_json
-from lexvl_anserini.manifest import Manifest, read_manifest
+from lexvl_anserini.manifest import MANIFEST, Manifest, read_manifest
 from lexvl_anserini.progress import Progress, silent
 from lexvl_anserini.records import Index
 from lexvl_anserini.runners.runner import all_results, current_runner
 from lexvl_anserini.runners.storage import discard, fetched, gathered, gathering_folder, make_place, published
 from lexvl_anserini.shards.combine import combined, source_digest
 from lexvl_anserini.shards.reading import check_distinct, read_ids
+
+# What to do about partitions that are not as they were.
+REPAIR = "run the command that built the index again, which builds what is missing"
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,11 @@ def partition_name(number: int) -> str:
     return f"partition-{number:05}"
 
 
+def partition_number(folder: Path) -> int:
+    """The number in a name of `partition_name`."""
+    return int(folder.name.rpartition("-")[2])
+
+
 def build_partitions(
     sources: Sequence[Path], index: Path, threads: int = 1, progress: Progress = silent, options: Any = None
 ) -> Index:
@@ -70,6 +79,8 @@ def build_partitions(
     make_place(staging)
     request = PartitionsRequest(staging, tuple(sources), options or IndexOptions(), threads, digest)
     names = [partition_name(number) for number in range(len(sources))]
+    if staging != index:
+        keep_partitions(index, staging, names, digest)
     for _, documents in all_results(
         current_runner(),
         partial(build_partition, request),
@@ -130,7 +141,7 @@ def build_partition(request: PartitionsRequest, number: int) -> int:
     with published(index):
         plan = plan_index(fetched(request.sources[number]), index, "lucene", request.options.to_json(), True)
         documents = carry_out(plan, request.threads).documents
-        write_json(index / PARTITION, {"collection": request.collection})
+        write_json(index / PARTITION, {"collection": request.collection, "number": number})
     discard(request.sources[number])
     return documents
 
@@ -142,17 +153,40 @@ def collection_digest(manifest: Manifest, sources: Sequence[Path]) -> str:
 
 
 def check_partition(folder: Path, collection: str) -> Manifest:
-    """The manifest of a partition of this collection.
+    """The manifest of a partition of this collection, which its folder names.
 
     Raises:
-        ArtefactError: it is missing, or belongs to another collection.
+        ArtefactError: it is missing, is another partition, or belongs to another collection.
     """
     if not folder.is_dir():
-        raise ArtefactError(f"{folder}: the partition is missing; build the index again")
-    found = read_json(folder / PARTITION, "note of the partition").get("collection")
-    if found != collection:
+        raise ArtefactError(f"{folder}: the partition is missing; {REPAIR}")
+    note = read_json(folder / PARTITION, "note of the partition")
+    if (found := note.get("collection")) != collection:
         raise ArtefactError(
             f"{folder}: a partition of the collection {str(found)[:12]}, expected {collection[:12]}; queries are "
-            "quantised for one collection, so build the index again"
+            f"quantised for one collection; {REPAIR}"
         )
+    if (number := note.get("number")) != partition_number(folder):
+        raise ArtefactError(f"{folder}: this is partition {number}; {REPAIR}")
     return read_manifest(folder)
+
+
+def lacks_partition(index: Path, count: int, collection: str) -> bool:
+    """Whether a partition of an index is missing, or is another one."""
+    try:
+        for number in range(count):
+            check_partition(fetched(index / partition_name(number), [PARTITION, MANIFEST]), collection)
+    except ArtefactError:
+        return True
+    return False
+
+
+def keep_partitions(index: Path, staging: Path, names: Sequence[str], collection: str) -> None:
+    """Links the partitions of an older index of the same collection into the folder where partitions are gathered."""
+    for name in names:
+        if (index / name).is_dir() and not (staging / name).exists():
+            try:
+                check_partition(index / name, collection)
+            except ArtefactError:
+                continue
+            shutil.copytree(index / name, staging / name, copy_function=os.link)

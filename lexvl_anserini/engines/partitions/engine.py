@@ -19,6 +19,7 @@ from lexvl_anserini.engines.lucene.writing import IndexOptions
 from lexvl_anserini.engines.partitions.building import (
     build_partitions,
     check_partition,
+    lacks_partition,
     partition_name,
     shards_manifest,
 )
@@ -92,6 +93,11 @@ class PartitionsEngine(ImpactEngine, ChangingEngine):
         return build_partitions(sources, index, threads, progress, options)
 
     source_manifest = staticmethod(shards_manifest)
+
+    @staticmethod
+    def is_whole(index: Path, report: Mapping[str, Any]) -> bool:
+        """Whether all partitions are there, each in its place."""
+        return not lacks_partition(place(index), int(report["partitions"]), str(report["collection"]))
 
     @staticmethod
     def figures(report: Mapping[str, Any]) -> Mapping[str, Any]:
