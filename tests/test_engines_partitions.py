@@ -23,6 +23,7 @@ from lexvl_anserini.errors import ArtefactError, DataError, LexvlError, UsageErr
 from lexvl_anserini.manifest import read_manifest
 from lexvl_anserini.queries.clauses import All, Ids, Impacts, Not, Term, Text
 from lexvl_anserini.records import SCORE_LIMIT, ImpactQuery, ScoredDoc
+from lexvl_anserini.search import command as search_command
 
 TERMS = ("ash", "bay", "cat", "dog")
 
@@ -233,6 +234,11 @@ def test_changes_are_refused_and_checks_compare_all(tmp_path):
         check_index(index, sources[0])
     with pytest.raises(ArtefactError):
         check_index(index, sources[::-1])
+
+
+def test_a_cluster_searches_partitions_only(indexes):
+    with pytest.raises(UsageError, match=r"--runner ray searches an index in partitions, .*one is one index"):
+        search_command(index=str(indexes[0]), match="ash", runner="ray")
 
 
 def test_batches_keep_the_order_of_queries(indexes):

@@ -247,14 +247,24 @@ def test_a_picture_that_became_a_link_is_not_served(folder, monkeypatch) -> None
 )
 def test_files_that_are_no_pictures_are_refused(client, content, reason) -> None:
     status, _, answer = client.request("POST", "/api/pictures", content)
-    assert status == 404 or status == 400, answer
+    assert status == 400, answer
     assert reason in json.loads(answer)["error"]
+
+
+def test_errors_of_the_protocol_are_one_line_too(client) -> None:
+    for method, path, status, told in (
+        ("GET", "/api/nothing", 404, "Not Found"),
+        ("GET", "/api/search", 405, "Method Not Allowed"),
+        ("POST", "/api/search", 422, "expected JSON, with the header content-type: application/json"),
+    ):
+        found, _, content = client.request(method, path, b'{"text": "red"}' if method == "POST" else None)
+        assert (found, json.loads(content)) == (status, {"error": told})
 
 
 def test_pictures_with_too_many_pixels_are_refused_before_they_are_decoded(client, monkeypatch) -> None:
     monkeypatch.setattr(limits, "UPLOAD_PIXELS", 1000)
     status, _, answer = client.request("POST", "/api/pictures", png(painted(65, 64)))
-    assert "more than the limit of 1,000" in json.loads(answer)["error"] and status == 404
+    assert "more than the limit of 1,000" in json.loads(answer)["error"] and status == 400
 
 
 def test_many_clients_get_the_answers_of_one(client) -> None:

@@ -11,9 +11,10 @@ from importlib.resources import files
 from typing import Annotated, Any, Literal, TypeVar
 
 from anyio import CapacityLimiter, to_thread
-from fastapi import FastAPI, HTTPException, Query, Request, Response
+from fastapi import FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
 
 from lexvl_anserini import __version__
 from lexvl_anserini.errors import DataError, LexvlError, UsageError
@@ -152,6 +153,8 @@ def add_errors(app: FastAPI) -> None:
         assert isinstance(error, RequestValidationError)
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])[:120]
+        if request.method == "POST" and request.headers.get("content-type", "").partition(";")[0] != "application/json":
+            return JSONResponse({"error": "expected JSON, with the header content-type: application/json"}, 422)
         return JSONResponse({"error": printable(f"{place}: {first['msg']}")}, 422)
 
     async def too_long(request: Request, error: Exception) -> JSONResponse:
@@ -264,7 +267,10 @@ def add_pictures(app: FastAPI, service: Service) -> None:
     async def send(request: Request) -> Sent:
         """Keeps a picture as a query for a while; the body is the file."""
         content = await request.body()
-        return Sent(picture=await uploads.run(service.answering.sent.add, content))
+        try:
+            return Sent(picture=await uploads.run(service.answering.sent.add, content))
+        except DataError as error:
+            raise UsageError(str(error)) from error
 
     @app.get("/api/pictures/{picture_id}", responses=FAILURES, response_class=Response)
     async def sent(picture_id: str) -> Response:
