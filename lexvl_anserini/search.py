@@ -31,7 +31,7 @@ from lexvl_anserini.cli import (
 )
 from lexvl_anserini.engines.index_folder import index_manifest, read_report
 from lexvl_anserini.engines.stores.resolving import index_path
-from lexvl_anserini.errors import UsageError
+from lexvl_anserini.errors import LexvlError, UsageError
 from lexvl_anserini.files import file_sha256
 from lexvl_anserini.manifest import Manifest, RunManifest
 from lexvl_anserini.queries.clauses import All, Clause, Not, Term
@@ -72,6 +72,10 @@ class QueryOptions:
         str | None,
         typer.Option(help="Search this expression over terms, '+dog -cat sea^3', without an encoder; print the hits."),
     ] = None
+    interactive: Annotated[
+        bool,
+        typer.Option("--interactive", help="Read texts from standard input, one a line, and print the hits of each."),
+    ] = False
 
     def typed(self, output: str | None) -> tuple[str, str] | None:
         """The option and the value of a query that the user typed; None where topics are searched.
@@ -80,6 +84,7 @@ class QueryOptions:
             UsageError: two of the options are given, the query is empty, or it has an output.
         """
         values = {"query": self.query, "query-image": self.query_image, "match": self.match, "topics": self.topics}
+        values["interactive"] = "each line" if self.interactive else None
         given = [(name, value) for name, value in values.items() if value is not None]
         if len(given) > 1:
             raise UsageError(f"--{given[0][0]} and --{given[1][0]} exclude each other; give one of them")
@@ -285,6 +290,9 @@ def command(
             print_rows(search_topics(search, source, runs, lists, overwrite, dry_run), style)
     elif dry_run:
         print_rows({"index": str(path), "documents": search.index.documents, typed[0]: typed[1]}, style)
+    elif queries.interactive:
+        with runner.running():
+            answer_lines(search, runs.hits or DEFAULT_HITS_SHOWN, lists, encoder.data_dir, style)
     else:
         typed_query = tree or typed_topic(queries.query, queries.query_image)
         with runner.running():
@@ -331,6 +339,25 @@ def plan(wanted: RunManifest, index: Index, target: Path) -> dict[str, Any]:
         "hits": wanted.hits,
         "remove_query": wanted.remove_query,
     }
+
+
+def answer_lines(search: IndexSearch, hits: int, lists: ListOptions, data_dir: str | None, style: str) -> None:
+    """Prints the hits of each line of standard input; the encoder is loaded once. An error of a line ends that line."""
+    model = search.encoder.load(search.index.manifest)
+    asks = sys.stdin.isatty()
+    while True:
+        if asks:
+            print("query: ", end="", file=sys.stderr, flush=True)
+        if not (line := sys.stdin.readline()):
+            return
+        if not line.strip():
+            continue
+        try:
+            found = search.one(typed_topic(line.strip(), None), hits, model)
+            show(found, texts_of(found, search.index, data_dir) if lists.texts else {}, style)
+        except LexvlError as error:
+            log.error("error: %s", error)
+        sys.stdout.flush()
 
 
 def show(documents: list[ScoredDoc], texts: Mapping[str, str], style: str) -> None:

@@ -483,3 +483,38 @@ def test_a_query_whose_only_term_is_in_every_document(tmp_path: Path) -> None:
     index = build_index(tmp_path / "shards", tmp_path / "index")
     [documents_found] = search_index(index, [ImpactQuery("3", {"##3": 2})])
     assert pairs(documents_found) == [("2000001", 1, 8), ("2000000", 2, 4)]
+
+
+def test_lines_of_standard_input_are_answered_with_one_encoder(index, monkeypatch):
+    loaded: list[int] = []
+    monkeypatch.setattr(retrieval, "load_encoder_of", lambda *args, **options: loaded.append(1) or Toy())
+    answered = CliRunner().invoke(
+        make_app(command),
+        ["--index", str(index), "--interactive", "--format", "json", "--hits", "2"],
+        input="dog\n\n  cat dog  \nzebra",
+    )
+    assert answered.exit_code == 0, answered.output
+    lists = [json.loads(line) for line in answered.stdout.splitlines()]
+    assert [[row["doc_id"] for row in rows] for rows in lists] == [["q1", "d1"], ["q1", "d1"], []]
+    assert [rows[0]["score"] for rows in lists[:2]] == [9, 9] and len(loaded) == 1
+
+
+def test_an_error_of_one_line_does_not_end_the_others(index, monkeypatch, caplog):
+    one = retrieval.IndexSearch.one
+
+    def failing(self: Any, query: Any, hits: int, model: Any = None) -> Any:
+        if query.text == "bad":
+            raise DataError("a bad line")
+        return one(self, query, hits, model)
+
+    monkeypatch.setattr(retrieval.IndexSearch, "one", failing)
+    answered = CliRunner().invoke(make_app(command), ["--index", str(index), "--interactive"], input="bad\ncat\n")
+    assert answered.exit_code == 0 and "error: a bad line" in caplog.text
+    assert answered.stdout.split() == ["1", "1", "d1"]
+
+
+def test_lines_and_a_query_exclude_each_other(index):
+    with pytest.raises(UsageError, match="--query and --interactive exclude each other"):
+        command(index=str(index), query="dog", interactive=True)
+    with pytest.raises(UsageError, match="--output needs --topics"):
+        command(index=str(index), interactive=True, output="x.trec")

@@ -319,8 +319,8 @@ class IndexSearch:
             feedback_shards=self.feedback_shards,
         )
 
-    def one(self, query: Clause | Topic, hits: int) -> list[ScoredDoc]:
-        """The hits of a typed query: a query tree, or a topic that is encoded first.
+    def one(self, query: Clause | Topic, hits: int, model: Encoder | None = None) -> list[ScoredDoc]:
+        """The hits of a typed query: a query tree, or a topic that is encoded first, by `model` or the index's encoder.
 
         Raises:
             UsageError: the encoder's query side does not read such a topic.
@@ -328,7 +328,7 @@ class IndexSearch:
         if isinstance(query, Clause):
             [found] = self.lists([TreeQuery(TYPED, query)], hits)
             return found
-        model = self.encoder.load(self.index.manifest)
+        model = model or self.encoder.load(self.index.manifest)
         check_readable(query, model)
         [found] = self.lists([query], hits, model=model)
         return found
