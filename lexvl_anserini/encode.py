@@ -438,8 +438,8 @@ def encode_corpus(
     """Encodes a corpus or a part of it, and returns the rows of the command."""
     from lexvl_anserini.shards.writing import SKIPPED, write_impacts
 
-    started, made = time.perf_counter(), with_threads(parts.corpus_plan())
-    own = made.part(part) if made and part else part
+    started, made = time.perf_counter(), parts.corpus_plan()
+    own = made.with_threads().part(part) if made and part else part
     with progress_bar(f"encode {dataset.name} with {model.name}", None) as progress:
         try:
             with published(target):
@@ -485,15 +485,6 @@ def report_plan(made: CorpusPlan, path: Path) -> dict[str, Any]:
         rows["scale"] = scale
     rows |= {"listing": str(made.listing)} if made.listing else {}
     return {**rows, "threads": made.threads}
-
-
-def with_threads(made: CorpusPlan | None) -> CorpusPlan | None:
-    """The plan, whose number of threads PyTorch uses from now on."""
-    if made is not None:
-        import torch
-
-        torch.set_num_threads(made.threads)
-    return made
 
 
 def plan(given: InputOptions, target: Path, model: Encoder) -> dict[str, Any]:

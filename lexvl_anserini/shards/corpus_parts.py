@@ -33,7 +33,7 @@ from lexvl_anserini.runners.runner import all_results, current_runner
 from lexvl_anserini.runners.storage import fetched, fetched_file, make_place, publish_file, published, withdraw_file
 from lexvl_anserini.shards.collection import COLLECTION, EncodedCollection, part_name
 from lexvl_anserini.shards.combine import SUMMED, source_digest
-from lexvl_anserini.shards.corpus_plan import CorpusPlan
+from lexvl_anserini.shards.corpus_plan import CorpusPlan, whole_request
 from lexvl_anserini.shards.layout import Layout, Part
 
 if TYPE_CHECKING:
@@ -135,11 +135,7 @@ def encode_part(request: PartsRequest, number: int) -> int:
 @lru_cache(maxsize=1)
 def loaded_plan(path: Path) -> CorpusPlan:
     """The plan, whose number of threads PyTorch uses from now on in this process."""
-    import torch
-
-    plan = CorpusPlan.read(path)
-    torch.set_num_threads(plan.threads)
-    return plan
+    return CorpusPlan.read(path).with_threads()
 
 
 # The last request of this process with its encoder: a process encodes many parts, and loads the encoder once.
@@ -161,8 +157,8 @@ def refuse_other(request: PartsRequest, plan: CorpusPlan) -> None:
     """
     if fetched_file(request.output / COLLECTION).is_file():
         found = EncodedCollection.read(request.output)
-        whole = plan.manifest.request()
-        if not finished(request.output, "a collection", whole, comparable(found.manifest), request.overwrite):
+        wanted, there = whole_request(plan.manifest), whole_request(found.manifest)
+        if not finished(request.output, "a collection", wanted, there, request.overwrite):
             withdraw_file(request.output / COLLECTION)
 
 
@@ -184,12 +180,6 @@ def refuse_other_parts(request: PartsRequest, plan: CorpusPlan) -> None:
             )
 
 
-def comparable(manifest: Manifest) -> dict[str, Any]:
-    """The request of a collection, as a plan has it: the digest of pictures is known after encoding only."""
-    found = manifest.request()
-    return {**found, "corpus": {key: value for key, value in found["corpus"].items() if key != "contents"}}
-
-
 def collected(output: Path, plan: CorpusPlan) -> EncodedCollection:
     """The collection of the parts of a plan that are all encoded; one manifest is in memory at a time.
 
@@ -197,11 +187,10 @@ def collected(output: Path, plan: CorpusPlan) -> EncodedCollection:
         ArtefactError: a part is missing or unfinished, or of another request.
     """
     counts, shards, contents = Counts(), sha256(), sha256()
-    covered, most = True, 0
+    wanted, covered, most = whole_request(plan.manifest), True, 0
     for part, manifest in part_manifests(output, plan.parts):
         where = output / part_name(part)
-        whole = {**manifest.request(), "corpus": whole_of(manifest)}
-        if not (same := same_request(plan.manifest.request(), whole)):
+        if not (same := same_request(wanted, whole_request(manifest))):
             raise ArtefactError(f"{where}: of another request ({same}); --overwrite encodes it again")
         if manifest.quantiser != plan.manifest.quantiser:
             raise ArtefactError(f"{where}: another scale of impacts than the plan's; --overwrite encodes it again")
@@ -223,9 +212,3 @@ def part_manifests(output: Path, parts: int) -> Iterator[tuple[Part, Manifest]]:
     for number in range(parts):
         part = Part(number, parts)
         yield part, read_manifest(fetched(output / part_name(part), [MANIFEST]))
-
-
-def whole_of(manifest: Manifest) -> dict[str, Any]:
-    """The corpus that a part is of, as a plan names it."""
-    corpus = manifest.request()["corpus"]
-    return {key: value for key, value in corpus.items() if key not in ("part", "contents")}

@@ -88,7 +88,7 @@ class CorpusPlan:
             ArtefactError: encoder, corpus, layout or quantiser differ; names what differs.
         """
         wanted, found = (
-            {**one.request(), "corpus": without_part(one.request()["corpus"]), "versions": dict(one.versions)}
+            {**whole_request(one), "versions": dict(one.versions)}
             for one in (manifest, self.manifest)
         )
         if not (same := same_request(wanted, found)):
@@ -104,6 +104,13 @@ class CorpusPlan:
         if self.listing:
             publish_file(self.listing)
         publish_file(path)
+
+    def with_threads(self) -> CorpusPlan:
+        """The plan, whose number of threads PyTorch uses from now on."""
+        import torch
+
+        torch.set_num_threads(self.threads)
+        return self
 
     def placed(self, dataset: Dataset) -> Dataset:
         """The dataset with the places of this plan."""
@@ -142,9 +149,11 @@ class PlannedPart(NamedTuple):
     plan: CorpusPlan
 
 
-def without_part(corpus: Mapping[str, Any]) -> dict[str, Any]:
-    """The entry of the whole corpus."""
-    return {key: value for key, value in corpus.items() if key not in ("part", "contents")}
+def whole_request(manifest: Manifest) -> dict[str, Any]:
+    """The request of the whole corpus, as its plan has it: neither part nor contents, which are known afterwards."""
+    request = manifest.request()
+    corpus = {key: value for key, value in request["corpus"].items() if key not in ("part", "contents")}
+    return {**request, "corpus": corpus}
 
 
 def read_in_blocks(dataset: Dataset, size: int) -> tuple[CorpusSummary, tuple[CorpusBlock, ...]]:

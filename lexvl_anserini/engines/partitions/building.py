@@ -75,7 +75,7 @@ def build_partitions(
     manifest = combined(manifests, sources)
     if "parts" in manifest.corpus:
         refuse_common_ids(sources, manifests)
-    digest, staging = collection_digest(manifest, sources), gathering_folder(index)
+    digest, staging = collection_digest(manifest, manifests), gathering_folder(index)
     make_place(staging)
     request = PartitionsRequest(staging, tuple(sources), options or IndexOptions(), threads, digest)
     names = [partition_name(number) for number in range(len(sources))]
@@ -146,10 +146,10 @@ def build_partition(request: PartitionsRequest, number: int) -> int:
     return documents
 
 
-def collection_digest(manifest: Manifest, sources: Sequence[Path]) -> str:
+def collection_digest(whole: Manifest, manifests: Sequence[Manifest]) -> str:
     """Names the documents of all partitions together, and the greatest impact that their queries are made for."""
-    held = [source_digest(read_manifest(source)) for source in sources]
-    return sha256(orjson.dumps([held, manifest.counts.max_impact])).hexdigest()
+    held = [source_digest(manifest) for manifest in manifests]
+    return sha256(orjson.dumps([held, whole.counts.max_impact])).hexdigest()
 
 
 def check_partition(folder: Path, collection: str) -> Manifest:
