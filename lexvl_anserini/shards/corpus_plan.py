@@ -87,10 +87,7 @@ class CorpusPlan:
         Raises:
             ArtefactError: encoder, corpus, layout or quantiser differ; names what differs.
         """
-        wanted, found = (
-            {**whole_request(one), "versions": dict(one.versions)}
-            for one in (manifest, self.manifest)
-        )
+        wanted, found = ({**whole_request(one), "versions": dict(one.versions)} for one in (manifest, self.manifest))
         if not (same := same_request(wanted, found)):
             raise ArtefactError(f"{where}: the plan is of another request ({same}); plan again")
         return self.manifest.quantiser
