@@ -34,7 +34,8 @@ from lexvl_anserini.explain import to_text
 from lexvl_anserini.files import disk_errors, exclusive, make_folder
 from lexvl_anserini.progress import Progress
 from lexvl_anserini.queries.query_source import topic_source
-from lexvl_anserini.queries.retrieval import EncoderChanges, IndexSearch
+from lexvl_anserini.queries.retrieval import IndexSearch
+from lexvl_anserini.queries.searcher import EncoderChanges
 from lexvl_anserini.queries.shared_terms import explain
 from lexvl_anserini.ranking.runs import ensure_run
 from lexvl_anserini.records import Index

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from lexvl_anserini.errors import LexvlError
     from lexvl_anserini.quantise import Quantiser
     from lexvl_anserini.queries.retrieval import search_index
+    from lexvl_anserini.queries.searcher import Searcher
     from lexvl_anserini.ranking.frames import as_frame
     from lexvl_anserini.records import Document, Qrel, ScoredDoc, Topic
     from lexvl_anserini.shards.writing import write_impacts
@@ -40,6 +41,7 @@ _HOMES = {
     "Qrel": "records",
     "Quantiser": "quantise",
     "ScoredDoc": "records",
+    "Searcher": "queries.searcher",
     "Topic": "records",
     "as_frame": "ranking.frames",
     "build_index": "engines.building",
@@ -57,6 +59,7 @@ __all__ = [
     "Qrel",
     "Quantiser",
     "ScoredDoc",
+    "Searcher",
     "Topic",
     "as_frame",
     "build_index",

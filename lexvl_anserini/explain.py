@@ -20,7 +20,7 @@ from lexvl_anserini.engines.stores.resolving import index_path
 from lexvl_anserini.errors import UsageError
 from lexvl_anserini.manifest import Manifest, RunManifest, read_run_manifest
 from lexvl_anserini.queries.query_source import TYPED, topic_source, typed_topic, vocabulary_file
-from lexvl_anserini.queries.retrieval import EncoderChanges
+from lexvl_anserini.queries.searcher import EncoderChanges
 from lexvl_anserini.queries.shared_terms import (
     DEFAULT_HITS,
     Explanation,

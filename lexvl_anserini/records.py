@@ -141,5 +141,5 @@ class Index:
             LexvlError: as `search_index`.
         """
         # By name: records come before all that uses them.
-        found: Any = import_module("lexvl_anserini.queries.retrieval").found_in(self, query, k, model, device)
+        found: Any = import_module("lexvl_anserini.queries.searcher").found_in(self, query, k, model, device)
         return found

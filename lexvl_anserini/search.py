@@ -39,7 +39,8 @@ from lexvl_anserini.queries.feedback import Feedback
 from lexvl_anserini.queries.parser import parse
 from lexvl_anserini.queries.query_source import TopicSource, topic_source, typed_topic, vocabulary_file
 from lexvl_anserini.queries.refine import Refinement, TwoPhase, read_terms
-from lexvl_anserini.queries.retrieval import EncoderChanges, IndexSearch, texts_of
+from lexvl_anserini.queries.retrieval import IndexSearch, texts_of
+from lexvl_anserini.queries.searcher import EncoderChanges
 from lexvl_anserini.ranking.runs import DEFAULT_HITS, OUTPUT_FORMATS, ensure_run, is_finished
 from lexvl_anserini.records import Index, ScoredDoc
 
@@ -295,8 +296,8 @@ def command(
             answer_lines(search, runs.hits or DEFAULT_HITS_SHOWN, lists, encoder.data_dir, style)
     else:
         typed_query = tree or typed_topic(queries.query, queries.query_image)
-        with runner.running():
-            found = search.one(typed_query, runs.hits or DEFAULT_HITS_SHOWN)
+        with runner.running(), search.searcher() as searcher:
+            found = search.one(typed_query, runs.hits or DEFAULT_HITS_SHOWN, searcher)
         show(found, texts_of(found, search.index, encoder.data_dir) if lists.texts else {}, style)
 
 
@@ -342,22 +343,22 @@ def plan(wanted: RunManifest, index: Index, target: Path) -> dict[str, Any]:
 
 
 def answer_lines(search: IndexSearch, hits: int, lists: ListOptions, data_dir: str | None, style: str) -> None:
-    """Prints the hits of each line of standard input; the encoder is loaded once. An error of a line ends that line."""
-    model = search.encoder.load(search.index.manifest)
+    """Prints the hits of each line of standard input, from one searcher. An error of a line ends that line."""
     asks = sys.stdin.isatty()
-    while True:
-        if asks:
-            print("query: ", end="", file=sys.stderr, flush=True)
-        if not (line := sys.stdin.readline()):
-            return
-        if not line.strip():
-            continue
-        try:
-            found = search.one(typed_topic(line.strip(), None), hits, model)
-            show(found, texts_of(found, search.index, data_dir) if lists.texts else {}, style)
-        except LexvlError as error:
-            log.error("error: %s", error)
-        sys.stdout.flush()
+    with search.searcher() as searcher:
+        while True:
+            if asks:
+                print("query: ", end="", file=sys.stderr, flush=True)
+            if not (line := sys.stdin.readline()):
+                return
+            if not line.strip():
+                continue
+            try:
+                found = search.one(typed_topic(line.strip(), None), hits, searcher)
+                show(found, texts_of(found, search.index, data_dir) if lists.texts else {}, style)
+            except LexvlError as error:
+                log.error("error: %s", error)
+            sys.stdout.flush()
 
 
 def show(documents: list[ScoredDoc], texts: Mapping[str, str], style: str) -> None:

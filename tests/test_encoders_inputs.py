@@ -141,7 +141,7 @@ def test_lists_are_frames_and_objects_say_what_they_are(index, load):
 
 def test_texts_are_encoded_by_the_encoder_of_the_index(tmp_path, load, golden, monkeypatch):
     from lexvl_anserini.data.dataset import Dataset
-    from lexvl_anserini.queries import retrieval
+    from lexvl_anserini.queries import searcher
     from lexvl_anserini.shards.writing import write_impacts
 
     model = load("bag-of-tokens", "splade/ckpt_bert")
@@ -150,9 +150,9 @@ def test_texts_are_encoded_by_the_encoder_of_the_index(tmp_path, load, golden, m
     write_impacts(dataset, model, tmp_path / "s")
     index = build_index(tmp_path / "s", tmp_path / "i")
     loaded = []
-    changes = retrieval.EncoderChanges.load
+    changes = searcher.EncoderChanges.load
     monkeypatch.setattr(
-        retrieval.EncoderChanges, "load", lambda self, manifest: loaded.append(1) or changes(self, manifest)
+        searcher.EncoderChanges, "load", lambda self, manifest: loaded.append(1) or changes(self, manifest)
     )
     assert [hit.doc_id for hit in index.search("a dog", k=5)] == ["d1", "d2"]
     assert [[hit.query_id for hit in hits] for hits in index.search(["dog", "man"], k=1)] == [["1"], ["2"]]

@@ -22,7 +22,8 @@ from lexvl_anserini.engines.resident.packing import write_resident
 from lexvl_anserini.errors import ArtefactError, UsageError
 from lexvl_anserini.manifest import read_manifest
 from lexvl_anserini.queries.clauses import Term
-from lexvl_anserini.queries.retrieval import SearchCost, search_index
+from lexvl_anserini.queries.retrieval import search_index
+from lexvl_anserini.queries.searcher import SearchCost
 from lexvl_anserini.records import ImpactQuery
 
 MORE = [("e1", {"t1": 250, "t2": 3}), ("d3", {"t1": 9})]

@@ -21,7 +21,7 @@ from lexvl_anserini.engines.lucene import LuceneEngine
 from lexvl_anserini.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.explain import command
 from lexvl_anserini.manifest import RunManifest
-from lexvl_anserini.queries import retrieval
+from lexvl_anserini.queries import searcher
 from lexvl_anserini.queries.shared_terms import Explanation, SharedTerm, explain, explained
 from lexvl_anserini.ranking.runs import write_run
 from lexvl_anserini.records import ImpactQuery, ScoredDoc, Topic
@@ -46,7 +46,7 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def toy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retrieval, "load_encoder_of", lambda *args, **options: Toy())
+    monkeypatch.setattr(searcher, "load_encoder_of", lambda *args, **options: Toy())
     monkeypatch.setattr(lexvl_anserini.queries.shared_terms, "encode_queries", encode)
 
 

@@ -21,7 +21,7 @@ from lexvl_anserini.engines.building import build_index
 from lexvl_anserini.errors import ArtefactError, DataError, LexvlError, UsageError
 from lexvl_anserini.files import packed, read_json, write_json
 from lexvl_anserini.manifest import Manifest, manifest_path, read_run_manifest
-from lexvl_anserini.queries import retrieval
+from lexvl_anserini.queries import retrieval, searcher
 from lexvl_anserini.queries.clauses import Term, TreeQuery
 from lexvl_anserini.queries.query_source import TopicSource
 from lexvl_anserini.queries.refine import refinement_names
@@ -52,8 +52,8 @@ def encode(model: Toy, topics: Iterable[Topic], manifest: Manifest, batch_size: 
 
 @pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(retrieval, "load_encoder_of", lambda *args, **options: Toy())
-    monkeypatch.setattr(retrieval, "encode_queries", encode)
+    monkeypatch.setattr(searcher, "load_encoder_of", lambda *args, **options: Toy())
+    monkeypatch.setattr(searcher, "encode_queries", encode)
     write_shards(tmp_path / "shards", DOCUMENTS, terms=TERMS)
     build_index(tmp_path / "shards", tmp_path / "index")
     return tmp_path / "index"
@@ -90,7 +90,7 @@ def test_topics_are_encoded_and_searched(index: Path) -> None:
 
 
 def test_encoded_queries_need_no_model(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(retrieval, "load_encoder_of")
+    monkeypatch.delattr(searcher, "load_encoder_of")
     [documents] = search_index(str(index), [ImpactQuery("q", {"cat": 4})])
     assert pairs(documents) == [("d1", 1, 4)]
 
@@ -163,7 +163,7 @@ def test_finished_and_other_runs(index: Path, beir: Path, tmp_path: Path, monkey
     told = invoke(*arguments)
     before = run.read_bytes()
     with monkeypatch.context() as patch:
-        patch.delattr(retrieval, "encode_queries")
+        patch.delattr(searcher, "encode_queries")
         assert invoke(*arguments) == told
     with pytest.raises(ArtefactError, match=r"a run of another request \(hits: .* found, .* requested\); --overwrite"):
         invoke(*arguments, "--hits", 1)
@@ -261,7 +261,7 @@ def test_a_split_of_a_folder(index: Path, beir: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz", "jsonl.zst"])
 def test_a_file_of_encoded_queries(index: Path, tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(retrieval, "load_encoder_of")
+    monkeypatch.delattr(searcher, "load_encoder_of")
     queries = tmp_path / f"q.{suffix}"
     data = jsonl([{"id": "a", "contents": "", "vector": {"dog": 2}}, {"id": "b", "contents": "", "vector": {}}])
     with open(queries, "wb") as raw, packed(raw, queries.suffix) as out:
@@ -340,7 +340,7 @@ def test_filters_of_one_query(index: Path) -> None:
 
 
 def test_an_expression_needs_no_encoder(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(retrieval, "load_encoder_of")
+    monkeypatch.delattr(searcher, "load_encoder_of")
     assert shown("--index", index, "--match", "+dog cat^5") == [("q1", 9), ("d1", 8), ("d2", 3)]
     assert shown("--index", index, "--match", "dog -cat", "--hits", 1) == [("q1", 9)]
     assert shown("--index", index, "--match", "NOT dog") == [("d3", 0)]
@@ -406,7 +406,7 @@ def test_a_refinement_is_noted_in_the_order_of_its_options(tmp_path: Path) -> No
 
 
 def test_a_dry_run_searches_nothing(index: Path, beir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retrieval, "search_index", lambda *args, **options: pytest.fail("searched"))
+    monkeypatch.setattr(retrieval.IndexSearch, "searcher", lambda self: pytest.fail("searched"))
     arguments = ("--index", index, "--topics", f"beir:{beir}", "--output", tmp_path / "x", "--dry-run")
     told = json.loads(invoke(*arguments, "--format", "json"))
     assert (told["topics"], told["documents"], told["hits"], told["finished"]) == (4, 4, 1000, False)
@@ -430,8 +430,8 @@ def test_a_picture_as_query(index: Path, tmp_path: Path, monkeypatch: pytest.Mon
 
     model = Toy()
     model.query.read_topic = read_image_of
-    monkeypatch.setattr(retrieval, "load_encoder_of", lambda *args, **options: model)
-    monkeypatch.setattr(retrieval, "encode_queries", seen)
+    monkeypatch.setattr(searcher, "load_encoder_of", lambda *args, **options: model)
+    monkeypatch.setattr(searcher, "encode_queries", seen)
     (tmp_path / "cat.png").write_bytes(b"")
     assert shown("--index", index, "--query-image", tmp_path / "cat.png") == [("d1", 2)]
     with pytest.raises(UsageError, match="encoder 'toy' reads images, and the query is a text; .* text-to-image"):
@@ -487,7 +487,7 @@ def test_a_query_whose_only_term_is_in_every_document(tmp_path: Path) -> None:
 
 def test_lines_of_standard_input_are_answered_with_one_encoder(index, monkeypatch):
     loaded: list[int] = []
-    monkeypatch.setattr(retrieval, "load_encoder_of", lambda *args, **options: loaded.append(1) or Toy())
+    monkeypatch.setattr(searcher, "load_encoder_of", lambda *args, **options: loaded.append(1) or Toy())
     answered = CliRunner().invoke(
         make_app(command),
         ["--index", str(index), "--interactive", "--format", "json", "--hits", "2"],
@@ -502,10 +502,10 @@ def test_lines_of_standard_input_are_answered_with_one_encoder(index, monkeypatc
 def test_an_error_of_one_line_does_not_end_the_others(index, monkeypatch, caplog):
     one = retrieval.IndexSearch.one
 
-    def failing(self: Any, query: Any, hits: int, model: Any = None) -> Any:
+    def failing(self: Any, query: Any, hits: int, searcher: Any) -> Any:
         if query.text == "bad":
             raise DataError("a bad line")
-        return one(self, query, hits, model)
+        return one(self, query, hits, searcher)
 
     monkeypatch.setattr(retrieval.IndexSearch, "one", failing)
     answered = CliRunner().invoke(make_app(command), ["--index", str(index), "--interactive"], input="bad\ncat\n")

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.errors import ArtefactError, UsageError
-from lexvl_anserini.queries import retrieval
+from lexvl_anserini.queries import searcher
 from lexvl_anserini.serve import command
 from lexvl_anserini.serving.opened import served_indexes
 
@@ -33,7 +33,7 @@ def invoke(*arguments: str) -> str:
 
 @pytest.fixture
 def toy(monkeypatch) -> None:
-    monkeypatch.setattr(retrieval, "load_encoder_of", load)
+    monkeypatch.setattr(searcher, "load_encoder_of", load)
 
 
 def test_check_answers_one_query_and_ends(toy, tmp_path) -> None:

@@ -16,7 +16,7 @@ from served_colours import CAPTION, DENSE, HOSTILE, PICTURES, index_pictures, lo
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.engines.building import build_index
-from lexvl_anserini.queries import retrieval
+from lexvl_anserini.queries import searcher
 from lexvl_anserini.serving import limits, opened
 from lexvl_anserini.shards.writing import write_impacts
 
@@ -35,7 +35,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def client(folder):
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(retrieval, "load_encoder_of", load)
+        patched.setattr(searcher, "load_encoder_of", load)
         lexical = index_pictures(folder / "pictures", folder / "colours")
         dense = index_pictures(folder / "pictures", folder / "twin", DENSE)
         with running(lexical, dense, examples=("red", "blue")) as found:
@@ -225,7 +225,7 @@ def test_only_the_files_of_the_page_are_served(client, path) -> None:
 
 
 def test_a_picture_that_became_a_link_is_not_served(folder, monkeypatch) -> None:
-    monkeypatch.setattr(retrieval, "load_encoder_of", load)
+    monkeypatch.setattr(searcher, "load_encoder_of", load)
     index = index_pictures(folder / "linked", folder / "linked-index", pictures={"a.png": painted(8, 8)})
     outside = folder / "secret.png"
     painted(8, 8, red=(0, 0, 8, 8)).save(outside)
@@ -280,7 +280,7 @@ def test_many_clients_get_the_answers_of_one(client) -> None:
 
 
 def test_an_index_may_be_replaced_while_it_is_served(folder, monkeypatch) -> None:
-    monkeypatch.setattr(retrieval, "load_encoder_of", load)
+    monkeypatch.setattr(searcher, "load_encoder_of", load)
     monkeypatch.setattr(opened, "LOOK_EVERY_S", 0.0)
     pictures, index = folder / "changing", folder / "changing-index"
     index_pictures(pictures, index, pictures={"a.png": PICTURES["red.png"]})
@@ -320,7 +320,7 @@ def test_an_index_of_texts_for_bm25(folder) -> None:
 
 
 def test_a_corpus_that_is_gone_leaves_ids(folder, monkeypatch) -> None:
-    monkeypatch.setattr(retrieval, "load_encoder_of", load)
+    monkeypatch.setattr(searcher, "load_encoder_of", load)
     index = index_pictures(folder / "gone", folder / "gone-index", pictures={"a.png": PICTURES["red.png"]})
     (folder / "gone").rename(folder / "moved")
     with running(index) as client:

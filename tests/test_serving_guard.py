@@ -12,7 +12,7 @@ import pytest
 from served_colours import PICTURES, index_pictures, load, running
 
 from lexvl_anserini.errors import UsageError
-from lexvl_anserini.queries import retrieval
+from lexvl_anserini.queries import searcher
 from lexvl_anserini.serving import limits
 from lexvl_anserini.serving.guard import Guard
 from lexvl_anserini.serving.server import listening, url_of
@@ -24,7 +24,7 @@ QUESTION = json.dumps({"index": "colours", "text": "red"})
 def client(tmp_path_factory):
     folder = tmp_path_factory.mktemp("guarded")
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(retrieval, "load_encoder_of", load)
+        patched.setattr(searcher, "load_encoder_of", load)
         with running(index_pictures(folder / "pictures", folder / "colours", pictures=PICTURES)) as found:
             yield found
 

@@ -18,7 +18,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import pytest
 from served_colours import CAPTION, DENSE, HOSTILE, PICTURES, index_pictures, load, running
 
-from lexvl_anserini.queries import retrieval
+from lexvl_anserini.queries import searcher
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright drives the browser")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -32,7 +32,7 @@ EXAMPLE = "a red picture"
 def client(tmp_path_factory):
     folder = tmp_path_factory.mktemp("page")
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(retrieval, "load_encoder_of", load)
+        patched.setattr(searcher, "load_encoder_of", load)
         lexical = index_pictures(folder / "pictures", folder / "colours")
         twin = index_pictures(folder / "pictures", folder / "twin", DENSE)
         with running(lexical, twin, examples=(EXAMPLE,)) as found:

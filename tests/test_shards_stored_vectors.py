@@ -19,7 +19,8 @@ from lexvl_anserini.files import read_json, write_json
 from lexvl_anserini.manifest import read_manifest, read_run_manifest
 from lexvl_anserini.quantise import Quantiser
 from lexvl_anserini.queries.query_source import TopicSource
-from lexvl_anserini.queries.retrieval import EncoderChanges, IndexSearch
+from lexvl_anserini.queries.retrieval import IndexSearch
+from lexvl_anserini.queries.searcher import EncoderChanges
 from lexvl_anserini.ranking.rescoring import candidates_of, encoder_of_run, hybrid_lists, own_encoder
 from lexvl_anserini.records import Index
 from lexvl_anserini.shards.layout import Layout

@@ -45,7 +45,7 @@ class Indexer(NamedTuple):
     environ: Mapping[str, str]
 
 
-class Searcher(NamedTuple):
+class SearchWorker(NamedTuple):
     """A searching function.
 
     tasks     the requests that it is measured by, each for every number of hits
@@ -65,14 +65,14 @@ INDEXERS: Mapping[str, Indexer] = {
     "stock": Indexer(".systems:index_stock", "jsonl", {}),
 }
 
-SEARCHERS: Mapping[str, Searcher] = {
-    "ours": Searcher(".systems:search_ours", ("latency", "batch"), arguments={"resident": True}),
-    "ours-lucene": Searcher(".systems:search_ours", ("latency", "batch"), arguments={"resident": False}),
-    "stock": Searcher(".systems:search_stock", ("latency", "batch")),
-    "lucene": Searcher(".systems:search_lucene", ("latency", "sorted")),
-    "faiss-flat": Searcher(".dense:search_faiss", ("latency",), "nothing", arguments={"kind": "flat"}),
-    "faiss-hnsw": Searcher(".dense:search_faiss", ("latency",), "nothing", arguments={"kind": "hnsw"}),
-    "seismic": Searcher(".systems:search_seismic", ("latency",), "shards"),
+SEARCHERS: Mapping[str, SearchWorker] = {
+    "ours": SearchWorker(".systems:search_ours", ("latency", "batch"), arguments={"resident": True}),
+    "ours-lucene": SearchWorker(".systems:search_ours", ("latency", "batch"), arguments={"resident": False}),
+    "stock": SearchWorker(".systems:search_stock", ("latency", "batch")),
+    "lucene": SearchWorker(".systems:search_lucene", ("latency", "sorted")),
+    "faiss-flat": SearchWorker(".dense:search_faiss", ("latency",), "nothing", arguments={"kind": "flat"}),
+    "faiss-hnsw": SearchWorker(".dense:search_faiss", ("latency",), "nothing", arguments={"kind": "hnsw"}),
+    "seismic": SearchWorker(".systems:search_seismic", ("latency",), "shards"),
 }
 
 

@@ -61,7 +61,8 @@ def split_of_search(
     from lexvl_anserini.queries.query_source import topic_source, vocabulary_file
     from lexvl_anserini.queries.query_vectors import encode_queries
     from lexvl_anserini.queries.refine import Refinement
-    from lexvl_anserini.queries.retrieval import EncoderChanges, search_index
+    from lexvl_anserini.queries.retrieval import search_index
+    from lexvl_anserini.queries.searcher import EncoderChanges
 
     index = index_path(index)
     about = index_manifest(index)

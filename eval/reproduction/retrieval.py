@@ -23,7 +23,8 @@ from lexvl_anserini.engines.building import build_index
 from lexvl_anserini.files import atomic_write, disk_errors, make_folder
 from lexvl_anserini.manifest import RunManifest
 from lexvl_anserini.queries.query_source import TopicSource
-from lexvl_anserini.queries.retrieval import EncoderChanges, IndexSearch
+from lexvl_anserini.queries.retrieval import IndexSearch
+from lexvl_anserini.queries.searcher import EncoderChanges
 from lexvl_anserini.ranking.rescoring import manifest_of_run, rerank_lists, reranked_manifest, reranking_encoder
 from lexvl_anserini.ranking.runs import DEFAULT_HITS, ensure_run, lists_of, write_run
 from lexvl_anserini.records import Document, Qrel, Topic

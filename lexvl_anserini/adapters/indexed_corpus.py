@@ -15,7 +15,7 @@ from lexvl_anserini.engines.building import build_index
 from lexvl_anserini.errors import UsageError
 from lexvl_anserini.queries.clauses import All, Ids, Impacts, TreeQuery
 from lexvl_anserini.queries.query_vectors import encode_queries
-from lexvl_anserini.queries.retrieval import search_index
+from lexvl_anserini.queries.searcher import Searcher
 from lexvl_anserini.ranking.order import ranked
 from lexvl_anserini.records import Document, ImpactQuery, Index, ScoredDoc, Topic
 from lexvl_anserini.shards.writing import write_impacts
@@ -47,10 +47,11 @@ class IndexedCorpus:
         dataset = Dataset("adapted", "", lambda: iter(kept), lambda: iter(()), lambda: iter(()))
         write_impacts(dataset, model, folder / "shards", batch_size=batch_size)
         self.index: Index = build_index(folder / "shards", folder / "index")
+        self.searcher = Searcher(self.index, model)
 
     def lists(self, topics: Iterable[Topic], hits: int) -> Iterator[list[ScoredDoc]]:
         """One ranked list per topic, in their order."""
-        return search_index(self.index, topics, min(hits, MOST), model=self.model, batch_size=self.batch_size)
+        return self.searcher.lists(topics, min(hits, MOST), batch_size=self.batch_size)
 
     def lists_among(
         self, topics: Iterable[Topic], candidates: Mapping[str, Sequence[str]], hits: int
@@ -75,7 +76,7 @@ class IndexedCorpus:
         [query] = encode_queries(self.model, [topic], self.index.manifest)
         assert isinstance(query, ImpactQuery)
         tree = All((Impacts(query.vector), Ids(tuple(candidates))))
-        return next(search_index(self.index, [TreeQuery(topic.query_id, tree)], len(candidates)))
+        return next(self.searcher.lists([TreeQuery(topic.query_id, tree)], len(candidates)))
 
 
 def saved_picture(picture: Any, folder: Path, name: int) -> str:

@@ -18,7 +18,7 @@ import pyterrier as pt
 
 from lexvl_anserini.adapters.indexed_corpus import IndexedCorpus
 from lexvl_anserini.errors import UsageError
-from lexvl_anserini.queries.retrieval import EncoderChanges, located, search_index
+from lexvl_anserini.queries.searcher import Searcher
 from lexvl_anserini.ranking.runs import DEFAULT_HITS, strict_scores
 from lexvl_anserini.records import Document, Index, Topic
 
@@ -36,9 +36,7 @@ class PyTerrierRetriever(pt.Transformer):
     """
 
     def __init__(self, index: Index | Path | str, hits: int = DEFAULT_HITS, model: Encoder | None = None):
-        path, manifest = located(index)
-        self.index, self.hits = Index(path, manifest, manifest.counts.documents), hits
-        self.model = model or EncoderChanges().load(manifest)
+        self.searcher, self.hits = Searcher(index, model).opened(), hits
 
     def transform(self, topics: Any) -> Any:
         """A frame of topics -> a frame of documents; other columns of a topic stay with its documents."""
@@ -49,9 +47,10 @@ class PyTerrierRetriever(pt.Transformer):
         kept = kept.drop_duplicates("qid").assign(qid=kept["qid"].astype(str))
         rows: list[tuple[str, str, float, int]] = []
         queries = [Topic(qid, query) for qid, query in zip(kept["qid"], kept["query"], strict=True)]
-        for hits in search_index(self.index, queries, self.hits, model=self.model):
+        for hits in self.searcher.lists(queries, self.hits):
             scores = strict_scores([hit.score for hit in hits])
             rows += [(h.query_id, h.doc_id, score, h.rank - 1) for h, score in zip(hits, scores, strict=True)]
+        self.searcher.verified()
         found = pd.DataFrame(rows, columns=["qid", "docno", "score", "rank"])
         return kept.merge(found, on="qid", how="inner")
 

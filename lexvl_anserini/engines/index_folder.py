@@ -39,6 +39,10 @@ HEADS = (MANIFEST, REPORT, VOCABULARY)
 PARTITION = "partition.json"
 
 
+# Numbers of the files of an index that change when it is replaced.
+IndexState = tuple[int, int, int]
+
+
 class SourceEntry(Entry):
     """An encoded corpus that an index was built from."""
 
@@ -117,6 +121,15 @@ def changed_index(index: Path) -> Iterator[Path]:
 def write_report(index: Path, report: Mapping[str, Any]) -> None:
     """Writes index.json."""
     write_json(index / REPORT, report)
+
+
+def state_of_index(path: Path) -> IndexState | None:
+    """What changes when an index is replaced or changed; None while it is not there."""
+    try:
+        folder, report = path.stat(), (path / REPORT if (path / REPORT).exists() else path / MANIFEST).stat()
+    except OSError:
+        return None
+    return folder.st_ino, report.st_ino, report.st_mtime_ns
 
 
 def read_report(index: Path) -> IndexReport:

@@ -15,7 +15,7 @@ from lexvl_anserini.queries.clauses import All, Ids, Impacts
 from lexvl_anserini.queries.query_source import TYPED, TopicSource, check_readable
 from lexvl_anserini.queries.query_vectors import encode_queries
 from lexvl_anserini.queries.refine import Refinement, refinement_names
-from lexvl_anserini.queries.retrieval import EncoderChanges, located
+from lexvl_anserini.queries.searcher import EncoderChanges, located
 from lexvl_anserini.ranking.runs import in_rank_order, read_run
 from lexvl_anserini.records import ImpactQuery, Index, Topic
 from lexvl_anserini.typed import check_count

@@ -15,13 +15,12 @@ from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, cast
 
 from lexvl_anserini.encoders.encoder import OtherModality, Tower
-from lexvl_anserini.engines.index_folder import REPORT, index_manifest, read_report
-from lexvl_anserini.engines.opening import open_index
+from lexvl_anserini.engines.index_folder import IndexState, index_manifest, read_report, state_of_index
 from lexvl_anserini.errors import DataError, LexvlError, UnknownName, UsageError
-from lexvl_anserini.manifest import MANIFEST, Manifest
+from lexvl_anserini.manifest import Manifest
 from lexvl_anserini.queries.query_source import known_terms, vocabulary_file
-from lexvl_anserini.queries.retrieval import EncoderChanges
-from lexvl_anserini.records import Document
+from lexvl_anserini.queries.searcher import EncoderChanges, Searcher
+from lexvl_anserini.records import Document, Index
 from lexvl_anserini.serving import limits
 from lexvl_anserini.serving.documents import WITHOUT_PICTURES, ShownCorpus, example_queries, read_corpus
 
@@ -34,8 +33,6 @@ log = logging.getLogger(__name__)
 
 # Seconds between two looks at the folder of an index.
 LOOK_EVERY_S = 0.5
-
-State = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
@@ -64,10 +61,8 @@ class LiveIndex:
     """
 
     served: ServedIndex
-    state: State
-    manifest: Manifest
-    engine: Engine
-    model: Encoder
+    state: IndexState
+    searcher: Searcher
     corpus: ShownCorpus
     terms: Sequence[str]
     fields: Mapping[str, str]
@@ -80,6 +75,21 @@ class LiveIndex:
 
     def __post_init__(self) -> None:
         self.known = frozenset(self.terms)
+
+    @property
+    def manifest(self) -> Manifest:
+        """Of the index."""
+        return self.searcher.index.manifest
+
+    @property
+    def engine(self) -> Engine:
+        """Open."""
+        return self.searcher.engine
+
+    @property
+    def model(self) -> Encoder:
+        """The encoder of queries, loaded."""
+        return self.searcher.model
 
     @property
     def impacts(self) -> ImpactEngine:
@@ -125,17 +135,8 @@ class LiveIndex:
         return [term for term, _ in best[: limits.SUGGESTIONS]]
 
     def close(self) -> None:
-        """Closes the engine."""
-        self.engine.close()
-
-
-def state_of_index(path: Path) -> State | None:
-    """What changes when an index is replaced or changed; None while it is not there."""
-    try:
-        folder, report = path.stat(), (path / REPORT if (path / REPORT).exists() else path / MANIFEST).stat()
-    except OSError:
-        return None
-    return folder.st_ino, report.st_ino, report.st_mtime_ns
+        """Closes the index."""
+        self.searcher.close()
 
 
 def opened(served: ServedIndex, before: LiveIndex | None = None) -> LiveIndex:
@@ -151,10 +152,9 @@ def opened(served: ServedIndex, before: LiveIndex | None = None) -> LiveIndex:
 
     state = state_of_index(served.path)
     about = index_manifest(served.path)
-    if before and before.manifest.encoder == about.encoder and before.manifest.vocabulary == about.vocabulary:
-        model = before.model
-    else:
-        model = served.encoder.load(about)
+    same = before and before.manifest.encoder == about.encoder and before.manifest.vocabulary == about.vocabulary
+    index = Index(served.path, about, about.counts.documents)
+    searcher = Searcher(index, before.model if before and same else None, served.encoder)
     file = vocabulary_file(served.path, None)
     terms = known_terms(file, about) if file is not None and about.kind == "impact" else ()
     try:
@@ -164,8 +164,7 @@ def opened(served: ServedIndex, before: LiveIndex | None = None) -> LiveIndex:
         corpus, examples = ShownCorpus({}, f"the corpus cannot be read, so that hits have their ids alone: {error}"), []
     held = read_report(served.path).fields if about.kind == "impact" else {}
     fields = {name: kind for name, kind in held.items() if name.startswith("meta.")}
-    engine = open_index(served.path, about)
-    found = LiveIndex(served, state or (0, 0, 0), about, engine, model, corpus, terms, fields, examples)
+    found = LiveIndex(served, state or (0, 0, 0), searcher.opened(), corpus, terms, fields, examples)
     Thread(target=_verify, args=(found,), name="lexvl-verify", daemon=True).start()
     return found
 
@@ -173,7 +172,7 @@ def opened(served: ServedIndex, before: LiveIndex | None = None) -> LiveIndex:
 def _verify(index: LiveIndex) -> None:
     """Waits until the files of an index are compared with their checksums; a damaged one answers no more."""
     try:
-        index.engine.verified()
+        index.searcher.verified()
     except LexvlError as error:
         if not index.retired:
             index.problem = error
@@ -191,7 +190,7 @@ class Shelf:
         self._lock = Lock()
         self._open: dict[str, LiveIndex] = {}
         self._looked: dict[str, float] = {}
-        self._failed: dict[str, tuple[State, str]] = {}
+        self._failed: dict[str, tuple[IndexState, str]] = {}
         self._opening: set[str] = set()
         try:
             for one in served:
@@ -256,7 +255,7 @@ class Shelf:
             self._opening.add(name)
         Thread(target=self._replace, args=(index, state), name="lexvl-reopen", daemon=True).start()
 
-    def _replace(self, old: LiveIndex, state: State) -> None:
+    def _replace(self, old: LiveIndex, state: IndexState) -> None:
         name = old.served.name
         try:
             new = opened(old.served, old)
