@@ -18,11 +18,13 @@ from lexvl_anserini.queries.query_vectors import encode_queries
 from lexvl_anserini.queries.searcher import Searcher
 from lexvl_anserini.ranking.order import ranked
 from lexvl_anserini.records import Document, ImpactQuery, Index, ScoredDoc, Topic
+from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.shards.writing import write_impacts
 from lexvl_anserini.typed import MOST
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
+    from lexvl_anserini.quantise import Quantiser
 
 
 class IndexedCorpus:
@@ -40,13 +42,7 @@ class IndexedCorpus:
 
     def __init__(self, model: Encoder, documents: Iterable[Document], folder: Path | None = None, batch_size: int = 32):
         self.model, self.batch_size = model, batch_size
-        if folder is None:
-            folder = Path(mkdtemp(prefix="lexvl-"))
-            finalize(self, shutil.rmtree, folder, ignore_errors=True)
-        kept = list(documents)
-        dataset = Dataset("adapted", "", lambda: iter(kept), lambda: iter(()), lambda: iter(()))
-        write_impacts(dataset, model, folder / "shards", batch_size=batch_size)
-        self.index: Index = build_index(folder / "shards", folder / "index")
+        self.index = index_of(model, documents, folder, batch_size)
         self.searcher = Searcher(self.index, model)
 
     def lists(self, topics: Iterable[Topic], hits: int) -> Iterator[list[ScoredDoc]]:
@@ -77,6 +73,34 @@ class IndexedCorpus:
         assert isinstance(query, ImpactQuery)
         tree = All((Impacts(query.vector), Ids(tuple(candidates))))
         return next(self.searcher.lists([TreeQuery(topic.query_id, tree)], len(candidates)))
+
+
+def index_of(
+    model: Encoder,
+    documents: Iterable[Document],
+    folder: Path | None = None,
+    batch_size: int = 32,
+    quantiser: Quantiser | None = None,
+    layout: Layout | None = None,
+) -> Index:
+    """Encodes and indexes documents in a folder; without one, in a temporary folder that goes with the index.
+
+    Raises:
+        LexvlError: as `write_impacts` and `build_index`.
+    """
+    home = Path(mkdtemp(prefix="lexvl-")) if folder is None else folder
+    kept = list(documents)
+    dataset = Dataset("adapted", "", lambda: iter(kept), lambda: iter(()), lambda: iter(()))
+    try:
+        write_impacts(dataset, model, home / "shards", quantiser, layout, batch_size)
+        index = build_index(home / "shards", home / "index")
+    except BaseException:
+        if folder is None:
+            shutil.rmtree(home, ignore_errors=True)
+        raise
+    if folder is None:
+        finalize(index, shutil.rmtree, home, ignore_errors=True)
+    return index
 
 
 def saved_picture(picture: Any, folder: Path, name: int) -> str:
