@@ -23,7 +23,8 @@ from lexvl_anserini.encoders.encoder import Encoder, Kind
 from lexvl_anserini.errors import UsageError
 from lexvl_anserini.progress import Progress, silent
 from lexvl_anserini.quantise import Quantiser, row_max
-from lexvl_anserini.queries.retrieval import located, search_index
+from lexvl_anserini.queries.retrieval import search_index
+from lexvl_anserini.queries.searcher import located
 from lexvl_anserini.records import Document, ImpactQuery, Index, Topic
 from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.shards.reading import read_vocabulary
