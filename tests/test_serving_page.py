@@ -1,7 +1,7 @@
 """The search page in a headless Chromium: typing, dropping, dragging, the keyboard, narrow screens, accessibility.
 
-Skipped where playwright (`pip install playwright`) or Chromium (`apt-get install chromium`) is missing. The check of
-accessibility needs axe-core (`npm install --no-save axe-core`), which $LEXVL_AXE may name (the file axe.min.js).
+`bash tests/browser.sh` installs playwright, Chromium and axe-core; without one of them its tests are skipped. $LEXVL_AXE
+may name axe-core's file axe.min.js.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ from lexvl_anserini.queries import searcher
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright drives the browser")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+
+# Milliseconds until an expectation fails: a busy machine is no defect of the page.
+playwright.expect.set_options(timeout=60_000)
 
 AXE = Path(os.environ.get("LEXVL_AXE") or Path(__file__).parents[1] / "node_modules/axe-core/axe.min.js")
 EXAMPLE = "a red picture"
@@ -74,6 +77,10 @@ def own(url: str, client) -> bool:
 
 def names(page, column="colours") -> list[str]:
     return [text.partition(" ")[2] for text in page.locator(f"section[aria-label={column}] .id").all_inner_texts()]
+
+
+def details_of(page, name, column="colours"):
+    return page.locator(f"section[aria-label={column}]").get_by_role("button", name=f"Details of {name}")
 
 
 def first_is(page, name, column="colours") -> None:
@@ -208,7 +215,7 @@ def test_a_file_that_is_no_picture_gets_a_line(browser, client) -> None:
 
 def test_hovering_shows_where_the_terms_are(browser, client) -> None:
     with opened(browser, client, "?q=red") as page:
-        half = page.get_by_role("button", name="Details of half.png").first
+        half = details_of(page, "half.png")
         half.hover()
         canvas = half.locator("canvas")
         playwright.expect(canvas).to_have_count(1)
@@ -221,7 +228,7 @@ def test_hovering_shows_where_the_terms_are(browser, client) -> None:
 
 def test_details_show_every_product_and_find_similar_ones(browser, client) -> None:
     with opened(browser, client, "?q=red+blue") as page:
-        page.get_by_role("button", name="Details of half.png").first.click()
+        details_of(page, "half.png").click()
         playwright.expect(page.locator("dialog .note")).to_contain_text("2 products sum to")
         page.get_by_role("button", name="search for similar ones").click()
         playwright.expect(page.locator("#sent-name")).to_have_text("like half.png")
@@ -258,7 +265,7 @@ def test_accessibility(browser, client) -> None:
             first_is(page, "half.png")
             page.evaluate(AXE.read_text(encoding="utf-8"))
             assert broken_rules(page) == []
-            page.get_by_role("button", name="Details of half.png").first.click()
+            details_of(page, "half.png").click()
             playwright.expect(page.locator("dialog .note")).to_contain_text("products sum to")
             assert broken_rules(page) == []
 
