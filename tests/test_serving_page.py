@@ -1,7 +1,7 @@
 """The search page in a headless Chromium: typing, dropping, dragging, the keyboard, narrow screens, accessibility.
 
-`bash tests/browser.sh` installs playwright, Chromium and axe-core; without one of them its tests are skipped. $LEXVL_AXE
-may name axe-core's file axe.min.js.
+`bash tests/browser.sh` installs playwright, Chromium and axe-core; without one of them its tests are skipped.
+$LEXVL_AXE may name axe-core's file axe.min.js.
 """
 
 from __future__ import annotations
