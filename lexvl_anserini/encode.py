@@ -262,7 +262,9 @@ class ShardOptions:
     shard_format: Annotated[str, typer.Option(help="jsonl or parquet.")] = "jsonl"
     shard_size: Annotated[int, typer.Option(min=1, help="Documents per shard.")] = 4096
     compress: Annotated[bool, typer.Option("--compress", help="Gzip the jsonl shards.")] = False
-    store_contents: Annotated[bool, typer.Option("--store-contents", help="Keep each text beside its vector.")] = False
+    store_contents: Annotated[
+        bool, typer.Option("--store-contents", help="Keep each text beside its vector; topics always keep theirs.")
+    ] = False
     store_metadata: Annotated[
         bool, typer.Option("--store-metadata", help="Keep each document's metadata beside its vector.")
     ] = False
@@ -419,7 +421,7 @@ def command(
         else:
             rows["topics"] = topics.count()
     elif topics is not None:
-        rows = encode_topics(model, topics, quantiser, target, batch_size, overwrite, layout.contents)
+        rows = encode_topics(model, topics, quantiser, target, batch_size, overwrite)
     else:
         rows = encode_corpus(dataset, model, target, (quantiser, layout), batch_size, overwrite, parts, part)
     print_rows(rows, style)

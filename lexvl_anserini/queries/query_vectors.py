@@ -69,15 +69,15 @@ def encode_topics(
     output: Path,
     batch_size: int = 32,
     overwrite: bool = False,
-    store_contents: bool = False,
 ) -> dict[str, Any]:
-    """Writes encoded topics to one file, and beside it a manifest with their encoder and origin.
+    """Writes encoded topics with their texts to one file, and beside it a manifest with their encoder and origin.
+
+    Stock Pyserini finds the vector of a text by the text.
 
     Args:
         quantiser: of both sides; only its query side is used.
         output: JSON lines, compressed if the name ends in .gz or .zst.
         overwrite: replace the file.
-        store_contents: keep each topic's text beside its vector; stock Pyserini finds the vector of a text by it.
 
     Raises:
         UsageError: the model is not lexical.
@@ -95,7 +95,7 @@ def encode_topics(
         "vocabulary": {"size": len(vocabulary), "digest": vocabulary.digest},
         "topics": topics.to_json(),
         "topics_sha256": topics.digest(),
-        **({"contents": True} if store_contents else {}),
+        "contents": True,
     }
     count = finished_queries(output, about, overwrite)
     if count is None:
@@ -149,7 +149,7 @@ def _write_topics(
 
     stream, again = tee(cast(Iterator[Topic], topics.stream()))
     queries = quantised_queries(model, stream, quantiser, None, batch_size)
-    texts = ((topic.text or "") if about.get("contents") else "" for topic in again)
+    texts = (topic.text or "" for topic in again)
     with atomic_write(output) as out:
         count = query_lines(cast(Iterator[ImpactQuery], queries), texts, out, output.suffix)
         write_beside(output, out, {**about, "counts": {"topics": count}})
