@@ -9,7 +9,6 @@ import logging
 import sys
 import time
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -76,7 +75,10 @@ def warn_of_guests(host: str) -> None:
 
 
 def command(
-    index: Annotated[list[Path], typer.Option(help="Folder that index wrote; repeatable, for columns side by side.")],
+    index: Annotated[
+        list[str],
+        typer.Option(help="Folder that index wrote, or URL of an index in a store; repeatable, for columns."),
+    ],
     host: Annotated[
         str, typer.Option(help="Address to listen at; 0.0.0.0 is every one of this machine.")
     ] = "127.0.0.1",

@@ -123,7 +123,7 @@ def facts(doc_id: str) -> dict[str, Any]:
 
 
 @contextmanager
-def running(*indexes: Path, examples: tuple[str, ...] = ()) -> Iterator[Client]:
+def running(*indexes: Path | str, examples: tuple[str, ...] = ()) -> Iterator[Client]:
     """A server over indexes, and a client of it."""
     shelf = Shelf(served_indexes(indexes, [], "cpu", None))
     service = Service.over(shelf, examples)

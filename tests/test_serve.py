@@ -7,14 +7,17 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
-from served_colours import DENSE, index_pictures, load
+from served_colours import DENSE, index_pictures, load, running
 from typer.testing import CliRunner
 
 from lexvl_anserini.cli import make_app
+from lexvl_anserini.engines.building import build_index
+from lexvl_anserini.engines.stores.resolving import target_of
 from lexvl_anserini.errors import ArtefactError, UsageError
 from lexvl_anserini.queries import searcher
 from lexvl_anserini.serve import command
@@ -58,6 +61,29 @@ def test_what_cannot_be_served_is_refused(toy, tmp_path) -> None:
 def test_equal_folder_names_get_numbers(tmp_path) -> None:
     paths = [tmp_path / "a" / "index", tmp_path / "b" / "index", tmp_path / "other"]
     assert [one.name for one in served_indexes(paths, [], "cpu", None)] == ["index", "index-2", "other"]
+
+
+def test_an_index_in_a_store_is_served_beside_a_folder(toy, tmp_path, monkeypatch) -> None:
+    pytest.importorskip("qdrant_client", reason="the client of Qdrant")
+    monkeypatch.setenv("LEXVL_DATA", str(tmp_path / "data"))
+    folder = index_pictures(tmp_path / "pictures", tmp_path / "colours")
+    url = f"qdrant+file:{tmp_path}/stores/colours"
+    target = target_of(url, None, {})
+    build_index(tmp_path / "colours-shards", target.folder, engine=target.engine, options=target.options)
+    with running(folder, url) as client:
+
+        def answered(index: str, text: str) -> list[tuple[str, float]]:
+            return [(hit["doc_id"], hit["score"]) for hit in client.ask(index=index, text=text)["hits"]]
+
+        texts = ["red", "blue", "red blue", "+red -blue", "green"] * 8
+        expected = [answered("colours", text) for text in texts[:5]]
+        assert expected[0] and expected[2]
+        with ThreadPoolExecutor(8) as threads:
+            found = list(threads.map(lambda text: answered("colours-2", text), texts))
+        assert found == expected * 8
+        question = {"index": "colours-2", "text": "red blue"}
+        _, [found] = client.post("/api/products", {"question": question, "doc_ids": ["half.png"]})
+        assert sum(one["product"] for one in found["products"]) == found["score"] > 0
 
 
 @pytest.mark.heavy

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from lexvl_anserini.encoders.encoder import OtherModality, Tower
 from lexvl_anserini.engines.index_folder import IndexState, index_manifest, read_report, state_of_index
+from lexvl_anserini.engines.stores.resolving import index_path
+from lexvl_anserini.engines.stores.urls import is_url, parse_url
 from lexvl_anserini.errors import DataError, LexvlError, UnknownName, UsageError
 from lexvl_anserini.manifest import Manifest
 from lexvl_anserini.queries.query_source import known_terms, vocabulary_file
@@ -277,24 +279,27 @@ class Shelf:
 
 
 def served_indexes(
-    paths: Sequence[Path], checkpoints: Sequence[str], device: str, data_dir: str | None
+    places: Sequence[Path | str], checkpoints: Sequence[str], device: str, data_dir: str | None
 ) -> list[ServedIndex]:
-    """Names the indexes by their folders; a number follows a name that is there already.
+    """Names the indexes by their folders, or in their stores; a number follows a name that is there already.
 
     Args:
+        places: folders, or URLs of indexes in stores.
         checkpoints: of the encoders, in the order of the indexes, where they were moved; none, or one for each.
 
     Raises:
         UsageError: another number of checkpoints than of indexes.
         DataError: a folder without a name.
+        LexvlError: a store cannot be reached, or has no such index.
     """
-    if checkpoints and len(checkpoints) != len(paths):
-        raise UsageError(f"{len(checkpoints)} --checkpoint for {len(paths)} --index; give one for each, or none")
+    if checkpoints and len(checkpoints) != len(places):
+        raise UsageError(f"{len(checkpoints)} --checkpoint for {len(places)} --index; give one for each, or none")
     found: dict[str, ServedIndex] = {}
-    for number, path in enumerate(paths):
-        if not (base := path.resolve().name):
-            raise DataError(f"{path}: a folder without a name; name the folder of an index")
-        name = next(n for n in (base, *(f"{base}-{i}" for i in range(2, len(paths) + 2))) if n not in found)
+    for number, place in enumerate(places):
+        if not (base := parse_url(place).name if is_url(place) else Path(place).resolve().name):
+            raise DataError(f"{place}: a folder without a name; name the folder of an index")
+        path = index_path(place)
+        name = next(n for n in (base, *(f"{base}-{i}" for i in range(2, len(places) + 2))) if n not in found)
         changes = EncoderChanges(checkpoint=checkpoints[number] if checkpoints else None, device=device)
         found[name] = ServedIndex(name, path, changes, data_dir)
     return list(found.values())
