@@ -1,19 +1,22 @@
 #!/usr/bin/env bash
 # Trains DPR, VDR, SVDR and SPLADE over MiniLM on SciFact and NFCorpus, and measures them there and on LIMIT-small; one table per corpus.
-# Usage: bash runs/texts.sh [--data-dir FOLDER] [--device DEVICE] [--hours N]      N hours of training per model
+# Usage: bash runs/texts.sh [--data-dir FOLDER] [--device DEVICE] [--hours N] [--seed S]
+#   --hours N   hours of training per model
+#   --seed S    VDR and DPR also with this seed; repeatable
 #
 # FOLDER/beir/scifact, FOLDER/beir/nfcorpus, FOLDER/beir/limit-small; the first two are downloaded where they are missing.
 # The script goes on where it stopped; a model whose training is not finished is left out of the tables.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-data=() device=() hours=()
+data=() device=() hours=() seeds=()
 while [ $# -gt 0 ]; do
   case "$1" in
     --data-dir) data=(--data-dir "$2") ;;
     --device) device=(--device "$2") ;;
     --hours) hours=(--hours "$2") ;;
-    *) echo "runs/texts.sh: $1: unknown option; expected --data-dir, --device or --hours" >&2; exit 2 ;;
+    --seed) seeds+=("$2") ;;
+    *) echo "runs/texts.sh: $1: unknown option; expected --data-dir, --device, --hours or --seed" >&2; exit 2 ;;
   esac
   shift 2
 done
@@ -42,8 +45,21 @@ for dataset in scifact nfcorpus; do
     --number 10 ${data[@]+"${data[@]}"} --output mined/$dataset.jsonl
 done
 
-for recipe in vdr-text-small svdr-text-small splade-small dpr-small; do
-  python -m lexvl_anserini.train --recipe runs/recipes/$recipe.yaml ${device[@]+"${device[@]}"} ${hours[@]+"${hours[@]}"}
+train() { # RECIPE FOLDER [options of train]
+  local recipe=$1 folder=$2
+  shift 2
+  python -m lexvl_anserini.train --recipe "runs/recipes/$recipe.yaml" --output "training/$folder" "$@" \
+    ${device[@]+"${device[@]}"} ${hours[@]+"${hours[@]}"}
+}
+
+# Name in the table, encoder, folder of the training.
+models=("vdr vdr vdr-text-small" "svdr svdr svdr-text-small" "splade splade splade-small" "dpr dpr dpr-small")
+for recipe in vdr-text-small svdr-text-small splade-small dpr-small; do train $recipe $recipe; done
+for seed in ${seeds[@]+"${seeds[@]}"}; do
+  for kind in vdr-text dpr; do
+    train $kind-small "$kind-small-$seed" --set "seed=$seed"
+    models+=("${kind%-text}-$seed ${kind%-text} $kind-small-$seed")
+  done
 done
 
 tables=()
@@ -53,30 +69,32 @@ for dataset in scifact nfcorpus limit-small; do
   runs=(bm25)
   encode $dataset bm25 bm25 ${ids[@]+"${ids[@]}"}
   search $dataset test bm25 bm25
-  for kind in vdr svdr; do
-    model=training/$kind-text-small/model
-    if [ -e $model ]; then
-      common=(--checkpoint $model --max-length 256 ${ids[@]+"${ids[@]}"} ${device[@]+"${device[@]}"})
-      encode $dataset $kind $kind "${common[@]}" --set mode=full
-      encode $dataset $kind-beta $kind "${common[@]}" --set mode=beta
-      search $dataset test $kind $kind
-      search $dataset test $kind $kind-alpha --set mode=alpha
-      search $dataset test $kind-beta $kind-beta
-      runs+=($kind $kind-alpha $kind-beta)
-    fi
+  for row in "${models[@]}"; do
+    read -r name encoder folder <<< "$row"
+    model=training/$folder/model
+    if [ ! -e "$model" ]; then continue; fi
+    common=(--max-length 256 ${ids[@]+"${ids[@]}"} ${device[@]+"${device[@]}"})
+    case $encoder in
+      vdr | svdr)
+        encode $dataset "$name" "$encoder" --checkpoint "$model" "${common[@]}" --set mode=full
+        encode $dataset "$name-beta" "$encoder" --checkpoint "$model" "${common[@]}" --set mode=beta
+        search $dataset test "$name" "$name"
+        search $dataset test "$name" "$name-alpha" --set mode=alpha
+        search $dataset test "$name-beta" "$name-beta"
+        runs+=("$name" "$name-alpha" "$name-beta")
+        ;;
+      splade)
+        encode $dataset "$name" splade --checkpoint "$model" "${common[@]}"
+        search $dataset test "$name" "$name"
+        runs+=("$name")
+        ;;
+      dpr)
+        encode $dataset "$name" dpr --checkpoint "$model/document" --set "query_checkpoint=$model/query" "${common[@]}"
+        search $dataset test "$name" "$name"
+        runs+=("$name")
+        ;;
+    esac
   done
-  if [ -e training/splade-small/model ]; then
-    encode $dataset splade splade --checkpoint training/splade-small/model --max-length 256 ${ids[@]+"${ids[@]}"} ${device[@]+"${device[@]}"}
-    search $dataset test splade splade
-    runs+=(splade)
-  fi
-  model=training/dpr-small/model
-  if [ -e $model ]; then
-    encode $dataset dpr dpr --checkpoint $model/document --set query_checkpoint=$model/query --max-length 256 \
-      ${ids[@]+"${ids[@]}"} ${device[@]+"${device[@]}"}
-    search $dataset test dpr dpr
-    runs+=(dpr)
-  fi
   for run in "${runs[@]}"; do tables+=(--run "runs/$dataset.test.$run.trec"); done
 done
 python -m eval.table "${tables[@]}" --measure nDCG@10 --no-efficiency --format markdown

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from eval.measures.inputs import RunCard, system_name
-from eval.measures.labels import with_datasets, with_systems
+from eval.measures.labels import shown_datasets, with_datasets, with_systems
 from eval.measures.significance import SystemComparison, differing
 from eval.report.render import Column, Table, to_csv, to_latex, to_markdown, to_text
-from eval.report.tables import SystemRow, comparison_table, system_row, system_table
+from eval.report.tables import SystemRow, comparison_table, score_table, system_row, system_table
 from lexvl_anserini.errors import UsageError
 from lexvl_anserini.records import Measurement
 
@@ -198,3 +198,18 @@ def test_latex_compiles(tmp_path: Path):
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-2000:]
     assert "Missing character" not in (tmp_path / "t.log").read_text(errors="replace")
+
+
+@pytest.mark.parametrize(
+    "names,shown",
+    [
+        (["beir:/data/beir/scifact/test"], ["beir:scifact/test"]),
+        (["/home/x/qrels/dev.tsv", "beir/scifact/test"], ["qrels/dev.tsv", "beir/scifact/test"]),
+        (["irds:msmarco-passage/trec-dl-2019/judged"], ["irds:msmarco-passage/trec-dl-2019/judged"]),
+        (["beir:/a/b/scifact/test", "beir:/a/c/scifact/test"], ["beir:/a/b/scifact/test", "beir:/a/c/scifact/test"]),
+    ],
+)
+def test_tables_show_the_end_of_a_path_where_it_is_distinct(names, shown) -> None:
+    assert list(shown_datasets([*names, *names]).values()) == shown
+    rows = [Measurement("r", name, "RR@10", "all", 0.5) for name in names]
+    assert [row[1] for row in score_table(rows).rows] == shown

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -45,6 +45,23 @@ def with_datasets(measured: Sequence[Sequence[Measurement]], labels: Sequence[st
         )
     names = dict(zip(datasets, labels, strict=True))
     return [[row._replace(dataset=names[row.dataset]) for row in rows] for rows in measured]
+
+
+def shown_datasets(datasets: Iterable[str]) -> dict[str, str]:
+    """Names of datasets for a table: of a path in one, its last two parts, if the names are still distinct.
+
+    >>> shown_datasets(["beir:/data/beir/scifact/test", "beir/nfcorpus/test"])
+    {'beir:/data/beir/scifact/test': 'beir:scifact/test', 'beir/nfcorpus/test': 'beir/nfcorpus/test'}
+    """
+    names = list(dict.fromkeys(datasets))
+    shorter = [_without_folders(name) for name in names]
+    return dict(zip(names, shorter if len(set(shorter)) == len(names) else names, strict=True))
+
+
+def _without_folders(name: str) -> str:
+    family, colon, path = name.rpartition(":")
+    parts = path.split("/")
+    return f"{family}{colon}{'/'.join(parts[-2:])}" if len(parts) > 3 else name
 
 
 def split_names(judgements: Sequence[str], labels: Sequence[str] | None) -> list[str]:

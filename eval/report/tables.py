@@ -10,6 +10,7 @@ from lexvl_anserini.records import Measurement
 
 from ..measures.hit_rates import HEADINGS, RSUM, rsum
 from ..measures.inputs import RunCard
+from ..measures.labels import shown_datasets
 from ..measures.metrics import means
 from ..measures.significance import LEVEL
 from .render import MISSING, Column, Table, csv_rows, render, to_json, to_text
@@ -90,11 +91,12 @@ def figures_of(cards: Iterable[RunCard | SystemRow]) -> list[str]:
 def score_table(measurements: Sequence[Measurement]) -> Table:
     """Runs (and topics, if there are any) as rows, measures as columns."""
     measures = list(dict.fromkeys(row.measure for row in measurements))
+    shown = shown_datasets(row.dataset for row in measurements)
     with_topics = any(row.query_id != "all" for row in measurements)
     labels = ("run", "dataset", "topic") if with_topics else ("run", "dataset")
     cells: dict[tuple[str, ...], dict[str, float]] = {}
     for row in measurements:
-        cells.setdefault((row.run, row.dataset, row.query_id)[: len(labels)], {})[row.measure] = row.value
+        cells.setdefault((row.run, shown[row.dataset], row.query_id)[: len(labels)], {})[row.measure] = row.value
     return Table(
         columns=(*(Column(label, number=False) for label in labels), *map(Column, measures)),
         rows=tuple(
@@ -149,7 +151,8 @@ def system_table(rows: Sequence[SystemRow], test: str = "") -> Table:
     Args:
         test: that decided which measures are significant, if any.
     """
-    rows = distinct_systems(rows)
+    shown = shown_datasets(row.dataset for row in rows)
+    rows = distinct_systems([row._replace(dataset=shown[row.dataset]) for row in rows])
     datasets = list(dict.fromkeys(row.dataset for row in rows))
     measures = {
         dataset: list(dict.fromkeys(measure for row in rows if row.dataset == dataset for measure in row.measures))
@@ -199,12 +202,13 @@ def caption_table(cards: Sequence[RunCard], measured: Sequence[Sequence[Measurem
     """
     rows, sums = [], dict[str, dict[str, float]]()
     figures = figures_of(cards)
+    shown = shown_datasets(measurements[0].dataset for measurements in measured)
     for card, measurements in zip(cards, measured, strict=True):
         values = means(measurements)
         sums.setdefault(card.system, {})[measurements[0].dataset] = rsum(values)
         cells = (format_percent(values[measure]) for measure in HEADINGS)
         costs = (format_figure(name, card.efficiency.get(name)) for name in figures)
-        rows.append((card.system, measurements[0].dataset, *cells, f"{rsum(values):.1f}", *costs))
+        rows.append((card.system, shown[measurements[0].dataset], *cells, f"{rsum(values):.1f}", *costs))
     for system, by_direction in sums.items():
         if len(by_direction) == 2:
             blanks = (MISSING,) * len(HEADINGS)
