@@ -116,6 +116,20 @@ def test_langchain_retrieves(model, tmp_path):
         ]
 
 
+def test_ir_measures_reads_our_hits_and_judgements(index, model):
+    measures = pytest.importorskip("ir_measures", reason="ir_measures is not installed")
+    from lexvl_anserini import Searcher
+    from lexvl_anserini.records import Qrel
+
+    topics = [Topic(query_id, text) for query_id, text in QUERIES.items()]
+    with Searcher(index, model) as searcher:
+        hits = [hit for ranking in searcher.lists(topics, 2) for hit in ranking]
+    # q1 finds d1 and d3, q2 finds d2 and d3
+    qrels = [Qrel("q1", "d3", 1), Qrel("q2", "d2", 1)]
+    found = measures.calc_aggregate([measures.RR, measures.R @ 2], qrels, hits)
+    assert found == {measures.RR: 0.75, measures.R @ 2: 1.0}
+
+
 class TestMTEB:
     """MTEB's own mock tasks, through `mteb.evaluate`."""
 
