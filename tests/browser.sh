@@ -4,7 +4,7 @@
 #   --install   install only
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-source runs/setup.sh test,browser
+source runs/setup.sh "${LEXVL_TEST_EXTRAS:-test,browser}"
 
 if [ -z "$(command -v chromium || command -v chromium-browser || command -v google-chrome)" ]; then
   echo "installing Chromium with apt-get" >&2

@@ -8,7 +8,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 if [ "${1:-}" = "--python" ]; then exec bash tests/other_python.sh "${@:2}"; fi
-source runs/setup.sh test
+source runs/setup.sh "${LEXVL_TEST_EXTRAS:-test}" # continuous integration has more
 
 if [ "${1:-}" = "--attack" ]; then
   shift
