@@ -1,21 +1,19 @@
 #!/usr/bin/env bash
 # Trains DPR, VDR, SVDR and SPLADE over MiniLM on SciFact and NFCorpus, and measures them there and on LIMIT-small; one table per corpus.
-# Usage: bash runs/texts.sh [--data-dir FOLDER] [--device DEVICE] [--hours N] [--seed S]
-#   --hours N   hours of training per model
-#   --seed S    VDR and DPR also with this seed; repeatable
+# Usage: bash runs/texts.sh [--data-dir FOLDER] [--device DEVICE] [--hours N] [--seed N]      N hours of training per model
 #
 # FOLDER/beir/scifact, FOLDER/beir/nfcorpus, FOLDER/beir/limit-small; the first two are downloaded where they are missing.
 # The script goes on where it stopped; a model whose training is not finished is left out of the tables.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-data=() device=() hours=() seeds=()
+data=() device=() hours=() seed=()
 while [ $# -gt 0 ]; do
   case "$1" in
     --data-dir) data=(--data-dir "$2") ;;
     --device) device=(--device "$2") ;;
     --hours) hours=(--hours "$2") ;;
-    --seed) seeds+=("$2") ;;
+    --seed) seed=(--set "seed=$2") ;;
     *) echo "runs/texts.sh: $1: unknown option; expected --data-dir, --device, --hours or --seed" >&2; exit 2 ;;
   esac
   shift 2
@@ -23,6 +21,8 @@ done
 source runs/setup.sh minilm
 # bash 3 refuses to expand an empty array.
 data=(${data[@]+"${data[@]}"}) device=(${device[@]+"${device[@]}"})
+# Runs of another seed have their own folders.
+suffix=${seed[1]:+.${seed[1]#seed=}}
 
 encode() { # DATASET NAME ENCODER [options of encode]: writes shards and index
   local dataset=$1 name=$1.$2 encoder=$3
@@ -45,21 +45,9 @@ for dataset in scifact nfcorpus; do
     --number 10 ${data[@]+"${data[@]}"} --output mined/$dataset.jsonl
 done
 
-train() { # RECIPE FOLDER [options of train]
-  local recipe=$1 folder=$2
-  shift 2
-  python -m lexvl_anserini.train --recipe "runs/recipes/$recipe.yaml" --output "training/$folder" "$@" \
-    ${device[@]+"${device[@]}"} ${hours[@]+"${hours[@]}"}
-}
-
-# Name in the table, encoder, folder of the training.
-models=("vdr vdr vdr-text-small" "svdr svdr svdr-text-small" "splade splade splade-small" "dpr dpr dpr-small")
-for recipe in vdr-text-small svdr-text-small splade-small dpr-small; do train $recipe $recipe; done
-for seed in ${seeds[@]+"${seeds[@]}"}; do
-  for kind in vdr-text dpr; do
-    train $kind-small "$kind-small-$seed" --set "seed=$seed"
-    models+=("${kind%-text}-$seed ${kind%-text} $kind-small-$seed")
-  done
+for recipe in vdr-text-small svdr-text-small splade-small dpr-small; do
+  python -m lexvl_anserini.train --recipe "runs/recipes/$recipe.yaml" --output "training/$recipe$suffix" \
+    ${seed[@]+"${seed[@]}"} ${device[@]+"${device[@]}"} ${hours[@]+"${hours[@]}"}
 done
 
 tables=()
@@ -69,15 +57,16 @@ for dataset in scifact nfcorpus limit-small; do
   runs=(bm25)
   encode $dataset bm25 bm25 ${ids[@]+"${ids[@]}"}
   search $dataset test bm25 bm25
-  for row in "${models[@]}"; do
-    read -r name encoder folder <<< "$row"
-    model=training/$folder/model
+  common=(--max-length 256 ${ids[@]+"${ids[@]}"} ${device[@]+"${device[@]}"})
+  for recipe in vdr-text-small svdr-text-small splade-small dpr-small; do
+    model=training/$recipe$suffix/model
     if [ ! -e "$model" ]; then continue; fi
-    common=(--max-length 256 ${ids[@]+"${ids[@]}"} ${device[@]+"${device[@]}"})
-    case $encoder in
+    kind=${recipe%-small} kind=${kind%-text}
+    name=$kind$suffix
+    case $kind in
       vdr | svdr)
-        encode $dataset "$name" "$encoder" --checkpoint "$model" "${common[@]}" --set mode=full
-        encode $dataset "$name-beta" "$encoder" --checkpoint "$model" "${common[@]}" --set mode=beta
+        encode $dataset "$name" "$kind" --checkpoint "$model" "${common[@]}" --set mode=full
+        encode $dataset "$name-beta" "$kind" --checkpoint "$model" "${common[@]}" --set mode=beta
         search $dataset test "$name" "$name"
         search $dataset test "$name" "$name-alpha" --set mode=alpha
         search $dataset test "$name-beta" "$name-beta"
