@@ -3,12 +3,14 @@
 # Usage: bash tests/run.sh [--python VERSION] [--heavy] [pytest arguments]
 #        bash tests/run.sh --attack [--minutes N] [--seed S] [pytest arguments]
 #   --python 3.13   with another Python: one on PATH, else Debian's in a root of its own (tests/other_python.sh)
-#   --heavy         only the slow tests
+#   --heavy         only the slow tests; the environment gets the extra [docs] too, for the documentation site
 #   --attack        only the attack (tests/attack), for 10 minutes and with a random seed if not given
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 if [ "${1:-}" = "--python" ]; then exec bash tests/other_python.sh "${@:2}"; fi
-source runs/setup.sh "${LEXVL_TEST_EXTRAS:-test}" # continuous integration has more
+extras=${LEXVL_TEST_EXTRAS:-test} # continuous integration has more
+if [ "${1:-}" = "--heavy" ]; then extras=$extras,docs; fi
+source runs/setup.sh "$extras"
 
 if [ "${1:-}" = "--attack" ]; then
   shift

@@ -18,12 +18,12 @@ from lexvl_anserini.cli import make_app
 
 ROOT = Path(__file__).parents[1]
 DOCS = sorted((ROOT / "docs").glob("*.md"))
-PAGES = [*sorted(ROOT.glob("*.md")), *DOCS]
+PAGES = [*sorted(ROOT.glob("*.md")), *DOCS, *sorted((ROOT / "docs").glob("[at]*/*.md"))]
 PACKAGES = (("lexvl_anserini",), ("eval",))
 MODULES = {module.removesuffix(".command"): module for module in COMMANDS.values()}
 
 
-def blocks(page: Path, language: str = r"\w*") -> list[str]:
+def blocks(page: Path, language: str = r"[^`\n]*") -> list[str]:
     """The contents of a page's code blocks; continued lines are joined."""
     found = re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
     return [block.replace("\\\n", " ") for block in found]

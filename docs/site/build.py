@@ -1,0 +1,51 @@
+"""Builds the site: collects its pages, lets Sphinx render them, and checks every link of the result.
+
+Usage: python docs/site/build.py [--no-run]        (docs/build.sh calls it)
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from check import problems
+from pages import ROOT, collect
+
+SITE = ROOT / "build" / "site"
+
+
+def main() -> int:
+    """Builds; the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--no-run", action="store_true", help="leave the tutorials without their outputs")
+    parser.add_argument("--output", type=Path, default=SITE, help="folder of the site (build/site)")
+    given = parser.parse_args()
+    output = given.output.resolve()
+    pages, doctrees = output.with_name(f"{output.name}-pages"), output.with_name(f"{output.name}-doctrees")
+    for folder in (pages, doctrees, output):
+        shutil.rmtree(folder, ignore_errors=True)
+    collect(pages)
+    mode = ["-D", "nb_execution_mode=off"] if given.no_run else []
+    # -W: warnings are errors; all are printed first.
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "-b", "html", "-c", str(Path(__file__).parent), *mode]
+    places = ["-d", str(doctrees), str(pages), str(output)]
+    # Commands in tutorials are those of this environment; notebooks without widgets need no remark of tqdm.
+    programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": programs, "PYTHONWARNINGS": "ignore:IProgress not found"}
+    done = subprocess.run([*command, *places], cwd=ROOT, env=environment, check=False)
+    if done.returncode:
+        return 1
+    found = problems(output)
+    for problem in found:
+        print(f"error: {problem}", file=sys.stderr)
+    if not found:
+        print(output / "index.html")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
