@@ -17,6 +17,8 @@ html_theme = "furo"
 html_title = f"LexVL {release}"
 html_static_path = [str(Path(__file__).with_name("static"))]
 html_css_files = ["site.css"]
+# A block without a language is a command or an output.
+highlight_language = "none"
 html_copy_source = html_show_copyright = html_show_sphinx = False
 
 # As GitHub does: anchors of headings, and no mathematics between dollars, which are names of shell variables here.
@@ -32,6 +34,7 @@ nb_merge_streams = True
 
 # Types are in the signature; a docstring writes names in single backticks, as Markdown does.
 default_role = "literal"
+smartquotes = False  # `--` stays what it is
 autodoc_typehints = "signature"
 # No extra installs these; their adapters are read without them.
 autodoc_mock_imports = ["langchain_core", "pyterrier"]
