@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 SITE = ROOT / "docs" / "site"
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
 API = sorted((ROOT / "docs" / "api").glob("*.md"))
-# Projects that no extra installs, and what only the extra [docs] does.
+# What only the extras [adapters] and [docs] install.
 OPTIONAL = {"pyterrier", "langchain_core", "IPython"}
 
 
