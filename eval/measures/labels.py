@@ -50,8 +50,8 @@ def with_datasets(measured: Sequence[Sequence[Measurement]], labels: Sequence[st
 def shown_datasets(datasets: Iterable[str]) -> dict[str, str]:
     """Names of datasets for a table: of a path in one, its last two parts, if the names are still distinct.
 
-    >>> shown_datasets(["beir:/data/beir/scifact/test", "beir/nfcorpus/test"])
-    {'beir:/data/beir/scifact/test': 'beir:scifact/test', 'beir/nfcorpus/test': 'beir/nfcorpus/test'}
+    >>> shown_datasets(["beir:collections/beir/scifact/test", "beir/nfcorpus/test"])
+    {'beir:collections/beir/scifact/test': 'beir:scifact/test', 'beir/nfcorpus/test': 'beir/nfcorpus/test'}
     """
     names = list(dict.fromkeys(datasets))
     shorter = [_without_folders(name) for name in names]
