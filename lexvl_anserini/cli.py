@@ -12,7 +12,6 @@ import logging
 import os
 import platform
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
@@ -26,7 +25,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from lexvl_anserini import __version__
 from lexvl_anserini.errors import JavaError, LexvlError, UsageError
-from lexvl_anserini.progress import Progress
+from lexvl_anserini.progress import progress_bar as progress_bar
 from lexvl_anserini.runners.storage import with_urls
 
 Command = Callable[..., None]
@@ -79,10 +78,6 @@ def corpus_names() -> list[str]:
 
     families = [f"{family}:" if family in FAMILIES_OF_PATHS else family for family in DATASETS]
     return [*families, *(f"beir/{name}" for name in BEIR_ARCHIVES)]
-
-
-# Seconds between two progress lines when stderr is not a terminal.
-LOG_EVERY_S = 10.0
 
 
 class Row(NamedTuple):
@@ -432,32 +427,3 @@ def file_name(corpus: str) -> str:
     """A corpus name as part of a file name: `beir/scifact` -> `beir-scifact`, `beir:/data/mine` -> `beir-mine`."""
     family, colon, path = corpus.partition(":")
     return f"{family}-{Path(path).name}" if colon else corpus.replace("/", "-")
-
-
-@contextmanager
-def progress_bar(label: str, total: int | None, unit: str = "documents") -> Iterator[Progress]:
-    """Yields `advance(n)`: a bar on a terminal, a log line every ten seconds and at the end otherwise."""
-    if sys.stderr.isatty():
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-        from rich.progress import Progress as Bar
-
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-            task = bar.add_task(label, total=total)
-            yield lambda n: bar.advance(task, n)
-        return
-
-    log = logging.getLogger("lexvl_anserini")
-    started = last = time.monotonic()
-    done = 0
-
-    def advance(n: int) -> None:
-        nonlocal done, last
-        done += n
-        now = time.monotonic()
-        if now - last >= LOG_EVERY_S:
-            last = now
-            log.info("%s: %d%s %s, %.0f s", label, done, f" of {total}" if total else "", unit, now - started)
-
-    yield advance

@@ -10,17 +10,19 @@ NamedTuples; the manifest beside an artefact on disk is a frozen dataclass (`man
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from lexvl_anserini.encoders.encoder import Encoder
     from lexvl_anserini.manifest import Manifest
+    from lexvl_anserini.queries.clauses import Query
 
 # Lucene sums scores in 32-bit floats, which represent every integer up to this one.
 SCORE_LIMIT = 1 << 24
@@ -128,7 +130,23 @@ class Index:
         about = f"{self.manifest.kind}, {self.documents:,} documents, encoder {self.manifest.encoder.get('name')!r}"
         return f"Index({str(self.path)!r}, {about})"
 
-    def search(self, query: Any, k: int = 10, model: Any = None, device: str = "auto") -> Any:
+    @overload
+    def search(  # type: ignore[overload-overlap]  # a text and a Topic are iterables too; mypy takes the first that fits
+        self, query: str | Query, k: int = ..., model: Encoder | None = ..., device: str = ...
+    ) -> list[ScoredDoc]: ...
+
+    @overload
+    def search(
+        self, query: Iterable[str | Query], k: int = ..., model: Encoder | None = ..., device: str = ...
+    ) -> list[list[ScoredDoc]]: ...
+
+    def search(
+        self,
+        query: str | Query | Iterable[str | Query],
+        k: int = 10,
+        model: Encoder | None = None,
+        device: str = "auto",
+    ) -> list[ScoredDoc] | list[list[ScoredDoc]]:
         """The `k` best documents of a text, a topic or an encoded query: a list of `ScoredDoc`.
 
         Args:
@@ -141,5 +159,6 @@ class Index:
             LexvlError: as `search_index`.
         """
         # By name: records come before all that uses them.
-        found: Any = import_module("lexvl_anserini.queries.searcher").found_in(self, query, k, model, device)
+        found: list[ScoredDoc] | list[list[ScoredDoc]]
+        found = import_module("lexvl_anserini.queries.searcher").found_in(self, query, k, model, device)
         return found

@@ -8,8 +8,10 @@ themselves are in `parts/` (`LexicalTower`, `BagTower`, `DenseTower`) and in the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Never, Protocol, TypeAlias, cast, overload
 
 import numpy as np
 
@@ -17,16 +19,34 @@ from lexvl_anserini.data.images import FAIL, OnError
 from lexvl_anserini.encoders.inputs import OtherModality, inputs_of
 from lexvl_anserini.errors import UsageError
 from lexvl_anserini.manifest import EncoderRef, Manifest
-from lexvl_anserini.progress import Progress, silent
-from lexvl_anserini.records import Document, Topic
+from lexvl_anserini.progress import Progress, progress_bar, silent
+from lexvl_anserini.records import Document, Measurement, Topic
 
 if TYPE_CHECKING:
     from scipy import sparse
+    from torch import Tensor
 
     from lexvl_anserini.encoders.pyserini_adapter import StockQueryEncoder
     from lexvl_anserini.vocabulary import Vocabulary
 
 Kind = Literal["impact", "dense", "text"]
+# CSR [n, V] float32 (lexical) or float32 [n, D] (dense).
+Vectors: TypeAlias = "sparse.csr_matrix | np.ndarray"
+
+# What to do in place of arguments of sentence-transformers.
+REMEDIES: Mapping[str, str] = {
+    "prompt": "put it before the texts",
+    "prompt_name": "put the prompt before the texts",
+    "device": "load the encoder on it: load_encoder(..., device=...)",
+    "max_active_dims": "load the encoder with its option topk",
+    "truncate_dim": "load the encoder with its option dimensions",
+    "convert_to_numpy": "vectors are scipy's or numpy's unless convert_to_tensor=True",
+    "convert_to_sparse_tensor": "tensors of lexical encoders are sparse; .to_dense() of torch gives the other form",
+    "save_to_cpu": "vectors are on the CPU",
+    "normalize_embeddings": "the encoder's own scores need its own lengths",
+    "pool": "write_impacts and lexvl encode --workers encode in several processes",
+    "chunk_size": "batch_size is the number of inputs of a forward pass",
+}
 
 
 class Tower(Protocol):
@@ -142,11 +162,31 @@ def encode_inputs(
     return encode(inputs, batch_size, progress, on_error)
 
 
-def _encoded(tower: Tower, given: Any, batch_size: int) -> Any:
+def _encoded(tower: Tower, given: Any, batch_size: int, show_progress_bar: bool | None = None) -> Vectors:
     """The vectors of what a caller gives; of one item to a dense tower its vector [D]."""
     items, single = inputs_of(tower, given)
-    vectors = encode_inputs(tower, items, batch_size)
+    with progress_bar("encode", len(items), "inputs") if show_progress_bar else nullcontext(silent) as advance:
+        vectors = encode_inputs(tower, items, batch_size, advance)
     return vectors[0] if single and tower.kind == "dense" else vectors
+
+
+def refuse_others(others: Mapping[str, Any]) -> None:
+    """Raises UsageError if there is an argument that only sentence-transformers has, or none has."""
+    for name in others:
+        remedy = REMEDIES.get(name, "it takes batch_size, show_progress_bar and convert_to_tensor")
+        raise UsageError(f"{name}: no argument of an encoder's encode_query and encode_document; {remedy}")
+
+
+def as_tensor(vectors: Vectors) -> Tensor:
+    """A sparse COO tensor [n, V] of CSR, a dense tensor of an array."""
+    import torch
+
+    if isinstance(vectors, np.ndarray):
+        return torch.from_numpy(vectors)
+    rows = vectors.tocoo()
+    places = torch.from_numpy(np.vstack([rows.row, rows.col]).astype(np.int64))
+    values = torch.from_numpy(np.ascontiguousarray(rows.data))
+    return torch.sparse_coo_tensor(places, values, rows.shape, check_invariants=True).coalesce()
 
 
 def read_document(document: Document, joiner: str = " ") -> str:
@@ -229,22 +269,82 @@ class Encoder:
             options=dict(self.options),
         )
 
-    def encode_query(self, queries: Any, batch_size: int = 32) -> Any:
+    @overload
+    def encode_query(
+        self,
+        queries: Any,
+        batch_size: int = ...,
+        show_progress_bar: bool | None = ...,
+        *,
+        convert_to_tensor: Literal[True],
+    ) -> Tensor: ...
+
+    @overload
+    def encode_query(
+        self,
+        queries: Any,
+        batch_size: int = ...,
+        show_progress_bar: bool | None = ...,
+        convert_to_tensor: Literal[False] = ...,
+    ) -> Vectors: ...
+
+    def encode_query(
+        self,
+        queries: Any,
+        batch_size: int = 32,
+        show_progress_bar: bool | None = None,
+        convert_to_tensor: bool = False,
+        **others: Never,
+    ) -> Vectors | Tensor:
         """The vectors of queries: CSR [n, V] (lexical) or float32 [n, D] (dense).
 
         Args:
             queries: a text (or the path of an image, a PIL image, a `Topic`), or a list of these. One text gives CSR
                 [1, V] or float32 [D].
             batch_size: inputs per forward pass.
+            show_progress_bar: show progress; default no.
+            convert_to_tensor: a torch tensor instead, sparse (COO) of a lexical encoder, as
+                `semantic_search_lucene` and sentence-transformers' own functions take it.
+            others: arguments of sentence-transformers that an encoder decides itself; refused by name.
 
         Raises:
             UsageError: something else, or an image for a side that reads texts.
         """
-        return _encoded(self.query, queries, batch_size)
+        refuse_others(others)
+        found = _encoded(self.query, queries, batch_size, show_progress_bar)
+        return as_tensor(found) if convert_to_tensor else found
 
-    def encode_document(self, documents: Any, batch_size: int = 32) -> Any:
+    @overload
+    def encode_document(
+        self,
+        documents: Any,
+        batch_size: int = ...,
+        show_progress_bar: bool | None = ...,
+        *,
+        convert_to_tensor: Literal[True],
+    ) -> Tensor: ...
+
+    @overload
+    def encode_document(
+        self,
+        documents: Any,
+        batch_size: int = ...,
+        show_progress_bar: bool | None = ...,
+        convert_to_tensor: Literal[False] = ...,
+    ) -> Vectors: ...
+
+    def encode_document(
+        self,
+        documents: Any,
+        batch_size: int = 32,
+        show_progress_bar: bool | None = None,
+        convert_to_tensor: bool = False,
+        **others: Never,
+    ) -> Vectors | Tensor:
         """The vectors of documents, as `encode_query`: texts, paths of images, PIL images or `Document`s."""
-        return _encoded(self.document, documents, batch_size)
+        refuse_others(others)
+        found = _encoded(self.document, documents, batch_size, show_progress_bar)
+        return as_tensor(found) if convert_to_tensor else found
 
     def as_pyserini(self, manifest: Manifest | None = None, batch_size: int = 32) -> StockQueryEncoder:
         """A query encoder for stock Pyserini: `LuceneImpactSearcher(INDEX, model.as_pyserini(manifest), min_idf=-1)`.
@@ -268,9 +368,81 @@ class Encoder:
             quantiser = Quantiser().for_towers(query.binary, as_lexical(self.document).binary)
         return StockQueryEncoder(query, quantiser, manifest.counts.max_impact if manifest else None, batch_size)
 
-    def decode(self, vectors: sparse.csr_matrix, top_k: int | None = None) -> list[list[tuple[str, float]]]:
-        """Per row, (term, weight) by descending weight, ties by dimension; `top_k` cuts."""
+    def save_pretrained(
+        self,
+        folder: Path | str,
+        licence: str | None = None,
+        language: str | Sequence[str] = "en",
+        measures: Sequence[Measurement] = (),
+        overwrite: bool = False,
+    ) -> Path:
+        """Writes the encoder into a folder that `load_encoder` loads with equal vectors, with a model card.
+
+        The checkpoint's files are copied as they are. Options that differ from the defaults stay with the folder;
+        sentence-transformers' SparseEncoder loads lexical encoders from it too.
+
+        Args:
+            folder: new or empty; it appears whole or not at all.
+            licence: of these weights, an id of the hub such as apache-2.0; None for unknown.
+            language: of the texts, as codes.
+            measures: values over whole datasets, for the card.
+            overwrite: replace what is in the folder.
+
+        Returns:
+            The folder.
+
+        Raises:
+            UsageError: the encoder has no checkpoint, or metadata of the card that is not valid.
+            CheckpointError: its checkpoint changed since it was loaded.
+            ArtefactError: the folder is not empty, or the disk is full.
+        """
+        from lexvl_anserini.encoders.model_card import ModelCardFacts
+        from lexvl_anserini.encoders.saving import save_encoder
+
+        return save_encoder(self, Path(folder), ModelCardFacts(licence, language, measures), overwrite)
+
+    def push_to_hub(
+        self,
+        repo_id: str,
+        licence: str | None = None,
+        language: str | Sequence[str] = "en",
+        measures: Sequence[Measurement] = (),
+        private: bool | None = None,
+        token: str | None = None,
+        message: str | None = None,
+        branch: str | None = None,
+        overwrite: bool = False,
+    ) -> str:
+        """Writes what `save_pretrained` writes into a model of the Hugging Face hub, in one commit; returns its URL.
+
+        Args:
+            repo_id: `owner/name`; created if it is not there.
+            licence, language, measures: as for `save_pretrained`.
+            private: of a new model; default as the owner's settings.
+            token: default that of `hf auth login`, or HF_TOKEN.
+            message: of the commit.
+            branch: an existing one; default main.
+            overwrite: replace files that no `push_to_hub` wrote.
+
+        Raises:
+            UsageError: not a name of a model; also as `save_pretrained`.
+            LexvlError: no token or one without the right to write, other files in the model, or a hub that cannot be
+                reached; nothing is committed then.
+        """
+        from lexvl_anserini.encoders.model_card import ModelCardFacts
+        from lexvl_anserini.encoders.publishing import Upload, push_encoder
+
+        facts = ModelCardFacts(licence, language, measures, repo_id)
+        return push_encoder(self, facts, Upload(repo_id, private, token, message, branch, overwrite))
+
+    def decode(self, vectors: Vectors, top_k: int | None = None) -> list[list[tuple[str, float]]]:
+        """Per row of CSR [n, V], (term, weight) by descending weight, ties by dimension; `top_k` cuts.
+
+        Raises:
+            UsageError: the encoder is not lexical.
+        """
         terms = as_lexical(self.document).vocabulary.terms
+        vectors = cast("sparse.csr_matrix", vectors)
         rows = []
         for row in range(vectors.shape[0]):
             span = slice(vectors.indptr[row], vectors.indptr[row + 1])

@@ -8,18 +8,18 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from hashlib import sha256
 from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 from lexvl_anserini.encoders.cards import ENCODERS, card_of
 from lexvl_anserini.encoders.checkpoints.filenames import has_tokenizer
-from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
+from lexvl_anserini.encoders.checkpoints.find import Checkpoint, digest_of, find_checkpoint, other_parts
+from lexvl_anserini.encoders.checkpoints.saved import SAVED, SavedEncoder, read_saved
 from lexvl_anserini.encoders.encoder import Encoder, as_lexical
 from lexvl_anserini.errors import ArtefactError, CheckpointError, LexvlError, UnknownName, UsageError, reason_of
 from lexvl_anserini.installed import check_model_libraries
-from lexvl_anserini.manifest import PLACES, EncoderRef
+from lexvl_anserini.manifest import EncoderRef
 from lexvl_anserini.registry import resolve
 
 if TYPE_CHECKING:
@@ -117,9 +117,7 @@ def load_encoder(
     card = card_of(name)
     check_model_libraries()
     load = resolve("encoder", name, ENCODERS)
-    if card.reads_images:  # the default direction is noted too, so that naming it gives the same request
-        options = {"direction": DEFAULT_DIRECTION, **options}
-    options = checked_options(name, load, options)
+    given = checked_options(name, load, options)
     reference = checkpoint or card.default_checkpoint
     try:
         found = find_checkpoint(reference) if reference else None
@@ -129,10 +127,20 @@ def load_encoder(
                 f"{error} with --checkpoint; --checkpoint {card.without_hub}, needs no hub"
             ) from error
         raise
+    saved, places = saved_settings(name, found)
+    # The default direction is noted too, so that naming it gives the same request.
+    direction = {"direction": DEFAULT_DIRECTION} if card.reads_images else {}
+    options = {**checked_options(name, load, {**direction, **saved.options}), **given}
     chosen = choose_device(device)
+    source = Source(
+        saved.weights_of(found) if found else None,
+        chosen,
+        tokenizer or places.pop("tokenizer", None),
+        backbone_config or places.pop("backbone_config", None),
+    )
     try:
         with _LOADING:
-            encoder: Encoder = load(Source(found, chosen, tokenizer, backbone_config), **options)
+            encoder: Encoder = load(source, **{**places, **options})
     except LexvlError:
         raise
     except Exception as error:  # a value of another type than its reader expects raises any error
@@ -148,6 +156,26 @@ def load_encoder(
         options={**options, **{key: other.reference for key, other in others.items()}},
         device=str(chosen),
     )
+
+
+def load_saved(folder: str, device: str = "auto") -> Encoder:
+    """Loads what `Encoder.save_pretrained` or `push_to_hub` wrote; the folder, or model of the hub, names its encoder.
+
+    Raises:
+        CheckpointError: another folder; also as `load_encoder`.
+    """
+    saved = read_saved(find_checkpoint(folder))
+    if saved is None:
+        raise CheckpointError(f"{folder}: no {SAVED}, so save_pretrained did not write it; load it with load_encoder")
+    return load_encoder(saved.encoder, folder, device=device)
+
+
+def saved_settings(name: str, found: Checkpoint | None) -> tuple[SavedEncoder, dict[str, str]]:
+    """What a checkpoint was saved with, and the places of its parts; nothing for another encoder than was saved."""
+    saved = read_saved(found) if found else None
+    if found is None or saved is None or saved.encoder != name:
+        return SavedEncoder(encoder=name), {}
+    return saved, saved.places_in(found)
 
 
 def load_encoder_of(
@@ -193,17 +221,6 @@ def load_encoder_of(
             f"{vocabulary[:16]}; encode again or name the right checkpoint and tokenizer"
         )
     return model
-
-
-def other_parts(options: Mapping[str, Any]) -> dict[str, Checkpoint]:
-    """The checkpoints that an encoder is loaded from besides its own, by the options that name them."""
-    return {key: find_checkpoint(options[key], key.endswith("_checkpoint")) for key in PLACES if options.get(key)}
-
-
-def digest_of(checkpoint: Checkpoint | None, others: Mapping[str, Checkpoint]) -> str | None:
-    """The digest of everything that an encoder was loaded from; None if it was loaded from no file."""
-    digests = [part.digest() for part in (checkpoint, *others.values()) if part is not None]
-    return digests[0] if len(digests) == 1 else sha256("\n".join(digests).encode()).hexdigest() if digests else None
 
 
 def checked_options(name: str, load: Callable[..., Encoder], options: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -28,6 +29,7 @@ from lexvl_anserini.encoders.checkpoints.hub import (
 from lexvl_anserini.errors import CheckpointError, LexvlError, MissingExtra, reason_of
 from lexvl_anserini.files import read_json
 from lexvl_anserini.installed import package_folder
+from lexvl_anserini.manifest import PLACES
 
 log = logging.getLogger(__name__)
 
@@ -183,3 +185,14 @@ def from_hub(name: str, revision: str | None = None, weights: bool = True) -> Ch
         log.info("%s: the hub cannot be reached (%s); using its cache", where, reason)
     check_cached(f"{name}@{folder.name}", folder, weights)
     return Checkpoint(f"{name}@{folder.name}", folder, weights)
+
+
+def other_parts(options: Mapping[str, Any]) -> dict[str, Checkpoint]:
+    """The checkpoints that an encoder is loaded from besides its own, by the options that name them."""
+    return {key: find_checkpoint(options[key], key.endswith("_checkpoint")) for key in PLACES if options.get(key)}
+
+
+def digest_of(checkpoint: Checkpoint | None, others: Mapping[str, Checkpoint]) -> str | None:
+    """The digest of everything that an encoder was loaded from; None if it was loaded from no file."""
+    digests = [part.digest() for part in (checkpoint, *others.values()) if part is not None]
+    return digests[0] if len(digests) == 1 else sha256("\n".join(digests).encode()).hexdigest() if digests else None

@@ -13,8 +13,12 @@ from typing import Any, NamedTuple
 
 from lexvl_anserini.encoders.checkpoints.weights import inside
 from lexvl_anserini.errors import CheckpointError, reason_of
-from lexvl_anserini.files import read_json
+from lexvl_anserini.files import atomic_write, read_json, write_json
 
+MODULES_FILE = "modules.json"
+ABOUT_FILE = "config_sentence_transformers.json"
+# Of the module after the network of a SPLADE folder.
+POOLING_FOLDER = "1_SpladePooling"
 ROUTER = "Router"
 # Modules that are a model of transformers, in a folder of its own.
 BACKBONES = ("Transformer", "MLMTransformer", "CLIPModel")
@@ -129,3 +133,31 @@ def check_arguments(about: Mapping[str, Any], path: Path) -> None:
         asked = sorted(value.keys() - set(PASSED_ON)) if isinstance(value, Mapping) else [str(value)]
         if asked:
             raise CheckpointError(f"{path}: {key} asks for {asked[0]!r:.80}, which a checkpoint may not choose")
+
+
+def write_modules(types: Mapping[str, str], folder: Path) -> None:
+    """`modules.json` from the class of each module by its path."""
+    import orjson
+
+    modules = enumerate(types.items())
+    listed = [{"idx": number, "name": str(number), "path": path, "type": kind} for number, (path, kind) in modules]
+    with atomic_write(folder / MODULES_FILE) as out:
+        out.write(orjson.dumps(listed, option=orjson.OPT_INDENT_2))
+
+
+def write_sparse_encoder(folder: Path, topk: int | None) -> None:
+    """The description of a SparseEncoder that keeps `topk` dimensions; None keeps all."""
+    about: dict[str, Any] = {"model_type": "SparseEncoder", "similarity_fn_name": "dot", "prompts": {}}
+    write_json(folder / ABOUT_FILE, {**about, "max_active_dims": topk})
+
+
+def write_splade_pooling(folder: Path, size: int, strategy: str = "max") -> None:
+    """The description of a pooling of log(1 + relu(logit)) over `size` dimensions, in a new folder."""
+    folder.mkdir()
+    about = {"pooling_strategy": strategy, "activation_function": "relu", "word_embedding_dimension": size}
+    write_json(folder / "config.json", about)
+
+
+def write_limits(folder: Path, max_length: int) -> None:
+    """How many tokens a network reads."""
+    write_json(folder / "sentence_bert_config.json", {"max_seq_length": max_length, "do_lower_case": False})

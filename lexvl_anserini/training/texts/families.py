@@ -7,18 +7,24 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import orjson
 import torch
 from torch import Tensor, nn
 
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
+from lexvl_anserini.encoders.checkpoints.sentence_layout import (
+    POOLING_FOLDER,
+    write_limits,
+    write_modules,
+    write_sparse_encoder,
+    write_splade_pooling,
+)
 from lexvl_anserini.encoders.dpr import CONTEXT, QUESTION
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.backbones import quietly
 from lexvl_anserini.encoders.parts.pretrained import bert_weights
 from lexvl_anserini.encoders.vdr import DOCUMENT_TOPK, SIDES
 from lexvl_anserini.errors import UsageError
-from lexvl_anserini.files import atomic_write, write_json
+from lexvl_anserini.files import write_json
 from lexvl_anserini.training.model_settings import AnyTower, TextPairSettings, TextSettings
 from lexvl_anserini.training.saving import TEXT_FOLDER, write_weights
 from lexvl_anserini.training.texts.dense_sides import (
@@ -38,7 +44,6 @@ from lexvl_anserini.training.words import learn_words, save_tokenizer
 
 # The roles of the two sides; DPR's folders, and the routes of a SPLADE folder with two networks, have these names.
 ROLES = ("query", "document")
-POOLING_FOLDER = "1_SpladePooling"
 # The layer of a BERT that VDR does not read.
 POOLER = "bert_model.pooler."
 
@@ -161,12 +166,11 @@ def save_splade(
     query: TrainableSplade, document: TrainableSplade, model: TextPairSettings, folder: Path, kind: torch.dtype
 ) -> None:
     """The layout of sentence-transformers' SparseEncoder: one network, or a router with one for each side."""
-    about: dict[str, Any] = {"model_type": "SparseEncoder", "similarity_fn_name": "dot", "prompts": {}}
-    write_json(folder / "config_sentence_transformers.json", {**about, "max_active_dims": model.topk})
+    write_sparse_encoder(folder, model.topk)
     types = "sentence_transformers.sparse_encoder.models"
     if query is document:
         save_masked_lm(document, folder, kind)
-        save_splade_pooling(document, folder / POOLING_FOLDER)
+        write_splade_pooling(folder / POOLING_FOLDER, len(document.columns.vocabulary))
         paths = {"": f"{types}.MLMTransformer", POOLING_FOLDER: f"{types}.SpladePooling"}
         write_modules(paths, folder)
         return
@@ -174,7 +178,7 @@ def save_splade(
     for role, side in zip(ROLES, (query, document), strict=True):
         parts[role] = [f"{role}_0_MLMTransformer", f"{role}_1_SpladePooling"]
         save_masked_lm(side, folder / parts[role][0], kind)
-        save_splade_pooling(side, folder / parts[role][1])
+        write_splade_pooling(folder / parts[role][1], len(side.columns.vocabulary))
     names = {part: f"{types}.{part.rpartition('_')[2]}" for listed in parts.values() for part in listed}
     parameters = {"default_route": "document", "allow_empty_key": True}
     write_json(folder / "router_config.json", {"types": names, "structure": parts, "parameters": parameters})
@@ -188,24 +192,7 @@ def save_masked_lm(side: TrainableSplade, folder: Path, kind: torch.dtype) -> No
     with quietly():
         whole.model.save_pretrained(str(folder))
     side.reader.tokenizer.save_pretrained(str(folder))
-    limits = {"max_seq_length": side.reader.max_length, "do_lower_case": False}
-    write_json(folder / "sentence_bert_config.json", limits)
-
-
-def save_splade_pooling(side: TrainableSplade, folder: Path) -> None:
-    """The description of the maximum over log(1 + relu(logit))."""
-    folder.mkdir()
-    size = len(side.columns.vocabulary)
-    about = {"pooling_strategy": "max", "activation_function": "relu", "word_embedding_dimension": size}
-    write_json(folder / "config.json", about)
-
-
-def write_modules(types: Mapping[str, str], folder: Path) -> None:
-    """`modules.json` from the class of each module by its path."""
-    modules = enumerate(types.items())
-    listed = [{"idx": number, "name": str(number), "path": path, "type": kind} for number, (path, kind) in modules]
-    with atomic_write(folder / "modules.json") as out:
-        out.write(orjson.dumps(listed, option=orjson.OPT_INDENT_2))
+    write_limits(folder, side.reader.max_length)
 
 
 def save_dpr(

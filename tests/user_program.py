@@ -1,0 +1,87 @@
+"""A program as users write it, for `mypy --strict` (`tests/test_user_types.py`): texts, searched and measured.
+
+Each `assert_type` fails where a public function gives Any.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, assert_type
+
+from eval.measures.metrics import evaluate, means
+from lexvl_anserini import (
+    Document,
+    Encoder,
+    LexvlError,
+    Qrel,
+    Quantiser,
+    ScoredDoc,
+    Topic,
+    as_frame,
+    build_index,
+    load_encoder,
+    search_index,
+    write_impacts,
+)
+from lexvl_anserini.data.dataset import Dataset
+from lexvl_anserini.manifest import Manifest
+from lexvl_anserini.progress import progress_bar
+from lexvl_anserini.records import Index, Measurement
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+TEXTS = {"d1": "a dog runs on the beach", "d2": "a ship at night", "d3": "two men in a boat"}
+
+
+def corpus() -> Dataset:
+    def documents() -> Iterator[Document]:
+        return (Document(doc_id, text=text) for doc_id, text in TEXTS.items())
+
+    topics = [Topic("q1", "a boat"), Topic("q2", "dogs")]
+    qrels = [Qrel("q1", "d3", 1), Qrel("q2", "d1", 1)]
+    return Dataset("mine", "", documents, lambda: iter(topics), lambda: iter(qrels))
+
+
+def indexed(model: Encoder, folder: Path) -> Index:
+    with progress_bar("encode", len(TEXTS)) as advance:
+        manifest = write_impacts(corpus(), model, folder / "shards", Quantiser.named(bits=8), progress=advance)
+    assert_type(manifest, Manifest)
+    assert_type(manifest.counts.documents, int)
+    return build_index(folder / "shards", folder / "index")
+
+
+def main(checkpoint: str, folder: Path) -> int:
+    try:
+        model = load_encoder("bag-of-tokens", checkpoint)
+    except LexvlError as error:
+        print(error, file=sys.stderr)
+        return 1
+    index = indexed(model, folder)
+    assert_type(index.documents, int)
+    terms = model.decode(model.encode_query("a ship in the moonlight", batch_size=8), top_k=3)
+    assert_type(terms, list[list[tuple[str, float]]])
+    tensor = model.encode_document(list(TEXTS.values()), convert_to_tensor=True)
+    if TYPE_CHECKING:
+        assert_type(tensor, Tensor)
+    hits = index.search("a boat", k=2)
+    assert_type(hits, list[ScoredDoc])
+    print([(hit.doc_id, hit.score) for hit in hits])
+    many = index.search(["a boat", "dogs"], k=2)
+    assert_type(many, list[list[ScoredDoc]])
+    run = [hit for ranking in search_index(index, corpus().topics(), hits=10, model=model) for hit in ranking]
+    assert_type(run, list[ScoredDoc])
+    print(as_frame(run))
+    measured = evaluate(run, corpus().qrels(), ["nDCG@10", "RR@10"], name="mine")
+    assert_type(measured, list[Measurement])
+    assert_type(means(measured), dict[str, float])
+    print(means(measured))
+    saved = model.save_pretrained(folder / "saved", measures=[one for one in measured if one.query_id == "all"])
+    assert_type(saved, Path)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1], Path(sys.argv[2])))
