@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
-from lexvl_anserini.encoders.cards import ENCODERS, card_of
+from lexvl_anserini.encoders.cards import ENCODERS, Card, card_of
 from lexvl_anserini.encoders.checkpoints.filenames import has_tokenizer
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, digest_of, find_checkpoint, other_parts
 from lexvl_anserini.encoders.checkpoints.saved import SAVED, SavedEncoder, read_saved
@@ -118,15 +118,7 @@ def load_encoder(
     check_model_libraries()
     load = resolve("encoder", name, ENCODERS)
     given = checked_options(name, load, options)
-    reference = checkpoint or card.default_checkpoint
-    try:
-        found = find_checkpoint(reference) if reference else None
-    except CheckpointError as error:
-        if checkpoint is None and card.without_hub:
-            raise CheckpointError(
-                f"{error} with --checkpoint; --checkpoint {card.without_hub}, needs no hub"
-            ) from error
-        raise
+    found = found_or_default(card, checkpoint)
     saved, places = saved_settings(name, found)
     # The default direction is noted too, so that naming it gives the same request.
     direction = {"direction": DEFAULT_DIRECTION} if card.reads_images else {}
@@ -145,7 +137,7 @@ def load_encoder(
         raise
     except Exception as error:  # a value of another type than its reader expects raises any error
         raise CheckpointError(
-            f"{reference}: cannot be loaded as {name} ({reason_of(error)}); a configuration, tokenizer or weight file "
+            f"{checkpoint or card.default_checkpoint}: cannot be loaded as {name} ({reason_of(error)}); a configuration, tokenizer or weight file "
             "has another content than this encoder reads (--verbose shows where)"
         ) from error
     others = other_parts({"tokenizer": tokenizer, "backbone_config": backbone_config, **options})
@@ -156,6 +148,23 @@ def load_encoder(
         options={**options, **{key: other.reference for key, other in others.items()}},
         device=str(chosen),
     )
+
+
+def found_or_default(card: Card, checkpoint: str | None) -> Checkpoint | None:
+    """The checkpoint that the user names, or the default of the encoder; None if there is none.
+
+    Raises:
+        CheckpointError: it is not found; for a default, the message names one that needs no hub.
+    """
+    reference = checkpoint or card.default_checkpoint
+    try:
+        return find_checkpoint(reference) if reference else None
+    except CheckpointError as error:
+        if checkpoint is None and card.without_hub:
+            raise CheckpointError(
+                f"{error} with --checkpoint; --checkpoint {card.without_hub}, needs no hub"
+            ) from error
+        raise
 
 
 def load_saved(folder: str, device: str = "auto") -> Encoder:

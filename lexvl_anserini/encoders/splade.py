@@ -17,11 +17,11 @@ from typing import Any, Literal
 import numpy as np
 from torch import Tensor
 
-from lexvl_anserini.encoders.checkpoints.filenames import NAVER_WEIGHTS, has_tokenizer
+from lexvl_anserini.encoders.checkpoints.filenames import NAVER_WEIGHTS, has_tokenizer, inside
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
 from lexvl_anserini.encoders.checkpoints.naver_layout import Run, masked_lm_of, read_run
 from lexvl_anserini.encoders.checkpoints.sentence_layout import class_name, read_modules
-from lexvl_anserini.encoders.checkpoints.weights import inside, read_weights
+from lexvl_anserini.encoders.checkpoints.weights import read_weights
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.activations import Activation, log1p_log1p_relu, log1p_relu

@@ -1,10 +1,12 @@
-"""Which files of a folder belong to a model: its weights, its configuration and its tokenizer, by their names alone."""
+"""Which files of a folder belong to a model: weights, configuration, tokenizer, by their names; which lie inside."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
+
+from lexvl_anserini.errors import CheckpointError
 
 SAFE_WEIGHTS = "*.safetensors"
 TORCH_WEIGHTS = "pytorch_model*.bin"
@@ -70,3 +72,14 @@ def model_files(names: Iterable[str], weights: bool = True) -> list[str]:
         found = weight_files(str(path) for path in paths if path.parent == folder)
         large |= {name for name in found if folder == PurePosixPath() or usual_name(name)}
     return sorted(small | large)
+
+
+def inside(folder: Path, name: str, where: str) -> Path:
+    """The path of a file or folder of a checkpoint that another of its files, `where`, names.
+
+    Raises:
+        CheckpointError: the name leads out of the checkpoint, whose digest would not cover it.
+    """
+    if not isinstance(name, str) or name.startswith("/") or ".." in name.split("/") or "\0" in name:
+        raise CheckpointError(f"{where}: names {name!r:.80}, expected a name inside {folder}")
+    return folder / name

@@ -14,8 +14,8 @@ from types import MappingProxyType
 from typing import Any
 
 from lexvl_anserini.encoders.cards import PACKAGED
+from lexvl_anserini.encoders.checkpoints.filenames import inside
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint
-from lexvl_anserini.encoders.checkpoints.weights import inside
 from lexvl_anserini.errors import ArtefactError, CheckpointError
 from lexvl_anserini.files import read_json
 from lexvl_anserini.manifest import PLACES

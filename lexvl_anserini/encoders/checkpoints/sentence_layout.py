@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lexvl_anserini.encoders.checkpoints.weights import inside
+from lexvl_anserini.encoders.checkpoints.filenames import inside
 from lexvl_anserini.errors import CheckpointError, reason_of
 from lexvl_anserini.files import atomic_write, read_json, write_json
 

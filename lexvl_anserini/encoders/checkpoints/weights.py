@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from lexvl_anserini.encoders.checkpoints.bounds import check_tensors, check_unpacked
-from lexvl_anserini.encoders.checkpoints.filenames import WEIGHT_SUFFIXES, may_be_shards, weight_files
+from lexvl_anserini.encoders.checkpoints.filenames import WEIGHT_SUFFIXES, inside, may_be_shards, weight_files
 from lexvl_anserini.errors import CheckpointError, reason_of
 from lexvl_anserini.files import read_json
 
@@ -135,17 +135,6 @@ def sharded_names(folder: Path, names: list[str]) -> list[str]:
     if len(names) > 1 and not may_be_shards(names[0]):
         raise CheckpointError(f"{folder}: several weight files ({', '.join(names)}); name the one to load")
     return names
-
-
-def inside(folder: Path, name: str, where: str) -> Path:
-    """The path of a file or folder of a checkpoint that another of its files, `where`, names.
-
-    Raises:
-        CheckpointError: the name leads out of the checkpoint, whose digest would not cover it.
-    """
-    if not isinstance(name, str) or name.startswith("/") or ".." in name.split("/") or "\0" in name:
-        raise CheckpointError(f"{where}: names {name!r:.80}, expected a name inside {folder}")
-    return folder / name
 
 
 def read_weight_file(path: Path) -> Contents:

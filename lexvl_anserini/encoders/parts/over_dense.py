@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from lexvl_anserini.encoders.cards import PACKAGED
+from lexvl_anserini.encoders.checkpoints.filenames import inside
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
-from lexvl_anserini.encoders.checkpoints.weights import inside
 from lexvl_anserini.encoders.parts.pretrained import check_digest, named_backbone
 from lexvl_anserini.errors import UsageError
 from lexvl_anserini.vocabulary import Vocabulary

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d, avg_pool2d
 
 from lexvl_anserini.encoders.cards import PACKAGED
+from lexvl_anserini.encoders.checkpoints.filenames import inside
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
-from lexvl_anserini.encoders.checkpoints.weights import below, complain, inside, load_strictly
+from lexvl_anserini.encoders.checkpoints.weights import below, complain, load_strictly
 from lexvl_anserini.encoders.parts.backbones import load_backbone
 from lexvl_anserini.encoders.parts.efficientnet import EfficientNetLite
 from lexvl_anserini.encoders.parts.grounding import on_grid

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lexvl_anserini.encoders.checkpoints.filenames import inside
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
 from lexvl_anserini.encoders.checkpoints.vdr_layout import about
-from lexvl_anserini.encoders.checkpoints.weights import inside, load_strictly, read_weights
+from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_weights
 from lexvl_anserini.encoders.parts.network_pair import types_of
 from lexvl_anserini.encoders.parts.pretrained import ADDED, check_digest, named_backbone
 from lexvl_anserini.encoders.parts.tokens import load_tokenizer
