@@ -21,7 +21,7 @@ from sentence_transformers.base.modules import InputModule
 from lexvl_anserini.encoders.encoder import Encoder, LexicalSide, as_lexical
 from lexvl_anserini.encoders.inputs import reads_images
 from lexvl_anserini.encoders.loading import load_encoder_of, load_saved
-from lexvl_anserini.encoders.saving import checkpoint_of, write_encoder
+from lexvl_anserini.encoders.sharing.saving import checkpoint_of, write_encoder
 from lexvl_anserini.errors import UsageError
 
 if TYPE_CHECKING:

@@ -396,8 +396,8 @@ class Encoder:
             CheckpointError: its checkpoint changed since it was loaded.
             ArtefactError: the folder is not empty, or the disk is full.
         """
-        from lexvl_anserini.encoders.model_card import ModelCardFacts
-        from lexvl_anserini.encoders.saving import save_encoder
+        from lexvl_anserini.encoders.sharing.model_card import ModelCardFacts
+        from lexvl_anserini.encoders.sharing.saving import save_encoder
 
         return save_encoder(self, Path(folder), ModelCardFacts(licence, language, measures), overwrite)
 
@@ -429,8 +429,8 @@ class Encoder:
             LexvlError: no token or one without the right to write, other files in the model, or a hub that cannot be
                 reached; nothing is committed then.
         """
-        from lexvl_anserini.encoders.model_card import ModelCardFacts
-        from lexvl_anserini.encoders.publishing import Upload, push_encoder
+        from lexvl_anserini.encoders.sharing.model_card import ModelCardFacts
+        from lexvl_anserini.encoders.sharing.publishing import Upload, push_encoder
 
         facts = ModelCardFacts(licence, language, measures, repo_id)
         return push_encoder(self, facts, Upload(repo_id, private, token, message, branch, overwrite))

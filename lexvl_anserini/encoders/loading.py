@@ -124,21 +124,19 @@ def load_encoder(
     direction = {"direction": DEFAULT_DIRECTION} if card.reads_images else {}
     options = {**checked_options(name, load, {**direction, **saved.options}), **given}
     chosen = choose_device(device)
-    source = Source(
-        saved.weights_of(found) if found else None,
-        chosen,
-        tokenizer or places.pop("tokenizer", None),
-        backbone_config or places.pop("backbone_config", None),
-    )
+    saved_tokenizer, saved_config = (places.pop(key, None) for key in ("tokenizer", "backbone_config"))
+    weights = saved.weights_of(found) if found else None
+    source = Source(weights, chosen, tokenizer or saved_tokenizer, backbone_config or saved_config)
     try:
         with _LOADING:
             encoder: Encoder = load(source, **{**places, **options})
     except LexvlError:
         raise
     except Exception as error:  # a value of another type than its reader expects raises any error
+        reference = checkpoint or card.default_checkpoint
         raise CheckpointError(
-            f"{checkpoint or card.default_checkpoint}: cannot be loaded as {name} ({reason_of(error)}); a configuration, tokenizer or weight file "
-            "has another content than this encoder reads (--verbose shows where)"
+            f"{reference}: cannot be loaded as {name} ({reason_of(error)}); a configuration, "
+            "tokenizer or weight file has another content than this encoder reads (--verbose shows where)"
         ) from error
     others = other_parts({"tokenizer": tokenizer, "backbone_config": backbone_config, **options})
     return replace(

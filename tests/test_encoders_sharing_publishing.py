@@ -132,7 +132,7 @@ def test_an_upload_that_breaks_off_leaves_nothing(step, hub, model):
     assert {"lexvl.json", "model.safetensors", "README.md"} <= set(commit["files"])
 
 
-def test_of_two_pushes_at_once_one_is_told(hub, model, monkeypatch):
+def test_of_two_pushes_at_once_one_gets_an_error(hub, model, monkeypatch):
     from huggingface_hub import HfApi
 
     model.push_to_hub("me/x", token=TOKEN)

@@ -2,7 +2,7 @@
 
 huggingface_hub's own upload of a folder commits in several steps; here all large files are uploaded before the one
 commit that names them, so that a model on the hub is the older one or the new one. The commit names its parent: of two
-that push at once, one is told.
+that push at once, one gets an error.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from lexvl_anserini.encoders.checkpoints.hub import names_in
 from lexvl_anserini.encoders.checkpoints.saved import SAVED
-from lexvl_anserini.encoders.model_card import ModelCardFacts
-from lexvl_anserini.encoders.saving import save_encoder
+from lexvl_anserini.encoders.sharing.model_card import ModelCardFacts
+from lexvl_anserini.encoders.sharing.saving import save_encoder
 from lexvl_anserini.errors import LexvlError, UsageError, reason_of
 
 if TYPE_CHECKING:

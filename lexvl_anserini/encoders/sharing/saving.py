@@ -20,7 +20,6 @@ from lexvl_anserini.encoders.cards import PACKAGED
 from lexvl_anserini.encoders.checkpoints.filenames import CONFIGURATIONS, TOKENIZER_FILES, may_be_shards, model_files
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, digest_of, find_checkpoint, other_parts
 from lexvl_anserini.encoders.checkpoints.hub import names_in
-from lexvl_anserini.encoders.checkpoints.naver_layout import read_run
 from lexvl_anserini.encoders.checkpoints.saved import SAVED, read_saved
 from lexvl_anserini.encoders.checkpoints.sentence_layout import (
     ABOUT_FILE,
@@ -32,7 +31,7 @@ from lexvl_anserini.encoders.checkpoints.sentence_layout import (
     write_sparse_encoder,
     write_splade_pooling,
 )
-from lexvl_anserini.encoders.model_card import ModelCardFacts, model_card
+from lexvl_anserini.encoders.sharing.model_card import ModelCardFacts, model_card
 from lexvl_anserini.errors import ArtefactError, CheckpointError, UsageError
 from lexvl_anserini.files import atomic_write, new_folder, write_json
 from lexvl_anserini.manifest import PLACES
@@ -180,12 +179,14 @@ def copy_files(source: Path, names: Sequence[str], folder: Path) -> None:
 def is_plain_splade(model: Encoder, base: Checkpoint) -> bool:
     """Whether one masked LM of transformers, read alike on both sides, has all that the encoder computes."""
     from lexvl_anserini.encoders.parts.activations import log1p_relu
-    from lexvl_anserini.encoders.parts.backbones import read_config
 
     if model.name != "splade" or base.file is not None or (base.folder / MODULES_FILE).is_file():
         return False
-    at_root = [name for name in model_files(names_in(base.folder)) if may_be_shards(name) and "/" not in name]
-    if not at_root or any(model.options.get(key) for key in PLACES) or read_run(base, None, None) is not None:
+    # A run of naver's trainers has folders; a network of transformers has all at the root.
+    files = model_files(names_in(base.folder))
+    if any("/" in name for name in files) or not any(map(may_be_shards, files)):
+        return False
+    if any(model.options.get(key) for key in PLACES):
         return False
     readings = []
     for side in (model.query, model.document):
@@ -196,7 +197,7 @@ def is_plain_splade(model: Encoder, base: Checkpoint) -> bool:
         readings.append((*same, composition.activation is log1p_relu and not composition.sparsifier.needs_own))
     document: Any = model.document
     size = len(document.vocabulary)
-    return bool(readings[0] == readings[1] and readings[0][-1] and size == read_config(base.folder).vocab_size)
+    return bool(readings[0] == readings[1] and readings[0][-1] and size == base.config().get("vocab_size"))
 
 
 def write_splade(model: Encoder, folder: Path) -> None:

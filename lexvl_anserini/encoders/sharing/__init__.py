@@ -1,0 +1,1 @@
+"""Encoders for others: folders that load anywhere, model cards, and models of the Hugging Face hub."""
