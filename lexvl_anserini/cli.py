@@ -39,6 +39,12 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a finished
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")]
 Style = Annotated[str, typer.Option("--format", help="Format of what is printed: text or json.")]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1, mps.")]
+Runtime = Annotated[
+    str | None,
+    typer.Option(
+        "--runtime", help="What computes the networks: torch, or onnx with a --checkpoint that export-onnx wrote."
+    ),
+]
 BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Items per forward pass.")]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", help="An option of the encoder, KEY=VALUE (query_topk=64); repeatable.")
@@ -96,6 +102,7 @@ GROUPS: Mapping[str, Mapping[str, Row]] = {
         "train": Row("lexvl_anserini.train", "Train encoders by a recipe"),
         "mine": Row("lexvl_anserini.mine", "Mine hard negatives for training from a run"),
         "encode": Row("lexvl_anserini.encode", "Encode a corpus, or topics, into vectors on disk"),
+        "export-onnx": Row("lexvl_anserini.export_onnx", "Export an encoder as ONNX graphs, for encode and search"),
         "prune": Row("lexvl_anserini.prune", "Prune encoded documents before they are indexed"),
     },
     "Index and search": {
@@ -160,6 +167,15 @@ class QueryEncoderOptions:
     checkpoint: MovedCheckpoint = None
     tokenizer: MovedTokenizer = None
     device: Device = "auto"
+    runtime: Runtime = None
+
+    def changes(self) -> dict[str, Any]:
+        """The options that replace those of the index.
+
+        Raises:
+            UsageError: a setting is not KEY=VALUE.
+        """
+        return encoder_settings(self.settings, self.runtime)
 
 
 @dataclass(frozen=True)
@@ -405,6 +421,15 @@ def parse_settings(settings: Iterable[str]) -> dict[str, Any]:
             raise UsageError(f"--set {setting!r}: expected KEY=VALUE, for example --set topk=64")
         parsed[key.strip().replace("-", "_")] = value
     return parsed
+
+
+def encoder_settings(settings: Iterable[str] | None, runtime: str | None) -> dict[str, Any]:
+    """The options of an encoder: its settings, and the runtime where the user names one.
+
+    Raises:
+        UsageError: a setting is not KEY=VALUE.
+    """
+    return parse_settings(settings or ()) | ({"runtime": runtime} if runtime else {})
 
 
 def check_style(style: str) -> None:

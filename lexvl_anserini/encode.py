@@ -23,6 +23,7 @@ from lexvl_anserini.cli import (
     DryRun,
     Overwrite,
     RunnerOptions,
+    Runtime,
     Settings,
     Style,
     Tokenizer,
@@ -30,9 +31,9 @@ from lexvl_anserini.cli import (
     check_style,
     corpus_names,
     encoder_names,
+    encoder_settings,
     expanded,
     file_name,
-    parse_settings,
     print_rows,
     progress_bar,
     run,
@@ -209,6 +210,7 @@ class EncoderOptions:
     tokenizer: Tokenizer = None
     backbone_config: BackboneConfig = None
     device: Device = "auto"
+    runtime: Runtime = None
     batch_size: BatchSize = 32
     max_length: Annotated[
         int | None, typer.Option(min=1, help="Tokens read per document; per text where there is one limit.")
@@ -225,7 +227,7 @@ class EncoderOptions:
         from lexvl_anserini.shards.corpus_parts import EncoderRequest
 
         name, default_checkpoint = default_encoder(given.corpus, direction, given.encoder)
-        options = {**direction_option(name, direction), **parse_settings(self.settings or ())}
+        options = {**direction_option(name, direction), **encoder_settings(self.settings, self.runtime)}
         chosen = str(options.get("direction", direction))
         options |= length_options(name, chosen, self.max_length, self.query_max_length)
         checkpoint = given.checkpoint or default_checkpoint

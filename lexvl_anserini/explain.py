@@ -14,7 +14,7 @@ from typing import Annotated
 import orjson
 import typer
 
-from lexvl_anserini.cli import QueryEncoderOptions, Style, Verbose, check_style, expanded, parse_settings, run
+from lexvl_anserini.cli import QueryEncoderOptions, Style, Verbose, check_style, expanded, run
 from lexvl_anserini.engines.index_folder import index_manifest
 from lexvl_anserini.engines.stores.resolving import index_path
 from lexvl_anserini.errors import UsageError
@@ -103,7 +103,7 @@ def command(
     run_manifest = read_run_manifest(run_path) if run_path else None
     query = chosen.find(path, about, run_manifest, encoder)
     if isinstance(query, Topic) and about.kind == "impact":
-        options = {**encoder_options(run_manifest), **parse_settings(encoder.settings or ())}
+        options = {**encoder_options(run_manifest), **encoder.changes()}
         changes = EncoderChanges(encoder.checkpoint, encoder.tokenizer, options, encoder.device)
         query = encoded(query, changes.load(about), about)
     if isinstance(query, ImpactQuery):

@@ -24,7 +24,6 @@ from lexvl_anserini.cli import (
     check_style,
     expanded,
     file_name,
-    parse_settings,
     print_rows,
     progress_bar,
     run,
@@ -269,7 +268,7 @@ def command(
     check_style(style)
     runs.check()
     typed = queries.typed(runs.output)
-    refinement, settings = refined.refinement(), parse_settings(encoder.settings or ())
+    refinement, settings = refined.refinement(), encoder.changes()
     path, manifest_file = index_path(queries.index), Path(encoder.manifest) if encoder.manifest else None
     about = index_manifest(path, manifest_file)
     search = IndexSearch(

@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lexvl_anserini.cli import DataDir, Device, Style, Verbose, check_style, print_rows, run
+from lexvl_anserini.cli import (
+    DataDir,
+    Device,
+    Runtime,
+    Style,
+    Verbose,
+    check_style,
+    encoder_settings,
+    print_rows,
+    run,
+)
 from lexvl_anserini.errors import UsageError
 
 if TYPE_CHECKING:
@@ -95,6 +105,7 @@ def command(
     check: Annotated[bool, typer.Option("--check", help="Open all, answer one query, print, and end.")] = False,
     data_dir: DataDir = None,
     device: Device = "auto",
+    runtime: Runtime = None,
     style: Style = "text",
     verbose: Verbose = False,
 ) -> None:
@@ -110,7 +121,7 @@ def command(
     from lexvl_anserini.serving.server import listening, raise_open_files, url_of, web_server
 
     started = time.perf_counter()
-    indexes = served_indexes(index, checkpoint or [], device, data_dir)
+    indexes = served_indexes(index, checkpoint or [], device, data_dir, encoder_settings((), runtime))
     listener = None if check else listening(host, port)
     shelf = Shelf(indexes)
     try:

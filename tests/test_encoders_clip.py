@@ -19,7 +19,7 @@ from lexvl_anserini.encoders.checkpoints.clip_layout import MERGES, ClipShape, i
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.clip_bpe import END, START, ClipBpe, clean
 from lexvl_anserini.encoders.parts.crops import Crop, read_preprocessor
-from lexvl_anserini.encoders.parts.vision import offset
+from lexvl_anserini.encoders.parts.pixels import offset
 from lexvl_anserini.errors import CheckpointError, UsageError
 from lexvl_anserini.records import Document, Topic
 

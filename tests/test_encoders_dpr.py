@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lexvl_anserini.encoders.dpr import Passage
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.encoders.parts.dense import cut
+from lexvl_anserini.encoders.parts.cutting import cut
+from lexvl_anserini.encoders.parts.passages import Passage
 from lexvl_anserini.errors import CheckpointError, UsageError
 from lexvl_anserini.records import Document, Topic
 

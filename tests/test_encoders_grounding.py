@@ -9,7 +9,7 @@ from PIL import Image
 
 from lexvl_anserini.encoders.parts.crops import Crop, Squares, one_crop
 from lexvl_anserini.encoders.parts.grounding import contributions, overlay, patch_logits
-from lexvl_anserini.encoders.parts.vision import Pixels, centre_crop
+from lexvl_anserini.encoders.parts.pixels import Pixels, centre_crop
 
 RED = (200, 0, 0)
 PALE = 0.4 * 60 + 0.6 * 255  # the grey of RED is .299 * 200, rounded; of the rest 60 % is white

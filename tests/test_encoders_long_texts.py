@@ -11,12 +11,11 @@ from typing import Any
 from unittest import mock
 
 import pytest
-import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lexvl_anserini.encoders.dpr import Passages
 from lexvl_anserini.encoders.parts import clip_bpe, long_texts
+from lexvl_anserini.encoders.parts.passages import PassageReader
 from lexvl_anserini.encoders.parts.tokens import TextReader, load_tokenizer
 
 BERT = "splade/ckpt_bert"
@@ -158,7 +157,7 @@ def test_a_long_pair_has_the_tokens_of_the_whole_pair(first: Any, second: Any, l
     tokenizer, whole = kinds()["wordpieces"]
     title, text = written(first), written(second)
     expected = whole(title, text, truncation=True, max_length=length, return_token_type_ids=True)
-    found = Passages(TextReader(tokenizer, length), torch.device("cpu")).tokens((title, text))
+    found = PassageReader(TextReader(tokenizer, length)).tokens((title, text))
     assert found == (expected["input_ids"], expected["token_type_ids"])
 
 

@@ -18,6 +18,7 @@ from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import choose_device, load_encoder
 from lexvl_anserini.encoders.parts import pooling
 from lexvl_anserini.encoders.parts.activations import elu1p, log1p_log1p_relu, log1p_relu
+from lexvl_anserini.encoders.parts.padding import ENOUGH_TOKENS, MOST_PADDING, by_length
 from lexvl_anserini.encoders.parts.pooling import Projector, masked_max, masked_sum, mean_of_top
 from lexvl_anserini.encoders.parts.sparsify import kept, own_tokens, positive, top_k, top_k_or_own, top_mask
 from lexvl_anserini.encoders.parts.tokens import (
@@ -27,7 +28,7 @@ from lexvl_anserini.encoders.parts.tokens import (
     first_word_id,
     load_tokenizer,
 )
-from lexvl_anserini.encoders.parts.towers import ENOUGH_TOKENS, MOST_PADDING, Composition, Head, TextTower, by_length
+from lexvl_anserini.encoders.parts.towers import Composition, Head, TextTower
 from lexvl_anserini.errors import CheckpointError, LexvlError, UsageError
 
 quickly = settings(max_examples=60, deadline=None, derandomize=True)
@@ -188,7 +189,7 @@ def test_weights_that_are_not_finite_are_told(tokenizer):
 @given(lengths=st.lists(st.integers(0, 300), max_size=80), batch_size=st.integers(1, 40), accelerator=st.booleans())
 def test_batches_by_length(lengths, batch_size, accelerator):
     """Every text once, the longest first; a batch on a CPU that could have ended earlier has little padding."""
-    batches = [rows.tolist() for rows in by_length(lengths, batch_size, torch.device("cuda" if accelerator else "cpu"))]
+    batches = [rows.tolist() for rows in by_length(lengths, batch_size, not accelerator)]
     order = [position for rows in batches for position in rows]
     assert order == sorted(range(len(lengths)), key=lambda i: -lengths[i])
     assert all(1 <= len(rows) <= batch_size for rows in batches)
@@ -202,9 +203,9 @@ def test_batches_by_length(lengths, batch_size, accelerator):
 
 def test_batches_by_length_by_hand():
     lengths = [100, 256, 90, 256, 80, 10, 10]
-    found = [rows.tolist() for rows in by_length(lengths, 32, torch.device("cpu"))]
+    found = [rows.tolist() for rows in by_length(lengths, 32, True)]
     assert found == [[1, 3], [0, 2, 4, 5, 6]], "512 tokens are enough; 270 are not"
-    assert [rows.tolist() for rows in by_length(lengths, 4, torch.device("cuda"))] == [[1, 3, 0, 2], [4, 5, 6]]
+    assert [rows.tolist() for rows in by_length(lengths, 4, False)] == [[1, 3, 0, 2], [4, 5, 6]]
 
 
 def test_vocabulary_must_fit_the_head(tokenizer):

@@ -18,13 +18,15 @@ from lexvl_anserini.cli import make_app
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.activations import log1p_relu
+from lexvl_anserini.encoders.parts.bags import BagTower
 from lexvl_anserini.encoders.parts.grounding import localise, on_grid, terms_of
+from lexvl_anserini.encoders.parts.pixels import Pixels
 from lexvl_anserini.encoders.parts.pooling import masked_max
 from lexvl_anserini.encoders.parts.sparsify import positive
 from lexvl_anserini.encoders.parts.stair_network import ImageShape, Stair, StairConfig, TextShape, TokenHead
 from lexvl_anserini.encoders.parts.tokens import TokenColumns, load_tokenizer
-from lexvl_anserini.encoders.parts.towers import BagTower, Composition, Head, TextTower
-from lexvl_anserini.encoders.parts.vision import ImageTower, Pixels
+from lexvl_anserini.encoders.parts.towers import Composition, Head, TextTower
+from lexvl_anserini.encoders.parts.vision import ImageTower
 from lexvl_anserini.encoders.stair import OwnTokenTower, save_stair
 from lexvl_anserini.errors import CheckpointError, UsageError
 from lexvl_anserini.localise import command

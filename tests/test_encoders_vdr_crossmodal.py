@@ -11,7 +11,7 @@ from PIL import Image
 
 from lexvl_anserini.data.images import open_image
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.encoders.parts.vision import Pixels
+from lexvl_anserini.encoders.parts.pixels import Pixels
 from lexvl_anserini.errors import CheckpointError, UsageError
 from lexvl_anserini.records import Document, Topic
 

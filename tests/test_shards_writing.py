@@ -33,7 +33,7 @@ from lexvl_anserini.data import images
 from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.data.images import FAIL, read_images
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.encoders.parts.vision import Pixels
+from lexvl_anserini.encoders.parts.pixels import Pixels
 from lexvl_anserini.errors import ArtefactError, DataError, LexvlError, UsageError
 from lexvl_anserini.files import exclusive
 from lexvl_anserini.manifest import Manifest, read_manifest

@@ -304,8 +304,8 @@ def test_the_vocabulary_is_the_words_by_frequency(tmp_path: Path) -> None:
 
 def test_batches_are_a_function_of_seed_and_step(corpus: str, tmp_path: Path) -> None:
     from lexvl_anserini.data.dataset import load_dataset
+    from lexvl_anserini.encoders.parts.pixels import Pixels
     from lexvl_anserini.encoders.parts.tokens import TextReader
-    from lexvl_anserini.encoders.parts.vision import Pixels
 
     captioned = read_captioned(load_dataset(corpus, "train", None, direction="text-to-image"))
     tokenizer = save_tokenizer(learn_words(captioned.texts, 2000), tmp_path / "words", 12)

@@ -27,11 +27,12 @@ from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.backbones import bert_from_weights, hidden_states, position_limit
 from lexvl_anserini.encoders.parts.dense import DenseTower, Texts
 from lexvl_anserini.encoders.parts.features import Features, TextAndImage
+from lexvl_anserini.encoders.parts.pixels import Pixels
 from lexvl_anserini.encoders.parts.pretrained import cells_of, pretrained_bert, pretrained_image, vector_head
 from lexvl_anserini.encoders.parts.sides import in_direction
 from lexvl_anserini.encoders.parts.tokens import TextReader, load_tokenizer
 from lexvl_anserini.encoders.parts.towers import Batch
-from lexvl_anserini.encoders.parts.vision import Images, PatchTransformer, Pixels
+from lexvl_anserini.encoders.parts.vision import Images, PatchTransformer
 from lexvl_anserini.encoders.vdr import companions
 from lexvl_anserini.errors import CheckpointError
 

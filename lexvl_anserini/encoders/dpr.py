@@ -16,20 +16,13 @@ from torch import Tensor, nn
 from lexvl_anserini.data.images import FAIL, OnError
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
 from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_weights
-from lexvl_anserini.encoders.encoder import Encoder, read_document, read_topic
+from lexvl_anserini.encoders.encoder import Encoder, read_topic
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.backbones import bert_from_weights, position_limit, read_config
 from lexvl_anserini.encoders.parts.dense import DenseTower, Items
-from lexvl_anserini.encoders.parts.tokens import (
-    TextReader,
-    load_tokenizer,
-    placed,
-    places,
-    readable,
-    truncated,
-    whole_encodings,
-)
-from lexvl_anserini.encoders.parts.towers import Batch, by_length, pad
+from lexvl_anserini.encoders.parts.passages import PassageReader, read_passage
+from lexvl_anserini.encoders.parts.tokens import TextReader, load_tokenizer
+from lexvl_anserini.encoders.parts.towers import Batch
 from lexvl_anserini.errors import CheckpointError, UsageError
 from lexvl_anserini.records import Document, Topic
 
@@ -39,33 +32,16 @@ MAX_LENGTH = 256
 QUESTION, CONTEXT = "question_encoder", "ctx_encoder"
 
 
-class Passage(str):
-    """A title and a text: a string that joins them by a blank, with both in `parts` for the tokenizer."""
-
-    parts: tuple[str, str]
-
-    def __new__(cls, title: str, text: str) -> Passage:
-        """Joins title and text."""
-        passage = super().__new__(cls, f"{title} {text}")
-        passage.parts = (title, text)
-        return passage
-
-
 @dataclass(frozen=True)
 class Passages(Items):
-    """Texts, or pairs of title and text; the inputs are token ids, attention and token types, all int64 [B, L].
+    """Texts, or pairs of title and text; the inputs are token ids, attention and token types, all int64 [B, L]."""
 
-    An input is a string, a `Passage`, or a tuple (title, text); an empty title is ignored.
-    """
-
-    reader: TextReader
+    passages: PassageReader
     device: torch.device
 
     def read(self, document: Document) -> str:
         """The passage of a document; only its text if it has no title."""
-        if document.title and document.text is not None:
-            return Passage(document.title, document.text)
-        return read_document(document)
+        return read_passage(document)
 
     def read_topic(self, topic: Topic) -> str:
         """The text of a topic."""
@@ -73,42 +49,8 @@ class Passages(Items):
 
     def batches(self, inputs: Sequence[Any], batch_size: int, on_error: OnError = FAIL) -> Iterator[Batch]:
         """The longest first."""
-        tokens = [self.tokens(item) for item in inputs]
-        for positions in by_length([len(ids) for ids, _ in tokens], batch_size, self.device):
-            rows = [tokens[i] for i in positions]
-            length = max(len(ids) for ids, _ in rows)
-            input_ids, attention = pad([ids for ids, _ in rows], length, self.reader.pad_id, self.device)
-            types, _ = pad([types for _, types in rows], length, 0, self.device)
-            yield Batch(positions, (input_ids, attention, types))
-
-    def tokens(self, item: str | tuple[str, str]) -> tuple[list[int], list[int]]:
-        """Token ids and types; if a pair is too long, its longer part is cut."""
-        title, text = item if isinstance(item, tuple) else getattr(item, "parts", ("", item))
-        if not title or not text:  # transformers takes a pair with an empty part as one text
-            [ids] = self.reader([title or str(text)])
-            return ids, [0] * len(ids)
-        tokenizer, length = self.reader.tokenizer, self.reader.max_length
-        room = length - int(tokenizer.num_special_tokens_to_add(pair=True))
-        parts = whole_encodings(tokenizer, readable(tokenizer, [title, text], length))
-        if len(parts[0]) >= room:  # then it matters which of the whole parts is longer
-            parts = whole_encodings(tokenizer, [title, text])
-        kept = longest_first(len(parts[0]), len(parts[1]), room)
-        rows = [truncated(tokenizer, part.ids, most) for part, most in zip(parts, kept, strict=True)]
-        return placed(places(tokenizer, 2), rows)
-
-
-def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
-    """The tokens that each of two parts keeps: the longer one is cut until it is as long as the other, then both.
-
-    >>> longest_first(3, 20, 10), longest_first(20, 30, 11)
-    ((3, 7), (5, 6))
-    """
-    if first + second <= room:
-        return first, second
-    if first > second:
-        return longest_first(second, first, room)[::-1]
-    shorter = min(first, room // 2)
-    return shorter, room - shorter
+        for positions, arrays in self.passages.batches(inputs, batch_size, self.device.type == "cpu"):
+            yield Batch(positions, tuple(torch.from_numpy(array).to(self.device) for array in arrays))
 
 
 def load_dpr(
@@ -175,7 +117,9 @@ def tower(
         load_tokenizer(folder, config.vocab_size), max_length or min(MAX_LENGTH, limit or MAX_LENGTH), limit=limit
     )
     width = config.projection_dim or config.hidden_size
-    return DenseTower(Passages(reader, source.device), embed, width, normalise=False, dimensions=dimensions)
+    return DenseTower(
+        Passages(PassageReader(reader), source.device), embed, width, normalise=False, dimensions=dimensions
+    )
 
 
 def read_network(checkpoint: Checkpoint, sides: Sequence[str], device: torch.device) -> tuple[Any, nn.Module]:

@@ -33,12 +33,13 @@ from lexvl_anserini.encoders.parts.clip_bpe import END, MASK, START, ClipBpe
 from lexvl_anserini.encoders.parts.crops import one_crop
 from lexvl_anserini.encoders.parts.dense import DenseTower
 from lexvl_anserini.encoders.parts.network_pair import IMAGE, TEXT, is_pair, read_pair
+from lexvl_anserini.encoders.parts.pixels import Pixels
 from lexvl_anserini.encoders.parts.pooling import Pooling, masked_max
 from lexvl_anserini.encoders.parts.sides import Direction, in_direction
 from lexvl_anserini.encoders.parts.sparsify import positive, top_mask
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns
 from lexvl_anserini.encoders.parts.towers import Backbone, Batch, Composition, Head, LexicalTower, TextTower
-from lexvl_anserini.encoders.parts.vision import ImageTower, Pixels
+from lexvl_anserini.encoders.parts.vision import ImageTower
 from lexvl_anserini.errors import CheckpointError, UsageError
 from lexvl_anserini.vocabulary import Vocabulary
 

@@ -17,9 +17,10 @@ from lexvl_anserini.encoders.checkpoints.filenames import has_tokenizer
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, digest_of, find_checkpoint, other_parts
 from lexvl_anserini.encoders.checkpoints.saved import SAVED, SavedEncoder, read_saved
 from lexvl_anserini.encoders.encoder import Encoder, as_lexical
+from lexvl_anserini.encoders.graphs.export_folder import is_export
 from lexvl_anserini.errors import ArtefactError, CheckpointError, LexvlError, UnknownName, UsageError, reason_of
 from lexvl_anserini.installed import check_model_libraries
-from lexvl_anserini.manifest import EncoderRef
+from lexvl_anserini.manifest import PLACES, EncoderRef
 from lexvl_anserini.registry import resolve
 
 if TYPE_CHECKING:
@@ -30,6 +31,14 @@ _LOADING = RLock()
 
 # The direction of an encoder that reads images where none is given.
 DEFAULT_DIRECTION = "text-to-image"
+
+
+# What computes the networks of an encoder; a runtime other than torch is an option of the encoder in manifests.
+TORCH = "torch"
+RUNTIMES: Mapping[str, str] = {
+    TORCH: "lexvl_anserini.encoders.loading:load_by_torch",
+    "onnx": "lexvl_anserini.encoders.graphs.loading:load_exported",
+}
 
 
 @dataclass(frozen=True)
@@ -96,6 +105,7 @@ def load_encoder(
     tokenizer: str | None = None,
     backbone_config: str | None = None,
     device: str = "auto",
+    runtime: str = "torch",
     **options: Any,
 ) -> Encoder:
     """Loads a registered encoder.
@@ -106,30 +116,53 @@ def load_encoder(
         tokenizer: a folder or hub id of another tokenizer than the checkpoint's.
         backbone_config: a folder or hub id of another backbone configuration than the checkpoint's.
         device: auto, cpu, cuda, cuda:1, mps.
-        options: of the encoder; the parameters of its loader.
+        runtime: what computes the networks: torch; or onnx, for a checkpoint that `export-onnx` wrote, without loading
+            torch and transformers.
+        options: of the encoder; the parameters of its loader. Those of an export are its own.
 
     Raises:
-        UnknownName: no such encoder, or it has no such option.
+        UnknownName: no such encoder or runtime, or it has no such option.
         UsageError: an option's value does not fit, or a checkpoint is needed and missing.
         CheckpointError: the checkpoint is not found, is incomplete, or is of another kind.
         InstallationError: torch or transformers is missing, or in a version that does not work.
+        MissingExtra: the package of the runtime is not installed.
     """
+    card_of(name)
+    load = resolve("runtime", runtime, RUNTIMES)
+    encoder: Encoder = load(name, checkpoint, tokenizer, backbone_config, device, options)
+    return encoder
+
+
+def load_by_torch(
+    name: str,
+    checkpoint: str | None,
+    tokenizer: str | None,
+    backbone_config: str | None,
+    device: str,
+    options: Mapping[str, Any],
+) -> Encoder:
+    """The runtime `torch`; arguments and errors as those of `load_encoder`."""
     card = card_of(name)
     check_model_libraries()
-    load = resolve("encoder", name, ENCODERS)
-    given = checked_options(name, load, options)
+    loader = resolve("encoder", name, ENCODERS)
+    given = checked_options(name, loader, options)
     found = found_or_default(card, checkpoint)
+    if found and is_export(found.folder):
+        raise CheckpointError(
+            f"{found.reference}: an exported encoder; load it with --runtime onnx, or name the checkpoint that it was "
+            "exported from"
+        )
     saved, places = saved_settings(name, found)
     # The default direction is noted too, so that naming it gives the same request.
     direction = {"direction": DEFAULT_DIRECTION} if card.reads_images else {}
-    options = {**checked_options(name, load, {**direction, **saved.options}), **given}
+    options = {**checked_options(name, loader, {**direction, **saved.options}), **given}
     chosen = choose_device(device)
     saved_tokenizer, saved_config = (places.pop(key, None) for key in ("tokenizer", "backbone_config"))
     weights = saved.weights_of(found) if found else None
     source = Source(weights, chosen, tokenizer or saved_tokenizer, backbone_config or saved_config)
     try:
         with _LOADING:
-            encoder: Encoder = load(source, **{**places, **options})
+            encoder: Encoder = loader(source, **{**places, **options})
     except LexvlError:
         raise
     except Exception as error:  # a value of another type than its reader expects raises any error
@@ -207,10 +240,18 @@ def load_encoder_of(
         ArtefactError: the checkpoint or its vocabulary is not the one that made the artefact.
     """
     options = {**ref.options, **(settings or {})}
+    if options.get("runtime", TORCH) != TORCH:
+        options = {key: value for key, value in options.items() if key not in PLACES}
     tokenizer = tokenizer or options.pop("tokenizer", None)
     options.pop("tokenizer", None)
     backbone_config = options.pop("backbone_config", None)
     model = load_encoder(ref.name, checkpoint or ref.checkpoint, tokenizer, backbone_config, device, **options)
+    further = sorted(model.options.keys() - {"runtime", *PLACES, *options})
+    if further and options.get("runtime", TORCH) != TORCH:
+        raise ArtefactError(
+            f"{model.checkpoint}: was exported with {further[0]}={model.options[further[0]]}, which the index was not "
+            "made with; export again without it"
+        )
     found = model.checkpoint_digest
     if "backbone_checkpoint" in options and "backbone_checkpoint" not in ref.options:
         # The corpus provided vectors; now a backbone that the index does not name encodes texts and images.

@@ -13,7 +13,7 @@ from lexvl_anserini.encoders.checkpoints.find import Checkpoint
 from lexvl_anserini.encoders.checkpoints.sentence_layout import check_modules
 from lexvl_anserini.encoders.encoder import Encoder, Kind, read_document, read_topic
 from lexvl_anserini.encoders.loading import Source
-from lexvl_anserini.encoders.parts.dense import checked_dimensions, cut
+from lexvl_anserini.encoders.parts.cutting import checked_dimensions, cut
 from lexvl_anserini.encoders.parts.tokens import is_fast, readable
 from lexvl_anserini.errors import CheckpointError, UsageError, reason_of
 from lexvl_anserini.files import read_json

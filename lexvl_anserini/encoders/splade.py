@@ -26,6 +26,7 @@ from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.activations import Activation, log1p_log1p_relu, log1p_relu
 from lexvl_anserini.encoders.parts.backbones import load_masked_lm, position_limit, read_config
+from lexvl_anserini.encoders.parts.bags import BagTower
 from lexvl_anserini.encoders.parts.pooling import POOLINGS, Pooling
 from lexvl_anserini.encoders.parts.sparsify import own_tokens, positive_or_top
 from lexvl_anserini.encoders.parts.tokens import (
@@ -36,7 +37,7 @@ from lexvl_anserini.encoders.parts.tokens import (
     load_tokenizer,
     lower_casing,
 )
-from lexvl_anserini.encoders.parts.towers import Backbone, BagTower, Composition, Head, TextTower
+from lexvl_anserini.encoders.parts.towers import Backbone, Composition, Head, TextTower
 from lexvl_anserini.errors import CheckpointError, UsageError
 from lexvl_anserini.files import read_json
 

@@ -21,7 +21,9 @@ from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_weig
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.activations import log1p_relu
+from lexvl_anserini.encoders.parts.bags import BagTower
 from lexvl_anserini.encoders.parts.network_pair import TEXT, NetworkPair, is_pair, read_pair, token_heads
+from lexvl_anserini.encoders.parts.pixels import Pixels
 from lexvl_anserini.encoders.parts.pooling import masked_max
 from lexvl_anserini.encoders.parts.sides import Direction, TowerOf, in_direction, with_topk
 from lexvl_anserini.encoders.parts.sparsify import positive_or_top
@@ -33,8 +35,8 @@ from lexvl_anserini.encoders.parts.tokens import (
     columns_without,
     load_tokenizer,
 )
-from lexvl_anserini.encoders.parts.towers import Backbone, BagTower, Composition, Head, TextTower
-from lexvl_anserini.encoders.parts.vision import ImageTower, Pixels
+from lexvl_anserini.encoders.parts.towers import Backbone, Composition, Head, TextTower
+from lexvl_anserini.encoders.parts.vision import ImageTower
 from lexvl_anserini.errors import UsageError
 from lexvl_anserini.files import atomic_write, write_json
 

@@ -26,8 +26,10 @@ from lexvl_anserini.encoders.checkpoints.weights import below, complain, load_st
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.activations import elu1p
+from lexvl_anserini.encoders.parts.bags import BagTower
 from lexvl_anserini.encoders.parts.class_words import read_class_words, with_class_words, word_rows
 from lexvl_anserini.encoders.parts.image_backbones import ImageBackbone
+from lexvl_anserini.encoders.parts.pixels import Pixels
 from lexvl_anserini.encoders.parts.pooling import masked_max
 from lexvl_anserini.encoders.parts.pretrained import (
     cells_of,
@@ -37,8 +39,8 @@ from lexvl_anserini.encoders.parts.pretrained import (
 )
 from lexvl_anserini.encoders.parts.sides import TowerOf, in_direction, with_topk
 from lexvl_anserini.encoders.parts.tokens import FIRST_WORD_ID, TokenColumns, columns_ascii, columns_of_terms
-from lexvl_anserini.encoders.parts.towers import Backbone, BagTower, Composition, Head, TextTower
-from lexvl_anserini.encoders.parts.vision import ImageTower, PatchTransformer, Pixels
+from lexvl_anserini.encoders.parts.towers import Backbone, Composition, Head, TextTower
+from lexvl_anserini.encoders.parts.vision import ImageTower, PatchTransformer
 from lexvl_anserini.encoders.vdr import SIDES, TOPK, bert_side, vdr_sparsifier
 from lexvl_anserini.errors import CheckpointError
 from lexvl_anserini.vocabulary import Vocabulary

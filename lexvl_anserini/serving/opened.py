@@ -15,6 +15,7 @@ from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, cast
 
 from lexvl_anserini.encoders.encoder import OtherModality, Tower
+from lexvl_anserini.encoders.loading import TORCH
 from lexvl_anserini.engines.index_folder import IndexState, index_manifest, read_report, state_of_index
 from lexvl_anserini.engines.stores.resolving import index_path
 from lexvl_anserini.engines.stores.urls import is_url, parse_url
@@ -119,7 +120,9 @@ class LiveIndex:
 
     @cached_property
     def map_tower(self) -> ImageTower | None:
-        """The side of documents, if it reads pictures and has a grid of cells."""
+        """The side of documents, if it reads pictures and has a grid of cells, which a graph does not give."""
+        if self.model.options.get("runtime", TORCH) != TORCH:
+            return None
         from lexvl_anserini.encoders.parts.vision import ImageTower
 
         tower = self.model.document
@@ -279,13 +282,18 @@ class Shelf:
 
 
 def served_indexes(
-    places: Sequence[Path | str], checkpoints: Sequence[str], device: str, data_dir: str | None
+    places: Sequence[Path | str],
+    checkpoints: Sequence[str],
+    device: str,
+    data_dir: str | None,
+    options: Mapping[str, Any] | None = None,
 ) -> list[ServedIndex]:
     """Names the indexes by their folders, or in their stores; a number follows a name that is there already.
 
     Args:
         places: folders, or URLs of indexes in stores.
         checkpoints: of the encoders, in the order of the indexes, where they were moved; none, or one for each.
+        options: of the encoders that replace those of the indexes, such as `runtime`.
 
     Raises:
         UsageError: another number of checkpoints than of indexes.
@@ -300,7 +308,8 @@ def served_indexes(
             raise DataError(f"{place}: a folder without a name; name the folder of an index")
         path = index_path(place)
         name = next(n for n in (base, *(f"{base}-{i}" for i in range(2, len(places) + 2))) if n not in found)
-        changes = EncoderChanges(checkpoint=checkpoints[number] if checkpoints else None, device=device)
+        moved = checkpoints[number] if checkpoints else None
+        changes = EncoderChanges(moved, options=options or {}, device=device)
         found[name] = ServedIndex(name, path, changes, data_dir)
     return list(found.values())
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from lexvl_anserini.encoders.parts.vision import BICUBIC, BILINEAR, Box, Pixels, centre_crop, crop_region
-from lexvl_anserini.errors import CheckpointError
+from lexvl_anserini.encoders.parts.pixels import BICUBIC, BILINEAR, Box, Pixels, centre_crop, crop_region
+from lexvl_anserini.errors import CheckpointError, UsageError
 from lexvl_anserini.files import read_json
 
 # ImageNet's channel statistics.
@@ -60,6 +60,35 @@ class Squares(Pixels):
     def region(self, size: tuple[int, int]) -> Box:
         """The whole image."""
         return 0.0, 0.0, float(size[0]), float(size[1])
+
+
+# Ways to make a square, as an exported encoder names them.
+CROPS: Mapping[str, type[Pixels]] = {cls.__name__: cls for cls in (Pixels, Crop, Squares)}
+
+
+def described(pixels: Pixels) -> dict[str, Any]:
+    """The class and the fields of a way to make a square, for JSON.
+
+    Raises:
+        UsageError: an encoder has a way of its own.
+    """
+    if CROPS.get(type(pixels).__name__) is not type(pixels):
+        raise UsageError(f"{type(pixels).__name__} has no name in JSON; those that have: {', '.join(CROPS)}")
+    return {"kind": type(pixels).__name__, **asdict(pixels)}
+
+
+def pixels_of(about: Mapping[str, Any]) -> Pixels:
+    """The reverse of `described`.
+
+    Raises:
+        CheckpointError: no such class, or a field that it does not have.
+    """
+    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in about.items()}
+    kind = str(values.pop("kind", None))
+    try:
+        return CROPS[kind](**values)
+    except (KeyError, TypeError) as error:
+        raise CheckpointError(f"pixels of kind {kind!r:.40}: expected {', '.join(CROPS)} and their fields") from error
 
 
 def one_crop(side: int) -> Crop:

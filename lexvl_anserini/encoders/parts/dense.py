@@ -1,4 +1,4 @@
-"""Dense towers: items to one vector each, for FAISS; and vectors cut to their first dimensions (Matryoshka).
+"""Dense towers: items to one vector each, for FAISS.
 
 A dense tower is composed of its items (which read documents and topics and build forward passes) and of a function that
 embeds one forward pass.
@@ -16,9 +16,10 @@ from torch import Tensor
 
 from lexvl_anserini.data.images import FAIL, OnError
 from lexvl_anserini.encoders.encoder import Kind, read_document, read_topic
+from lexvl_anserini.encoders.parts.cutting import checked_dimensions, cut
 from lexvl_anserini.encoders.parts.tokens import TextReader
 from lexvl_anserini.encoders.parts.towers import Batch, token_batches
-from lexvl_anserini.errors import LexvlError, UsageError
+from lexvl_anserini.errors import LexvlError
 from lexvl_anserini.progress import Progress, silent
 from lexvl_anserini.records import Document, Topic
 
@@ -58,29 +59,6 @@ class Texts(Items):
         """Token ids and attention mask, both int64 [B, L]."""
         for positions, _, padded in token_batches(self.reader, inputs, batch_size, self.device):
             yield Batch(positions, padded)
-
-
-def cut(vectors: np.ndarray, dimensions: int | None, normalise: bool) -> np.ndarray:
-    """The first `dimensions` of each vector (None: all), then of unit length if `normalise`; float32 [n, D].
-
-    Models trained with Matryoshka representations keep most of their quality. A vector of zeros stays zeros.
-    """
-    vectors = vectors[:, :dimensions].astype(np.float32, copy=False)
-    if not normalise:
-        return np.ascontiguousarray(vectors)
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return vectors / np.maximum(lengths, 1e-12)
-
-
-def checked_dimensions(dimensions: int | None, width: int) -> int | None:
-    """`dimensions`, after checking that the model's vectors have as many.
-
-    Raises:
-        UsageError: they have fewer, or it is below 1.
-    """
-    if dimensions is not None and not 1 <= dimensions <= width:
-        raise UsageError(f"dimensions {dimensions}: expected 1 to {width}, the width of this model's vectors")
-    return dimensions
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,11 @@ import torch
 from torch import Tensor
 
 from lexvl_anserini.encoders.encoder import Encoder
+from lexvl_anserini.encoders.parts.bags import BagTower
+from lexvl_anserini.encoders.parts.pixels import Box
 from lexvl_anserini.encoders.parts.tokens import token_names
-from lexvl_anserini.encoders.parts.towers import BagTower, TextTower
-from lexvl_anserini.encoders.parts.vision import Box, ImageTower
+from lexvl_anserini.encoders.parts.towers import TextTower
+from lexvl_anserini.encoders.parts.vision import ImageTower
 from lexvl_anserini.errors import UsageError
 
 if TYPE_CHECKING:

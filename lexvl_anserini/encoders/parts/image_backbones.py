@@ -21,7 +21,7 @@ from lexvl_anserini.encoders.checkpoints.weights import complain, load_strictly,
 from lexvl_anserini.encoders.parts.backbones import from_pretrained, misshapen, read_config
 from lexvl_anserini.encoders.parts.crops import Squares, read_preprocessing
 from lexvl_anserini.encoders.parts.efficientnet import CLASSIFIER, VARIANTS, EfficientNetLite, named_as_ours
-from lexvl_anserini.encoders.parts.vision import BICUBIC, Pixels
+from lexvl_anserini.encoders.parts.pixels import BICUBIC, Pixels
 from lexvl_anserini.errors import CheckpointError, MissingExtra
 from lexvl_anserini.files import file_sha256
 from lexvl_anserini.installed import package_folder

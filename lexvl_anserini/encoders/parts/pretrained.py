@@ -123,7 +123,9 @@ class CellsOf(nn.Module):
 
     @staticmethod
     def _pieces(pixels: Tensor) -> Sequence[Tensor]:
-        return pixels.split(PIECE) if pixels.device.type == "cpu" else (pixels,)
+        # A graph that is exported has no loop over pieces: ONNX Runtime reuses its memory.
+        whole = pixels.device.type != "cpu" or torch.compiler.is_exporting()
+        return (pixels,) if whole else pixels.split(PIECE)
 
 
 def layers_of(network: nn.Module, pixels: Tensor) -> list[Tensor]:

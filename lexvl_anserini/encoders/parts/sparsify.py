@@ -1,27 +1,97 @@
-"""Sparsifiers: which of the positive weights a vector keeps.
+"""Sparsifiers: which of the positive weights a vector keeps; as data, so that every runtime applies the same rule.
 
-A sparsifier maps weights [B, V] and the mask [B, V] of own tokens (None unless it needs one) to a bool mask [B, V].
-Weights that are not positive are always dropped afterwards.
+A rule maps weights [B, V] and the mask [B, V] of own tokens (None unless it needs one) to a bool mask [B, V]. Weights
+that are not positive are always dropped. `kept` applies a rule to tensors, `kept_rows` to arrays; this module loads no
+model library.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from lexvl_anserini.errors import UsageError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
 class Sparsifier:
-    """A named rule; `needs_own` is True if it needs the mask of a text's own tokens."""
+    """The rule: the `topk` largest weights, united with a text's own tokens.
 
-    name: str
-    keep: Callable[[Tensor, Tensor | None], Tensor]
-    needs_own: bool = False
+    topk   None keeps every positive weight, 0 none but the own tokens
+    own    the own tokens are kept too
+    first  the number of terms, from the first, to which `topk` applies; of the others the own tokens are kept. None
+           applies it to all
+    """
+
+    topk: int | None
+    own: bool = False
+    first: int | None = None
+
+    @property
+    def needs_own(self) -> bool:
+        """True if it needs the mask of a text's own tokens."""
+        return self.own or self.first is not None
+
+
+def positive() -> Sparsifier:
+    """Every positive weight (SPLADE, STAIR)."""
+    return Sparsifier(None)
+
+
+def top_k(k: int) -> Sparsifier:
+    """The k largest weights. VDR without lexical union (`encode_queries`, `encode_corpus`)."""
+    return Sparsifier(k)
+
+
+def positive_or_top(k: int | None) -> Sparsifier:
+    """Every positive weight, or the k largest of them.
+
+    Raises:
+        UsageError: k is below 1.
+    """
+    if k is not None and k < 1:
+        raise UsageError(f"topk {k}: expected at least 1")
+    return Sparsifier(k)
+
+
+def top_k_or_own(k: int) -> Sparsifier:
+    """The k largest weights united with the text's own tokens (VDR's `embed`)."""
+    return Sparsifier(k, own=True)
+
+
+def own_tokens() -> Sparsifier:
+    """The text's own tokens: no expansion (SPLADE-lexical, masked D2S, VDR with k = 0)."""
+    return Sparsifier(0, own=True)
+
+
+def among_first(sparsifier: Sparsifier, terms: int) -> Sparsifier:
+    """The rule for the first terms; of the others, a text's own tokens."""
+    return replace(sparsifier, first=terms)
+
+
+def kept(weights: Tensor, own: Tensor | None, sparsifier: Sparsifier) -> Tensor:
+    """Mask [B, V] of the weights that the sparsifier keeps and that are positive and finite."""
+    mask = (weights > 0) & weights.isfinite()
+    first = weights.shape[1] if sparsifier.first is None else sparsifier.first
+    mask[:, :first] &= _allowed(sparsifier, top_mask, weights[:, :first], own)
+    if first < weights.shape[1]:
+        mask[:, first:] &= _own(own)[:, first:]
+    return mask
+
+
+def kept_rows(weights: np.ndarray, own: np.ndarray | None, sparsifier: Sparsifier) -> np.ndarray:
+    """As `kept`, of arrays."""
+    mask = (weights > 0) & np.isfinite(weights)
+    first = weights.shape[1] if sparsifier.first is None else sparsifier.first
+    mask[:, :first] &= _allowed(sparsifier, top_rows, weights[:, :first], own)
+    if first < weights.shape[1]:
+        mask[:, first:] &= _own(own)[:, first:]
+    return mask
 
 
 def top_mask(weights: Tensor, k: int) -> Tensor:
@@ -29,6 +99,8 @@ def top_mask(weights: Tensor, k: int) -> Tensor:
 
     A k above V counts as V. torch.topk alone would choose arbitrarily among equals.
     """
+    import torch
+
     k = min(k, weights.shape[1])
     if k <= 0:
         return torch.zeros_like(weights, dtype=torch.bool)
@@ -40,54 +112,29 @@ def top_mask(weights: Tensor, k: int) -> Tensor:
     return above | equal
 
 
-def _own(own: Tensor | None) -> Tensor:
+def top_rows(weights: np.ndarray, k: int) -> np.ndarray:
+    """As `top_mask`, of an array."""
+    k = min(k, weights.shape[1])
+    if k <= 0:
+        return np.zeros_like(weights, dtype=bool)
+    last = weights.shape[1] - k
+    boundary = np.partition(weights, last, axis=1)[:, last : last + 1]  # [B, 1]
+    above, equal = weights > boundary, weights == boundary
+    room = k - above.sum(axis=1, keepdims=True)  # [B, 1], >= 1
+    equal &= equal.cumsum(axis=1) <= room
+    mask: np.ndarray = above | equal
+    return mask
+
+
+def _allowed(sparsifier: Sparsifier, top: Any, weights: Any, own: Any) -> Any:
+    """What the rule allows among the terms that `topk` applies to; True allows all."""
+    if sparsifier.topk is None:
+        return True
+    if not sparsifier.own:
+        return top(weights, sparsifier.topk)
+    return top(weights, sparsifier.topk) | _own(own)[:, : weights.shape[1]]
+
+
+def _own(own: Any) -> Any:
     assert own is not None, "the sparsifier declared needs_own"
     return own
-
-
-def positive() -> Sparsifier:
-    """Every positive weight (SPLADE, STAIR)."""
-    return Sparsifier("positive", lambda weights, own: weights > 0)
-
-
-def top_k(k: int) -> Sparsifier:
-    """The k largest weights. VDR without lexical union (`encode_queries`, `encode_corpus`)."""
-    return Sparsifier(f"top_k({k})", lambda weights, own: top_mask(weights, k))
-
-
-def positive_or_top(k: int | None) -> Sparsifier:
-    """Every positive weight, or the k largest of them.
-
-    Raises:
-        UsageError: k is below 1.
-    """
-    if k is None:
-        return positive()
-    if k < 1:
-        raise UsageError(f"topk {k}: expected at least 1")
-    return top_k(k)
-
-
-def top_k_or_own(k: int) -> Sparsifier:
-    """The k largest weights united with the text's own tokens (VDR's `embed`)."""
-    return Sparsifier(f"top_k_or_own({k})", lambda weights, own: top_mask(weights, k) | _own(own), needs_own=True)
-
-
-def own_tokens() -> Sparsifier:
-    """The text's own tokens: no expansion (SPLADE-lexical, masked D2S, VDR with k = 0)."""
-    return Sparsifier("own_tokens", lambda weights, own: _own(own).clone(), needs_own=True)
-
-
-def among_first(sparsifier: Sparsifier, terms: int) -> Sparsifier:
-    """The rule for the first terms; of the others, a text's own tokens."""
-
-    def keep(weights: Tensor, own: Tensor | None) -> Tensor:
-        own = _own(own)
-        return torch.cat([sparsifier.keep(weights[:, :terms], own[:, :terms]), own[:, terms:]], dim=1)
-
-    return Sparsifier(f"{sparsifier.name} among the first {terms}", keep, needs_own=True)
-
-
-def kept(weights: Tensor, own: Tensor | None, sparsifier: Sparsifier) -> Tensor:
-    """Mask [B, V] of the weights that the sparsifier keeps and that are positive and finite."""
-    return sparsifier.keep(weights, own) & (weights > 0) & torch.isfinite(weights)

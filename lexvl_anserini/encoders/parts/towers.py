@@ -14,6 +14,7 @@ from torch import Tensor
 from lexvl_anserini.data.images import FAIL, OnError
 from lexvl_anserini.encoders.encoder import Kind, read_document, read_topic
 from lexvl_anserini.encoders.parts.activations import Activation
+from lexvl_anserini.encoders.parts.padding import padded_batches
 from lexvl_anserini.encoders.parts.pooling import Pooling, Projector
 from lexvl_anserini.encoders.parts.sparsify import Sparsifier, kept
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns
@@ -21,10 +22,6 @@ from lexvl_anserini.errors import CheckpointError, LexvlError
 from lexvl_anserini.progress import Progress, silent
 from lexvl_anserini.records import Document, Topic
 from lexvl_anserini.vocabulary import Vocabulary
-
-# Rows of a matrix product from which a CPU is not faster per row, and the largest share of padding in a batch row from
-# there on.
-ENOUGH_TOKENS, MOST_PADDING = 512, 1 / 8
 
 # Maps token ids and attention mask, both [B, L], or pixels [B, 3, R, R] to hidden states [B, L, D].
 Backbone = Callable[..., Tensor]
@@ -212,128 +209,7 @@ class TextTower(LexicalTower):
 def token_batches(
     reader: TextReader, texts: Sequence[str], batch_size: int, device: torch.device
 ) -> Iterator[tuple[np.ndarray, list[list[int]], tuple[Tensor, Tensor]]]:
-    """Batches of tokenised texts, the longest first: positions [B], token ids, and ids padded with attention [B, L]."""
-    ids = reader(texts)
-    whole = reader.padding == "max_length"
-    lengths = [reader.max_length if whole else len(row) for row in ids]
-    for positions in by_length(lengths, batch_size, device):
-        rows = [ids[i] for i in positions]
-        yield positions, rows, pad(rows, max(1, lengths[positions[0]]), reader.pad_id, device)
-
-
-def by_length(lengths: Sequence[int], batch_size: int, device: torch.device) -> Iterator[np.ndarray]:
-    """Positions of the texts of each batch, int64 [B], the longest first: memory has its peak at the start.
-
-    On a CPU the time is proportional to the number of tokens with padding. There, a batch of `ENOUGH_TOKENS` or more
-    also ends before a text that would be padded by more than `MOST_PADDING`.
-    """
-    order = np.argsort([-length for length in lengths], kind="stable")
-    start = 0
-    while start < len(order):
-        stop = min(start + batch_size, len(order))
-        if device.type == "cpu":
-            longest = max(1, lengths[order[start]])
-            enough = start + -(-ENOUGH_TOKENS // longest)
-            while enough < stop and lengths[order[enough]] >= (1 - MOST_PADDING) * longest:
-                enough += 1
-            stop = min(stop, enough)
-        yield order[start:stop]
-        start = stop
-
-
-def pad(ids: Sequence[Sequence[int]], length: int, pad_id: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Token ids and attention mask, both int64 [B, length]."""
-    input_ids = np.full((len(ids), length), pad_id, dtype=np.int64)
-    attention = np.zeros((len(ids), length), dtype=np.int64)
-    for row, tokens in enumerate(ids):
-        input_ids[row, : len(tokens)] = tokens
-        attention[row, : len(tokens)] = 1
-    return torch.from_numpy(input_ids).to(device), torch.from_numpy(attention).to(device)
-
-
-def csr_rows(rows: Sequence[np.ndarray], width: int) -> sparse.csr_matrix:
-    """Binary CSR [n, width] float32 from the ascending dimensions of each row."""
-    indptr = np.concatenate([[0], np.cumsum([len(row) for row in rows])])
-    indices = np.concatenate(rows) if rows else np.empty(0)
-    data = np.ones(len(indices), dtype=np.float32)
-    return sparse.csr_matrix((data, indices.astype(np.int32), indptr), shape=(len(rows), width))
-
-
-class BagTower:
-    """Binary bag of a text's own tokens: no network (SVDR's non-parametric side, SPLADE-doc queries).
-
-    weight     [V] instead of ones (inference-free queries with IDF weights); None for ones
-    normalise  divide by the L2 norm (VDR checkpoints with `norm: true`)
-    topk       keep only the largest weights; None keeps all
-    """
-
-    kind: ClassVar[Kind] = "impact"
-
-    def __init__(
-        self,
-        reader: TextReader,
-        columns: TokenColumns,
-        weight: np.ndarray | None = None,
-        joiner: str = " ",
-        normalise: bool = False,
-        topk: int | None = None,
-    ):
-        self.reader, self.columns, self.joiner, self.normalise, self.topk = reader, columns, joiner, normalise, topk
-        self.weight = None if weight is None else weight.astype(np.float32)
-
-    @property
-    def binary(self) -> bool:
-        """True if all weights are 1, so that quantising must not scale them."""
-        return not self.normalise and (self.weight is None or bool((self.weight == 1).all()))
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        """Maps a column of `weights` to its term."""
-        return self.columns.vocabulary
-
-    def read(self, document: Document) -> str:
-        """Title and text of a document, joined."""
-        return read_document(document, self.joiner)
-
-    def read_topic(self, topic: Topic) -> str:
-        """The text of a topic."""
-        return read_topic(topic)
-
-    def weights(
-        self, inputs: Sequence[str], batch_size: int = 32, progress: Progress = silent, on_error: OnError = FAIL
-    ) -> sparse.csr_matrix:
-        """CSR [n, V] float32, > 0, dimensions ascending."""
-        rows = self.columns.own(self.reader(inputs))
-        matrix = csr_rows(rows, len(self.vocabulary))
-        if self.weight is not None:
-            matrix.data = self.weight[matrix.indices]
-            matrix = without_zeros(matrix)
-        if self.topk is not None:
-            matrix = largest(matrix, self.topk)
-        if self.normalise:
-            lengths = np.sqrt(matrix.multiply(matrix).sum(axis=1)).A1
-            matrix.data /= np.repeat(lengths, np.diff(matrix.indptr)).astype(np.float32)
-        progress(len(inputs))
-        return matrix
-
-    def dense_weights(self, inputs: Sequence[str], batch_size: int = 32) -> np.ndarray:
-        """float32 [n, V]; the same weights as `weights`."""
-        return self.weights(inputs, batch_size).toarray()
-
-
-def without_zeros(matrix: sparse.csr_matrix) -> sparse.csr_matrix:
-    """The same matrix without stored values <= 0."""
-    matrix.data[~(matrix.data > 0)] = 0
-    matrix.eliminate_zeros()
-    return matrix
-
-
-def largest(matrix: sparse.csr_matrix, k: int) -> sparse.csr_matrix:
-    """The k largest weights of each row; among equals the lowest dimensions."""
-    rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
-    order = np.lexsort((matrix.indices, -matrix.data, rows))
-    rank = np.empty(len(order), dtype=np.int64)
-    rank[order] = np.arange(len(order)) - matrix.indptr[rows[order]]
-    matrix.data[rank >= k] = 0
-    matrix.eliminate_zeros()
-    return matrix
+    """As `padded_batches`, with ids and attention mask as tensors on the device."""
+    for positions, rows, arrays in padded_batches(reader, texts, batch_size, device.type == "cpu"):
+        ids, attention = (torch.from_numpy(array).to(device) for array in arrays)
+        yield positions, rows, (ids, attention)

@@ -17,9 +17,9 @@ from lexvl_anserini.data.images import read_images
 from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
 from lexvl_anserini.encoders.encoder import DenseSide, as_dense
 from lexvl_anserini.encoders.loading import load_encoder
+from lexvl_anserini.encoders.parts.pixels import Pixels
 from lexvl_anserini.encoders.parts.pretrained import PIECE
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, columns_ascii
-from lexvl_anserini.encoders.parts.vision import Pixels
 from lexvl_anserini.errors import UsageError
 from lexvl_anserini.training.examples import Examples, named, spread
 from lexvl_anserini.training.images.batches import AnyBatches, Batches, CaptionStore, TrainingBatch

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from lexvl_anserini.data.images import read_images
+from lexvl_anserini.encoders.parts.pixels import Pixels
 from lexvl_anserini.encoders.parts.pretrained import PIECE
-from lexvl_anserini.encoders.parts.vision import Pixels
 from lexvl_anserini.files import atomic_write, disk_errors, reserve
 from lexvl_anserini.training.images.augmentation import augment
 from lexvl_anserini.training.images.captioned import Tokens

@@ -7,13 +7,13 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from lexvl_anserini.encoders.dpr import CONTEXT, QUESTION, Passages, read_network
+from lexvl_anserini.encoders.dpr import CONTEXT, QUESTION, read_network
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.backbones import load_backbone, position_limit, quietly, read_config
+from lexvl_anserini.encoders.parts.passages import PassageReader, read_passage
 from lexvl_anserini.encoders.parts.tokens import TextReader, columns_of_all, load_tokenizer
 from lexvl_anserini.encoders.sentence import load_sentence
 from lexvl_anserini.errors import UsageError
@@ -32,8 +32,8 @@ class TrainableDpr(TrainableText):
 
     def read_passages(self, passages: Sequence[Document]) -> list[Tokenised]:
         """Pairs of title and text, with token types 0 and 1."""
-        pairs = Passages(self.reader, torch.device("cpu"))
-        return [pairs.tokens(pairs.read(passage)) for passage in passages]
+        pairs = PassageReader(self.reader)
+        return [pairs.tokens(read_passage(passage)) for passage in passages]
 
     def vectors(self, ids: Tensor, attention: Tensor, types: Tensor) -> Tensor:
         """Vectors [B, D]."""

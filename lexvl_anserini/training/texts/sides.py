@@ -28,9 +28,9 @@ from lexvl_anserini.encoders.parts.backbones import (
     position_limit,
     read_config,
 )
+from lexvl_anserini.encoders.parts.padding import by_length
 from lexvl_anserini.encoders.parts.pooling import masked_max
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, columns_of_all, load_tokenizer
-from lexvl_anserini.encoders.parts.towers import by_length
 from lexvl_anserini.encoders.splade import fits
 from lexvl_anserini.encoders.vdr import (
     PUBLISHED_JOINER,
@@ -73,7 +73,7 @@ class TrainableText(nn.Module):
     def forward(self, batch: TextBatch) -> Tensor:
         """Vectors [B, V] or [B, D]. On a CPU, texts of similar length pass the network together: less padding."""
         lengths = batch.attention.sum(dim=1).tolist()
-        pieces = [torch.from_numpy(piece) for piece in by_length(lengths, len(lengths), batch.ids.device)]
+        pieces = [torch.from_numpy(piece) for piece in by_length(lengths, len(lengths), batch.ids.device.type == "cpu")]
         found = []
         for piece in pieces:
             place, longest = piece.to(batch.ids.device), max(1, max(lengths[row] for row in piece.tolist()))

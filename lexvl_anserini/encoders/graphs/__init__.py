@@ -1,0 +1,1 @@
+"""Encoders as ONNX graphs: exported from the towers of torch, and run by ONNX Runtime without torch."""
