@@ -89,14 +89,14 @@ def test_vectors_are_those_of_torch(case, exported):
         if model.kind == "dense":
             vectors = expected.vectors(inputs)
             for batch_size in (1, 3, 32):
-                np.testing.assert_allclose(found.vectors(inputs, batch_size), vectors, atol=1e-5)
+                np.testing.assert_allclose(found.vectors(inputs, batch_size), vectors, rtol=1e-5, atol=1e-5)
             continue
         weights = expected.weights(inputs)
-        np.testing.assert_allclose(found.dense_weights(inputs, 2), expected.dense_weights(inputs), atol=1e-5)
+        np.testing.assert_allclose(found.dense_weights(inputs, 2), expected.dense_weights(inputs), rtol=1e-5, atol=1e-5)
         for batch_size in (1, 3, 32):
             ours = found.weights(inputs, batch_size)
             assert ours.shape == weights.shape and ours.dtype == np.float32
-            np.testing.assert_allclose(ours.toarray(), weights.toarray(), atol=1e-5)
+            np.testing.assert_allclose(ours.toarray(), weights.toarray(), rtol=1e-5, atol=1e-5)
         assert found.vocabulary.digest == expected.vocabulary.digest
         assert found.binary == expected.binary
         assert found.weights([]).shape == (0, len(found.vocabulary))
@@ -292,3 +292,29 @@ def test_the_command_writes_refuses_and_resumes(exported, tmp_path):
     (tmp_path / "mine/notes.txt").write_text("keep")
     refused = runner.invoke(app, [*call[:-1], str(tmp_path / "mine")])
     assert isinstance(refused.exception, ArtefactError) and (tmp_path / "mine/notes.txt").read_text() == "keep"
+
+
+def test_encode_notes_the_runtime(exported, tmp_path):
+    """Shards by a graph are a request of their own; without an option, queries are encoded by it too."""
+    from typer.testing import CliRunner
+
+    from lexvl_anserini.cli import make_app
+    from lexvl_anserini.encode import command
+    from lexvl_anserini.manifest import read_manifest
+
+    model, folder = exported("sum, top k")
+    (tmp_path / "c/qrels").mkdir(parents=True)
+    (tmp_path / "c/corpus.jsonl").write_text('{"_id": "d1", "title": "", "text": "a red boat"}\n')
+    (tmp_path / "c/queries.jsonl").write_text('{"_id": "q1", "text": "boat"}\n')
+    (tmp_path / "c/qrels/test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td1\t1\n")
+    call = ["--corpus", f"beir:{tmp_path}/c", "--encoder", "splade", "--output", str(tmp_path / "impacts")]
+    done = CliRunner().invoke(make_app(command), [*call, "--runtime", "onnx", "--checkpoint", str(folder)])
+    assert done.exit_code == 0, done.exception
+    manifest = read_manifest(tmp_path / "impacts")
+    assert manifest.encoder.options == {**model.options, "runtime": "onnx"}
+    assert manifest.encoder.checkpoint_digest == model.checkpoint_digest
+    assert "onnxruntime" in manifest.versions
+    assert load_encoder_of(manifest.encoder).options["runtime"] == "onnx"
+    settings = [f"--set={key}={value}" for key, value in model.options.items()]
+    other = CliRunner().invoke(make_app(command), [*call, "--checkpoint", str(GOLDEN / BERT), *settings])
+    assert isinstance(other.exception, ArtefactError) and '"runtime":"onnx"' in str(other.exception)

@@ -47,6 +47,10 @@ SUITES: Mapping[str, Suite] = {
         f"{__package__}.protocols:measure",
         frozenset({"protocol", "shards", "dense_shards", "topics", "query_count", "repeats", "data_dir", "workdir"}),
     ),
+    "runtime": Suite(
+        f"{__package__}.runtimes:measure",
+        frozenset({"documents", "repeats", "threads", "batch_size", "encoder", "checkpoint"}),
+    ),
     "search": Suite(
         f"{__package__}.search:measure",
         SYNTHETIC | QUERIES | {"shards", "queries", "system", "repeats", "threads"},

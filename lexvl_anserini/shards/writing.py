@@ -261,9 +261,10 @@ def part_of_corpus(part: Part, documents: int) -> dict[str, Any]:
 
 
 def circumstances(model: Encoder, batch_size: int) -> dict[str, str]:
-    """Device and batch size: besides versions, they decide the last bits of a model's weights."""
-    device = getattr(model, "device", None)
-    return {"device": device, "batch_size": str(batch_size)} if device and model.kind != "text" else {}
+    """Device, batch size and another runtime's version: besides versions, they decide the last bits of weights."""
+    device, runtime = getattr(model, "device", None), getattr(model, "options", {}).get("runtime")
+    made = {"device": device, "batch_size": str(batch_size)} if device and model.kind != "text" else {}
+    return {**made, **versions_of(["onnxruntime"] if runtime == "onnx" else [])}
 
 
 def write_impacts(

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from lexvl_anserini.errors import CheckpointError
 from lexvl_anserini.files import read_json
@@ -109,7 +109,6 @@ class Export:
     files: Mapping[str, str]
     versions: Mapping[str, str] = field(default_factory=dict)
     format: str = FORMAT
-    inside: ClassVar[Mapping[str, Any]] = {}
 
     def to_json(self) -> dict[str, Any]:
         """A plain dictionary for `files.write_json`."""

@@ -36,7 +36,7 @@ from lexvl_anserini.encoders.parts.crops import pixels_of
 from lexvl_anserini.encoders.parts.passages import PassageReader
 from lexvl_anserini.encoders.parts.sparsify import Sparsifier
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns
-from lexvl_anserini.errors import CheckpointError, UsageError
+from lexvl_anserini.errors import CheckpointError, LexvlError, UsageError, reason_of
 from lexvl_anserini.manifest import PLACES
 from lexvl_anserini.vocabulary import VOCABULARY, Vocabulary
 
@@ -75,7 +75,12 @@ def load_exported(
     if tokenizer or backbone_config:
         raise UsageError("an exported folder has its tokenizer and its network; leave the other folders out")
     refuse_other_options(folder, export.encoder.options, {k: v for k, v in options.items() if k not in PLACES})
-    towers = {side: tower_of(folder, export, getattr(export, side)) for side in SIDES}
+    try:
+        towers = {side: tower_of(folder, export, getattr(export, side)) for side in SIDES}
+    except LexvlError:
+        raise
+    except Exception as error:  # an entry of another content than this version writes
+        raise CheckpointError(f"{folder}: cannot be loaded ({reason_of(error)}); {REMEDY}") from error
     return Encoder(
         name,
         "dense" if export.kind == "dense" else "impact",
