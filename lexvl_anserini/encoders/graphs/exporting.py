@@ -12,7 +12,7 @@ from dataclasses import asdict
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ from lexvl_anserini.encoders.parts.pooling import Pooling, masked_max, masked_su
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, is_fast
 from lexvl_anserini.encoders.parts.towers import Batch, Composition, TextTower
 from lexvl_anserini.encoders.parts.vision import Images, ImageTower
+from lexvl_anserini.encoders.sentence import SentenceTower
 from lexvl_anserini.errors import CheckpointError, MissingExtra, UsageError, reason_of
 from lexvl_anserini.files import new_folder, write_json
 from lexvl_anserini.installed import versions_of
@@ -115,12 +116,9 @@ def side_of(model: Encoder, tower: Tower) -> ExportedSide:
         BagTower: bag_side,
         DenseTower: dense_side,
         ImageTower: image_side,
+        SentenceTower: sentence_side,
         TextTower: text_side,
     }
-    if model.name == "sentence":
-        from lexvl_anserini.encoders.graphs.sentence_graph import sentence_side
-
-        return sentence_side(cast(Any, tower))
     if model.name not in EXPORTED or type(tower) not in sides:
         raise UsageError(f"encoder {model.name!r} cannot be exported; those that can: {', '.join(EXPORTED)}")
     return sides[type(tower)](tower)
@@ -170,6 +168,34 @@ def dense_side(tower: DenseTower) -> ExportedSide:
         side = with_reader({"reads": PASSAGES, **entry}, network, items.passages.reader)
         return side._replace(inputs={**side.inputs, "types": torch.zeros(EXAMPLE, LENGTH, dtype=torch.int64)})
     raise UsageError(f"a dense tower of {type(items).__name__} cannot be exported")
+
+
+def sentence_side(tower: SentenceTower) -> ExportedSide:
+    """The side of a sentence-transformers model.
+
+    Raises:
+        UsageError: it has other modules, or its pooling leaves the prompt out.
+    """
+    model: Any = tower.model
+    names = [type(module).__name__ for module in model]
+    if names[:2] != ["Transformer", "Pooling"] or set(names[2:]) - {"Dense", "Normalize"}:
+        raise UsageError(
+            f"a model of {', '.join(names)} cannot be exported; expected Transformer, Pooling, then Dense or Normalize"
+        )
+    prompt = (model.prompts or {}).get(tower.side) or ""
+    if prompt and not getattr(model[1], "include_prompt", True):
+        raise UsageError("a model whose pooling leaves the prompt out cannot be exported")
+
+    def network(ids: Tensor, attention: Tensor) -> Tensor:
+        features = {"input_ids": ids, "attention_mask": attention, "token_type_ids": torch.zeros_like(ids)}
+        kept = set(model.tokenizer.model_input_names)
+        vectors: Tensor = model({key: value for key, value in features.items() if key in kept})["sentence_embedding"]
+        return vectors
+
+    reader = TextReader(model.tokenizer, model.max_seq_length, prompt=prompt)
+    width = model.get_embedding_dimension()
+    entry = {"reads": TEXTS, "width": width, "normalise": tower.normalise, "dimensions": tower.dimensions}
+    return with_reader(entry, network, reader)
 
 
 def with_reader(
