@@ -110,10 +110,30 @@ def test_every_promise_has_a_test() -> None:
             assert re.search(rf"^def {function}\(", source, re.MULTILINE), f"{module} has no {function}"
 
 
+def examples(page: Path) -> str:
+    """The blocks of bash and Python of a page as one script, but those behind `<!-- not run: REASON -->`."""
+    pattern = r"^(<!-- not run: [^>]+ -->\n+)?```(bash|python)\n(.*?)^```"
+    found = re.findall(pattern, page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    run = [(language, block) for reason, language, block in found if not reason]
+    return "\n".join(
+        block if language == "bash" else f"python - <<'END_OF_BLOCK'\n{block}END_OF_BLOCK" for language, block in run
+    )
+
+
+# Other projects that the examples of a page import.
+NEEDED = {"adapters.md": ("ir_measures", "langchain_core", "pyterrier")}
+
+# tests/test_docs_pyserini.py runs the page on Pyserini with what Pyserini needs.
+WITH_EXAMPLES = [page for page in (ROOT / "README.md", *DOCS) if page.name not in ("comparison.md", "pyserini.md")]
+
+
 @pytest.mark.heavy
-@pytest.mark.parametrize("page", [page for page in DOCS if page.name != "comparison.md"], ids=lambda page: page.name)
-def test_the_opening_example_runs(page: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("page", WITH_EXAMPLES, ids=lambda page: page.name)
+def test_the_examples_run(page: Path, tmp_path: Path) -> None:
+    """In their order, in one folder; a block without a language is a listing."""
+    for package in NEEDED.get(page.name, ()):
+        pytest.importorskip(package)
     shutil.copytree(ROOT / "runs", tmp_path / "runs")
-    example = "set -euo pipefail\npython() { " + sys.executable + ' "$@"; }\n' + blocks(page, "bash")[0]
-    done = subprocess.run(["bash", "-c", example], cwd=tmp_path, capture_output=True, text=True, check=False)
+    script = "set -euo pipefail\npython() { " + sys.executable + ' "$@"; }\n' + examples(page)
+    done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -116,7 +116,7 @@ def test_the_crop_is_the_centre(size):
 
 @pytest.mark.parametrize("size", [(20, 30_011), (30_011, 33), (16, 20_000)])
 def test_of_a_long_strip_only_the_centre_is_computed(size, monkeypatch):
-    monkeypatch.setattr("lexvl_anserini.encoders.parts.vision.MOST_PIXELS", 1 << 14)
+    monkeypatch.setattr("lexvl_anserini.encoders.parts.pixels.MOST_PIXELS", 1 << 14)
     picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8))
     shorter, longer = min(size), max(size)
     resized = [16 if length == shorter else int(16 * longer / shorter) for length in size]

@@ -67,10 +67,10 @@ class PyTerrierIndexer(pt.Indexer):
     def __init__(self, model: Encoder, folder: Path | str, fields: Iterable[str] = ("title", "text")):
         self.model, self.folder, self.fields = model, Path(folder), tuple(fields)
 
-    def index(self, documents: Iterable[Mapping[str, Any]]) -> Index:
-        """The index of documents with a `docno`."""
+    def index(self, iter: Iterable[Mapping[str, Any]], **ignored: Any) -> Index:
+        """The index of documents with a `docno`; the name and the further arguments are those of PyTerrier."""
         read = (
             Document(str(one["docno"]), text=" ".join(str(one[field]) for field in self.fields if one.get(field)))
-            for one in documents
+            for one in iter
         )
         return IndexedCorpus(self.model, read, self.folder).index

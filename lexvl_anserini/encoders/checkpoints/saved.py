@@ -48,7 +48,7 @@ class SavedEncoder(Entry):
         """
         where = str(checkpoint.folder / SAVED)
         folder = inside(checkpoint.folder, self.folder, where) if self.folder else checkpoint.folder
-        file = inside(folder, self.file, where) if self.file else None
+        file = inside(folder, self.file, where) if self.file else checkpoint.file
         if file is not None and not file.is_file():
             raise CheckpointError(f"{where}: names the weight file {self.file!r}, which is not there")
         return replace(checkpoint, folder=folder, file=file)

@@ -193,7 +193,7 @@ def is_plain_splade(model: Encoder, base: Checkpoint) -> bool:
         composition, reader = getattr(side, "composition", None), getattr(side, "reader", None)
         if composition is None or reader is None:
             return False  # a bag of tokens
-        same = (composition.sparsifier.name, composition.pooling, reader.max_length)
+        same = (composition.sparsifier, composition.pooling, reader.max_length)
         readings.append((*same, composition.activation is log1p_relu and not composition.sparsifier.needs_own))
     document: Any = model.document
     size = len(document.vocabulary)
