@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from lexvl_anserini.data.dataset import load_dataset
-from lexvl_anserini.encoders.encoder import Encoder, as_lexical
+from lexvl_anserini.encoders.encoder import Encoder, OtherModality, Tower, as_lexical
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.errors import UsageError
 from lexvl_anserini.quantise import Quantiser, SideQuantiser
+from lexvl_anserini.records import Document
 
 from .suite import Options, Ratio, Report, ratio
 
@@ -27,7 +28,7 @@ DOCUMENTS, REPEATS = 256, 3
 def measure(options: Options) -> Report:
     """CPU time per item of each tower by both runtimes, and how many 8-bit impacts differ.
 
-    Items are the documents and topics of the demo: texts, or drawn images. Both runtimes have the same threads; the
+    Items are captions of the demo, or drawn images. Both runtimes have the same threads; the
     first round of each does not count.
 
     Raises:
@@ -64,16 +65,24 @@ def both(encoder: str, checkpoint: str, folder: Path) -> tuple[Encoder, Encoder]
     return model, load_encoder(encoder, str(folder), runtime="onnx")
 
 
+def inputs_of(tower: Tower, side: str, count: int) -> list[Any]:
+    """Captions of the demo, as queries or documents; its drawings for a side of documents that reads images."""
+    demo = load_dataset("demo")
+    topics = list(islice(demo.topics(), count))
+    if side == "query":
+        return [tower.read_topic(topic) for topic in topics]
+    try:
+        return [tower.read(document) for document in islice(demo.documents(), count)]
+    except OtherModality:
+        return [tower.read(Document(topic.query_id, text=topic.text)) for topic in topics]
+
+
 def measured(
     by_torch: Encoder, by_graph: Encoder, side: str, options: Options
 ) -> tuple[dict[str, Any], tuple[list[float], list[float]]]:
     """The row of one side, and the CPU seconds of the rounds of torch and of the graph."""
     towers = [as_lexical(getattr(model, side)) for model in (by_torch, by_graph)]
-    dataset, count = load_dataset("demo"), options.one_size(DOCUMENTS)
-    if side == "query":
-        inputs = [towers[0].read_topic(topic) for topic in islice(dataset.topics(), count)]
-    else:
-        inputs = [towers[0].read(document) for document in islice(dataset.documents(), count)]
+    inputs = inputs_of(towers[0], side, options.one_size(DOCUMENTS))
     vectors = [tower.weights(inputs, options.batch_size or 32) for tower in towers]
     seconds: list[list[float]] = [[], []]
     for _ in range(options.repeats or REPEATS):
