@@ -101,6 +101,22 @@ def check_count(name: str, value: Any, least: int = 1, most: int = MOST) -> None
         raise UsageError(f"{name} is {shown[:SHOWN]}, expected an integer from {least} to {most:,}")
 
 
+def check_text(name: str, value: Any) -> None:
+    """Refuses a text that is no valid Unicode: Python reads a byte that is not UTF-8 as half of a surrogate pair.
+
+    Raises:
+        UsageError: such a text.
+    """
+    if not isinstance(value, str):
+        return
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(
+            f"{name}: character {error.start + 1} of {value!a:.60} is no valid Unicode; expected a text in UTF-8"
+        ) from error
+
+
 def problems(value: Any, expected: Any, place: str) -> Iterator[Problem]:
     """What is wrong with a JSON value of an expected type, at a place such as `counts.documents`."""
     origin = get_origin(expected)

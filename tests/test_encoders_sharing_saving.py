@@ -157,6 +157,10 @@ def test_texts_and_pictures_take_the_side_that_reads_them(golden, tmp_path):
         sparse.encode([picture]).to_dense().numpy(), model.encode_document([picture]).toarray()
     )
     np.testing.assert_array_equal(sparse.encode(["a dog"]).to_dense().numpy(), model.encode_query(["a dog"]).toarray())
+    picture.save(tmp_path / "red.png")
+    assert np.array_equal(
+        sparse.encode([str(tmp_path / "red.png")]).to_dense().numpy(), sparse.encode([picture]).to_dense().numpy()
+    )
     with pytest.raises(UsageError, match="texts and images in one batch"):
         sparse[0].forward({"inputs": ["a dog", picture]})
     with pytest.raises(ValueError):

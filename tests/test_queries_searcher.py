@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -110,3 +111,32 @@ def test_an_index_keeps_its_searcher_until_it_is_replaced(built, openings, tmp_p
     newer = build_index(tmp_path / "others", built, overwrite=True)
     assert ids(newer.search(query)) == [("d3", 5), ("d1", 1)]
     assert openings == ["open", "close", "open"]
+
+
+@pytest.mark.parametrize("queries", [[None], [None, "dog"], ["dog", None], [ImpactQuery("q", {"dog": 1}), 3]])
+def test_what_is_no_query_is_refused_wherever_it_is(built, queries):
+    with pytest.raises(UsageError, match=r"query [12]: a value of type (NoneType|int) is no query; expected a text"):
+        Searcher(built, MODEL).search(queries)
+
+
+def test_text_that_is_not_utf_8_is_refused(built):
+    model: Any = SimpleNamespace(name="toy", kind="impact", query=SimpleNamespace(**vars(MODEL.query), read_topic=text))
+    with pytest.raises(UsageError, match=r"topic 'query': character 3 of 'a .udcff' is no valid Unicode"):
+        Searcher(built, model).search("a \udcff")
+
+
+def text(topic: Topic) -> str | None:
+    return topic.text
+
+
+def test_a_removed_index_is_not_made_again(built):
+    searcher = Searcher(built)
+    shutil.rmtree(built)
+    with pytest.raises(ArtefactError, match="no such index; it was removed"):
+        searcher.search(ImpactQuery("q", {"dog": 1}))
+    assert not built.exists()
+
+
+def test_encoded_documents_are_no_index(built):
+    with pytest.raises(ArtefactError, match=r"encoded documents, not an index; build one with .*index "):
+        Searcher(built.parent / "shards")

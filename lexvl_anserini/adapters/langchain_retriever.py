@@ -8,6 +8,7 @@ from typing import Any
 from langchain_core.callbacks import CallbackManagerForRetrieverRun
 from langchain_core.documents import Document as LangChainDocument
 from langchain_core.retrievers import BaseRetriever
+from pydantic import ConfigDict
 
 from lexvl_anserini.queries.retrieval import texts_of
 from lexvl_anserini.queries.searcher import Searcher
@@ -24,6 +25,7 @@ class LexVLRetriever(BaseRetriever):
     index: Any
     k: int = 4
     data_dir: str | None = None
+    model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
 
     @cached_property
     def _searcher(self) -> Searcher:

@@ -12,12 +12,13 @@ below, of the installed package.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 import torch
 from sentence_transformers.base.modules import InputModule
 
+from lexvl_anserini.data.images import image_suffixes
 from lexvl_anserini.encoders.encoder import Encoder, LexicalSide, as_lexical
 from lexvl_anserini.encoders.inputs import reads_images
 from lexvl_anserini.encoders.loading import load_encoder_of, load_saved
@@ -108,14 +109,15 @@ class LexicalModule(InputModule):
         """The side of a task, or the other if only that reads the inputs."""
         sides = [self.model.query, self.model.document]
         first, second = sides if task == "query" else reversed(sides)
-        images = {not isinstance(one, str) for one in inputs}
+        pictures = "image" in self.modalities  # else the name of a picture is a text, as for sentence-transformers
+        images = {pictures and is_path_of_picture(one) if isinstance(one, str) else True for one in inputs}
         if len(images) > 1:
             raise UsageError("texts and images in one batch; encode them one after the other")
         wanted = images == {True}
         found = next((side for side in (first, second) if reads_images(side) == wanted), None)
         if found is None and wanted:
             raise UsageError("an image, but this encoder reads texts only")
-        return as_lexical(found or first)  # a text for an encoder of images alone is a path
+        return as_lexical(found or first)
 
     def save(self, output_path: str, *args: Any, **options: Any) -> None:
         """Writes the encoder into a folder, beside what sentence-transformers writes there."""
@@ -145,6 +147,11 @@ class LexicalModule(InputModule):
     def get_config_dict(self) -> dict[str, Any]:
         """For `repr`."""
         return {"encoder": self._model.name, "checkpoint": self._model.checkpoint, **self._model.options}
+
+
+def is_path_of_picture(text: str) -> bool:
+    """Whether a text ends as the name of a picture, which sentence-transformers takes for its path."""
+    return PurePath(text).suffix.lower() in image_suffixes()
 
 
 class Terms:

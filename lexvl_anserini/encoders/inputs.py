@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 from lexvl_anserini.errors import UsageError
 from lexvl_anserini.records import Document, Topic
+from lexvl_anserini.typed import check_text
 
 # What the errors name.
 EXPECTED = "a text, a path, a PIL image, a Document or a Topic, or a list of these"
@@ -75,6 +76,7 @@ def _input(tower: InputReader, item: Any) -> Any:
     if isinstance(item, Topic):
         return tower.read_topic(item)
     if isinstance(item, str):
+        check_text("a text", item)
         return item
     if not reads_images(tower):
         raise UsageError(f"{_kind(item)}, but this side of the encoder reads texts only; expected a text")

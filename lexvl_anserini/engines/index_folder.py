@@ -175,6 +175,10 @@ def index_manifest(index: Path, manifest: Path | None = None) -> Manifest:
         raise ArtefactError(
             f"{index}: a partition; search {index.parent}, because queries are quantised for all partitions together"
         )
+    if (index / MANIFEST).is_file() and (index / "docs").is_dir() and not (index / REPORT).is_file():
+        raise ArtefactError(
+            f"{index}: encoded documents, not an index; build one with python -m lexvl_anserini.index {index}"
+        )
     path = manifest or index / MANIFEST
     if path.is_dir():
         path = path / MANIFEST

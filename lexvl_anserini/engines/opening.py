@@ -9,7 +9,7 @@ from typing import TypeVar, cast
 
 from lexvl_anserini.engines.engine import ChangingEngine, Engine, ImpactEngine
 from lexvl_anserini.engines.index_folder import read_report
-from lexvl_anserini.errors import UnknownName, UsageError
+from lexvl_anserini.errors import ArtefactError, UnknownName, UsageError
 from lexvl_anserini.manifest import Manifest, read_manifest
 from lexvl_anserini.registry import DEFAULT_ENGINES, ENGINES, resolve
 
@@ -62,6 +62,8 @@ def open_index(index: Path, manifest: Manifest) -> Engine:
         ArtefactError: no index, a damaged one, or one with other documents than the manifest's.
         LexvlError: as `engine_of`, or the engine's own.
     """
+    if not index.is_dir():  # Lucene would make the folder
+        raise ArtefactError(f"{index}: no such index; it was removed")
     return engine_of(index, manifest.kind)(index, manifest)
 
 

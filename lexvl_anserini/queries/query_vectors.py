@@ -14,6 +14,7 @@ from lexvl_anserini.files import atomic_write, clear_remains, read_json, same_fi
 from lexvl_anserini.manifest import Counts, EncoderRef, Manifest, finished, manifest_path, write_beside
 from lexvl_anserini.queries.clauses import Query
 from lexvl_anserini.records import DenseQuery, ImpactQuery, Topic
+from lexvl_anserini.typed import check_text
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
@@ -50,6 +51,8 @@ def quantised_queries(
     stream = iter(topics)
     while piece := list(islice(stream, PIECE)):
         inputs = [model.query.read_topic(topic) for topic in piece]
+        for topic, one in zip(piece, inputs, strict=True):
+            check_text(f"topic {topic.query_id!r}", one)
         if model.kind == "text":
             yield from piece
         elif model.kind == "dense":

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain, tee
+from itertools import chain, islice, tee
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -268,10 +268,14 @@ class Searcher:
             self.engine.verified()
 
     def close(self) -> None:
-        """Closes the engine, if it was opened."""
+        """Closes the engine, if it was opened; another query opens it again."""
         if "engine" in vars(self):
             self.engine.close()
             del self.engine
+
+    def __repr__(self) -> str:
+        """The index."""
+        return f"Searcher({self.index!r})"
 
     def __enter__(self) -> Searcher:
         return self
@@ -301,22 +305,21 @@ def queries_of(given: Any) -> Iterator[Query]:
     Raises:
         UsageError: something else.
     """
-    if isinstance(given, str):
-        return iter([Topic(TYPED, given)])
-    if isinstance(given, QUERIES):
-        return iter([given])
+    if isinstance(given, (str, *QUERIES)):
+        return iter([_as_query(given, TYPED)])
     if not isinstance(given, Iterable) or isinstance(given, Mapping | bytes):
         raise UsageError(f"a value of type {type(given).__name__} is no query; expected {EXPECTED}")
-    stream = iter(given)
-    first = next(stream, None)
-    if first is not None and not isinstance(first, (str, *QUERIES)):
-        raise UsageError(f"a value of type {type(first).__name__} is no query; expected {EXPECTED}")
-    return _as_topics(stream if first is None else chain([first], stream))
+    stream = (_as_query(one, str(number)) for number, one in enumerate(given, start=1))
+    first = list(islice(stream, 1))  # checked at the call
+    return chain(first, stream)
 
 
-def _as_topics(given: Iterable[Any]) -> Iterator[Query]:
-    for number, query in enumerate(given, start=1):
-        yield Topic(str(number), query) if isinstance(query, str) else query
+def _as_query(given: Any, query_id: str) -> Query:
+    if isinstance(given, str):
+        return Topic(query_id, given)
+    if not isinstance(given, QUERIES):
+        raise UsageError(f"query {query_id}: a value of type {type(given).__name__} is no query; expected {EXPECTED}")
+    return given
 
 
 def _vectors(

@@ -270,7 +270,7 @@ def circumstances(model: Encoder, batch_size: int) -> dict[str, str]:
 def write_impacts(
     dataset: Dataset,
     model: Encoder,
-    output: Path,
+    output: Path | str,
     quantiser: Quantiser | None = None,
     layout: Layout | None = None,
     batch_size: int = 32,
@@ -303,7 +303,7 @@ def write_impacts(
         ArtefactError: the output holds something else, the disk is full, or the corpus changed meanwhile.
     """
     check_count("batch_size", batch_size)
-    policy = OnError(on_error)
+    output, policy = Path(output), OnError(on_error)
     layout = (layout or Layout()).of_kind(model.kind)
     reading = reading_of(dataset, part)
     summary = reading.summary()
