@@ -44,7 +44,7 @@ def test_vectors_are_transformers(folder, version):
     np.testing.assert_allclose(model.document.vectors(pairs, 4), arrays["ctx_title_text_pair"], **tolerance)
     tuples = list(zip(about["titles"], about["passages"], strict=True))
     np.testing.assert_array_equal(model.document.vectors(tuples, 4), model.document.vectors(pairs, 4))
-    tokens = [model.document.items.tokens(pair) for pair in pairs]
+    tokens = [model.document.items.passages.tokens(pair) for pair in pairs]
     for row, (ids, types) in enumerate(tokens):
         kept = arrays["pair_attention_mask"][row] == 1
         assert ids == arrays["pair_input_ids"][row][kept].tolist()
@@ -91,7 +91,7 @@ def test_reading(folder):
 def test_long_and_awkward_passages(folder):
     model = load(folder, max_length=16)
     long = ("dog " * 50, "a beach " * 500)
-    ids, types = model.document.items.tokens(long)
+    ids, types = model.document.items.passages.tokens(long)
     assert len(ids) == len(types) == 16 and set(types) == {0, 1}
     inputs = [long, "", "a [SEP] dog", Passage("a", "b"), "dog " * 10_000, "犬 \U0001f436"]
     together, alone = model.document.vectors(inputs, 4), [model.document.vectors([item])[0] for item in inputs]

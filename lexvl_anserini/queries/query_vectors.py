@@ -125,6 +125,8 @@ def finished_queries(output: Path, about: Mapping[str, Any], overwrite: bool) ->
     wanted, made = queries_request(about), queries_request(found)
     if made["topics"] and "topics_sha256" not in made:
         del wanted["topics_sha256"]  # an older file of a dataset's topics, which the entry `topics` names
+    if "contents" not in made:
+        del wanted["contents"]  # an older file without texts, which only stock Pyserini needs
     if not finished(output, "encoded topics", wanted, made, overwrite):
         return None
     log.info("%s: finished already, nothing to do", output)

@@ -17,7 +17,7 @@ from lexvl_anserini.progress import Progress, silent
 from lexvl_anserini.queries.clauses import Clause, Query, TreeQuery
 from lexvl_anserini.queries.query_source import TYPED, TopicSource, check_readable, check_terms
 from lexvl_anserini.queries.refine import Refinement
-from lexvl_anserini.queries.searcher import EncoderChanges, SearchCost, Searcher, refuse_other_kinds
+from lexvl_anserini.queries.searcher import EncoderChanges, SearchCost, Searcher, check_counts, refuse_other_kinds
 from lexvl_anserini.ranking.runs import DEFAULT_HITS, write_run
 from lexvl_anserini.records import Index, ScoredDoc, Topic
 
@@ -63,6 +63,7 @@ def search_index(
         ArtefactError: not an index, or its vocabulary is not the model's.
         UsageError: a topic that the encoder cannot read, or a query of another kind than the index.
     """
+    check_counts(hits, threads, batch_size)
     searcher = Searcher(index, model, EncoderChanges(device=device), manifest)
     lists = searcher.lists(topics, hits, remove_query, threads, batch_size, tally, refinement, feedback_shards)
     return to_the_end(searcher, lists)

@@ -221,9 +221,7 @@ class Searcher:
         Raises:
             LexvlError: as `search_index`; wrong arguments at the call, before anything is opened.
         """
-        check_count("hits", hits)
-        check_count("threads", threads, most=MOST_THREADS)
-        check_count("batch_size", batch_size)
+        check_counts(hits, threads, batch_size)
         about = self.index.manifest
         stream = queries_of(topics)
         first = next(stream, None)
@@ -288,6 +286,13 @@ class Searcher:
                 self.verified()
         finally:
             self.close()
+
+
+def check_counts(hits: int, threads: int, batch_size: int) -> None:
+    """Raises UsageError for a number that is none of them."""
+    check_count("hits", hits)
+    check_count("threads", threads, most=MOST_THREADS)
+    check_count("batch_size", batch_size)
 
 
 class ReadyQueries(NamedTuple):
