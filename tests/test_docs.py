@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -135,5 +136,8 @@ def test_the_examples_run(page: Path, tmp_path: Path) -> None:
         pytest.importorskip(package)
     shutil.copytree(ROOT / "runs", tmp_path / "runs")
     script = "set -euo pipefail\npython() { " + sys.executable + ' "$@"; }\n' + examples(page)
-    done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=tmp_path, env=environ, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr[-2000:]
