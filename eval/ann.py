@@ -12,7 +12,7 @@ import typer
 from lexvl_anserini.cli import DataDir, Verbose, run
 
 from . import options
-from .measures.ann_loss import as_json, compare_layouts, parameter_lists, read_dense_corpus
+from .analyses.ann_loss import as_json, compare_layouts, parameter_lists, read_dense_corpus
 from .report.render import check_format, render
 from .report.tables import layout_table
 

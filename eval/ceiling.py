@@ -10,7 +10,7 @@ import typer
 from lexvl_anserini.cli import Verbose, run
 
 from . import options
-from .measures.caption_ceiling import ceiling
+from .analyses.caption_ceiling import ceiling
 from .report.render import check_format, render
 from .report.tables import ceiling_table
 

@@ -34,17 +34,17 @@ from lexvl_anserini.cli import Style, Verbose, check_style, expanded, print_rows
 from lexvl_anserini.data.world.scenes import SPLITS, make_scene
 from lexvl_anserini.engines.building import build_index
 from lexvl_anserini.engines.index_folder import REPORT, index_manifest, read_report
-from lexvl_anserini.engines.partitions.searcher import SentList, merged
-from lexvl_anserini.errors import LexvlError, UnknownName, UsageError
-from lexvl_anserini.files import atomic_write, disk_errors, exclusive, file_sha256, make_folder
-from lexvl_anserini.manifest import CorpusRef, Manifest
-from lexvl_anserini.progress import Progress
+from lexvl_anserini.doors.cluster.partitions.searcher import SentList, merged
+from lexvl_anserini.ground.errors import LexvlError, UnknownName, UsageError
+from lexvl_anserini.ground.files import atomic_write, disk_errors, exclusive, file_sha256, make_folder
+from lexvl_anserini.ground.manifest import CorpusRef, Manifest
+from lexvl_anserini.ground.progress import Progress
 from lexvl_anserini.queries.query_source import topic_source
-from lexvl_anserini.queries.retrieval import IndexSearch
-from lexvl_anserini.ranking.runs import ensure_run
-from lexvl_anserini.records import Index, ScoredDoc
-from lexvl_anserini.runners.ray_connect import OBJECT_STORE, import_ray
-from lexvl_anserini.runners.runner import RunnerSettings, running_on
+from lexvl_anserini.searching.retrieval import IndexSearch
+from lexvl_anserini.runs.trec import ensure_run
+from lexvl_anserini.ground.records import Index, ScoredDoc
+from lexvl_anserini.doors.cluster.ray_connect import OBJECT_STORE, import_ray
+from lexvl_anserini.doors.cluster.runner import RunnerSettings, running_on
 
 # Not __name__, which is "__main__" when the module runs as the command.
 log = logging.getLogger("lexvl_eval.cluster")
@@ -99,7 +99,7 @@ class LineStep(NamedTuple):
 
 def encode(given: ClusterDemoOptions, home: Path, progress: Progress) -> None:
     """Encodes all parts."""
-    from lexvl_anserini.quantise import Quantiser
+    from lexvl_anserini.ground.quantise import Quantiser
     from lexvl_anserini.shards.corpus_parts import PartsRequest, encode_parts
     from lexvl_anserini.shards.layout import Layout
 
@@ -161,7 +161,7 @@ def prepare(given: ClusterDemoOptions) -> None:
 
 def draw_pictures(path: Path, count: int) -> None:
     """The first training pictures of the demo as a tar."""
-    from lexvl_anserini.data.demo_images import SIZE, png
+    from lexvl_anserini.data.pictures.demo_images import SIZE, png
     from lexvl_anserini.data.world.drawing import draw
 
     with (

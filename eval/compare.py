@@ -6,7 +6,7 @@ import sys
 from dataclasses import asdict
 
 from lexvl_anserini.cli import Verbose, expanded, run
-from lexvl_anserini.errors import UsageError
+from lexvl_anserini.ground.errors import UsageError
 
 from . import options
 from .measures.measure_runs import measure_runs

@@ -10,8 +10,8 @@ import typer
 from lexvl_anserini.cli import DataDir, Verbose, expanded, progress_bar, run
 
 from . import options
-from .measures.completeness import completeness
-from .measures.sentence_pairs import sentence_pairs
+from .analyses.completeness import completeness
+from .analyses.sentence_pairs import sentence_pairs
 from .report.image_tables import completeness_table
 from .report.render import check_format, render
 

@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 
 from lexvl_anserini.cli import DataDir, Verbose, encoder_names, parse_settings, run
-from lexvl_anserini.data.demo import scenes
+from lexvl_anserini.data.corpora.demo import scenes
 from lexvl_anserini.encoders.cards import default_encoder
 
 from . import options
-from .measures.image_concepts import PLACES, concept_report, image_terms, sample
+from .analyses.image_concepts import PLACES, concept_report, image_terms, sample
 from .report.image_tables import concept_table
 from .report.render import check_format, render
 

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from lexvl_anserini.cli import Command, DataDir, Verbose, expanded
-from lexvl_anserini.manifest import CorpusRef
+from lexvl_anserini.ground.manifest import CorpusRef
 
 from . import options
 from .measures.hit_rates import HEADINGS, caption_rows, with_judgements

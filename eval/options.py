@@ -20,9 +20,9 @@ from lexvl_anserini.cli import (
     parse_settings,
 )
 from lexvl_anserini.encoders.cards import card_of, default_encoder
-from lexvl_anserini.errors import UsageError
-from lexvl_anserini.manifest import CorpusRef
-from lexvl_anserini.records import Measurement
+from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.manifest import CorpusRef
+from lexvl_anserini.ground.records import Measurement
 
 from .measures.inputs import JudgementSource, RunCard, describe_run
 from .measures.labels import labelled, with_datasets, with_systems
@@ -43,7 +43,7 @@ def measure_names() -> list[str]:
 
 def class_set_names() -> list[str]:
     """What the shell completes after --images."""
-    from lexvl_anserini.data.class_sets import CLASS_SETS
+    from .analyses.classes.class_sets import CLASS_SETS
 
     return [*CLASS_SETS, *(f"{name}:" for name in CLASS_SETS)]
 

@@ -12,7 +12,7 @@ from lexvl_anserini.encoders.cards import default_encoder, direction_option, nat
 
 from . import options
 from .measures.names import parse_measure
-from .measures.quantisation_loss import figures, quantisation_losses
+from .analyses.quantisation_loss import figures, quantisation_losses
 from .report.render import check_format, render
 from .report.tables import loss_table
 
@@ -54,7 +54,7 @@ def command(
     parse_measure(measure)
     from lexvl_anserini.data.dataset import load_dataset
     from lexvl_anserini.encoders.loading import load_encoder
-    from lexvl_anserini.quantise import Quantiser
+    from lexvl_anserini.ground.quantise import Quantiser
 
     quantisers = {b: Quantiser.named(quantiser, b, query_bits, scale, percentile) for b in bits}
     dataset = load_dataset(corpus, split, data_dir, direction=natural_direction(encoder, direction))

@@ -29,16 +29,16 @@ from lexvl_anserini.encoders.cards import direction_option
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.engines.building import build_index, check_index
 from lexvl_anserini.engines.index_folder import index_manifest
-from lexvl_anserini.errors import MissingExtra
+from lexvl_anserini.ground.errors import MissingExtra
 from lexvl_anserini.explain import to_text
-from lexvl_anserini.files import disk_errors, exclusive, make_folder
-from lexvl_anserini.progress import Progress
+from lexvl_anserini.ground.files import disk_errors, exclusive, make_folder
+from lexvl_anserini.ground.progress import Progress
 from lexvl_anserini.queries.query_source import topic_source
-from lexvl_anserini.queries.retrieval import IndexSearch
-from lexvl_anserini.queries.searcher import EncoderChanges
-from lexvl_anserini.queries.shared_terms import explain
-from lexvl_anserini.ranking.runs import ensure_run
-from lexvl_anserini.records import Index
+from lexvl_anserini.searching.retrieval import IndexSearch
+from lexvl_anserini.searching.searcher import EncoderChanges
+from lexvl_anserini.searching.shared_terms import explain
+from lexvl_anserini.runs.trec import ensure_run
+from lexvl_anserini.ground.records import Index
 
 from .image_text import caption_report
 from .measures.inputs import JudgementSource, describe_run
@@ -177,7 +177,7 @@ def steps() -> Iterator[Step]:
 
 def draw_images(given: DemoOptions, progress: Progress) -> str:
     """Draws the images of the scenes into the data folder."""
-    from lexvl_anserini.data.demo_images import demo_images
+    from lexvl_anserini.data.pictures.demo_images import demo_images
 
     demo_images(SPLIT, given.data_dir)
     return ""
@@ -235,7 +235,7 @@ def explain_query(query: str, given: DemoOptions, progress: Progress) -> str:
 
 def draw_contact_sheet(given: DemoOptions, progress: Progress) -> str:
     """Draws three topics with their first images; returns where the sheet and the images are."""
-    from lexvl_anserini.data.demo_images import demo_images
+    from lexvl_anserini.data.pictures.demo_images import demo_images
 
     sheet = given.output / "contact-sheet.png"
     run_file, opened = given.run_of(SHOWN), given.opened(SHOWN.searched)

@@ -13,8 +13,8 @@ import orjson
 import typer
 
 from lexvl_anserini.cli import BatchSize, DataDir, Device, Overwrite, Verbose, expanded, progress_bar, run
-from lexvl_anserini.errors import LexvlError, UnknownName, UsageError
-from lexvl_anserini.files import atomic_write
+from lexvl_anserini.ground.errors import LexvlError, UnknownName, UsageError
+from lexvl_anserini.ground.files import atomic_write
 
 from . import options
 from .report.render import check_format, render

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from lexvl_anserini.cli import Verbose, run
-from lexvl_anserini.errors import UsageError
+from lexvl_anserini.ground.errors import UsageError
 
 from . import options
 from .measures.frames import frame

@@ -12,7 +12,7 @@ from lexvl_anserini.cli import DataDir, Verbose, run
 
 from . import options
 from .measures.encoded_queries import encoded_queries
-from .measures.sparsity import sparsity_of
+from .analyses.sparsity import sparsity_of
 from .report.render import check_format, render
 from .report.tables import sparsity_table
 

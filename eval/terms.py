@@ -15,11 +15,11 @@ from typing import Annotated
 import typer
 
 from lexvl_anserini.cli import Verbose, expanded, run
-from lexvl_anserini.errors import UsageError
-from lexvl_anserini.files import atomic_write
+from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.files import atomic_write
 
 from . import options
-from .measures.term_statistics import (
+from .analyses.term_statistics import (
     StoredVectors,
     TermProfile,
     stored_vectors,

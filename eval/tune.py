@@ -10,17 +10,17 @@ from typing import Annotated
 import typer
 
 from lexvl_anserini.cli import DataDir, Verbose, expanded, run
-from lexvl_anserini.errors import UsageError
-from lexvl_anserini.files import write_json
+from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.files import write_json
 from lexvl_anserini.queries.feedback import Feedback
-from lexvl_anserini.ranking.rank_fusion import RRF_K
-from lexvl_anserini.ranking.runs import DEFAULT_HITS
+from lexvl_anserini.runs.fusion import RRF_K
+from lexvl_anserini.runs.trec import DEFAULT_HITS
 
 from . import options
 from .measures.labels import split_names
 from .measures.names import parse_measure
-from .measures.tuning import TuningSetting, fusion_settings, search_settings, tune
-from .measures.tuning_splits import split_of_runs, split_of_search
+from .analyses.tuning import TuningSetting, fusion_settings, search_settings, tune
+from .analyses.tuning_splits import split_of_runs, split_of_search
 from .report.render import check_format, render
 from .report.tables import tuning_table
 

@@ -25,29 +25,29 @@ if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
     from lexvl_anserini.encoders.loading import load_encoder
     from lexvl_anserini.engines.building import build_index
-    from lexvl_anserini.errors import LexvlError
-    from lexvl_anserini.quantise import Quantiser
-    from lexvl_anserini.queries.retrieval import search_index
-    from lexvl_anserini.queries.searcher import Searcher
-    from lexvl_anserini.ranking.frames import as_frame
-    from lexvl_anserini.records import Document, Qrel, ScoredDoc, Topic
+    from lexvl_anserini.ground.errors import LexvlError
+    from lexvl_anserini.ground.quantise import Quantiser
+    from lexvl_anserini.searching.retrieval import search_index
+    from lexvl_anserini.searching.searcher import Searcher
+    from lexvl_anserini.runs.frames import as_frame
+    from lexvl_anserini.ground.records import Document, Qrel, ScoredDoc, Topic
     from lexvl_anserini.shards.writing import write_impacts
 
 _HOMES = {
     "Dataset": "data.dataset",
-    "Document": "records",
+    "Document": "ground.records",
     "Encoder": "encoders.encoder",
-    "LexvlError": "errors",
-    "Qrel": "records",
-    "Quantiser": "quantise",
-    "ScoredDoc": "records",
-    "Searcher": "queries.searcher",
-    "Topic": "records",
-    "as_frame": "ranking.frames",
+    "LexvlError": "ground.errors",
+    "Qrel": "ground.records",
+    "Quantiser": "ground.quantise",
+    "ScoredDoc": "ground.records",
+    "Searcher": "searching.searcher",
+    "Topic": "ground.records",
+    "as_frame": "runs.frames",
     "build_index": "engines.building",
     "load_dataset": "data.dataset",
     "load_encoder": "encoders.loading",
-    "search_index": "queries.retrieval",
+    "search_index": "searching.retrieval",
     "write_impacts": "shards.writing",
 }
 

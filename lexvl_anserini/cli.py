@@ -24,9 +24,9 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from lexvl_anserini import __version__
-from lexvl_anserini.errors import JavaError, LexvlError, UsageError
-from lexvl_anserini.progress import progress_bar as progress_bar
-from lexvl_anserini.runners.storage import with_urls
+from lexvl_anserini.ground.errors import JavaError, LexvlError, UsageError
+from lexvl_anserini.ground.progress import progress_bar as progress_bar
+from lexvl_anserini.doors.cluster.storage import with_urls
 
 Command = Callable[..., None]
 
@@ -80,7 +80,7 @@ def encoder_names() -> list[str]:
 def corpus_names() -> list[str]:
     """What the shell completes after --corpus: datasets of the registry, and those of BEIR that can be downloaded."""
     from lexvl_anserini.data.fetch import BEIR_ARCHIVES
-    from lexvl_anserini.registry import DATASETS
+    from lexvl_anserini.ground.registry import DATASETS
 
     families = [f"{family}:" if family in FAMILIES_OF_PATHS else family for family in DATASETS]
     return [*families, *(f"beir/{name}" for name in BEIR_ARCHIVES)]
@@ -96,13 +96,13 @@ class Row(NamedTuple):
 GROUPS: Mapping[str, Mapping[str, Row]] = {
     "Start here": {
         "demo": Row("lexvl_eval.quickstart", "The whole line on drawn images, with its tables"),
-        "photos": Row("lexvl_eval.photos", "Search a folder of your own pictures"),
+        "photos": Row("lexvl_anserini.photos", "Search a folder of your own pictures"),
     },
     "Train and encode": {
         "train": Row("lexvl_anserini.train", "Train encoders by a recipe"),
         "mine": Row("lexvl_anserini.mine", "Mine hard negatives for training from a run"),
         "encode": Row("lexvl_anserini.encode", "Encode a corpus, or topics, into vectors on disk"),
-        "export-onnx": Row("lexvl_anserini.adapters.export_onnx", "Export an encoder as ONNX graphs"),
+        "export-onnx": Row("lexvl_anserini.doors.onnx.export_onnx", "Export an encoder as ONNX graphs"),
         "prune": Row("lexvl_anserini.prune", "Prune encoded documents before they are indexed"),
     },
     "Index and search": {
@@ -202,7 +202,7 @@ class RunnerOptions:
             UsageError: options of ray without it.
             LexvlError: no such cluster, or one that does not fit.
         """
-        from lexvl_anserini.runners.runner import RunnerSettings, running_on
+        from lexvl_anserini.doors.cluster.runner import RunnerSettings, running_on
 
         settings = RunnerSettings(self.address, self.workers, self.gpus, self.retries, self.insecure)
         if self.runner == "local" and settings != RunnerSettings():
@@ -371,7 +371,7 @@ def print_versions(wanted: bool) -> None:
     if not wanted:
         return
     from lexvl_anserini.engines.jvm import find_jar
-    from lexvl_anserini.installed import lucene_of, version_of
+    from lexvl_anserini.ground.installed import lucene_of, version_of
 
     try:
         lucene = lucene_of(find_jar())

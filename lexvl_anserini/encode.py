@@ -38,7 +38,7 @@ from lexvl_anserini.cli import (
     progress_bar,
     run,
 )
-from lexvl_anserini.data.images import FAIL, ON_ERROR, OnError, UnreadableImage
+from lexvl_anserini.data.pictures.images import FAIL, ON_ERROR, OnError, UnreadableImage
 from lexvl_anserini.encoders.cards import (
     ENCODERS,
     default_encoder,
@@ -47,17 +47,17 @@ from lexvl_anserini.encoders.cards import (
     natural_direction,
     remark_on,
 )
-from lexvl_anserini.errors import ArtefactError, UnknownName, UsageError
-from lexvl_anserini.manifest import CorpusRef, Manifest
-from lexvl_anserini.progress import silent
+from lexvl_anserini.ground.errors import ArtefactError, UnknownName, UsageError
+from lexvl_anserini.ground.manifest import CorpusRef, Manifest
+from lexvl_anserini.ground.progress import silent
 from lexvl_anserini.queries.query_source import TopicSource, load_topics
 from lexvl_anserini.queries.query_vectors import encode_topics
-from lexvl_anserini.runners.storage import fetched_file, place, published, stored_url
+from lexvl_anserini.doors.cluster.storage import fetched_file, place, published, stored_url
 
 if TYPE_CHECKING:
     from lexvl_anserini.data.dataset import Dataset
     from lexvl_anserini.encoders.encoder import Encoder
-    from lexvl_anserini.quantise import Quantiser
+    from lexvl_anserini.ground.quantise import Quantiser
     from lexvl_anserini.shards.corpus_parts import EncoderRequest
     from lexvl_anserini.shards.corpus_plan import CorpusPlan
     from lexvl_anserini.shards.layout import Layout, Part
@@ -130,7 +130,7 @@ def estimate(
 ) -> dict[str, Any]:
     """The number of documents of a corpus or a part, and the time that encoding will take, from a sample of them."""
     from lexvl_anserini.data.checks import check_corpus
-    from lexvl_anserini.quantise import Quantiser, SideQuantiser
+    from lexvl_anserini.ground.quantise import Quantiser, SideQuantiser
     from lexvl_anserini.shards.writing import calibration_sample, encode_shard
 
     summary = check_corpus(dataset.documents, dataset.name)
@@ -252,7 +252,7 @@ class QuantiserOptions:
         Raises:
             UsageError: the values do not fit.
         """
-        from lexvl_anserini.quantise import Quantiser
+        from lexvl_anserini.ground.quantise import Quantiser
 
         return Quantiser.named(self.quantiser, self.bits, self.query_bits, self.scale, self.percentile)
 

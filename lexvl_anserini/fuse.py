@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from lexvl_anserini.cli import Overwrite, Style, Verbose, check_style, print_rows, run
-from lexvl_anserini.errors import UsageError
-from lexvl_anserini.ranking.rank_fusion import RRF_K, Fusion, fuse_runs, fused_manifest
-from lexvl_anserini.ranking.runs import DEFAULT_HITS, ensure_run, write_run
+from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.runs.fusion import RRF_K, Fusion, fuse_runs, fused_manifest
+from lexvl_anserini.runs.trec import DEFAULT_HITS, ensure_run, write_run
 
 
 def command(

@@ -11,9 +11,9 @@ from typing import Annotated
 import typer
 
 from lexvl_anserini.cli import BatchSize, DataDir, Device, Overwrite, Style, Verbose, check_style, print_rows, run
-from lexvl_anserini.errors import UsageError
-from lexvl_anserini.manifest import RunManifest
-from lexvl_anserini.ranking.rescoring import (
+from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.manifest import RunManifest
+from lexvl_anserini.searching.rescoring import (
     CANDIDATES,
     candidates_of,
     encoder_of_run,
@@ -22,7 +22,7 @@ from lexvl_anserini.ranking.rescoring import (
     manifest_of_run,
     topics_of_run,
 )
-from lexvl_anserini.ranking.runs import DEFAULT_HITS, ensure_run, write_run
+from lexvl_anserini.runs.trec import DEFAULT_HITS, ensure_run, write_run
 from lexvl_anserini.shards.stored_vectors import shards_of_runs
 
 

@@ -37,10 +37,10 @@ from lexvl_anserini.engines.building import (
 from lexvl_anserini.engines.index_folder import RESIDENT, read_report
 from lexvl_anserini.engines.opening import engine_of
 from lexvl_anserini.engines.planning import folders_of, plan_index, planned_manifest
-from lexvl_anserini.engines.stores.urls import is_url, parse_url
-from lexvl_anserini.errors import ArtefactError, UsageError
-from lexvl_anserini.manifest import Manifest
-from lexvl_anserini.records import Index
+from lexvl_anserini.doors.stores.urls import is_url, parse_url
+from lexvl_anserini.ground.errors import ArtefactError, UsageError
+from lexvl_anserini.ground.manifest import Manifest
+from lexvl_anserini.ground.records import Index
 
 # Not __name__, which is "__main__" when the module runs as the command.
 log = logging.getLogger("lexvl_anserini.index")

@@ -28,8 +28,8 @@ from lexvl_anserini.cli import (
     run,
 )
 from lexvl_anserini.encoders.cards import default_encoder
-from lexvl_anserini.errors import UsageError
-from lexvl_anserini.files import atomic_write
+from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.files import atomic_write
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
@@ -50,7 +50,7 @@ class Map(NamedTuple):
 
 def localise_queries(model: Encoder, images: Sequence[str], queries: Sequence[str], values: str) -> Iterator[Map]:
     """The map of every query in every image, image by image."""
-    from lexvl_anserini.encoders.parts.grounding import localise
+    from lexvl_anserini.encoders.parts.images.grounding import localise
 
     for image in images:
         for query in queries:
@@ -62,8 +62,8 @@ def write_overlay(model: Encoder, found: Map, path: Path) -> None:
     """Writes an image with a map, as PNG."""
     import numpy as np
 
-    from lexvl_anserini.data.images import open_image
-    from lexvl_anserini.encoders.parts.grounding import image_side, overlay
+    from lexvl_anserini.data.pictures.images import open_image
+    from lexvl_anserini.encoders.parts.images.grounding import image_side, overlay
 
     image = open_image(found.image)
     drawn = overlay(image, image_side(model).pixels.region(image.size), np.array(found.grid))

@@ -31,9 +31,9 @@ def command(
     """
     check_style(style)
     from lexvl_anserini.data.dataset import load_dataset
-    from lexvl_anserini.errors import ArtefactError, UsageError
-    from lexvl_anserini.manifest import read_run_manifest
-    from lexvl_anserini.ranking.negatives import Mining, mine, write_dpr
+    from lexvl_anserini.ground.errors import ArtefactError, UsageError
+    from lexvl_anserini.ground.manifest import read_run_manifest
+    from lexvl_anserini.runs.negatives import Mining, mine, write_dpr
 
     if first_rank > depth:
         raise UsageError(f"--first-rank {first_rank} is after --depth {depth}")

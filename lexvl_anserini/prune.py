@@ -11,8 +11,8 @@ from typing import Annotated
 import typer
 
 from lexvl_anserini.cli import Overwrite, Style, Verbose, check_style, print_rows, progress_bar, run
-from lexvl_anserini.manifest import read_manifest
-from lexvl_anserini.queries.refine import read_terms
+from lexvl_anserini.ground.manifest import read_manifest
+from lexvl_anserini.searching.refine import read_terms
 from lexvl_anserini.shards.pruning import Pruning, prune_shards
 
 

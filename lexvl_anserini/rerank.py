@@ -22,8 +22,8 @@ from lexvl_anserini.cli import (
     Style,
     Verbose,
 )
-from lexvl_anserini.manifest import RunManifest
-from lexvl_anserini.ranking.rescoring import (
+from lexvl_anserini.ground.manifest import RunManifest
+from lexvl_anserini.searching.rescoring import (
     DEPTH,
     manifest_of_run,
     rerank_lists,
@@ -31,7 +31,7 @@ from lexvl_anserini.ranking.rescoring import (
     reranking_encoder,
     topics_of_run,
 )
-from lexvl_anserini.ranking.runs import ensure_run, lists_of, write_run
+from lexvl_anserini.runs.trec import ensure_run, lists_of, write_run
 
 
 def command(

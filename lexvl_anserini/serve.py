@@ -24,10 +24,10 @@ from lexvl_anserini.cli import (
     print_rows,
     run,
 )
-from lexvl_anserini.errors import UsageError
+from lexvl_anserini.ground.errors import UsageError
 
 if TYPE_CHECKING:
-    from lexvl_anserini.serving.app import Service
+    from lexvl_anserini.doors.serving.app import Service
 
 # Not __name__, which is "__main__" when the module runs as the command.
 log = logging.getLogger("lexvl_anserini.serve")
@@ -46,7 +46,7 @@ def tried(service: Service) -> dict[str, Any]:
     Raises:
         LexvlError: an index cannot answer.
     """
-    from lexvl_anserini.serving.messages import Question
+    from lexvl_anserini.doors.serving.messages import Question
 
     description = service.description()
     query = next(iter(description.examples), TRIED)
@@ -62,7 +62,7 @@ def tried(service: Service) -> dict[str, Any]:
 
 def warm(service: Service) -> None:
     """Answers some queries, because Java and the networks take several times as long for the first ones."""
-    from lexvl_anserini.serving.messages import Question
+    from lexvl_anserini.doors.serving.messages import Question
 
     description = service.description()
     for index in description.indexes:
@@ -116,9 +116,9 @@ def command(
     check_style(style)
     if len(index) > MOST_INDEXES:
         raise UsageError(f"{len(index)} indexes; a page has at most {MOST_INDEXES} columns")
-    from lexvl_anserini.serving.app import Service, application
-    from lexvl_anserini.serving.opened import Shelf, served_indexes
-    from lexvl_anserini.serving.server import listening, raise_open_files, url_of, web_server
+    from lexvl_anserini.doors.serving.app import Service, application
+    from lexvl_anserini.doors.serving.opened import Shelf, served_indexes
+    from lexvl_anserini.doors.serving.server import listening, raise_open_files, url_of, web_server
 
     started = time.perf_counter()
     indexes = served_indexes(index, checkpoint or [], device, data_dir, encoder_settings((), runtime))

@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from lexvl_anserini.engines import jvm
-from lexvl_anserini.errors import LexvlError
+from lexvl_anserini.ground.errors import LexvlError
 
 USAGE = "usage: python -m lexvl_anserini.stock pyserini.MODULE [ARGUMENTS of that module]"
 

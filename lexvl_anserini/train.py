@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lexvl_anserini.cli import DataDir, Device, Overwrite, Style, Verbose, check_style, parse_settings, print_rows, run
-from lexvl_anserini.installed import check_model_libraries
+from lexvl_anserini.ground.installed import check_model_libraries
 
 if TYPE_CHECKING:
     from lexvl_anserini.training.recipe import Recipe
@@ -26,7 +26,7 @@ def read_changes(settings: list[str] | None) -> dict[str, Any]:
     """
     import yaml
 
-    from lexvl_anserini.errors import UsageError
+    from lexvl_anserini.ground.errors import UsageError
 
     try:
         return {key: yaml.safe_load(value) for key, value in parse_settings(settings or []).items()}

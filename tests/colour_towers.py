@@ -8,13 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lexvl_anserini.encoders.parts.pixels import Pixels
+from lexvl_anserini.encoders.parts.images.pixels import Pixels
 from lexvl_anserini.encoders.parts.pooling import masked_max
 from lexvl_anserini.encoders.parts.sparsify import positive_or_top
-from lexvl_anserini.encoders.parts.tokens import TokenColumns
+from lexvl_anserini.encoders.parts.texts.tokens import TokenColumns
 from lexvl_anserini.encoders.parts.towers import Composition, Head
-from lexvl_anserini.encoders.parts.vision import ImageTower
-from lexvl_anserini.vocabulary import Vocabulary
+from lexvl_anserini.encoders.parts.images.vision import ImageTower
+from lexvl_anserini.ground.vocabulary import Vocabulary
 
 COLOURS = ("red", "green", "blue")
 

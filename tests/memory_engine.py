@@ -13,14 +13,14 @@ from scipy import sparse
 
 from lexvl_anserini.engines.engine import ImpactEngine
 from lexvl_anserini.engines.index_folder import folder_bytes, new_index, write_report
-from lexvl_anserini.errors import ArtefactError, DataError
-from lexvl_anserini.manifest import Manifest
-from lexvl_anserini.progress import Progress, silent
+from lexvl_anserini.ground.errors import ArtefactError, DataError
+from lexvl_anserini.ground.manifest import Manifest
+from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.queries.clauses import Clause
-from lexvl_anserini.ranking.order import ranked, top_positions
-from lexvl_anserini.records import Index, ScoredDoc
+from lexvl_anserini.runs.order import ranked, top_positions
+from lexvl_anserini.ground.records import Index, ScoredDoc
 from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
-from lexvl_anserini.vocabulary import Vocabulary
+from lexvl_anserini.ground.vocabulary import Vocabulary
 
 
 class MemoryIndex:

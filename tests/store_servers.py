@@ -15,10 +15,10 @@ import pytest
 from eval.efficiency import store_servers
 from eval.efficiency.store_servers import UrlOf
 from lexvl_anserini.engines.opening import engine_class
-from lexvl_anserini.engines.stores.qdrant import QdrantEngine
-from lexvl_anserini.engines.stores.store import ImpactStore, StoreRow, Trouble
-from lexvl_anserini.engines.stores.urls import parse_url
-from lexvl_anserini.errors import ArtefactError, InstallationError
+from lexvl_anserini.doors.stores.qdrant import QdrantEngine
+from lexvl_anserini.doors.stores.store import ImpactStore, StoreRow, Trouble
+from lexvl_anserini.doors.stores.urls import parse_url
+from lexvl_anserini.ground.errors import ArtefactError, InstallationError
 
 KINDS = ("memory", "qdrant", "qdrant-edge", "milvus-lite", "pgvector", "opensearch")
 
@@ -147,7 +147,7 @@ def opened(url: str) -> Iterator[ImpactStore]:
 
 def drop_document(store: ImpactStore, doc_id: str) -> None:
     """Removes a document behind our back, with the client of the store."""
-    from lexvl_anserini.engines.stores.store import key_of
+    from lexvl_anserini.doors.stores.store import key_of
 
     kind = type(store).__name__
     served: Any = getattr(store, "served", None)
@@ -230,7 +230,7 @@ KILLED = """
 import sys, time
 from pathlib import Path
 from lexvl_anserini.engines.building import build_index
-from lexvl_anserini.engines.stores import loading
+from lexvl_anserini.doors.stores import loading
 loading.BATCH_ROWS = 2
 def progress(n):
     print("loading", flush=True)

@@ -1,7 +1,7 @@
 """Tiny models of every registered encoder, for the contracts that hold of all of them.
 
 A new encoder joins by one line: its name, a checkpoint (a path below tests/golden, or `shared/...` beside the checkout,
-or a function that makes one), and options. `test_encoders_contracts.py` fails for a registered encoder without a line.
+or a function that makes one), and options. `tests/encoders/test_contracts.py` fails for a registered encoder without a line.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def made_stair(golden: Path, folder: Path) -> Path:
     from transformers import AutoTokenizer
 
     from lexvl_anserini.encoders.parts.stair_network import ImageShape, Stair, StairConfig, TextShape
-    from lexvl_anserini.encoders.stair import save_stair
+    from lexvl_anserini.encoders.families.stair import save_stair
 
     tokenizer = AutoTokenizer.from_pretrained(str(golden / WORDPIECES))
     torch.manual_seed(3)
@@ -81,7 +81,7 @@ def made_twin(golden: Path, folder: Path) -> Path:
     from safetensors.torch import save_file
     from transformers import BertConfig, BertModel
 
-    from lexvl_anserini.encoders.parts.vision import PatchTransformer
+    from lexvl_anserini.encoders.parts.images.vision import PatchTransformer
 
     torch.manual_seed(5)
     shutil.copytree(golden / "vdr/tiny-bert", folder / "twin/bert")

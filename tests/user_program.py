@@ -1,4 +1,4 @@
-"""A program as users write it, for `mypy --strict` (`tests/test_user_types.py`): texts, searched and measured.
+"""A program as users write it, for `mypy --strict` (`tests/project/test_user_types.py`): texts, searched and measured.
 
 Each `assert_type` fails where a public function gives Any.
 """
@@ -11,24 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, assert_type
 
 from eval.measures.metrics import evaluate, means
-from lexvl_anserini import (
-    Document,
-    Encoder,
-    LexvlError,
-    Qrel,
-    Quantiser,
-    ScoredDoc,
-    Topic,
-    as_frame,
-    build_index,
-    load_encoder,
-    search_index,
-    write_impacts,
-)
+from lexvl_anserini import Document, Encoder, LexvlError, Qrel, Quantiser, ScoredDoc, Topic, as_frame, build_index, load_encoder, search_index, write_impacts
 from lexvl_anserini.data.dataset import Dataset
-from lexvl_anserini.manifest import Manifest
-from lexvl_anserini.progress import progress_bar
-from lexvl_anserini.records import Index, Measurement
+from lexvl_anserini.ground.manifest import Manifest
+from lexvl_anserini.ground.progress import progress_bar
+from lexvl_anserini.ground.records import Index, Measurement
 
 if TYPE_CHECKING:
     from torch import Tensor

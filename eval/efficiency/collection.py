@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import orjson
 
-from lexvl_anserini.errors import UsageError
-from lexvl_anserini.records import ImpactQuery
+from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.records import ImpactQuery
 
 from .processes import run_once
 from .suite import Options
@@ -79,7 +79,7 @@ def write(
     seed: int | None,
 ) -> dict[str, object]:
     """What the child of `prepare` runs; returns the paths and the number of documents."""
-    from lexvl_anserini.manifest import read_manifest
+    from lexvl_anserini.ground.manifest import read_manifest
     from lexvl_anserini.shards.writing import write_queries
 
     from . import vectors
@@ -110,7 +110,7 @@ def pooled_queries(shards: Path, count: int, terms: int, seed: int) -> list[Impa
     Raises:
         UsageError: the shards hold no impacts.
     """
-    from lexvl_anserini.manifest import read_manifest
+    from lexvl_anserini.ground.manifest import read_manifest
     from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
 
     from .vectors import queries_from_pool

@@ -11,9 +11,9 @@ import orjson
 import typer
 
 from lexvl_anserini.cli import Verbose, expanded
-from lexvl_anserini.errors import UnknownName, UsageError
-from lexvl_anserini.files import write_json
-from lexvl_anserini.registry import resolve
+from lexvl_anserini.ground.errors import UnknownName, UsageError
+from lexvl_anserini.ground.files import write_json
+from lexvl_anserini.ground.registry import resolve
 
 from ..report.render import check_format
 from .processes import check_system

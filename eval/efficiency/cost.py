@@ -10,8 +10,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from lexvl_anserini.errors import UsageError
-from lexvl_anserini.files import atomic_write
+from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.files import atomic_write
 
 from .collection import prepare, working_folder
 from .index import index_bytes, resident_bytes

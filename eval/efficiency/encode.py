@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lexvl_anserini.errors import LexvlError, UnknownName
+from lexvl_anserini.ground.errors import LexvlError, UnknownName
 
 from .collection import working_folder
 from .processes import Stopwatch, reset_peak, resident_bytes, run_once
@@ -201,7 +201,7 @@ def model_folder(folder: str) -> Path:
 def copy_tokenizer(folder: Path) -> Any:
     """Copies the tokenizer of `TOKENIZER` into a model's folder and loads it."""
     from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
-    from lexvl_anserini.encoders.parts.tokens import load_tokenizer
+    from lexvl_anserini.encoders.parts.texts.tokens import load_tokenizer
 
     source = find_checkpoint(TOKENIZER, weights=False).folder
     for name in ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "special_tokens_map.json"):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.files import write_json
+from lexvl_anserini.ground.files import write_json
 
 from .encode import Encoding, alternate, copy_tokenizer, memory, model_folder
 
@@ -49,8 +49,8 @@ def write_model(folder: Path, seed: int, **sizes: Any) -> None:
     import transformers
     from safetensors.torch import save_file
 
-    from lexvl_anserini.encoders.parts.tokens import columns_ascii
-    from lexvl_anserini.encoders.parts.vision import PatchTransformer
+    from lexvl_anserini.encoders.parts.texts.tokens import columns_ascii
+    from lexvl_anserini.encoders.parts.images.vision import PatchTransformer
 
     tokenizer = copy_tokenizer(folder)
     torch.manual_seed(seed)

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lexvl_anserini.errors import LexvlError, UnknownName
-from lexvl_anserini.manifest import read_manifest
+from lexvl_anserini.ground.errors import LexvlError, UnknownName
+from lexvl_anserini.ground.manifest import read_manifest
 
 from .collection import prepare, working_folder
 from .processes import Outcome, run_once

@@ -8,8 +8,8 @@ from typing import BinaryIO
 
 import numpy as np
 
-from lexvl_anserini.errors import UnknownName, UsageError
-from lexvl_anserini.files import atomic_write
+from lexvl_anserini.ground.errors import UnknownName, UsageError
+from lexvl_anserini.ground.files import atomic_write
 
 from .collection import working_folder
 from .processes import Outcome, run_once

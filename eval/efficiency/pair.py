@@ -36,12 +36,12 @@ def answer(shards: str, index: str, topics: str | None, count: int, tokens: int 
 
     from lexvl_anserini.engines.index_folder import index_manifest
     from lexvl_anserini.engines.opening import open_index
-    from lexvl_anserini.errors import UsageError
+    from lexvl_anserini.ground.errors import UsageError
     from lexvl_anserini.queries.query_source import topic_source, vocabulary_file
     from lexvl_anserini.queries.query_vectors import encode_queries
-    from lexvl_anserini.records import ImpactQuery
+    from lexvl_anserini.ground.records import ImpactQuery
 
-    from ..measures.sparsity import sparsity_of
+    from ..analyses.sparsity import sparsity_of
 
     torch.set_num_threads(1)
     faiss.omp_set_num_threads(1)
@@ -87,7 +87,7 @@ def load_limited(manifest: Any, tokens: int | None) -> tuple[Any, list[str]]:
     """The encoder of an index, whose queries have at most so many tokens; and a note where it has its own limit."""
     from lexvl_anserini.encoders.cards import length_options
     from lexvl_anserini.encoders.loading import load_encoder_of
-    from lexvl_anserini.errors import UsageError
+    from lexvl_anserini.ground.errors import UsageError
 
     digest, direction = manifest.vocabulary_digest, manifest.corpus.direction or ""
     if tokens is None:

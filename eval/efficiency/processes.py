@@ -25,7 +25,7 @@ from typing import IO, Any, NamedTuple, TypeVar
 
 import orjson
 
-from lexvl_anserini.errors import LexvlError
+from lexvl_anserini.ground.errors import LexvlError
 
 QueryType = TypeVar("QueryType")
 

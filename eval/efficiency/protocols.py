@@ -13,9 +13,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lexvl_anserini.errors import UnknownName, UsageError
-from lexvl_anserini.manifest import CorpusRef, Manifest, read_manifest
-from lexvl_anserini.records import Qrel, ScoredDoc
+from lexvl_anserini.ground.errors import UnknownName, UsageError
+from lexvl_anserini.ground.manifest import CorpusRef, Manifest, read_manifest
+from lexvl_anserini.ground.records import Qrel, ScoredDoc
 
 from ..measures.inputs import JudgementSource, read_judgements
 from ..measures.metrics import evaluate, means

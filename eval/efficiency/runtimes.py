@@ -14,9 +14,9 @@ import numpy as np
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.encoders.encoder import Encoder, OtherModality, Tower, as_lexical
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.errors import UsageError
-from lexvl_anserini.quantise import Quantiser, SideQuantiser
-from lexvl_anserini.records import Document
+from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.quantise import Quantiser, SideQuantiser
+from lexvl_anserini.ground.records import Document
 
 from .suite import Options, Ratio, Report, ratio
 
@@ -58,7 +58,7 @@ def measure(options: Options) -> Report:
 
 def both(encoder: str, checkpoint: str, folder: Path) -> tuple[Encoder, Encoder]:
     """An encoder in torch and, exported to `folder`, in ONNX Runtime."""
-    from lexvl_anserini.encoders.graphs.exporting import export
+    from lexvl_anserini.doors.onnx.exporting import export
 
     model = load_encoder(encoder, checkpoint, device="cpu")
     export(model, folder)

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from lexvl_anserini.errors import LexvlError, UnknownName, UsageError
+from lexvl_anserini.ground.errors import LexvlError, UnknownName, UsageError
 
 from .collection import QUERY_COUNT, Collection, prepare, read_queries, working_folder
 from .dense import share_found

@@ -17,7 +17,7 @@ from subprocess import SubprocessError
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from lexvl_anserini.errors import InstallationError, UnknownName
+from lexvl_anserini.ground.errors import InstallationError, UnknownName
 
 # The URL of an index by its name.
 UrlOf = Callable[[str], str]

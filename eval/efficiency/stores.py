@@ -19,8 +19,8 @@ from typing import Any
 import orjson
 
 from lexvl_anserini.engines.building import build_index
-from lexvl_anserini.engines.stores.urls import is_url
-from lexvl_anserini.errors import UnknownName, UsageError
+from lexvl_anserini.doors.stores.urls import is_url
+from lexvl_anserini.ground.errors import UnknownName, UsageError
 
 from .collection import prepare, read_queries, working_folder
 from .processes import run_once
@@ -87,7 +87,7 @@ def one(system: str, shards: str, queries: str, folder: str, hits: Sequence[int]
     """What the child of a system does: starts it, builds the index, searches; returns figures and digests of lists."""
     from lexvl_anserini.engines.index_folder import read_report
     from lexvl_anserini.engines.opening import open_index
-    from lexvl_anserini.engines.stores.resolving import index_path
+    from lexvl_anserini.doors.stores.resolving import index_path
 
     asked = list(islice(read_queries(queries), count))
     with indexes(system, Path(folder)) as index:
@@ -141,8 +141,8 @@ def remove(url: str, expected: bool) -> None:
         UsageError: somebody else's index is there.
     """
     from lexvl_anserini.engines.opening import engine_class
-    from lexvl_anserini.engines.stores.engine import StoreEngine
-    from lexvl_anserini.engines.stores.urls import parse_url
+    from lexvl_anserini.doors.stores.engine import StoreEngine
+    from lexvl_anserini.doors.stores.urls import parse_url
 
     place = parse_url(url)
     engine = engine_class(place.engine)
@@ -159,7 +159,7 @@ def remove(url: str, expected: bool) -> None:
 
 def version_of_system(system: str) -> str:
     """The version of the package that answers; empty for a server."""
-    from lexvl_anserini.installed import version_of
+    from lexvl_anserini.ground.installed import version_of
 
     distributions = {
         LUCENE: "pyserini",

@@ -11,7 +11,7 @@ import numpy as np
 import typer
 
 from lexvl_anserini.cli import DataDir, corpus_names, encoder_names
-from lexvl_anserini.errors import UsageError
+from lexvl_anserini.ground.errors import UsageError
 
 from ..measures.machine import machine
 from ..report.render import MISSING, Column, Table, to_markdown, to_text

@@ -24,7 +24,7 @@ import orjson
 
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.jvm import INDEXING_OPTIONS, java_cast, java_class
-from lexvl_anserini.errors import LexvlError
+from lexvl_anserini.ground.errors import LexvlError
 from lexvl_anserini.stock import prepare
 
 from .collection import read_queries
@@ -284,7 +284,7 @@ def search_seismic(shards: str, queries: str) -> Ready:
     """A worker around an index of all shards' documents, in memory; one thread."""
     import seismic
 
-    from lexvl_anserini.manifest import read_manifest
+    from lexvl_anserini.ground.manifest import read_manifest
     from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
 
     text = seismic.get_seismic_string()

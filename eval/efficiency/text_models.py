@@ -14,8 +14,8 @@ from torch import Tensor
 
 from lexvl_anserini.encoders.encoder import as_lexical
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.encoders.parts.tokens import FIRST_WORD_ID, load_tokenizer
-from lexvl_anserini.files import read_json
+from lexvl_anserini.encoders.parts.texts.tokens import FIRST_WORD_ID, load_tokenizer
+from lexvl_anserini.ground.files import read_json
 
 from .encode import Encoding, alternate, copy_tokenizer, memory, model_folder
 from .processes import Stopwatch

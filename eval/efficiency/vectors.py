@@ -25,15 +25,15 @@ import orjson
 from scipy import sparse
 
 from lexvl_anserini.data.dataset import Dataset
-from lexvl_anserini.data.images import FAIL, OnError
+from lexvl_anserini.data.pictures.images import FAIL, OnError
 from lexvl_anserini.encoders.encoder import Encoder, Kind
-from lexvl_anserini.errors import DataError, UsageError
-from lexvl_anserini.manifest import Manifest
-from lexvl_anserini.progress import Progress, silent
-from lexvl_anserini.quantise import Quantiser, SideQuantiser
-from lexvl_anserini.records import Document, ImpactQuery, Topic
+from lexvl_anserini.ground.errors import DataError, UsageError
+from lexvl_anserini.ground.manifest import Manifest
+from lexvl_anserini.ground.progress import Progress, silent
+from lexvl_anserini.ground.quantise import Quantiser, SideQuantiser
+from lexvl_anserini.ground.records import Document, ImpactQuery, Topic
 from lexvl_anserini.shards.layout import Layout
-from lexvl_anserini.vocabulary import Vocabulary
+from lexvl_anserini.ground.vocabulary import Vocabulary
 
 LARGEST = 255
 
@@ -96,7 +96,7 @@ def shape_of(name: str, terms: int | None = None) -> VectorShape:
         UnknownName: no such shape.
         UsageError: more terms than the vocabulary has, or none.
     """
-    from lexvl_anserini.errors import UnknownName
+    from lexvl_anserini.ground.errors import UnknownName
 
     if name not in SHAPES:
         raise UnknownName("shape", name, SHAPES)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from lexvl_anserini.errors import DataError, UnknownName
-from lexvl_anserini.records import Measurement
+from lexvl_anserini.ground.errors import DataError, UnknownName
+from lexvl_anserini.ground.records import Measurement
 
 CQADUPSTACK = (
     "android",

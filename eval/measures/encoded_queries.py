@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from lexvl_anserini.errors import DataError, UsageError
-from lexvl_anserini.records import ImpactQuery, Qrel
+from lexvl_anserini.ground.errors import DataError, UsageError
+from lexvl_anserini.ground.records import ImpactQuery, Qrel
 
 
 def encoded_queries(
@@ -26,10 +26,10 @@ def encoded_queries(
     """
     from lexvl_anserini.data.dataset import dataset_of
     from lexvl_anserini.encoders.loading import load_encoder_of
-    from lexvl_anserini.manifest import read_manifest
+    from lexvl_anserini.ground.manifest import read_manifest
     from lexvl_anserini.queries.query_source import topic_source, vocabulary_file
     from lexvl_anserini.queries.query_vectors import encode_queries
-    from lexvl_anserini.records import Topic
+    from lexvl_anserini.ground.records import Topic
 
     manifest = read_manifest(shards)
     if manifest.kind != "impact":

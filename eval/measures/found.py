@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lexvl_anserini.ranking.columns import Hits, fingerprints, over_run, text_array
+from lexvl_anserini.runs.columns import Hits, fingerprints, over_run, text_array
 
 from .ties import TIES, contradicting, places
 

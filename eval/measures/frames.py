@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from lexvl_anserini.errors import DataError
-from lexvl_anserini.records import Measurement
+from lexvl_anserini.ground.errors import DataError
+from lexvl_anserini.ground.records import Measurement
 
 if TYPE_CHECKING:
     import pandas

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from lexvl_anserini.manifest import CorpusRef
-from lexvl_anserini.records import Measurement
+from lexvl_anserini.ground.manifest import CorpusRef
+from lexvl_anserini.ground.records import Measurement
 
 from .inputs import RunCard
 from .metrics import means

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lexvl_anserini.data.lines import without_packing
-from lexvl_anserini.errors import DataError, UsageError
-from lexvl_anserini.files import file_sha256
-from lexvl_anserini.manifest import CorpusRef, manifest_path, read_run_manifest
-from lexvl_anserini.records import Qrel
+from lexvl_anserini.ground.errors import DataError, UsageError
+from lexvl_anserini.ground.files import file_sha256
+from lexvl_anserini.ground.manifest import CorpusRef, manifest_path, read_run_manifest
+from lexvl_anserini.ground.records import Qrel
 
 log = logging.getLogger(__name__)
 

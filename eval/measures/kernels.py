@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from lexvl_anserini.errors import InstallationError
+from lexvl_anserini.ground.errors import InstallationError
 
 from .found import Found, Relevant
 from .names import MEASURES, Measure

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from lexvl_anserini.errors import UsageError
-from lexvl_anserini.records import Measurement
+from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.records import Measurement
 
 from .inputs import RunCard
 

@@ -7,8 +7,8 @@ import platform
 from pathlib import Path
 from typing import Any
 
-from lexvl_anserini.data.images import usable_cores
-from lexvl_anserini.installed import versions_of
+from lexvl_anserini.data.pictures.images import usable_cores
+from lexvl_anserini.ground.installed import versions_of
 
 # Packages that affect a value or a time besides our own code.
 VERSIONED = (

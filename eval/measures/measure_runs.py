@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable
 from pathlib import Path
 
-from lexvl_anserini.records import Measurement
+from lexvl_anserini.ground.records import Measurement
 
 from .found import find_in_run, relevant_of
 from .inputs import Judgements, JudgementSource, RunCard, choose_source, read_judgements

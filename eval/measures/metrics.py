@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lexvl_anserini.errors import DataError
-from lexvl_anserini.records import Measurement, Qrel, ScoredDoc
+from lexvl_anserini.ground.errors import DataError
+from lexvl_anserini.ground.records import Measurement, Qrel, ScoredDoc
 
 from .found import Found, Relevant, find, relevant_of
 from .kernels import compute

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from lexvl_anserini.errors import UsageError
-from lexvl_anserini.files import write_json
+from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.files import write_json
 
 from .averages import CQADUPSTACK
 from .names import Measure, parse_measure

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lexvl_anserini.errors import UnknownName, UsageError
+from lexvl_anserini.ground.errors import UnknownName, UsageError
 
 
 class Measure(NamedTuple):

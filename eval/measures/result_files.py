@@ -14,10 +14,10 @@ from typing import Any
 
 import orjson
 
-from lexvl_anserini.errors import DataError
-from lexvl_anserini.files import disk_errors, exclusive, file_sha256, make_folder, read_json, write_json
-from lexvl_anserini.records import Measurement, Qrel
-from lexvl_anserini.typed import check
+from lexvl_anserini.ground.errors import DataError
+from lexvl_anserini.ground.files import disk_errors, exclusive, file_sha256, make_folder, read_json, write_json
+from lexvl_anserini.ground.records import Measurement, Qrel
+from lexvl_anserini.ground.typed import check
 
 from .inputs import RunCard, run_name
 from .machine import machine

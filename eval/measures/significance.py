@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lexvl_anserini.errors import UnknownName, UsageError
-from lexvl_anserini.records import Measurement
+from lexvl_anserini.ground.errors import UnknownName, UsageError
+from lexvl_anserini.ground.records import Measurement
 
 from .frames import by_topic
 from .inputs import RunCard

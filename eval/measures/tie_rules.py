@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lexvl_anserini.errors import UsageError
-from lexvl_anserini.records import Measurement
+from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.records import Measurement
 
 from .found import Found, Relevant
 from .inputs import RunCard

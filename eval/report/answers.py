@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lexvl_anserini.encoders.encoder import as_lexical
-from lexvl_anserini.errors import DataError, UsageError
-from lexvl_anserini.manifest import CorpusRef, Manifest, read_run_manifest
+from lexvl_anserini.ground.errors import DataError, UsageError
+from lexvl_anserini.ground.manifest import CorpusRef, Manifest, read_run_manifest
 from lexvl_anserini.queries.query_source import typed_topic
-from lexvl_anserini.queries.shared_terms import Explanation, encoded, explain, warn_of_other_scores, with_cuts
-from lexvl_anserini.ranking.runs import in_rank_order, read_run
-from lexvl_anserini.records import Document, Index, ScoredDoc, Topic
+from lexvl_anserini.searching.shared_terms import Explanation, encoded, explain, warn_of_other_scores, with_cuts
+from lexvl_anserini.runs.trec import in_rank_order, read_run
+from lexvl_anserini.ground.records import Document, Index, ScoredDoc, Topic
 
 from ..measures.inputs import describe_run
 from .strips import Cell, Item, Strip
@@ -88,7 +88,7 @@ def item_of(record: Document | Topic) -> Item:
     Raises:
         DataError: the image cannot be read.
     """
-    from lexvl_anserini.data.images import open_image
+    from lexvl_anserini.data.pictures.images import open_image
 
     text = record.contents if isinstance(record, Document) else record.text or ""
     name = record.doc_id if isinstance(record, Document) else record.query_id

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lexvl_anserini.errors import DataError, UsageError
-from lexvl_anserini.progress import Progress, silent
-from lexvl_anserini.records import Document
+from lexvl_anserini.ground.errors import DataError, UsageError
+from lexvl_anserini.ground.progress import Progress, silent
+from lexvl_anserini.ground.records import Document
 
 from .answers import item_of, own_terms
 from .strips import Cell, Item, Strip
@@ -62,7 +62,7 @@ def strips_of_terms(
         UsageError: the model has no such term, or does not pool over patches.
         DataError: there are no images, or one cannot be read.
     """
-    from lexvl_anserini.encoders.parts.grounding import image_side, overlay, patch_logits
+    from lexvl_anserini.encoders.parts.images.grounding import image_side, overlay, patch_logits
 
     dims, tower = dimensions(model, terms), image_side(model)
     documents = list(islice((document for document in dataset.documents() if document.image), images))
@@ -111,7 +111,7 @@ def strongest_tokens(model: Encoder, texts: Sequence[str], dims: Sequence[int]) 
     Raises:
         UsageError: no tower of the model pools over the tokens of texts.
     """
-    from lexvl_anserini.encoders.parts.grounding import token_logits
+    from lexvl_anserini.encoders.parts.images.grounding import token_logits
 
     best: list[dict[str, float]] = [{} for _ in dims]
     for start in range(0, len(texts), TEXTS_AT_ONCE):

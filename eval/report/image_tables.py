@@ -9,13 +9,13 @@ from .render import Column, Table
 from .tables import format_percent
 
 if TYPE_CHECKING:
-    from ..measures.caption_words import NamedWords
-    from ..measures.class_words import ClassWordShares
-    from ..measures.classification import ClassAccuracy
-    from ..measures.completeness import CompletenessShare
-    from ..measures.image_concepts import ConceptMeans
-    from ..measures.linear_probe import ProbeAccuracy
-    from ..measures.term_statistics import DocumentTerm, TermProfile
+    from ..analyses.caption_words import NamedWords
+    from ..analyses.class_words import ClassWordShares
+    from ..analyses.classification import ClassAccuracy
+    from ..analyses.completeness import CompletenessShare
+    from ..analyses.image_concepts import ConceptMeans
+    from ..analyses.linear_probe import ProbeAccuracy
+    from ..analyses.term_statistics import DocumentTerm, TermProfile
 
 
 def concept_table(rows: Sequence[ConceptMeans]) -> Table:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lexvl_anserini.errors import UsageError
+from lexvl_anserini.ground.errors import UsageError
 
 from .strips import IMAGE, Cell, Strip
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
-    from lexvl_anserini.encoders.parts.vision import ImageTower
+    from lexvl_anserini.encoders.parts.images.vision import ImageTower
 
 # A map is drawn on an image of at most this side in pixels: more than a sheet shows.
 SIDE = 2 * IMAGE
@@ -29,7 +29,7 @@ def with_maps(strips: Sequence[Strip], model: Encoder) -> list[Strip]:
     Raises:
         UsageError: the encoder has no grid cells of images, or the hits are texts.
     """
-    from lexvl_anserini.encoders.parts.grounding import image_side
+    from lexvl_anserini.encoders.parts.images.grounding import image_side
 
     tower = image_side(model)
     if tower is not model.document:
@@ -39,7 +39,7 @@ def with_maps(strips: Sequence[Strip], model: Encoder) -> list[Strip]:
 
 def with_map(cell: Cell, tower: ImageTower) -> Cell:
     """A hit with the map of its shared terms; a hit that shares none is pale."""
-    from lexvl_anserini.encoders.parts.grounding import contributions, overlay
+    from lexvl_anserini.encoders.parts.images.grounding import contributions, overlay
 
     if cell.item.image is None:
         return cell

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from lexvl_anserini.errors import UnknownName
+from lexvl_anserini.ground.errors import UnknownName
 
 from ..measures.ties import ABOUT
 

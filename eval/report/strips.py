@@ -16,8 +16,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lexvl_anserini.files import atomic_write
-from lexvl_anserini.queries.shared_terms import SharedTerm
+from lexvl_anserini.ground.files import atomic_write
+from lexvl_anserini.searching.shared_terms import SharedTerm
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

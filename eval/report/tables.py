@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import isnan
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lexvl_anserini.records import Measurement
+from lexvl_anserini.ground.records import Measurement
 
 from ..measures.hit_rates import HEADINGS, RSUM, rsum
 from ..measures.inputs import RunCard
@@ -16,11 +16,11 @@ from ..measures.significance import LEVEL
 from .render import MISSING, Column, Table, csv_rows, render, to_json, to_text
 
 if TYPE_CHECKING:
-    from ..measures.ann_loss import LayoutCost
-    from ..measures.caption_ceiling import Ceiling
+    from ..analyses.ann_loss import LayoutCost
+    from ..analyses.caption_ceiling import Ceiling
     from ..measures.significance import SystemComparison
-    from ..measures.sparsity import Sparsity
-    from ..measures.tuning import Tuned, TuningSetting
+    from ..analyses.sparsity import Sparsity
+    from ..analyses.tuning import Tuned, TuningSetting
 
 
 class SystemRow(NamedTuple):

@@ -7,10 +7,10 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lexvl_anserini.files import atomic_write
+from lexvl_anserini.ground.files import atomic_write
 
 if TYPE_CHECKING:
-    from ..measures.term_statistics import TermProfile
+    from ..analyses.term_statistics import TermProfile
 
 DPI, BINS = 90, 40
 

@@ -27,7 +27,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from lexvl_anserini.data.strict_yaml import Spot
-from lexvl_anserini.errors import DataError, UnknownName
+from lexvl_anserini.ground.errors import DataError, UnknownName
 
 UNITS: Mapping[str, str] = {
     "%": "100 times the measure",

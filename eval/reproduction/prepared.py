@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lexvl_anserini.manifest import CorpusRef
+from lexvl_anserini.ground.manifest import CorpusRef
 
 from ..measures.result_files import slug
 from .entries import PublishedSystem

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from lexvl_anserini.data.strict_yaml import Spot, read_yaml, suggestion
 from lexvl_anserini.encoders.cards import CARDS
-from lexvl_anserini.errors import DataError, UnknownName, UsageError
+from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
 
 from .entries import PaperEntry, PrintedNumber, PublishedRuns, PublishedSystem, TableEntry
 from .quantities import Quantity, parse_quantity

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lexvl_anserini.data.dataset import data_root
-from lexvl_anserini.errors import DataError
-from lexvl_anserini.manifest import CorpusRef
+from lexvl_anserini.ground.errors import DataError
+from lexvl_anserini.ground.manifest import CorpusRef
 
 from ..measures.inputs import JudgementSource, describe_run
 from ..measures.measure_runs import measure_runs

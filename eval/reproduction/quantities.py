@@ -17,10 +17,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from lexvl_anserini.data.class_sets import CLASS_SETS
+from ..analyses.classes.class_sets import CLASS_SETS
 from lexvl_anserini.data.fetch import BEIR_ARCHIVES
-from lexvl_anserini.errors import UnknownName, UsageError
-from lexvl_anserini.registry import DATASETS
+from lexvl_anserini.ground.errors import UnknownName, UsageError
+from lexvl_anserini.ground.registry import DATASETS
 
 from ..measures.averages import AVERAGES
 from ..measures.names import parse_measure

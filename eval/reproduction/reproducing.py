@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from lexvl_anserini.errors import CheckpointError, DataError, MissingExtra
+from lexvl_anserini.ground.errors import CheckpointError, DataError, MissingExtra
 
 from .published import PublishedCell
 from .quantities import Quantity, combined, parts_of

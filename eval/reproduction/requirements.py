@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lexvl_anserini.data.beir import find_beir
+from lexvl_anserini.data.corpora.beir import find_beir
 from lexvl_anserini.data.dataset import data_root, dataset_of
 from lexvl_anserini.data.fetch import BEIR_ARCHIVES
-from lexvl_anserini.errors import LexvlError
-from lexvl_anserini.manifest import CorpusRef
+from lexvl_anserini.ground.errors import LexvlError
+from lexvl_anserini.ground.manifest import CorpusRef
 
 from .prepared import corpus_of, prepare
 from .quantities import PRIVATE

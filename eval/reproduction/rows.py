@@ -9,8 +9,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
-from lexvl_anserini.errors import UsageError
-from lexvl_anserini.progress import Progress, silent
+from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.progress import Progress, silent
 
 from .entries import PublishedRuns, PublishedSystem
 from .published import PublishedCell, PublishedTable

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from lexvl_anserini.encoders.cards import CARDS, PACKAGED
 from lexvl_anserini.encoders.checkpoints.filenames import WEIGHT_SUFFIXES, model_files
 from lexvl_anserini.encoders.checkpoints.hub import cached, names_in
-from lexvl_anserini.installed import package_folder
+from lexvl_anserini.ground.installed import package_folder
 
 from .entries import PublishedSystem
 from .rows import Need, PublishedRow, RowPart, Workplace

@@ -7,8 +7,8 @@ from hashlib import sha256
 from typing import NamedTuple
 
 from lexvl_anserini.data.ids import SeenIds
-from lexvl_anserini.errors import DataError
-from lexvl_anserini.records import Document
+from lexvl_anserini.ground.errors import DataError
+from lexvl_anserini.ground.records import Document
 
 # Ids named in an error: enough to see a pattern, few enough for one line.
 NAMED = 5

@@ -9,10 +9,10 @@ from itertools import chain, islice
 from pathlib import Path
 
 from lexvl_anserini.data.lines import LinePlace
-from lexvl_anserini.errors import UnknownName, UsageError
-from lexvl_anserini.manifest import CorpusRef
-from lexvl_anserini.records import Document, Qrel, TeacherScore, Topic
-from lexvl_anserini.registry import DATASETS, resolve
+from lexvl_anserini.ground.errors import UnknownName, UsageError
+from lexvl_anserini.ground.manifest import CorpusRef
+from lexvl_anserini.ground.records import Document, Qrel, TeacherScore, Topic
+from lexvl_anserini.ground.registry import DATASETS, resolve
 
 # What topics and documents are: the query side first.
 DIRECTIONS = ("text-to-text", "text-to-image", "image-to-text")

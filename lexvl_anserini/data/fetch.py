@@ -18,8 +18,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
 
-from lexvl_anserini.errors import DataError
-from lexvl_anserini.files import disk_errors, part_of, publish, sole_writer
+from lexvl_anserini.ground.errors import DataError
+from lexvl_anserini.ground.files import disk_errors, part_of, publish, sole_writer
 
 log = logging.getLogger(__name__)
 

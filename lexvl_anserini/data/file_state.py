@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 from typing import NamedTuple
 
-from lexvl_anserini.errors import DataError
+from lexvl_anserini.ground.errors import DataError
 
 
 class FileState(NamedTuple):

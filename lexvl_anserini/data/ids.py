@@ -15,7 +15,7 @@ from urllib.parse import quote, unquote
 
 import numpy as np
 
-from lexvl_anserini.errors import DataError
+from lexvl_anserini.ground.errors import DataError
 
 # The longest term of a Lucene index, in bytes of UTF-8.
 MAX_ID_BYTES = 32_766

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, NamedTuple, cast
 
 import orjson
 
-from lexvl_anserini.errors import DataError
+from lexvl_anserini.ground.errors import DataError
 
 BOM = b"\xef\xbb\xbf"
 REPLACEMENT = "\ufffd"

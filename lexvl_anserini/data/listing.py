@@ -14,9 +14,9 @@ import orjson
 
 from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.data.lines import LinePlace, parse_object, read_placed_lines
-from lexvl_anserini.errors import DataError
-from lexvl_anserini.files import atomic_write
-from lexvl_anserini.records import NO_METADATA, Document
+from lexvl_anserini.ground.errors import DataError
+from lexvl_anserini.ground.files import atomic_write
+from lexvl_anserini.ground.records import NO_METADATA, Document
 
 
 def write_listing(documents: Iterable[Document], path: Path) -> None:

@@ -6,7 +6,7 @@ import csv
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from lexvl_anserini.errors import DataError
+from lexvl_anserini.ground.errors import DataError
 
 # Suffixes of lists, and what separates their columns.
 LISTS = {".csv": ",", ".tsv": "\t"}

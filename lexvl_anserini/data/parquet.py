@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lexvl_anserini.errors import DataError, LexvlError
+from lexvl_anserini.ground.errors import DataError, LexvlError
 
 ROWS = 4096
 # Characters of a message of Arrow, which may have several lines.

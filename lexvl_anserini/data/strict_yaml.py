@@ -14,7 +14,7 @@ from pathlib import Path
 from types import UnionType
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args, get_origin, get_type_hints
 
-from lexvl_anserini.errors import DataError
+from lexvl_anserini.ground.errors import DataError
 
 if TYPE_CHECKING:
     from yaml.nodes import Node

@@ -9,8 +9,8 @@ from pathlib import Path
 from lexvl_anserini.data.ids import checked_id, shown
 from lexvl_anserini.data.left_out import log_once
 from lexvl_anserini.data.lines import PACKED, Line, decode, parse_object, plain_suffix, read_lines, string_field
-from lexvl_anserini.errors import DataError
-from lexvl_anserini.records import Qrel, Topic
+from lexvl_anserini.ground.errors import DataError
+from lexvl_anserini.ground.records import Qrel, Topic
 
 TOPIC_FORMATS = ".tsv or .txt (query_id, tab, text) or .jsonl (BEIR queries), each also as .gz or .zst"
 

@@ -12,9 +12,9 @@ from functools import partial
 from typing import NamedTuple, Protocol
 
 from lexvl_anserini.data.dataset import Dataset
-from lexvl_anserini.data.karpathy import Caption
-from lexvl_anserini.manifest import CorpusRef
-from lexvl_anserini.records import Document, Qrel, Topic
+from lexvl_anserini.data.corpora.karpathy import Caption
+from lexvl_anserini.ground.manifest import CorpusRef
+from lexvl_anserini.ground.records import Document, Qrel, Topic
 
 # Captions of an image that make its document, text to text; the next one is the topic, further ones are not used.
 DOCUMENT_CAPTIONS = 4

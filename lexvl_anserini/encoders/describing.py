@@ -14,8 +14,8 @@ from types import UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from lexvl_anserini.encoders.cards import CARDS, ENCODERS, card_of
-from lexvl_anserini.installed import check_model_libraries
-from lexvl_anserini.registry import resolve
+from lexvl_anserini.ground.installed import check_model_libraries
+from lexvl_anserini.ground.registry import resolve
 
 # The fields of a card that are printed.
 PRINTED = ("paper", "modalities", "checkpoints", "licence")

@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING, Any, Literal, Never, Protocol, TypeAlias, cast
 
 import numpy as np
 
-from lexvl_anserini.data.images import FAIL, OnError
+from lexvl_anserini.data.pictures.images import FAIL, OnError
 from lexvl_anserini.encoders.inputs import OtherModality, inputs_of
-from lexvl_anserini.errors import UsageError
-from lexvl_anserini.manifest import EncoderRef, Manifest
-from lexvl_anserini.progress import Progress, progress_bar, silent
-from lexvl_anserini.records import Document, Measurement, Topic
+from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.manifest import EncoderRef, Manifest
+from lexvl_anserini.ground.progress import Progress, progress_bar, silent
+from lexvl_anserini.ground.records import Document, Measurement, Topic
 
 if TYPE_CHECKING:
     from scipy import sparse
     from torch import Tensor
 
     from lexvl_anserini.encoders.pyserini_adapter import StockQueryEncoder
-    from lexvl_anserini.vocabulary import Vocabulary
+    from lexvl_anserini.ground.vocabulary import Vocabulary
 
 Kind = Literal["impact", "dense", "text"]
 # CSR [n, V] float32 (lexical) or float32 [n, D] (dense).
@@ -357,7 +357,7 @@ class Encoder:
             UsageError: the model is not lexical.
         """
         from lexvl_anserini.encoders.pyserini_adapter import StockQueryEncoder
-        from lexvl_anserini.quantise import Quantiser
+        from lexvl_anserini.ground.quantise import Quantiser
 
         if self.kind != "impact":
             raise UsageError(f"encoder {self.name!r} is {self.kind}; an impact index answers lexical queries")
@@ -396,8 +396,8 @@ class Encoder:
             CheckpointError: its checkpoint changed since it was loaded.
             ArtefactError: the folder is not empty, or the disk is full.
         """
-        from lexvl_anserini.encoders.sharing.model_card import ModelCardFacts
-        from lexvl_anserini.encoders.sharing.saving import save_encoder
+        from lexvl_anserini.doors.sharing.model_card import ModelCardFacts
+        from lexvl_anserini.doors.sharing.saving import save_encoder
 
         return save_encoder(self, Path(folder), ModelCardFacts(licence, language, measures), overwrite)
 
@@ -429,8 +429,8 @@ class Encoder:
             LexvlError: no token or one without the right to write, other files in the model, or a hub that cannot be
                 reached; nothing is committed then.
         """
-        from lexvl_anserini.encoders.sharing.model_card import ModelCardFacts
-        from lexvl_anserini.encoders.sharing.publishing import Upload, push_encoder
+        from lexvl_anserini.doors.sharing.model_card import ModelCardFacts
+        from lexvl_anserini.doors.sharing.publishing import Upload, push_encoder
 
         facts = ModelCardFacts(licence, language, measures, repo_id)
         return push_encoder(self, facts, Upload(repo_id, private, token, message, branch, overwrite))

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from os import PathLike, fspath
 from typing import Any, NamedTuple, Protocol
 
-from lexvl_anserini.errors import UsageError
-from lexvl_anserini.records import Document, Topic
-from lexvl_anserini.typed import check_text
+from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.records import Document, Topic
+from lexvl_anserini.ground.typed import check_text
 
 # What the errors name.
 EXPECTED = "a text, a path, a PIL image, a Document or a Topic, or a list of these"

@@ -17,11 +17,11 @@ from lexvl_anserini.encoders.checkpoints.filenames import has_tokenizer
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, digest_of, find_checkpoint, other_parts
 from lexvl_anserini.encoders.checkpoints.saved import SAVED, SavedEncoder, read_saved
 from lexvl_anserini.encoders.encoder import Encoder, as_lexical
-from lexvl_anserini.encoders.graphs.export_folder import is_export
-from lexvl_anserini.errors import ArtefactError, CheckpointError, LexvlError, UnknownName, UsageError, reason_of
-from lexvl_anserini.installed import check_model_libraries
-from lexvl_anserini.manifest import PLACES, EncoderRef
-from lexvl_anserini.registry import resolve
+from lexvl_anserini.doors.onnx.export_folder import is_export
+from lexvl_anserini.ground.errors import ArtefactError, CheckpointError, LexvlError, UnknownName, UsageError, reason_of
+from lexvl_anserini.ground.installed import check_model_libraries
+from lexvl_anserini.ground.manifest import PLACES, EncoderRef
+from lexvl_anserini.ground.registry import resolve
 
 if TYPE_CHECKING:
     import torch
@@ -37,7 +37,7 @@ DEFAULT_DIRECTION = "text-to-image"
 TORCH = "torch"
 RUNTIMES: Mapping[str, str] = {
     TORCH: "lexvl_anserini.encoders.loading:load_by_torch",
-    "onnx": "lexvl_anserini.encoders.graphs.loading:load_exported",
+    "onnx": "lexvl_anserini.doors.onnx.loading:load_exported",
 }
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import LexicalSide
-    from lexvl_anserini.quantise import Quantiser
+    from lexvl_anserini.ground.quantise import Quantiser
 
 
 @dataclass(frozen=True)

@@ -23,12 +23,12 @@ from lexvl_anserini.engines.lucene.fields import close, commit_files, open_reade
 from lexvl_anserini.engines.lucene.readers import as_written, manifest_there
 from lexvl_anserini.engines.lucene.versions import commit_id, dotted, newer_refused
 from lexvl_anserini.engines.verifying import Verification
-from lexvl_anserini.errors import ArtefactError, UsageError
-from lexvl_anserini.manifest import Manifest
-from lexvl_anserini.progress import Progress, silent
-from lexvl_anserini.records import Index, ScoredDoc, Topic
+from lexvl_anserini.ground.errors import ArtefactError, UsageError
+from lexvl_anserini.ground.manifest import Manifest
+from lexvl_anserini.ground.progress import Progress, silent
+from lexvl_anserini.ground.records import Index, ScoredDoc, Topic
 from lexvl_anserini.shards.reading import check_distinct, expect_counts, read_ids, read_texts
-from lexvl_anserini.typed import MOST_THREADS, check_count
+from lexvl_anserini.ground.typed import MOST_THREADS, check_count
 
 # Anserini's defaults, which its BEIR rows use.
 K1 = 0.9

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
-from lexvl_anserini.manifest import Manifest
-from lexvl_anserini.progress import Progress, silent
+from lexvl_anserini.ground.manifest import Manifest
+from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.queries.clauses import Clause
-from lexvl_anserini.records import Index, ScoredDoc
+from lexvl_anserini.ground.records import Index, ScoredDoc
 
 
 class EngineOptions(Protocol):

@@ -19,14 +19,14 @@ from lexvl_anserini.engines.engine import Engine
 from lexvl_anserini.engines.faiss_layouts import LAYOUTS, Store, layout_named, parameters_of
 from lexvl_anserini.engines.index_folder import folder_bytes, new_index, read_report, report_digest, write_report
 from lexvl_anserini.engines.verifying import compare_digests
-from lexvl_anserini.errors import ArtefactError, UsageError
-from lexvl_anserini.files import file_sha256
-from lexvl_anserini.manifest import Manifest
-from lexvl_anserini.progress import Progress, silent
-from lexvl_anserini.ranking.order import ranked
-from lexvl_anserini.records import DenseQuery, Index, ScoredDoc
+from lexvl_anserini.ground.errors import ArtefactError, UsageError
+from lexvl_anserini.ground.files import file_sha256
+from lexvl_anserini.ground.manifest import Manifest
+from lexvl_anserini.ground.progress import Progress, silent
+from lexvl_anserini.runs.order import ranked
+from lexvl_anserini.ground.records import DenseQuery, Index, ScoredDoc
 from lexvl_anserini.shards.reading import check_distinct, expect_counts, read_ids, read_vectors
-from lexvl_anserini.typed import MOST_THREADS, check_count
+from lexvl_anserini.ground.typed import MOST_THREADS, check_count
 
 INDEX_FILE = "index.faiss"
 IDS_FILE = "ids.txt"

@@ -21,7 +21,7 @@ from typing import Any
 import faiss
 import numpy as np
 
-from lexvl_anserini.errors import UnknownName, UsageError
+from lexvl_anserini.ground.errors import UnknownName, UsageError
 
 # The library, whose type stubs lack half of it.
 core: Any = faiss

@@ -21,14 +21,14 @@ import orjson
 
 from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.data.digests import FileDigests
-from lexvl_anserini.data.images import open_image
+from lexvl_anserini.data.pictures.images import open_image
 from lexvl_anserini.engines.building import append_index, build_index, delete_documents, metadata_texts
 from lexvl_anserini.engines.index_folder import is_index
-from lexvl_anserini.errors import ArtefactError, DataError
-from lexvl_anserini.files import atomic_write, clear_remains
-from lexvl_anserini.manifest import Manifest, read_manifest
-from lexvl_anserini.progress import Progress, silent
-from lexvl_anserini.records import Document
+from lexvl_anserini.ground.errors import ArtefactError, DataError
+from lexvl_anserini.ground.files import atomic_write, clear_remains
+from lexvl_anserini.ground.manifest import Manifest, read_manifest
+from lexvl_anserini.ground.progress import Progress, silent
+from lexvl_anserini.ground.records import Document
 from lexvl_anserini.shards.covered import UNREADABLE
 from lexvl_anserini.shards.layout import Layout
 
@@ -193,7 +193,7 @@ def _encode(
     progress: Progress,
 ) -> list[UnreadablePicture]:
     """Encodes pictures into `incoming`, on the scale of the index if there is one; returns the unreadable ones."""
-    from lexvl_anserini.quantise import Quantiser
+    from lexvl_anserini.ground.quantise import Quantiser
     from lexvl_anserini.shards.writing import SKIPPED, write_impacts
 
     quantiser = Quantiser.from_json(manifest.quantiser).settled() if manifest else Quantiser()

@@ -7,7 +7,7 @@ from itertools import repeat
 
 import numpy as np
 
-from lexvl_anserini.records import ScoredDoc
+from lexvl_anserini.ground.records import ScoredDoc
 
 # NamedTuple's own constructor without its Python frame.
 _scored = partial(tuple.__new__, ScoredDoc)

@@ -20,11 +20,11 @@ from typing import Any
 
 import orjson
 
-from lexvl_anserini.errors import ArtefactError
-from lexvl_anserini.files import new_folder, read_json, write_json
-from lexvl_anserini.manifest import MANIFEST, Manifest
-from lexvl_anserini.typed import Entry, Key, check
-from lexvl_anserini.vocabulary import VOCABULARY
+from lexvl_anserini.ground.errors import ArtefactError
+from lexvl_anserini.ground.files import new_folder, read_json, write_json
+from lexvl_anserini.ground.manifest import MANIFEST, Manifest
+from lexvl_anserini.ground.typed import Entry, Key, check
+from lexvl_anserini.ground.vocabulary import VOCABULARY
 
 REPORT = "index.json"
 

@@ -23,9 +23,9 @@ from threading import RLock, get_ident, local, main_thread
 from typing import Any, NamedTuple
 from zipfile import is_zipfile
 
-from lexvl_anserini.errors import ArtefactError, JavaError, LexvlError
-from lexvl_anserini.files import quoted_number
-from lexvl_anserini.installed import package_folder
+from lexvl_anserini.ground.errors import ArtefactError, JavaError, LexvlError
+from lexvl_anserini.ground.files import quoted_number
+from lexvl_anserini.ground.installed import package_folder
 
 # Our own classes, compiled from the sources beside it (engines/lucene/jar.py).
 OUR_JAR = Path(__file__).parent / "java" / "lexvl.jar"

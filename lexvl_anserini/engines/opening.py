@@ -9,9 +9,9 @@ from typing import TypeVar, cast
 
 from lexvl_anserini.engines.engine import ChangingEngine, Engine, ImpactEngine
 from lexvl_anserini.engines.index_folder import read_report
-from lexvl_anserini.errors import ArtefactError, UnknownName, UsageError
-from lexvl_anserini.manifest import Manifest, read_manifest
-from lexvl_anserini.registry import DEFAULT_ENGINES, ENGINES, resolve
+from lexvl_anserini.ground.errors import ArtefactError, UnknownName, UsageError
+from lexvl_anserini.ground.manifest import Manifest, read_manifest
+from lexvl_anserini.ground.registry import DEFAULT_ENGINES, ENGINES, resolve
 
 OpenEngine = TypeVar("OpenEngine", bound=Engine)
 

@@ -20,8 +20,8 @@ from types import MappingProxyType
 from typing import BinaryIO
 
 from lexvl_anserini.data.digests import FileDigests
-from lexvl_anserini.errors import ArtefactError, UsageError
-from lexvl_anserini.files import file_sha256
+from lexvl_anserini.ground.errors import ArtefactError, UsageError
+from lexvl_anserini.ground.files import file_sha256
 
 # Up to this size all checksums are compared before the first answer, which takes some tenths of a second at most.
 VERIFIED_BYTES = 1 << 30

@@ -30,8 +30,8 @@ from math import isfinite
 from numbers import Real
 from typing import NamedTuple
 
-from lexvl_anserini.errors import UsageError
-from lexvl_anserini.records import SCORE_LIMIT, DenseQuery, ImpactQuery, Topic
+from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.records import SCORE_LIMIT, DenseQuery, ImpactQuery, Topic
 
 # Clauses within each other: engines compile and search a tree recursively.
 MAX_DEPTH = 100

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from math import inf, sqrt
 from pathlib import Path
 
-from lexvl_anserini.errors import ArtefactError, DataError, UsageError
-from lexvl_anserini.manifest import Manifest
-from lexvl_anserini.records import SCORE_LIMIT
-from lexvl_anserini.typed import check_count
+from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
+from lexvl_anserini.ground.manifest import Manifest
+from lexvl_anserini.ground.records import SCORE_LIMIT
+from lexvl_anserini.ground.typed import check_count
 
 # The largest weight of an expanded query: 8 bits, whatever the query bits of the index are; 8 is their default.
 LARGEST = 255
@@ -95,7 +95,7 @@ class ShardVectors:
     """
 
     def __init__(self, shards: Path, index: Manifest):
-        from lexvl_anserini.manifest import read_manifest
+        from lexvl_anserini.ground.manifest import read_manifest
         from lexvl_anserini.shards.collection import part_folders
         from lexvl_anserini.shards.combine import combined
         from lexvl_anserini.shards.reading import read_impacts, read_vocabulary

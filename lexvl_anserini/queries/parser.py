@@ -21,7 +21,7 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from lexvl_anserini.errors import UsageError
+from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.queries.clauses import All, AnyOf, Boost, Clause, Equals, Ids, Not, Range, Term, Text, check_tree
 
 QUOTED = r'"(?:[^"\\]|\\.)*"'

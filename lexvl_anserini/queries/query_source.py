@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from lexvl_anserini.data.lines import plain_suffix
-from lexvl_anserini.errors import ArtefactError, DataError, UsageError
-from lexvl_anserini.files import file_sha256, read_json
-from lexvl_anserini.manifest import CorpusRef, Manifest, QuantiserEntry, VocabularyEntry, manifest_path
+from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
+from lexvl_anserini.ground.files import file_sha256, read_json
+from lexvl_anserini.ground.manifest import CorpusRef, Manifest, QuantiserEntry, VocabularyEntry, manifest_path
 from lexvl_anserini.queries.clauses import Clause, Query, terms_of
-from lexvl_anserini.records import SCORE_LIMIT, ImpactQuery, Topic
-from lexvl_anserini.typed import Entry, Key, check
-from lexvl_anserini.vocabulary import VOCABULARY
+from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery, Topic
+from lexvl_anserini.ground.typed import Entry, Key, check
+from lexvl_anserini.ground.vocabulary import VOCABULARY
 
 if TYPE_CHECKING:
     from lexvl_anserini.data.dataset import Dataset

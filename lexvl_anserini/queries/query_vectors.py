@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from lexvl_anserini.encoders.encoder import as_dense, as_lexical
-from lexvl_anserini.errors import ArtefactError, UsageError
-from lexvl_anserini.files import atomic_write, clear_remains, read_json, same_file, sole_writer
-from lexvl_anserini.manifest import Counts, EncoderRef, Manifest, finished, manifest_path, write_beside
+from lexvl_anserini.ground.errors import ArtefactError, UsageError
+from lexvl_anserini.ground.files import atomic_write, clear_remains, read_json, same_file, sole_writer
+from lexvl_anserini.ground.manifest import Counts, EncoderRef, Manifest, finished, manifest_path, write_beside
 from lexvl_anserini.queries.clauses import Query
-from lexvl_anserini.records import DenseQuery, ImpactQuery, Topic
-from lexvl_anserini.typed import check_text
+from lexvl_anserini.ground.records import DenseQuery, ImpactQuery, Topic
+from lexvl_anserini.ground.typed import check_text
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
-    from lexvl_anserini.quantise import Quantiser
+    from lexvl_anserini.ground.quantise import Quantiser
     from lexvl_anserini.queries.query_source import TopicSource
 
 log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ def encode_queries(
         UsageError: a topic has no text.
         LexvlError: a query's score could reach 2^24 whatever its bits.
     """
-    from lexvl_anserini.quantise import Quantiser
+    from lexvl_anserini.ground.quantise import Quantiser
 
     quantiser = Quantiser.from_json(manifest.quantiser) if manifest.quantiser else Quantiser()
     return quantised_queries(model, topics, quantiser, manifest.counts.max_impact, batch_size)

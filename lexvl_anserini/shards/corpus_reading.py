@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from lexvl_anserini.data.checks import CorpusSummary, check_corpus, document_bytes
 from lexvl_anserini.data.dataset import Dataset
-from lexvl_anserini.manifest import Manifest
-from lexvl_anserini.records import Document
+from lexvl_anserini.ground.manifest import Manifest
+from lexvl_anserini.ground.records import Document
 from lexvl_anserini.shards.corpus_plan import CorpusBlock, CorpusPlan, PlannedPart, documents_from
 from lexvl_anserini.shards.layout import Part
 

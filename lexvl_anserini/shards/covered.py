@@ -15,8 +15,8 @@ import orjson
 from lexvl_anserini.data.checks import field_bytes
 from lexvl_anserini.data.digests import FileDigests
 from lexvl_anserini.encoders.encoder import Tower
-from lexvl_anserini.errors import DataError
-from lexvl_anserini.records import Document
+from lexvl_anserini.ground.errors import DataError
+from lexvl_anserini.ground.records import Document
 
 # In the place of the digest of a picture that cannot be read.
 UNREADABLE = "unreadable"

@@ -11,10 +11,10 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 import orjson
 
-from lexvl_anserini.errors import UsageError
-from lexvl_anserini.files import packed, sync_to
-from lexvl_anserini.typed import check_count
-from lexvl_anserini.vocabulary import Vocabulary
+from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.files import packed, sync_to
+from lexvl_anserini.ground.typed import check_count
+from lexvl_anserini.ground.vocabulary import Vocabulary
 
 # Documents per shard: the most that a killed command encodes again, and the most in memory at once.
 SHARD_SIZE = 4096

@@ -15,11 +15,11 @@ import orjson
 from lexvl_anserini.data.ids import MAX_ID_BYTES, SeenIds, fits_index, shown
 from lexvl_anserini.data.lines import DAMAGED_GZIP, open_packed
 from lexvl_anserini.data.parquet import Failure, is_integers, is_numbers, is_text, read_batches
-from lexvl_anserini.errors import ArtefactError
-from lexvl_anserini.files import file_sha256
-from lexvl_anserini.manifest import Manifest
-from lexvl_anserini.records import SCORE_LIMIT, ImpactDocument
-from lexvl_anserini.vocabulary import VOCABULARY, Vocabulary
+from lexvl_anserini.ground.errors import ArtefactError
+from lexvl_anserini.ground.files import file_sha256
+from lexvl_anserini.ground.manifest import Manifest
+from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactDocument
+from lexvl_anserini.ground.vocabulary import VOCABULARY, Vocabulary
 
 if TYPE_CHECKING:
     import numpy as np

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lexvl_anserini.errors import DataError, UsageError
-from lexvl_anserini.manifest import Manifest, RunManifest, read_manifest
-from lexvl_anserini.quantise import Quantiser
+from lexvl_anserini.ground.errors import DataError, UsageError
+from lexvl_anserini.ground.manifest import Manifest, RunManifest, read_manifest
+from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.shards.reading import read_impacts, read_vectors, read_vocabulary
 
 if TYPE_CHECKING:

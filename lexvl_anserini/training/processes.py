@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from lexvl_anserini.errors import UsageError
-from lexvl_anserini.files import exclusive
+from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.files import exclusive
 from lexvl_anserini.training.recipe import Recipe
 
 # Objectives whose queue of keys, or whose masked texts, belong to the whole batch.

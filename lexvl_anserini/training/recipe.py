@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError, model_validator
 
-from lexvl_anserini.errors import UsageError
+from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.training.model_settings import (
     FRESH,
     KINDS,

@@ -33,9 +33,9 @@ from typing import Any
 import orjson
 import yaml
 
-from lexvl_anserini.errors import ArtefactError, LexvlError, reason_of
-from lexvl_anserini.files import atomic_write, disk_errors, publish, read_json, sync_tree, write_json
-from lexvl_anserini.manifest import finished
+from lexvl_anserini.ground.errors import ArtefactError, LexvlError, reason_of
+from lexvl_anserini.ground.files import atomic_write, disk_errors, publish, read_json, sync_tree, write_json
+from lexvl_anserini.ground.manifest import finished
 from lexvl_anserini.training.recipe import Recipe, read_recipe
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from lexvl_anserini.data.word_lists import function_words, left_out_words
-from lexvl_anserini.errors import UsageError, reason_of
+from lexvl_anserini.ground.errors import UsageError, reason_of
 
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 

@@ -26,7 +26,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lexvl_anserini import files
+from lexvl_anserini.ground import files
 
 NAMED = ("replace", "rename", "link", "symlink", "unlink", "remove", "mkdir", "rmdir")
 OPENED = ("fsync", "ftruncate", "posix_fallocate")

@@ -42,7 +42,7 @@ def serve(connection: Connection) -> None:
     import numpy as np
 
     from lexvl_anserini.encoders.loading import load_encoder
-    from lexvl_anserini.errors import LexvlError
+    from lexvl_anserini.ground.errors import LexvlError
 
     sys.stdin = Yes()  # type: ignore[assignment]
     limited = False

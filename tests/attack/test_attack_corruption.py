@@ -16,15 +16,15 @@ from typing import Any
 import numpy as np
 import pytest
 from rounds import Rounds
-from test_shards_reading import write_dense_shards, write_shards, write_text_shards
+from tests.shards.test_reading import write_dense_shards, write_shards, write_text_shards
 
 from lexvl_anserini.engines import verifying
 from lexvl_anserini.engines.building import append_index, build_index, check_index
-from lexvl_anserini.errors import LexvlError
+from lexvl_anserini.ground.errors import LexvlError
 from lexvl_anserini.queries.clauses import Term, TreeQuery
-from lexvl_anserini.queries.retrieval import search_index
-from lexvl_anserini.queries.shared_terms import explain
-from lexvl_anserini.records import DenseQuery, ImpactQuery, Topic
+from lexvl_anserini.searching.retrieval import search_index
+from lexvl_anserini.searching.shared_terms import explain
+from lexvl_anserini.ground.records import DenseQuery, ImpactQuery, Topic
 
 pytestmark = [pytest.mark.heavy, pytest.mark.attack(share=2)]
 
@@ -106,7 +106,7 @@ def sounds(tmp_path_factory: pytest.TempPathFactory) -> list[Sound]:
 def _texts(index: Path, topics: list[Topic]) -> Iterator[list[Any]]:
     """BM25 without loading its encoder, which only passes texts on."""
     from lexvl_anserini.engines.opening import open_index, verified
-    from lexvl_anserini.manifest import read_manifest
+    from lexvl_anserini.ground.manifest import read_manifest
 
     with verified(open_index(index, read_manifest(index))) as engine:
         yield from engine.search(topics, 50)

@@ -13,7 +13,7 @@ from hub_server import SHA, HubServer, git_sha1, serving
 from rounds import Rounds
 
 from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
-from lexvl_anserini.errors import CheckpointError
+from lexvl_anserini.ground.errors import CheckpointError
 
 pytestmark = [pytest.mark.heavy, pytest.mark.attack]
 

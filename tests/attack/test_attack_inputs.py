@@ -33,14 +33,14 @@ from typer.testing import CliRunner
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.data import digests, fetch
 from lexvl_anserini.data.dataset import load_dataset
-from lexvl_anserini.data.embeddings import read_embeddings
-from lexvl_anserini.data.images import image_suffixes, open_image
+from lexvl_anserini.data.corpora.embeddings import read_embeddings
+from lexvl_anserini.data.pictures.images import image_suffixes, open_image
 from lexvl_anserini.data.left_out import log_once
 from lexvl_anserini.encode import command
-from lexvl_anserini.errors import ArtefactError, DataError, LexvlError
-from lexvl_anserini.files import disk_errors
+from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError
+from lexvl_anserini.ground.files import disk_errors
 from lexvl_anserini.queries.query_source import read_queries
-from lexvl_anserini.records import Document
+from lexvl_anserini.ground.records import Document
 from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.shards.reading import read_ids, read_metadata, read_shard, shard_pieces
 
@@ -215,7 +215,7 @@ def test_every_member_of_an_odd_tar_is_a_document_or_is_counted(rounds: Rounds) 
 
 def captions_of_two(documents: list[Document], path: Path) -> int:
     """Captions that belong to a second picture too: `a.txt` of `a.png` and `a.jpg`."""
-    from lexvl_anserini.data.archives import open_archive
+    from lexvl_anserini.data.pictures.archives import open_archive
 
     there = open_archive(path).members
     used = []

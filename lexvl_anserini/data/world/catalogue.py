@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lexvl_anserini.data.strict_yaml import Spot, read_yaml, suggestion
-from lexvl_anserini.errors import DataError
+from lexvl_anserini.ground.errors import DataError
 
 FOLDER = Path(__file__).parents[2] / "assets" / "world"
 # Files whose entries are kinds of things. Their order is that of the kinds.

@@ -37,7 +37,7 @@ from typing import NamedTuple
 from lexvl_anserini.data.strict_yaml import suggestion
 from lexvl_anserini.data.world.catalogue import Range, Sketch, world
 from lexvl_anserini.data.world.draws import Draws
-from lexvl_anserini.errors import DataError
+from lexvl_anserini.ground.errors import DataError
 
 Point = Range
 # The value of a name in a drawing: a number, a joint, or a material.

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as registration
 
-from lexvl_anserini.errors import CheckpointError, LexvlError, reason_of
+from lexvl_anserini.ground.errors import CheckpointError, LexvlError, reason_of
 
 Module = TypeVar("Module", bound=nn.Module)
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
-from lexvl_anserini.errors import CheckpointError
+from lexvl_anserini.ground.errors import CheckpointError
 
 SAFE_WEIGHTS = "*.safetensors"
 TORCH_WEIGHTS = "pytorch_model*.bin"

@@ -26,10 +26,10 @@ from lexvl_anserini.encoders.checkpoints.hub import (
     names_in,
     read_listing,
 )
-from lexvl_anserini.errors import CheckpointError, LexvlError, MissingExtra, reason_of
-from lexvl_anserini.files import read_json
-from lexvl_anserini.installed import package_folder
-from lexvl_anserini.manifest import PLACES
+from lexvl_anserini.ground.errors import CheckpointError, LexvlError, MissingExtra, reason_of
+from lexvl_anserini.ground.files import read_json
+from lexvl_anserini.ground.installed import package_folder
+from lexvl_anserini.ground.manifest import PLACES
 
 log = logging.getLogger(__name__)
 

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lexvl_anserini.encoders.checkpoints.filenames import model_files
-from lexvl_anserini.errors import CheckpointError
-from lexvl_anserini.files import atomic_write, disk_errors, exclusive, file_sha256, publish, sync_to
+from lexvl_anserini.ground.errors import CheckpointError
+from lexvl_anserini.ground.files import atomic_write, disk_errors, exclusive, file_sha256, publish, sync_to
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 # A branch, a tag or a commit; also a part of a path.

@@ -20,10 +20,10 @@ from lexvl_anserini.encoders.checkpoints.filenames import TEXT_DESCRIPTIONS
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
 from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_weights
 from lexvl_anserini.encoders.parts.backbones import quietly, read_config
-from lexvl_anserini.encoders.parts.crops import BICUBIC, Squares, read_preprocessing
+from lexvl_anserini.encoders.parts.images.crops import BICUBIC, Squares, read_preprocessing
 from lexvl_anserini.encoders.parts.itc_network import ItcModel, interpolated
-from lexvl_anserini.errors import CheckpointError, UsageError
-from lexvl_anserini.files import read_json
+from lexvl_anserini.ground.errors import CheckpointError, UsageError
+from lexvl_anserini.ground.files import read_json
 
 # The ViT of timm, which LAVIS and the original repositories use. Hugging Face's configuration gives its own value.
 VISION_EPS = 1e-6

@@ -24,7 +24,7 @@ from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
 from lexvl_anserini.encoders.checkpoints.weights import below, complain, load_strictly, read_weights
 from lexvl_anserini.encoders.parts.backbones import read_config, split_masked_lm
 from lexvl_anserini.encoders.parts.towers import Backbone, Head
-from lexvl_anserini.errors import CheckpointError
+from lexvl_anserini.ground.errors import CheckpointError
 
 # The prefixes in model.tar of the document (or only) encoder and of the query encoder.
 PREFIXES = {"document": "transformer_rep.transformer.", "query": "transformer_rep_q.transformer."}

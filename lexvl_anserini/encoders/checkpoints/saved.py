@@ -16,10 +16,10 @@ from typing import Any
 from lexvl_anserini.encoders.cards import PACKAGED
 from lexvl_anserini.encoders.checkpoints.filenames import inside
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint
-from lexvl_anserini.errors import ArtefactError, CheckpointError
-from lexvl_anserini.files import read_json
-from lexvl_anserini.manifest import PLACES
-from lexvl_anserini.typed import Entry, Key, check
+from lexvl_anserini.ground.errors import ArtefactError, CheckpointError
+from lexvl_anserini.ground.files import read_json
+from lexvl_anserini.ground.manifest import PLACES
+from lexvl_anserini.ground.typed import Entry, Key, check
 
 SAVED = "lexvl.json"
 

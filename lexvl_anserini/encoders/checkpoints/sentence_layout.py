@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lexvl_anserini.encoders.checkpoints.filenames import inside
-from lexvl_anserini.errors import CheckpointError, reason_of
-from lexvl_anserini.files import atomic_write, read_json, write_json
+from lexvl_anserini.ground.errors import CheckpointError, reason_of
+from lexvl_anserini.ground.files import atomic_write, read_json, write_json
 
 MODULES_FILE = "modules.json"
 ABOUT_FILE = "config_sentence_transformers.json"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint
-from lexvl_anserini.errors import CheckpointError
+from lexvl_anserini.ground.errors import CheckpointError
 
 # Values of fields that the published configurations omit.
 VISION_DEFAULTS = {"resolution": 224, "patch_size": 32, "width": 768, "layers": 12, "heads": 12}

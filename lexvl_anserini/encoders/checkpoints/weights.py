@@ -24,8 +24,8 @@ from torch import Tensor, nn
 
 from lexvl_anserini.encoders.checkpoints.bounds import check_tensors, check_unpacked
 from lexvl_anserini.encoders.checkpoints.filenames import WEIGHT_SUFFIXES, inside, may_be_shards, weight_files
-from lexvl_anserini.errors import CheckpointError, reason_of
-from lexvl_anserini.files import read_json
+from lexvl_anserini.ground.errors import CheckpointError, reason_of
+from lexvl_anserini.ground.files import read_json
 
 # The names of the tensors in files of training frameworks: Lightning, open_clip; naver; DPR; LAVIS, BLIP, FDT.
 WRAPPERS = ("state_dict", "model_state_dict", "model_dict", "model")

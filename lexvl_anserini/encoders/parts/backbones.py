@@ -16,8 +16,8 @@ from lexvl_anserini.encoders.checkpoints.bounds import build, check_repeated, ou
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint
 from lexvl_anserini.encoders.checkpoints.weights import complain, load_strictly, read_weights
 from lexvl_anserini.encoders.parts.towers import Backbone, Head
-from lexvl_anserini.errors import CheckpointError, reason_of
-from lexvl_anserini.files import read_json
+from lexvl_anserini.ground.errors import CheckpointError, reason_of
+from lexvl_anserini.ground.files import read_json
 
 # Heads that a checkpoint may have and a plain backbone does not use.
 UNUSED_HEADS = re.compile(

@@ -14,14 +14,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lexvl_anserini.data.images import FAIL, OnError
+from lexvl_anserini.data.pictures.images import FAIL, OnError
 from lexvl_anserini.encoders.encoder import Kind, read_document, read_topic
-from lexvl_anserini.encoders.parts.cutting import checked_dimensions, cut
-from lexvl_anserini.encoders.parts.tokens import TextReader
+from lexvl_anserini.encoders.parts.texts.cutting import checked_dimensions, cut
+from lexvl_anserini.encoders.parts.texts.tokens import TextReader
 from lexvl_anserini.encoders.parts.towers import Batch, token_batches
-from lexvl_anserini.errors import LexvlError
-from lexvl_anserini.progress import Progress, silent
-from lexvl_anserini.records import Document, Topic
+from lexvl_anserini.ground.errors import LexvlError
+from lexvl_anserini.ground.progress import Progress, silent
+from lexvl_anserini.ground.records import Document, Topic
 
 
 class Items(Protocol):

@@ -14,19 +14,19 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from lexvl_anserini.data.embeddings import read_embeddings
-from lexvl_anserini.data.images import FAIL, OnError
+from lexvl_anserini.data.corpora.embeddings import read_embeddings
+from lexvl_anserini.data.pictures.images import FAIL, OnError
 from lexvl_anserini.encoders.checkpoints.filenames import has_tokenizer
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
 from lexvl_anserini.encoders.checkpoints.itc_layout import LoadedItc, load_itc
 from lexvl_anserini.encoders.encoder import read_document, read_topic
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.activations import log1p_relu
-from lexvl_anserini.encoders.parts.caption_cleaning import MAX_LENGTH, Captions
+from lexvl_anserini.encoders.parts.texts.caption_cleaning import MAX_LENGTH, Captions
 from lexvl_anserini.encoders.parts.dense import Items
 from lexvl_anserini.encoders.parts.pooling import masked_max
 from lexvl_anserini.encoders.parts.sparsify import Sparsifier, own_tokens, positive_or_top
-from lexvl_anserini.encoders.parts.tokens import (
+from lexvl_anserini.encoders.parts.texts.tokens import (
     TextReader,
     TokenColumns,
     columns_of_terms,
@@ -34,10 +34,10 @@ from lexvl_anserini.encoders.parts.tokens import (
     token_strings,
 )
 from lexvl_anserini.encoders.parts.towers import Batch, Composition, Head, LexicalTower
-from lexvl_anserini.encoders.parts.vision import Images
-from lexvl_anserini.errors import CheckpointError, DataError, UsageError
-from lexvl_anserini.records import Document, Topic
-from lexvl_anserini.vocabulary import Vocabulary
+from lexvl_anserini.encoders.parts.images.vision import Images
+from lexvl_anserini.ground.errors import CheckpointError, DataError, UsageError
+from lexvl_anserini.ground.records import Document, Topic
+from lexvl_anserini.ground.vocabulary import Vocabulary
 
 # expanded  every positive dimension
 # masked    the caption's own tokens with [CLS] and [SEP], as in training without expansion

@@ -21,15 +21,15 @@ from lexvl_anserini.encoders.checkpoints.vdr_layout import about, vision_shape_o
 from lexvl_anserini.encoders.checkpoints.weights import below, complain, load_strictly, read_weights
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.backbones import bert_from_weights, hidden_states, position_limit, read_config
-from lexvl_anserini.encoders.parts.image_backbones import ImageBackbone
-from lexvl_anserini.encoders.parts.pixels import Pixels
+from lexvl_anserini.encoders.parts.images.image_backbones import ImageBackbone
+from lexvl_anserini.encoders.parts.images.pixels import Pixels
 from lexvl_anserini.encoders.parts.pretrained import CellsOf, cells_of, pretrained_bert, pretrained_image
 from lexvl_anserini.encoders.parts.stair_network import TokenHead
-from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, columns_of_terms, load_tokenizer
+from lexvl_anserini.encoders.parts.texts.tokens import TextReader, TokenColumns, columns_of_terms, load_tokenizer
 from lexvl_anserini.encoders.parts.towers import Backbone, Head
-from lexvl_anserini.encoders.parts.vision import PatchTransformer
-from lexvl_anserini.errors import CheckpointError
-from lexvl_anserini.vocabulary import Vocabulary
+from lexvl_anserini.encoders.parts.images.vision import PatchTransformer
+from lexvl_anserini.ground.errors import CheckpointError
+from lexvl_anserini.ground.vocabulary import Vocabulary
 
 TEXT, IMAGE = "encoder_q", "encoder_p"
 # The weights of a side that are its network's, by the beginning of their keys.

@@ -12,8 +12,8 @@ from lexvl_anserini.encoders.cards import PACKAGED
 from lexvl_anserini.encoders.checkpoints.filenames import inside
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
 from lexvl_anserini.encoders.parts.pretrained import check_digest, named_backbone
-from lexvl_anserini.errors import UsageError
-from lexvl_anserini.vocabulary import Vocabulary
+from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.vocabulary import Vocabulary
 
 
 def over_dense(checkpoint: Checkpoint, **of_reference: Any) -> tuple[Checkpoint, Vocabulary] | None:

@@ -20,10 +20,10 @@ from lexvl_anserini.encoders.checkpoints.filenames import inside
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
 from lexvl_anserini.encoders.checkpoints.weights import below, complain, load_strictly
 from lexvl_anserini.encoders.parts.backbones import load_backbone
-from lexvl_anserini.encoders.parts.efficientnet import EfficientNetLite
-from lexvl_anserini.encoders.parts.grounding import on_grid
-from lexvl_anserini.encoders.parts.image_backbones import PUBLISHED, ImageBackbone, load_image_backbone
-from lexvl_anserini.errors import CheckpointError, MissingExtra
+from lexvl_anserini.encoders.parts.images.efficientnet import EfficientNetLite
+from lexvl_anserini.encoders.parts.images.grounding import on_grid
+from lexvl_anserini.encoders.parts.images.image_backbones import PUBLISHED, ImageBackbone, load_image_backbone
+from lexvl_anserini.ground.errors import CheckpointError, MissingExtra
 
 # The key of an embedding matrix with this ending has rows that follow those of the pretrained matrix.
 ADDED = ".added"

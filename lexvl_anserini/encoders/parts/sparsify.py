@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lexvl_anserini.errors import UsageError
+from lexvl_anserini.ground.errors import UsageError
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu
 
-from lexvl_anserini.encoders.parts.vision import PatchTransformer, ResidualBlock
-from lexvl_anserini.errors import CheckpointError
+from lexvl_anserini.encoders.parts.images.vision import PatchTransformer, ResidualBlock
+from lexvl_anserini.ground.errors import CheckpointError
 
 MODEL_TYPE = "stair"
 

@@ -11,17 +11,17 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
-from lexvl_anserini.data.images import FAIL, OnError
+from lexvl_anserini.data.pictures.images import FAIL, OnError
 from lexvl_anserini.encoders.encoder import Kind, read_document, read_topic
 from lexvl_anserini.encoders.parts.activations import Activation
-from lexvl_anserini.encoders.parts.padding import padded_batches
+from lexvl_anserini.encoders.parts.texts.padding import padded_batches
 from lexvl_anserini.encoders.parts.pooling import Pooling, Projector
 from lexvl_anserini.encoders.parts.sparsify import Sparsifier, kept
-from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns
-from lexvl_anserini.errors import CheckpointError, LexvlError
-from lexvl_anserini.progress import Progress, silent
-from lexvl_anserini.records import Document, Topic
-from lexvl_anserini.vocabulary import Vocabulary
+from lexvl_anserini.encoders.parts.texts.tokens import TextReader, TokenColumns
+from lexvl_anserini.ground.errors import CheckpointError, LexvlError
+from lexvl_anserini.ground.progress import Progress, silent
+from lexvl_anserini.ground.records import Document, Topic
+from lexvl_anserini.ground.vocabulary import Vocabulary
 
 # Maps token ids and attention mask, both [B, L], or pixels [B, 3, R, R] to hidden states [B, L, D].
 Backbone = Callable[..., Tensor]

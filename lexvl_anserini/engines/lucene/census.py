@@ -10,7 +10,7 @@ from typing import Any
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.jvm import Exclusive, java_errors, our_class
 from lexvl_anserini.engines.lucene.fields import CONTENTS, META, close, open_reader
-from lexvl_anserini.errors import ArtefactError
+from lexvl_anserini.ground.errors import ArtefactError
 
 # Posting lists that index.json names.
 LONGEST = 10

@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from lexvl_anserini.engines.jvm import OUR_JAR, find_jar
-from lexvl_anserini.errors import JavaError
+from lexvl_anserini.ground.errors import JavaError
 
 RELEASE = "17"
 

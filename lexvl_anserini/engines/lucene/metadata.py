@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from lexvl_anserini.data.ids import MAX_ID_BYTES, fits_index
-from lexvl_anserini.errors import ArtefactError
-from lexvl_anserini.manifest import Manifest
+from lexvl_anserini.ground.errors import ArtefactError
+from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.shards.reading import read_metadata
 
 # Keys of dates end so.

@@ -9,7 +9,7 @@ from typing import Any
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.jvm import java_calls, java_class, java_errors, our_class
 from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, TEXT, close, open_reader
-from lexvl_anserini.errors import DataError, UsageError
+from lexvl_anserini.ground.errors import DataError, UsageError
 
 
 @java_calls()

@@ -15,9 +15,9 @@ from lexvl_anserini.engines.lucene.versions import commit_id
 from lexvl_anserini.engines.resident.choosing import Resident, usable
 from lexvl_anserini.engines.resident.layout import REMEDY, RESIDENT
 from lexvl_anserini.engines.verifying import Verification
-from lexvl_anserini.errors import ArtefactError
-from lexvl_anserini.files import read_json
-from lexvl_anserini.manifest import MANIFEST, Manifest
+from lexvl_anserini.ground.errors import ArtefactError
+from lexvl_anserini.ground.files import read_json
+from lexvl_anserini.ground.manifest import MANIFEST, Manifest
 
 # Attempts to open an index that other processes change, and the pause between two of them.
 OPENINGS = 20

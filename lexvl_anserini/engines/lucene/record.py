@@ -19,9 +19,9 @@ from lexvl_anserini.engines.lucene.census import longest_lists
 from lexvl_anserini.engines.lucene.versions import commit_id, dotted
 from lexvl_anserini.engines.lucene.writing import IndexOptions
 from lexvl_anserini.engines.resident import layout
-from lexvl_anserini.errors import ArtefactError, UsageError
-from lexvl_anserini.manifest import Manifest, read_manifest
-from lexvl_anserini.records import SCORE_LIMIT
+from lexvl_anserini.ground.errors import ArtefactError, UsageError
+from lexvl_anserini.ground.manifest import Manifest, read_manifest
+from lexvl_anserini.ground.records import SCORE_LIMIT
 from lexvl_anserini.shards.combine import source_digest
 
 # What is wrong with an impact of 2^24 or more, which older versions accepted.

@@ -33,11 +33,11 @@ from lexvl_anserini.engines.lucene.writing import IndexOptions, write_lucene
 from lexvl_anserini.engines.resident import layout
 from lexvl_anserini.engines.resident.choosing import has_resident
 from lexvl_anserini.engines.verifying import is_sound
-from lexvl_anserini.errors import ArtefactError
-from lexvl_anserini.files import sole_writer, write_json
-from lexvl_anserini.manifest import MANIFEST, Counts, EncodedCorpus, Manifest
-from lexvl_anserini.progress import Progress, silent
-from lexvl_anserini.records import Index
+from lexvl_anserini.ground.errors import ArtefactError
+from lexvl_anserini.ground.files import sole_writer, write_json
+from lexvl_anserini.ground.manifest import MANIFEST, Counts, EncodedCorpus, Manifest
+from lexvl_anserini.ground.progress import Progress, silent
+from lexvl_anserini.ground.records import Index
 from lexvl_anserini.shards.combine import combined
 from lexvl_anserini.shards.reading import expect_counts, read_vocabulary
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lexvl_anserini.engines.jvm import lucene_version
-from lexvl_anserini.errors import ArtefactError
+from lexvl_anserini.ground.errors import ArtefactError
 
 # The start of `segments_N`, the file of a commit, as Lucene's SegmentInfos and CodecUtil document it: magic number,
 # codec name; then int32 version and 16 bytes of an id; a suffix; and numbers of 7 bits a byte.

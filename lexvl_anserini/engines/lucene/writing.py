@@ -13,10 +13,10 @@ import numpy as np
 from lexvl_anserini.engines.jvm import Exclusive, lucene_version, our_class
 from lexvl_anserini.engines.lucene.fields import META, TEXT, field_similarity, java_map, text_analyzer
 from lexvl_anserini.engines.lucene.metadata import metadata_types
-from lexvl_anserini.manifest import Manifest
-from lexvl_anserini.progress import Progress
+from lexvl_anserini.ground.manifest import Manifest
+from lexvl_anserini.ground.progress import Progress
 from lexvl_anserini.shards.reading import Columns, checked_shards, expect_counts, read_shard, shard_pieces
-from lexvl_anserini.vocabulary import Vocabulary
+from lexvl_anserini.ground.vocabulary import Vocabulary
 
 # The counts of every shard that Java returns, in its order.
 COUNTED = ("documents", "empty", "postings")

@@ -17,7 +17,7 @@ from lexvl_anserini.engines.jvm import quarter_of_memory
 from lexvl_anserini.engines.lucene.versions import commit_id
 from lexvl_anserini.engines.resident.layout import REMEDY, RESIDENT, open_sections, read_contents
 from lexvl_anserini.engines.verifying import Verification
-from lexvl_anserini.errors import ArtefactError, UsageError
+from lexvl_anserini.ground.errors import ArtefactError, UsageError
 
 if TYPE_CHECKING:
     from lexvl_anserini.engines.resident.searching import ResidentPostings

@@ -32,8 +32,8 @@ import orjson
 
 from lexvl_anserini.engines.index_folder import RESIDENT
 from lexvl_anserini.engines.verifying import CHECKSUM_BYTES, FOOTER, FOOTER_BYTES
-from lexvl_anserini.errors import ArtefactError
-from lexvl_anserini.typed import Entry, Key, check
+from lexvl_anserini.ground.errors import ArtefactError
+from lexvl_anserini.ground.typed import Entry, Key, check
 
 FORMAT = "lexvl-resident/1"
 

@@ -10,12 +10,12 @@ import numpy as np
 import orjson
 
 from lexvl_anserini.data.dataset import Dataset
-from lexvl_anserini.data.embeddings import REFERENCE, read_embeddings
-from lexvl_anserini.data.images import open_source
+from lexvl_anserini.data.corpora.embeddings import REFERENCE, read_embeddings
+from lexvl_anserini.data.pictures.images import open_source
 from lexvl_anserini.encoders.parts.features import Embedded
-from lexvl_anserini.encoders.parts.tokens import TextReader
-from lexvl_anserini.errors import DataError
-from lexvl_anserini.records import Topic
+from lexvl_anserini.encoders.parts.texts.tokens import TextReader
+from lexvl_anserini.ground.errors import DataError
+from lexvl_anserini.ground.records import Topic
 
 
 @dataclass(frozen=True)

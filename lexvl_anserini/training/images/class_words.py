@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from lexvl_anserini.encoders.parts.class_words import word_rows
-from lexvl_anserini.training.images.batches import CaptionStore
+from lexvl_anserini.encoders.parts.texts.class_words import word_rows
+from lexvl_anserini.training.common.batches import CaptionStore
 from lexvl_anserini.training.images.pretrained_sides import VdrImageOver, VdrTextOver
-from lexvl_anserini.training.images.projection import project_max
-from lexvl_anserini.training.images.stores import ImageStore
+from lexvl_anserini.training.common.projection import project_max
+from lexvl_anserini.training.common.stores import ImageStore
 
 # Images, or texts, of one forward pass, and the largest number of texts.
 BATCH, TEXTS = 64, 6000

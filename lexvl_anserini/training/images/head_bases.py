@@ -15,11 +15,11 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from lexvl_anserini.data.embeddings import read_embeddings
+from lexvl_anserini.data.corpora.embeddings import read_embeddings
 from lexvl_anserini.encoders.cards import PACKAGED
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
 from lexvl_anserini.encoders.checkpoints.weights import read_weights
-from lexvl_anserini.encoders.dense_crossmodal import (
+from lexvl_anserini.encoders.families.dense_crossmodal import (
     HeadOf,
     last_layers,
     projection_of,
@@ -29,12 +29,12 @@ from lexvl_anserini.encoders.dense_crossmodal import (
 )
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.features import TextAndImage, columns_of_head, stored, tokenizer_of
-from lexvl_anserini.encoders.parts.tokens import TokenColumns, columns_of_terms, load_tokenizer
-from lexvl_anserini.errors import CheckpointError, UsageError
+from lexvl_anserini.encoders.parts.texts.tokens import TokenColumns, columns_of_terms, load_tokenizer
+from lexvl_anserini.ground.errors import CheckpointError, UsageError
 from lexvl_anserini.training.images.captioned import CaptionedImages
 from lexvl_anserini.training.saving import TERMS, copied
 from lexvl_anserini.training.words import learn_terms
-from lexvl_anserini.vocabulary import Vocabulary
+from lexvl_anserini.ground.vocabulary import Vocabulary
 
 # The folder of the dense pair in a checkpoint.
 DENSE = "dense_pair"

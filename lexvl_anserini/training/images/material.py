@@ -13,16 +13,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lexvl_anserini.data.images import read_images
+from lexvl_anserini.data.pictures.images import read_images
 from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
 from lexvl_anserini.encoders.encoder import DenseSide, as_dense
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.encoders.parts.pixels import Pixels
+from lexvl_anserini.encoders.parts.images.pixels import Pixels
 from lexvl_anserini.encoders.parts.pretrained import PIECE
-from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, columns_ascii
-from lexvl_anserini.errors import UsageError
-from lexvl_anserini.training.examples import Examples, named, spread
-from lexvl_anserini.training.images.batches import AnyBatches, Batches, CaptionStore, TrainingBatch
+from lexvl_anserini.encoders.parts.texts.tokens import TextReader, TokenColumns, columns_ascii
+from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.training.common.examples import Examples, named, spread
+from lexvl_anserini.training.common.batches import AnyBatches, Batches, CaptionStore, TrainingBatch
 from lexvl_anserini.training.images.captioned import CaptionedImages, Tokens, tokenise
 from lexvl_anserini.training.images.class_words import ClassWordWeights, weigh
 from lexvl_anserini.training.images.measuring import AnyValidation, Validation
@@ -36,7 +36,7 @@ from lexvl_anserini.training.images.pretrained_sides import (
     load_networks,
 )
 from lexvl_anserini.training.images.starting import begin_with
-from lexvl_anserini.training.images.stores import (
+from lexvl_anserini.training.common.stores import (
     FeatureStore,
     ImageStore,
     PixelStore,

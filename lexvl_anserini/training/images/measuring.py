@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lexvl_anserini.errors import UsageError
-from lexvl_anserini.training.images.batches import CaptionStore
-from lexvl_anserini.training.images.stores import ImageStore
+from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.training.common.batches import CaptionStore
+from lexvl_anserini.training.common.stores import ImageStore
 from lexvl_anserini.training.model_settings import ImagePairSettings
 from lexvl_anserini.training.objectives.contrastive import bag_of, masked
 from lexvl_anserini.training.pairs import TowerPair, as_encoded

@@ -1,6 +1,6 @@
 """STAIR, LexLIP and FDT over networks, pretrained or with random weights: their heads, and the rows that make them.
 
-The equations are those of `encoders/stair.py`, `encoders/lexlip.py` and `encoders/fdt.py`; a side computes cells and
+The equations are those of `encoders/families/stair.py`, `encoders/families/lexlip.py` and `encoders/families/fdt.py`; a side computes cells and
 states as `pretrained_sides` does. Lexical vectors have not unit length here: FLOPS reads them as they are.
 """
 
@@ -13,14 +13,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from lexvl_anserini.encoders.fdt import ATTENTIONS, QueryMap
+from lexvl_anserini.encoders.families.fdt import ATTENTIONS, QueryMap
 from lexvl_anserini.encoders.parts.activations import log1p_relu
-from lexvl_anserini.encoders.parts.image_backbones import ImageBackbone
+from lexvl_anserini.encoders.parts.images.image_backbones import ImageBackbone
 from lexvl_anserini.encoders.parts.network_pair import HEAD_EPS
 from lexvl_anserini.encoders.parts.stair_network import TokenHead
 from lexvl_anserini.training.images.pretrained_sides import ImageOver, Networks, TextNetwork, TextOver, cells_settings
-from lexvl_anserini.training.images.projection import project_max
-from lexvl_anserini.training.inputs import Details, ImageBatch, TextBatch
+from lexvl_anserini.training.common.projection import project_max
+from lexvl_anserini.training.common.inputs import Details, ImageBatch, TextBatch
 from lexvl_anserini.training.model_settings import CodebookSettings, ModelSettings
 from lexvl_anserini.training.objectives.fdt_losses import relevance_temperature
 

@@ -10,7 +10,7 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
-from lexvl_anserini.encoders.parts.tokens import TokenColumns
+from lexvl_anserini.encoders.parts.texts.tokens import TokenColumns
 from lexvl_anserini.training.images.captioned import Tokens
 from lexvl_anserini.training.objectives.contrastive import Encoded, Temperature
 

@@ -10,10 +10,10 @@ from functools import lru_cache
 import numpy as np
 import torch
 
-from lexvl_anserini.encoders.parts.tokens import TokenColumns
-from lexvl_anserini.errors import UsageError
-from lexvl_anserini.training.images.batches import TrainingBatch
-from lexvl_anserini.training.inputs import TextBatch
+from lexvl_anserini.encoders.parts.texts.tokens import TokenColumns
+from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.training.common.batches import TrainingBatch
+from lexvl_anserini.training.common.inputs import TextBatch
 from lexvl_anserini.training.texts.query_passages import QueriesWithPassages
 
 

@@ -18,13 +18,13 @@ from lexvl_anserini.encoders.checkpoints.sentence_layout import (
     write_sparse_encoder,
     write_splade_pooling,
 )
-from lexvl_anserini.encoders.dpr import CONTEXT, QUESTION
+from lexvl_anserini.encoders.families.dpr import CONTEXT, QUESTION
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.backbones import quietly
 from lexvl_anserini.encoders.parts.pretrained import bert_weights
-from lexvl_anserini.encoders.vdr import DOCUMENT_TOPK, SIDES
-from lexvl_anserini.errors import UsageError
-from lexvl_anserini.files import write_json
+from lexvl_anserini.encoders.families.vdr import DOCUMENT_TOPK, SIDES
+from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.files import write_json
 from lexvl_anserini.training.model_settings import AnyTower, TextPairSettings, TextSettings
 from lexvl_anserini.training.saving import TEXT_FOLDER, write_weights
 from lexvl_anserini.training.texts.dense_sides import (

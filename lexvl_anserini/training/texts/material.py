@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from lexvl_anserini.encoders.parts.tokens import TokenColumns
-from lexvl_anserini.training.examples import Examples, named, spread
-from lexvl_anserini.training.images.batches import TrainingBatch
+from lexvl_anserini.encoders.parts.texts.tokens import TokenColumns
+from lexvl_anserini.training.common.examples import Examples, named, spread
+from lexvl_anserini.training.common.batches import TrainingBatch
 from lexvl_anserini.training.images.material import StageInputs
 from lexvl_anserini.training.model_settings import TextPairSettings
 from lexvl_anserini.training.pairs import TowerPair

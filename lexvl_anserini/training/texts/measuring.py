@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lexvl_anserini.encoders.parts.sparsify import top_mask
-from lexvl_anserini.errors import UsageError
+from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.training.model_settings import TextPairSettings
 from lexvl_anserini.training.pairs import TowerPair
 from lexvl_anserini.training.texts.batches import TextStore

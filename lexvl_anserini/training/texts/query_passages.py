@@ -10,8 +10,8 @@ from hashlib import blake2b, sha256
 import orjson
 
 from lexvl_anserini.data.dataset import Dataset
-from lexvl_anserini.errors import DataError
-from lexvl_anserini.records import Document
+from lexvl_anserini.ground.errors import DataError
+from lexvl_anserini.ground.records import Document
 
 
 @dataclass(frozen=True)

@@ -28,21 +28,21 @@ from lexvl_anserini.encoders.parts.backbones import (
     position_limit,
     read_config,
 )
-from lexvl_anserini.encoders.parts.padding import by_length
+from lexvl_anserini.encoders.parts.texts.padding import by_length
 from lexvl_anserini.encoders.parts.pooling import masked_max
-from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, columns_of_all, load_tokenizer
-from lexvl_anserini.encoders.splade import fits
-from lexvl_anserini.encoders.vdr import (
+from lexvl_anserini.encoders.parts.texts.tokens import TextReader, TokenColumns, columns_of_all, load_tokenizer
+from lexvl_anserini.encoders.families.splade import fits
+from lexvl_anserini.encoders.families.vdr import (
     PUBLISHED_JOINER,
     Side,
     published_config,
     published_sides,
     untrained_side,
 )
-from lexvl_anserini.errors import CheckpointError, UsageError
-from lexvl_anserini.records import Document
-from lexvl_anserini.training.images.projection import project_max
-from lexvl_anserini.training.inputs import TextBatch
+from lexvl_anserini.ground.errors import CheckpointError, UsageError
+from lexvl_anserini.ground.records import Document
+from lexvl_anserini.training.common.projection import project_max
+from lexvl_anserini.training.common.inputs import TextBatch
 
 log = logging.getLogger(__name__)
 

@@ -1,0 +1,1 @@
+"""Analyses of models and of indexes beyond a run's measures."""

@@ -1,0 +1,133 @@
+"""Whether the first terms of an image's vector are words that people use in its captions.
+
+A word is a run of letters in lower case ("man's" is man and s); function words are none. A term is named if it is, in
+lower case, a word of one of the image's captions: plurals and synonyms are other words, and a word piece (`##ing`) is
+none. The first terms are those with the largest impacts, of equal ones the first in alphabetical order; a function
+word among them takes a place. Two other rankings are compared:
+
+most frequent    the words that captions of the most images have, the same for every image; it knows these captions
+another image    the model's own terms, each image's compared with the next one's captions: named by chance
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from heapq import nsmallest
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, NamedTuple
+
+from lexvl_anserini.data.word_lists import function_words
+from lexvl_anserini.ground.errors import DataError, UsageError
+from lexvl_anserini.ground.manifest import read_manifest
+
+if TYPE_CHECKING:
+    from lexvl_anserini.data.dataset import Dataset
+    from lexvl_anserini.ground.manifest import Manifest
+    from lexvl_anserini.ground.records import ImpactDocument
+
+log = logging.getLogger(__name__)
+
+# Terms that are read of each image.
+FIRST = 10
+
+_LETTERS = re.compile(r"[^\W\d_]+")
+
+Words = frozenset[str]
+
+
+class NamedWords(NamedTuple):
+    """One ranking over images: the share with a named term among the first 1, 5 and 10, and how many of 10 are named.
+
+    words_in_10  the mean over images
+    """
+
+    ranking: str
+    images: int
+    top_1: float
+    top_5: float
+    top_10: float
+    words_in_10: float
+
+
+def words_of(text: str) -> Words:
+    """The words of a caption without function words."""
+    return frozenset(_LETTERS.findall(text.lower())) - function_words()
+
+
+def caption_words(dataset: Dataset) -> dict[str, Words]:
+    """Image id -> the words of its captions, which are the topics that it is relevant to.
+
+    Raises:
+        UsageError: the documents are no images.
+        DataError: the dataset has no captions.
+    """
+    if dataset.direction != "text-to-image":
+        raise UsageError(f"{dataset.name} is {dataset.direction}; expected images that captions describe")
+    of_topic = {topic.query_id: words_of(topic.text or "") for topic in dataset.topics()}
+    found: dict[str, set[str]] = defaultdict(set)
+    for qrel in dataset.qrels():
+        if qrel.relevance > 0:
+            found[qrel.doc_id] |= of_topic.get(qrel.query_id, frozenset())
+    return {doc_id: frozenset(words) for doc_id, words in found.items()}
+
+
+def first_terms(vector: Mapping[str, int]) -> list[str]:
+    """The first terms of a document in lower case, largest impact first."""
+    return [term.lower() for term, _ in nsmallest(FIRST, vector.items(), key=lambda item: (-item[1], item[0]))]
+
+
+def named_words(ranking: str, terms: Iterable[Sequence[str]], captions: Sequence[Words]) -> NamedWords:
+    """How many terms are named, of one ranking; `terms` has each image's, in the order of the captions' words."""
+    named = [[term in words for term in first] for first, words in zip(terms, captions, strict=True)]
+    top_1, top_5, top_10 = (fmean(any(one[:depth]) for one in named) for depth in (1, 5, FIRST))
+    return NamedWords(ranking, len(named), top_1, top_5, top_10, fmean(map(sum, named)))
+
+
+def frequent_words(captions: Iterable[Words]) -> list[str]:
+    """The words that captions of the most images have, of equal ones the first in alphabetical order."""
+    counts = Counter(word for words in captions for word in words)
+    return nsmallest(FIRST, counts, key=lambda word: (-counts[word], word))
+
+
+def compared(name: str, documents: Iterable[ImpactDocument], captions: Mapping[str, Words]) -> list[NamedWords]:
+    """The model's row, then those of the other rankings; images without captions are left out.
+
+    Raises:
+        DataError: fewer than two images have captions.
+    """
+    terms, words, without = [], [], 0
+    for document in documents:
+        if document.doc_id in captions:
+            terms.append(first_terms(document.vector))
+            words.append(captions[document.doc_id])
+        else:
+            without += 1
+    if len(words) < 2:
+        raise DataError(f"{len(words)} of {len(words) + without} images have captions; expected at least 2")
+    if without:
+        log.warning("%d images without captions are left out", without)
+    return [
+        named_words(name, terms, words),
+        named_words("most frequent", [frequent_words(words)] * len(words), words),
+        named_words("another image", [*terms[1:], terms[0]], words),
+    ]
+
+
+def named_in(shards: Path, data_dir: str | None = None) -> list[NamedWords]:
+    """The rows of shards of impacts, whose manifest names the captions' dataset.
+
+    Raises:
+        LexvlError: the shards or the captions cannot be read, are of another kind, or do not belong together.
+    """
+    from lexvl_anserini.data.dataset import dataset_of
+    from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
+
+    about: Manifest = read_manifest(shards)
+    if about.kind != "impact":
+        raise UsageError(f"{shards} is {about.kind}; only the dimensions of impacts are words")
+    captions = caption_words(dataset_of(about.corpus.ref.at(data_dir)))
+    return compared(about.encoder.name, read_impacts(shards, about, read_vocabulary(shards, about)), captions)

@@ -1,0 +1,178 @@
+"""What shorter queries or documents cost and save: overlap with the exact ranking, latency, a measure.
+
+Each setting is searched on the whole index (shorter queries) or on an index of pruned shards (shorter documents), all
+in one process, one thread, one query after the other. The settings take turns in rounds, and each query's fastest
+round counts: an interruption of the machine does not count as the cost of a setting.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from lexvl_anserini.queries.feedback import Feedback
+from lexvl_anserini.searching.refine import RefinedQuery, Refinement, TwoPhase, refined_queries, search_refined
+from lexvl_anserini.ground.records import ImpactQuery, Qrel, ScoredDoc
+from lexvl_anserini.shards.pruning import Pruning
+
+from .exact import overlap
+from ..measures.metrics import evaluate, means
+from ..measures.ties import strict_order
+
+if TYPE_CHECKING:
+    from lexvl_anserini.queries.feedback import VectorOf
+
+DEPTHS = (10, 100)
+
+
+@dataclass(frozen=True)
+class PruningSetting:
+    """One row: how queries are refined, and how the shards are pruned (None: not at all)."""
+
+    name: str
+    refinement: Refinement = Refinement()
+    pruning: Pruning | None = None
+
+
+@dataclass
+class Measured:
+    """The results of one setting: its lists, each query's milliseconds, and the size of its index."""
+
+    lists: list[list[ScoredDoc]]
+    ms: list[float]
+    postings: int
+    terms_per_query: float
+
+    @property
+    def ms_per_query(self) -> float:
+        """The mean over queries."""
+        return sum(self.ms) / len(self.ms)
+
+    def best(self, other: Measured) -> Measured:
+        """The faster of two rounds for each query."""
+        return replace(self, ms=list(map(min, self.ms, other.ms)))
+
+
+class OpenIndex:
+    """An open index that answers refined queries."""
+
+    def __init__(self, shards: Path, folder: Path, vector_of: VectorOf | None = None):
+        from lexvl_anserini.engines.building import build_index
+        from lexvl_anserini.engines.opening import open_impact_index
+
+        built = build_index(shards, folder)
+        self.postings = built.manifest.counts.postings
+        self.engine = open_impact_index(folder, built.manifest)
+        self.vector_of = vector_of
+
+    def measure(self, queries: Sequence[ImpactQuery], refinement: Refinement, hits: int) -> Measured:
+        """One round."""
+        ms: list[float] = []
+        lists: list[list[ScoredDoc]] = []
+        terms = 0
+        # One after the other: a batch would hide the latency of a single query.
+        for query in queries:
+            started = time.perf_counter()
+            [cut] = refined_queries([query], refinement)
+            lists += search_refined(self.engine, [RefinedQuery(cut)], refinement, hits, vector_of=self.vector_of)
+            ms.append((time.perf_counter() - started) * 1000)
+            terms += len(cut.vector)
+        return Measured(lists, ms, self.postings, terms / len(queries))
+
+
+def settings_of(
+    query_terms: Iterable[int] = (),
+    thresholds: Iterable[float] = (),
+    first_terms: Iterable[int] = (),
+    candidates: int = 1000,
+    feedback: Iterable[int] = (),
+    document_terms: Iterable[int] = (),
+    least_impacts: Iterable[int] = (),
+    term_documents: Iterable[int] = (),
+) -> list[PruningSetting]:
+    """The rows of the table; the first is exact."""
+    refinements = {
+        **{f"query terms {n}": Refinement(query_terms=n) for n in query_terms},
+        **{f"threshold {share:g}": Refinement(threshold=share) for share in thresholds},
+        **{f"two phases {n}, {candidates}": Refinement(two_phase=TwoPhase(n, candidates)) for n in first_terms},
+        **{f"feedback {n}": Refinement(feedback=Feedback(n)) for n in feedback},
+    }
+    prunings = {
+        **{f"document terms {n}": Pruning(document_terms=n) for n in document_terms},
+        **{f"least impact {n}": Pruning(least_impact=n) for n in least_impacts},
+        **{f"term documents {n}": Pruning(term_documents=n) for n in term_documents},
+    }
+    return [
+        PruningSetting("exact"),
+        *(PruningSetting(name, refinement) for name, refinement in refinements.items()),
+        *(PruningSetting(name, pruning=pruning) for name, pruning in prunings.items()),
+    ]
+
+
+def measure_settings(
+    shards: Path, queries: Sequence[ImpactQuery], settings: Sequence[PruningSetting], hits: int, rounds: int
+) -> dict[str, Measured]:
+    """Searches all queries with every setting, `rounds` times; the lists are those of the first round.
+
+    Raises:
+        ArtefactError: the shards are unfinished or damaged.
+    """
+    from lexvl_anserini.ground.manifest import read_manifest
+    from lexvl_anserini.queries.feedback import ShardVectors
+    from lexvl_anserini.shards.pruning import prune_shards
+
+    needs_vectors = any(setting.refinement.feedback for setting in settings)
+    vectors = ShardVectors(shards, read_manifest(shards)) if needs_vectors else None
+    found: dict[str, Measured] = {}
+    with TemporaryDirectory() as folder:
+        opened: dict[Pruning | None, OpenIndex] = {}
+        for number, pruning in enumerate(dict.fromkeys(setting.pruning for setting in settings)):
+            source = shards
+            if pruning is not None:
+                source = Path(folder) / f"shards-{number}"
+                prune_shards(shards, source, pruning)
+            opened[pruning] = OpenIndex(source, Path(folder) / f"index-{number}", vectors)
+        for number in range(rounds + 1):
+            for setting in settings:
+                measured = opened[setting.pruning].measure(queries, setting.refinement, hits)
+                # The first round warms up Java's compiler and the page cache.
+                found[setting.name] = measured if number <= 1 else found[setting.name].best(measured)
+        for index in opened.values():
+            index.engine.close()
+    return found
+
+
+def rows_of(
+    measured: Mapping[str, Measured], qrels: Sequence[Qrel], measure: str, remove_query: bool = False
+) -> list[dict[str, Any]]:
+    """One row per setting, compared with the first.
+
+    Args:
+        measured: by setting; the first is the reference.
+        qrels: of the topics; without any the measure is omitted.
+        measure: of the rankings.
+        remove_query: a hit whose doc_id is the query_id does not count.
+    """
+    exact = next(iter(measured.values()))
+    rankings = {
+        name: strict_order(flat(one.lists), remove_query=remove_query, name=name) for name, one in measured.items()
+    }
+    reference = rankings[next(iter(measured))]
+    rows = []
+    for name, one in measured.items():
+        row: dict[str, Any] = {"setting": name, "terms/query": one.terms_per_query, "postings": one.postings}
+        row |= {f"overlap@{k}": overlap(reference, rankings[name], k) for k in DEPTHS}
+        if qrels:
+            values = evaluate(flat(one.lists), qrels, [measure], name=name, remove_query=remove_query)
+            [row[measure]] = means(values).values()
+        rows.append({**row, "ms/query": one.ms_per_query, "speed-up": exact.ms_per_query / one.ms_per_query})
+    return rows
+
+
+def flat(lists: Iterable[Sequence[ScoredDoc]]) -> Iterator[ScoredDoc]:
+    """All lines of a run."""
+    return (document for documents in lists for document in documents)

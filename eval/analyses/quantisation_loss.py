@@ -1,0 +1,155 @@
+"""What quantising costs: the ranking by integer impacts against the ranking by float weights, both exact."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lexvl_anserini.encoders.encoder import as_lexical
+from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.records import Qrel
+
+from .exact import exact_search, overlap
+from ..measures.metrics import evaluate, means
+from ..measures.names import parse_measure
+from ..measures.ties import strict_order
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
+
+    from lexvl_anserini.data.dataset import Dataset
+    from lexvl_anserini.encoders.encoder import Encoder
+    from lexvl_anserini.ground.quantise import Quantiser
+
+log = logging.getLogger(__name__)
+
+DEPTHS = (10, 100)
+
+
+@dataclass(frozen=True)
+class QuantisationLoss:
+    """Integer impacts against float weights.
+
+    overlap           by depth k: mean share of the float ranking's first k that the integer ranking's first k contain
+    value_float       the measure on the ranking by float weights
+    value_integer     the measure on the ranking by integer impacts
+    clipped           share of the documents' postings that are clipped to the largest impact
+    dropped           share of the documents' postings that are rounded to 0
+    """
+
+    measure: str
+    overlap: Mapping[int, float]
+    value_float: float
+    value_integer: float
+    clipped: float
+    dropped: float
+
+    @property
+    def delta(self) -> float:
+        """Integer minus float: negative is a loss."""
+        return self.value_integer - self.value_float
+
+
+def quantisation_loss(
+    document_weights: csr_matrix,
+    query_weights: csr_matrix,
+    doc_ids: Sequence[str],
+    query_ids: Sequence[str],
+    qrels: Iterable[Qrel],
+    quantiser: Quantiser,
+    *,
+    measure: str = "nDCG@10",
+    depths: Sequence[int] = DEPTHS,
+    remove_query: bool = False,
+) -> QuantisationLoss:
+    """Ranks by float weights and by integer impacts, both exactly, and compares.
+
+    Args:
+        document_weights: float [N, V].
+        query_weights: float [Q, V].
+        doc_ids: N of them.
+        query_ids: Q of them.
+        qrels: judgements of the topics.
+        quantiser: of both sides, calibrated.
+        measure: compared on both rankings.
+        depths: of the overlap.
+        remove_query: a hit whose doc_id is the query_id does not count.
+
+    Raises:
+        DataError: no document matches any query, or the topics have no judgements.
+        LexvlError: a score could reach 2^24.
+    """
+    documents = quantiser.documents(document_weights)
+    largest = int(documents.impacts.data.max(initial=0)) or None
+    sides = {
+        "float": (query_weights, document_weights),
+        "integer": (quantiser.queries(query_weights, largest).impacts, documents.impacts),
+    }
+    qrels = list(qrels)
+    depth = max(*depths, parse_measure(measure).k or len(doc_ids)) + remove_query
+    rankings, values = {}, {}
+    for side, (queries, vectors) in sides.items():
+        hits = list(exact_search(queries, vectors, query_ids, doc_ids, depth))
+        name = f"ranking by {side}"
+        rankings[side] = strict_order(hits, remove_query=remove_query, name=name)
+        [values[side]] = means(evaluate(hits, qrels, [measure], name=name, remove_query=remove_query)).values()
+    postings = documents.impacts.nnz + documents.dropped
+    return QuantisationLoss(
+        measure=measure,
+        overlap={k: overlap(rankings["float"], rankings["integer"], k) for k in depths},
+        value_float=values["float"],
+        value_integer=values["integer"],
+        clipped=documents.clipped / max(1, postings),
+        dropped=documents.dropped / max(1, postings),
+    )
+
+
+def figures(loss: QuantisationLoss) -> dict[str, float]:
+    """The loss as named figures, in the order of the table."""
+    return {
+        **{f"overlap@{k}": share for k, share in loss.overlap.items()},
+        f"{loss.measure} float": loss.value_float,
+        f"{loss.measure} integer": loss.value_integer,
+        "delta": loss.delta,
+        "clipped": loss.clipped,
+        "dropped": loss.dropped,
+    }
+
+
+def quantisation_losses(
+    dataset: Dataset, model: Encoder, quantisers: Iterable[Quantiser], measure: str, batch_size: int = 32
+) -> Iterator[QuantisationLoss]:
+    """The loss by each quantiser; the corpus and the topics are encoded once and kept in memory.
+
+    Args:
+        dataset: documents, topics and judgements.
+        model: a lexical encoder.
+        quantisers: calibrated here where they need it.
+        measure: compared on both rankings.
+        batch_size: inputs per forward pass.
+
+    Raises:
+        UsageError: the encoder is dense.
+        DataError: no document matches any query, or the topics have no judgements.
+    """
+    from lexvl_anserini.shards.writing import calibrated
+
+    if model.kind != "impact":
+        raise UsageError(f"encoder {model.name!r} is {model.kind}; only lexical encoders are quantised")
+    documents, topics = list(dataset.documents()), list(dataset.topics())
+    log.info("%s: encodes %d documents and %d topics with %s", dataset.name, len(documents), len(topics), model.name)
+    document_weights = as_lexical(model.document).weights([model.document.read(d) for d in documents], batch_size)
+    query_weights = as_lexical(model.query).weights([model.query.read_topic(topic) for topic in topics], batch_size)
+    for quantiser in quantisers:
+        yield quantisation_loss(
+            document_weights,
+            query_weights,
+            [d.doc_id for d in documents],
+            [topic.query_id for topic in topics],
+            dataset.qrels(),
+            calibrated(quantiser, dataset, len(documents), model, batch_size),
+            measure=measure,
+            remove_query=dataset.remove_query,
+        )

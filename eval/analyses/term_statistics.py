@@ -1,0 +1,200 @@
+"""Which terms the vectors of a corpus have, and how heavy: a term's mean and largest weight over all documents.
+
+VDR, appendix D: a model that shirks the work of disentangling puts large weights on a few terms, the same for every
+document. Then the means of its first 100 terms are large, and these terms have most of all weight. Weights are those of
+vectors of unit length (L2), so that models and quantisers compare; a mean counts every document, also those without the
+term.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from heapq import nsmallest
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from lexvl_anserini.ground.errors import DataError, UsageError
+from lexvl_anserini.ground.manifest import Manifest, read_manifest
+
+if TYPE_CHECKING:
+    from lexvl_anserini.encoders.encoder import Encoder
+    from lexvl_anserini.ground.records import ImpactDocument
+    from lexvl_anserini.ground.vocabulary import Vocabulary
+
+# Terms of a corpus, and of a document for people to judge (VDR, appendices D and H).
+FIRST, JUDGED = 100, 5
+
+
+class TermStatistic(NamedTuple):
+    """A term of a corpus: in how many documents it is, and its weight, over all documents.
+
+    rank  by the mean, from 1
+    """
+
+    shards: str
+    rank: int
+    term: str
+    documents: int
+    mean: float
+    maximum: float
+
+
+class TermProfile(NamedTuple):
+    """The terms of one folder of shards.
+
+    documents  their number, empty ones included
+    used       terms that any document has
+    share      of all weight, the part of the first terms
+    first      the terms with the largest means
+    active     number of terms -> documents with that many
+    """
+
+    shards: str
+    documents: int
+    used: int
+    share: float
+    first: list[TermStatistic]
+    active: Mapping[int, int]
+
+    @property
+    def mean_active(self) -> float:
+        """The mean number of terms of a document."""
+        return sum(terms * count for terms, count in self.active.items()) / self.documents
+
+
+class DocumentTerm(NamedTuple):
+    """A term of one document or image, by its weight there."""
+
+    document: str
+    rank: int
+    term: str
+    weight: float
+
+
+class JudgedTerm(NamedTuple):
+    """One of the first terms of a document, and whether a person understands it: empty until then."""
+
+    document: str
+    rank: int
+    term: str
+    weight: float
+    understandable: str = ""
+
+
+class StoredVectors(NamedTuple):
+    """Impact shards that can be read."""
+
+    folder: Path
+    manifest: Manifest
+    vocabulary: Vocabulary
+
+    def documents(self) -> Iterator[ImpactDocument]:
+        """Streams all documents."""
+        from lexvl_anserini.shards.reading import read_impacts
+
+        return read_impacts(self.folder, self.manifest, self.vocabulary)
+
+
+def stored_vectors(folder: Path) -> StoredVectors:
+    """Opens shards.
+
+    Raises:
+        ArtefactError: the shards are unfinished or damaged.
+        UsageError: they are no impacts.
+    """
+    from lexvl_anserini.shards.reading import read_vocabulary
+
+    about = read_manifest(folder)
+    if about.kind != "impact":
+        raise UsageError(f"{folder} is {about.kind}; only vectors of impacts have terms")
+    return StoredVectors(folder, about, read_vocabulary(folder, about))
+
+
+def term_profile(stored: StoredVectors, name: str) -> TermProfile:
+    """Means, maxima and numbers of terms, in one pass.
+
+    Raises:
+        DataError: no document has a term.
+    """
+    dimension, size = stored.vocabulary.dimension, len(stored.vocabulary)
+    total, largest, within = np.zeros(size), np.zeros(size), np.zeros(size, dtype=np.int64)
+    active: Counter[int] = Counter()
+    for document in stored.documents():
+        count = len(document.vector)
+        active[count] += 1
+        dims = np.fromiter((dimension[term] for term in document.vector), np.int64, count)
+        weights = unit_weights(document.vector)
+        total[dims] += weights
+        largest[dims] = np.maximum(largest[dims], weights)
+        within[dims] += 1
+    if not total.any():
+        raise DataError(f"{stored.folder}: no document has a term")
+    documents, terms = active.total(), stored.vocabulary.terms
+    order = nsmallest(FIRST, np.flatnonzero(within).tolist(), key=lambda dim: (-total[dim], terms[dim]))
+    first = [
+        TermStatistic(
+            shards=name,
+            rank=rank,
+            term=terms[dim],
+            documents=int(within[dim]),
+            mean=float(total[dim] / documents),
+            maximum=float(largest[dim]),
+        )
+        for rank, dim in enumerate(order, start=1)
+    ]
+    share = float(total[order].sum() / total.sum())
+    return TermProfile(name, documents, int((within > 0).sum()), share, first, dict(sorted(active.items())))
+
+
+def unit_weights(vector: Mapping[str, float]) -> np.ndarray:
+    """The weights of a vector at unit length, float64 [terms]."""
+    weights = np.fromiter(vector.values(), np.float64, len(vector))
+    return weights / (np.linalg.norm(weights) or 1)
+
+
+def document_terms(name: str, vector: Mapping[str, float], most: int | None = None) -> list[DocumentTerm]:
+    """The terms of a document, heaviest first; of equal ones the first in alphabetical order."""
+    weights = zip(vector, unit_weights(vector).tolist(), strict=True)
+    order = sorted(weights, key=lambda item: (-item[1], item[0]))[:most]
+    return [DocumentTerm(name, rank, term, weight) for rank, (term, weight) in enumerate(order, start=1)]
+
+
+def terms_of_documents(stored: StoredVectors, doc_ids: Sequence[str]) -> list[DocumentTerm]:
+    """All terms of some documents, in the order of their ids given.
+
+    Raises:
+        DataError: the shards have no such document.
+    """
+    wanted = set(doc_ids)
+    found = {one.doc_id: document_terms(*one[:2]) for one in stored.documents() if one.doc_id in wanted}
+    if missing := [doc_id for doc_id in doc_ids if doc_id not in found]:
+        raise DataError(f"{stored.folder}: no document {missing[0]!r} among {stored.manifest.counts.documents:,}")
+    return [term for doc_id in dict.fromkeys(doc_ids) for term in found[doc_id]]
+
+
+def terms_of_images(model: Encoder, images: Sequence[str], batch_size: int = 32) -> list[DocumentTerm]:
+    """All terms of some images.
+
+    Raises:
+        UsageError: the encoder has no terms.
+        DataError: an image cannot be read.
+    """
+    from lexvl_anserini.encoders.encoder import as_lexical
+
+    rows = model.decode(as_lexical(model.document).weights(images, batch_size))
+    return [term for image, row in zip(images, rows, strict=True) for term in document_terms(image, dict(row))]
+
+
+def terms_to_judge(stored: StoredVectors, count: int) -> list[JudgedTerm]:
+    """The first terms of `count` documents, evenly spaced in their order, for people to judge."""
+    documents = stored.manifest.counts.documents
+    chosen = set(np.linspace(0, documents - 1, min(count, documents)).round().astype(int).tolist())
+    return [
+        JudgedTerm(*term)
+        for number, document in enumerate(stored.documents())
+        if number in chosen
+        for term in document_terms(document.doc_id, document.vector, JUDGED)
+    ]

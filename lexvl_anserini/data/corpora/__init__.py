@@ -1,0 +1,1 @@
+"""Loaders of corpora, one module per format."""

@@ -1,0 +1,219 @@
+"""BEIR's folder layout: `corpus.jsonl`, `queries.jsonl`, `qrels/<split>.tsv`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from lexvl_anserini.data.dataset import Dataset, checked_direction, checked_split, data_root
+from lexvl_anserini.data.fetch import BEIR_ARCHIVES, fetch_beir
+from lexvl_anserini.data.ids import checked_id
+from lexvl_anserini.data.left_out import log_once
+from lexvl_anserini.data.lines import PACKED, Line, LinePlace, parse_object, read_lines, read_placed_lines, string_field
+from lexvl_anserini.data.topics import read_qrels, read_topics
+from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
+from lexvl_anserini.ground.manifest import CorpusRef
+from lexvl_anserini.ground.records import NO_METADATA, Document, Qrel, Topic
+
+DEFAULT_SPLIT = "test"
+# BEIR reports MS MARCO on its dev queries; its `test` split has the 43 topics of TREC DL 2019.
+DEFAULT_SPLITS = {"msmarco": "dev"}
+
+# Missing topics named in an error.
+NAMED = 5
+
+_OWN_KEYS = frozenset({"_id", "title", "text", "image", "metadata"})
+
+
+def load_beir(ref: CorpusRef) -> Dataset:
+    """Loads `beir/<name>` from the data folder (downloaded if absent), or `beir:<path>`; `/<split>` may follow each.
+
+    `<name>` is any folder of `<data folder>/beir` or `<data folder>`, or a BEIR dataset. The default split is `test`
+    (`dev` for msmarco); the only direction is text-to-text.
+
+    Raises:
+        UnknownName: neither a folder nor a BEIR dataset.
+        UsageError: two different splits, no name, or another direction.
+        DataError: files are missing and cannot be downloaded, or the split is not there.
+    """
+    ref = replace(ref, direction=checked_direction(ref, ("text-to-text",), "text-to-text"))
+    if ref.name.startswith("beir:"):
+        folder, split_in_name = folder_and_split(Path(ref.name.removeprefix("beir:")).expanduser())
+        split = checked_split(ref, split_in_name)
+        return load_beir_folder(folder, replace(ref, name=f"beir:{folder}" if split_in_name else ref.name, split=split))
+    name, split_in_name = _name_and_split(ref.name.removeprefix("beir").removeprefix("/"), ref.data_dir)
+    split = checked_split(ref, split_in_name)
+    folder = find_beir(name, ref.data_dir) or fetch_beir(name, data_root(ref.data_dir))
+    return load_beir_folder(folder, replace(ref, name=f"beir/{name}", split=split))
+
+
+def load_beir_folder(folder: Path, ref: CorpusRef, remove_query: bool = True) -> Dataset:
+    """A dataset in BEIR's layout under the name of the reference.
+
+    Only the corpus has to be there; topics and qrels are looked for when they are read, so that a bare corpus can be
+    encoded. Another split than the default is looked for at once.
+
+    Raises:
+        DataError: no folder, no corpus, or a named split that is not there.
+    """
+    corpus = corpus_file(folder)
+    if corpus is None:
+        raise DataError(f"{folder}: {_absent(folder)}; expected corpus.jsonl, queries.jsonl, qrels/<split>.tsv")
+    default = DEFAULT_SPLITS.get(ref.name.removeprefix("beir/"), DEFAULT_SPLIT)
+    if ref.split not in (None, default):
+        qrels_file(folder, ref.split)
+    split = ref.split or default
+    dataset = Dataset.of(
+        replace(ref, split=split),
+        documents=partial(read_corpus, corpus, ref.escape_ids),
+        topics=partial(_topics_of_split, folder, split, ref.escape_ids),
+        qrels=partial(_qrels_of_split, folder, split, ref.escape_ids),
+        remove_query=remove_query,
+    )
+    if corpus.suffix in PACKED:
+        return dataset
+    return replace(dataset, placed=partial(read_placed_corpus, corpus, ref.escape_ids))
+
+
+def read_corpus(path: Path, escape_ids: bool = False) -> Iterator[Document]:
+    """Streams the documents of a `corpus.jsonl` (or `.jsonl.gz`) in file order; `check_corpus` finds duplicate ids.
+
+    Keys besides `_id`, `title`, `text`, `image` go to the metadata. A document may have an empty text.
+
+    Raises:
+        DataError: a malformed line, or no document at all.
+    """
+    empty = True
+    for line in read_lines(path):
+        empty = False
+        yield _document(line, escape_ids)
+    if empty:
+        raise DataError(f"{path}: no document in it")
+
+
+def read_placed_corpus(path: Path, escape_ids: bool, place: LinePlace) -> Iterator[tuple[LinePlace, Document]]:
+    """The documents of a plain `corpus.jsonl` from a place on, each with its place.
+
+    Raises:
+        DataError: a malformed line.
+    """
+    for here, line in read_placed_lines(path, place):
+        yield here, _document(line, escape_ids)
+
+
+def corpus_file(folder: Path) -> Path | None:
+    """The corpus of a BEIR folder, plain or gzip; None if there is none."""
+    return _plain_or_packed(folder / "corpus.jsonl")
+
+
+def folder_and_split(path: Path) -> tuple[Path, str | None]:
+    """The folder and the split of `<folder>/<split>`; no split for any other path."""
+    if not path.exists() and corpus_file(path.parent):
+        return path.parent, path.name
+    return path, None
+
+
+def qrels_file(folder: Path, split: str) -> Path:
+    """The judgements of a split.
+
+    Raises:
+        DataError: no such split; the message names those that are there.
+    """
+    path = folder / "qrels" / f"{split}.tsv"
+    if path.is_file():
+        return path
+    splits = sorted(found.stem for found in (folder / "qrels").glob("*.tsv"))
+    known = f"splits there: {', '.join(splits)}" if splits else "no split is there"
+    raise DataError(f"{path}: no judgements of split {split!r}; {known}")
+
+
+def _document(line: Line, escape_ids: bool) -> Document:
+    record = parse_object(line)
+    if "_id" not in record:
+        raise DataError(f"{line.where}: no '_id'; keys found: {', '.join(record) or 'none'}")
+    title, text, image = (string_field(record, key, line.where) for key in ("title", "text", "image"))
+    if text is None and image is None:
+        raise DataError(f"{line.where}: no 'text'; keys found: {', '.join(record)}")
+    return Document(
+        doc_id=checked_id(record["_id"], line.where, escape_ids),
+        title=title,
+        text=text,
+        image=None if image is None else str(line.path.parent / image),
+        metadata=_metadata(record),
+    )
+
+
+def _metadata(record: dict[str, Any]) -> Any:
+    others = {key: value for key, value in record.items() if key not in _OWN_KEYS}
+    nested = record.get("metadata")
+    if isinstance(nested, dict):
+        others.update(nested)
+    elif nested is not None:
+        others["metadata"] = nested
+    return others or NO_METADATA
+
+
+def _topics_of_split(folder: Path, split: str, escape_ids: bool) -> Iterator[Topic]:
+    """The queries that occur in the split's judgements, in the order of `queries.jsonl`."""
+    judgements = qrels_file(folder, split)
+    queries = _queries_file(folder)
+    missing = {qrel.query_id for qrel in read_qrels(judgements, escape_ids)}
+    for topic in read_topics(queries, escape_ids):
+        if topic.query_id in missing:
+            missing.remove(topic.query_id)
+            yield topic
+    if missing:
+        some = ", ".join(map(repr, sorted(missing)[:NAMED]))
+        raise DataError(f"{queries}: no text for {len(missing)} of the queries judged in {judgements}: {some}")
+
+
+def _qrels_of_split(folder: Path, split: str, escape_ids: bool) -> Iterator[Qrel]:
+    return read_qrels(qrels_file(folder, split), escape_ids)
+
+
+def _queries_file(folder: Path) -> Path:
+    if path := _plain_or_packed(folder / "queries.jsonl"):
+        return path
+    raise DataError(f'{folder / "queries.jsonl"}: no queries; a line is {{"_id": ..., "text": ...}}')
+
+
+def _plain_or_packed(plain: Path) -> Path | None:
+    """A file or its `.gz`, whichever there is; of both the plain one."""
+    there = [path for path in (plain, plain.with_name(f"{plain.name}.gz")) if path.is_file()]
+    for other in there[1:]:
+        log_once(f"{other}: skipped, {plain.name} beside it is read", logging.WARNING)
+    return there[0] if there else None
+
+
+def _name_and_split(rest: str, data_dir: str | None) -> tuple[str, str | None]:
+    """Splits `scifact/train`; a name may contain a slash (`cqadupstack/android`)."""
+    if not rest or any(part in ("", ".", "..") for part in rest.split("/")):
+        raise UsageError(f"'beir/{rest}' names no dataset; expected beir/<name>, such as beir/scifact, or beir:<path>")
+    if rest in BEIR_ARCHIVES or find_beir(rest, data_dir) is not None:
+        return rest, None
+    name, slash, split = rest.rpartition("/")
+    name, chosen = (name, split) if slash else (rest, None)
+    if name not in BEIR_ARCHIVES and find_beir(name, data_dir) is None:
+        raise UnknownName("BEIR dataset", name, {*BEIR_ARCHIVES, *_local_names(data_dir)})
+    return name, chosen
+
+
+def find_beir(name: str, data_dir: str | None) -> Path | None:
+    """The folder of a BEIR dataset that is in the data folder, None if it is not; nothing is fetched."""
+    root = data_root(data_dir)
+    return next((folder for folder in (root / "beir" / name, root / name) if corpus_file(folder)), None)
+
+
+def _local_names(data_dir: str | None) -> Iterator[str]:
+    root = data_root(data_dir)
+    for parent in (root / "beir", root):
+        if parent.is_dir():
+            yield from (folder.name for folder in parent.iterdir() if corpus_file(folder))
+
+
+def _absent(folder: Path) -> str:
+    return "no corpus.jsonl in it" if folder.is_dir() else "no such folder"

@@ -1,0 +1,201 @@
+"""Images with captions (COCO, Flickr30k, Flickr8k, any Karpathy file) as corpora, in three directions (see `views`).
+
+An image's id is its `imgid`, a caption's its `sentid`; the two may collide. Some images of COCO have more than five
+captions: all of them count where captions are topics or documents.
+
+Files are looked for in this order, where NAME is the corpus and ROOT the data folder:
+
+    ROOT/NAME/dataset_NAME.json, ROOT/captions/dataset_NAME.json, ROOT/dataset_NAME.json
+    images in ROOT/NAME, then beside the JSON: a folder `images` (or the archive's own name, such as val2014), *.tar
+
+`train` includes the images that COCO's file calls `restval`, as papers do (113,287 images); `train-only` leaves them
+out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cache, lru_cache, partial
+from pathlib import Path
+from typing import NamedTuple
+
+from lexvl_anserini.data.dataset import DIRECTIONS, Dataset, checked_direction, checked_split, data_root
+from lexvl_anserini.data.file_state import FileState, state_of
+from lexvl_anserini.data.corpora.galleries import references, sources_in
+from lexvl_anserini.data.corpora.karpathy import CaptionedImage, read_karpathy
+from lexvl_anserini.data.views import viewed
+from lexvl_anserini.ground.errors import DataError, UsageError
+from lexvl_anserini.ground.manifest import CorpusRef
+
+DEFAULT_SPLIT = "test"
+DEFAULT_DIRECTION = "text-to-image"
+
+# Requested split -> splits of the file.
+MERGED: Mapping[str, frozenset[str]] = {
+    "train": frozenset({"train", "restval"}),
+    "train-only": frozenset({"train"}),
+}
+
+
+class KnownImages(NamedTuple):
+    """Of a known dataset: its image folders (besides `images`), and where its images come from, in words."""
+
+    folders: tuple[str, ...]
+    origin: str
+
+
+class Gallery(NamedTuple):
+    """Where the images of a dataset are.
+
+    sources  folders and archives to search, in order
+    folders  folders that the dataset's file names may begin with
+    nothing  gives the error message for no sources
+    """
+
+    sources: list[Path]
+    folders: tuple[str, ...]
+    nothing: Callable[[], str]
+
+
+_KARPATHY = "Karpathy's caption_datasets.zip (cs.stanford.edu/people/karpathy/deepimagesent)"
+KNOWN: Mapping[str, KnownImages] = {
+    "coco": KnownImages(
+        ("val2014", "train2014"),
+        "the COCO 2014 val and train images (cocodataset.org, val2014.zip and train2014.zip; the test split needs "
+        "val2014 only)",
+    ),
+    "flickr30k": KnownImages(
+        ("flickr30k-images", "flickr30k_images"),
+        "the Flickr30k images (University of Illinois, by its request form)",
+    ),
+    "flickr8k": KnownImages(
+        ("Flicker8k_Dataset", "Flickr8k_Dataset"),
+        "the Flickr8k images (University of Illinois, Flickr8k_Dataset.zip)",
+    ),
+}
+
+
+def load_captions(ref: CorpusRef) -> Dataset:
+    """Loads `coco`, `flickr30k` or `flickr8k`; a split may follow: `coco/val`.
+
+    Splits are `test` (default), `val`, `train` (with COCO's `restval`), `train-only`, `restval`; the default direction
+    is text-to-image.
+
+    Raises:
+        UsageError: two different splits, or no such direction.
+        DataError: files are missing or malformed, or the split is not there; says what to put where.
+    """
+    name, _, split_in_name = ref.name.partition("/")
+    split = checked_split(ref, split_in_name)
+    root = data_root(ref.data_dir)
+    candidates = [root / name, root / "captions", root]
+    folder = next((folder for folder in candidates if (folder / f"dataset_{name}.json").is_file()), None)
+    if folder is None:
+        raise DataError(_no_captions(name, root))
+    folders = KNOWN[name].folders
+    sources = [path for one in dict.fromkeys((root / name, folder)) for path in sources_in(one, ("images", *folders))]
+    gallery = Gallery(sources, folders, partial(_no_images, name, root))
+    return _dataset(replace(ref, name=name, split=split), folder / f"dataset_{name}.json", gallery)
+
+
+def load_karpathy(ref: CorpusRef) -> Dataset:
+    """Loads `karpathy:<json>` or `karpathy:<json>,<images folder or tar>`; without the latter, images beside the JSON.
+
+    Raises:
+        UsageError: no path, or no such direction.
+        DataError: files are missing or malformed, or the split is not there.
+    """
+    rest = ref.name.partition(":")[2]
+    if not rest:
+        raise UsageError(f"{ref.name!r} names no file; expected karpathy:<json>[,<images folder or tar>]")
+    json, _, images = (rest, "", "") if Path(rest).expanduser().is_file() else rest.partition(",")
+    path = Path(json).expanduser()
+    if images:
+        named = Path(images).expanduser()
+        if not named.exists():
+            raise DataError(f"{named}: no such folder or tar archive of images")
+        sources = [named]
+    else:
+        sources = sources_in(path.parent, ("images",))
+    return _dataset(ref, path, Gallery(sources, (), partial(_no_images_beside, ref.name, path)))
+
+
+def _dataset(ref: CorpusRef, path: Path, gallery: Gallery) -> Dataset:
+    split = ref.split or DEFAULT_SPLIT
+    ref = replace(ref, split=split, direction=checked_direction(ref, DIRECTIONS, DEFAULT_DIRECTION))
+    images = captioned_images(path, split, ref.escape_ids)
+
+    def every() -> tuple[CaptionedImage, ...]:
+        return images
+
+    @cache
+    def opened() -> Callable[[str], str]:
+        # Only a consumer that reads images needs the files: captions are searched, and runs measured, without them.
+        if not gallery.sources:
+            raise DataError(gallery.nothing())
+        files = [image.file for image in images]
+        return references(files, gallery.sources, f"{ref.name}/{split}", gallery.folders).__getitem__
+
+    return viewed(ref, every, opened)
+
+
+# --- reading --------------------------------------------------------------------------------------------------------
+
+
+def captioned_images(path: Path, split: str, escape_ids: bool = False) -> tuple[CaptionedImage, ...]:
+    """The images of a split, in file order.
+
+    Raises:
+        DataError: not there or malformed, ids that come twice, or no such split; names those there.
+    """
+    return _read(path.absolute(), split, escape_ids, state_of(path))
+
+
+@lru_cache(maxsize=2)
+def _read(path: Path, split: str, escape_ids: bool, state: FileState) -> tuple[CaptionedImage, ...]:
+    """Decodes a file once, however often its documents, topics and qrels are read."""
+    images = tuple(read_karpathy(path, MERGED.get(split, frozenset({split})), escape_ids))
+    _refuse_repeated(path, "imgid", [image.image_id for image in images])
+    _refuse_repeated(path, "sentid", [caption.caption_id for image in images for caption in image.captions])
+    return images
+
+
+def _refuse_repeated(path: Path, key: str, ids: list[str]) -> None:
+    if len(set(ids)) == len(ids):
+        return
+    seen: set[str] = set()
+    repeated = next(one for one in ids if one in seen or seen.add(one))  # type: ignore[func-returns-value]
+    raise DataError(f"{path}: {key} {repeated} occurs more than once; ids must be distinct")
+
+
+# --- what is missing ------------------------------------------------------------------------------------------------
+
+
+def _no_captions(corpus: str, root: Path) -> str:
+    return (
+        f"{corpus} is not in the data folder; missing: {root / corpus}/dataset_{corpus}.json from {_KARPATHY}; and, "
+        f"unless the direction is text-to-text, {_wanted_images(corpus, root)}; "
+        "--data-dir or $LEXVL_DATA name another data folder"
+    )
+
+
+def _no_images(corpus: str, root: Path) -> str:
+    return (
+        f"{corpus} has its captions but no images; missing: {_wanted_images(corpus, root)}, unpacked or as an "
+        "uncompressed tar; the direction text-to-text needs no images"
+    )
+
+
+def _no_images_beside(name: str, path: Path) -> str:
+    return (
+        f"{name}: no images beside {path}; put them into {path.parent / 'images'} or a .tar there, "
+        f"or name them: karpathy:{path},<images folder or tar>"
+    )
+
+
+def _wanted_images(corpus: str, root: Path) -> str:
+    """Every place that is looked at in the corpus' own folder, and what belongs there."""
+    source = KNOWN[corpus]
+    places = [f"{root / corpus / folder}/" for folder in ("images", *source.folders)]
+    return f"{' or '.join(places)} or {root / corpus}/*.tar with {source.origin}"

@@ -1,0 +1,261 @@
+"""Precomputed dense vectors of captioned images as a corpus, in the layout that D2S' authors publish on the hub.
+
+    img_embs.parquet, text_embs.parquet   columns `id` (imgid, sentid) and `emb` (list of floats)
+    dataset_meta.json                     Karpathy's JSON: which caption belongs to which image, and the splits
+
+Heads over frozen features (D2S, Joint) read these vectors where other encoders read images. The reference of a vector
+is `table.parquet::id` and takes the place of an image's path; a caption also keeps its text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from lexvl_anserini.data.corpora.captioned import DEFAULT_DIRECTION, DEFAULT_SPLIT, captioned_images
+from lexvl_anserini.data.dataset import Dataset, checked_direction
+from lexvl_anserini.data.file_state import FileState, state_of
+from lexvl_anserini.data.ids import checked_id, unescape_id
+from lexvl_anserini.data.corpora.karpathy import CaptionedImage
+from lexvl_anserini.data.parquet import Failure, any_type, parquet_errors, read_batches
+from lexvl_anserini.data.views import VIEWS
+from lexvl_anserini.ground.errors import DataError, UsageError
+from lexvl_anserini.ground.manifest import CorpusRef
+from lexvl_anserini.ground.records import Document, Qrel, Topic
+
+if TYPE_CHECKING:
+    import numpy as np
+
+IMAGES, TEXTS, CAPTIONS = "img_embs", "text_embs", "dataset_meta.json"
+OFFERED = ("text-to-image", "image-to-text")
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+# A reference to a vector.
+REFERENCE = re.compile(r"(?P<table>.+?\.parquet)::(?P<id>.+)", re.DOTALL)
+
+# Tables held in memory at once, at 4 bytes a number: captions and images of one corpus.
+TABLES_HELD = 2
+# Ids named in an error.
+NAMED = 5
+
+
+@dataclass(frozen=True)
+class Tables:
+    """The files of a corpus of embeddings.
+
+    folder    holds the tables and, for captions and judgements, dataset_meta.json
+    features  what the tables' names end in: "" or, for instance, `before_proj_blip`
+    escaped   ids of documents and topics are percent-encoded, those in the tables are not
+    """
+
+    folder: Path
+    features: str = ""
+    escaped: bool = False
+
+    def table(self, kind: str) -> Path:
+        """The table of images or texts.
+
+        Raises:
+            DataError: the file does not exist; names the tables that do.
+        """
+        path = self.folder / f"{kind}{'_' if self.features else ''}{self.features}.parquet"
+        if not path.is_file():
+            there = ", ".join(sorted(found.name for found in self.folder.glob("*.parquet"))) or "none"
+            raise DataError(f"{path}: no such table of embeddings; tables there: {there}")
+        return path
+
+    def refer(self, kind: str, item_id: str) -> str:
+        """The reference of a vector: `table.parquet::id`."""
+        return f"{self.table(kind)}::{unescape_id(item_id) if self.escaped else item_id}"
+
+
+def load_embeddings(ref: CorpusRef) -> Dataset:
+    """Loads `embeddings:<folder>[,<features>]` or `embeddings:<hub id of a dataset>[,<features>]`.
+
+    `embeddings:FOLDER,before_proj_blip` reads img_embs_before_proj_blip.parquet and text_embs_before_proj_blip.parquet.
+    Splits are those of dataset_meta.json: `test` (default), `val`, `train` (with COCO's `restval`), ... A folder
+    without that file has documents (every row of the image or text table) but neither topics nor judgements. The
+    direction is text-to-image (default) or image-to-text.
+
+    Raises:
+        UsageError: the name has no folder, or the direction is another one.
+        DataError: no such folder or table, or dataset_meta.json is malformed or lacks the split.
+    """
+    where, _, features = ref.name.partition(":")[2].partition(",")
+    if not where:
+        raise UsageError(f"{ref.name!r} names no folder; expected embeddings:<folder or hub id>[,<features>]")
+    tables = Tables(_folder(where), features, ref.escape_ids)
+    direction = checked_direction(ref, OFFERED, DEFAULT_DIRECTION)
+    tables.table(IMAGES), tables.table(TEXTS)
+    if not (tables.folder / CAPTIONS).is_file():
+        if ref.split is not None:
+            raise DataError(f"{tables.folder}: split {ref.split!r}, but there is no {CAPTIONS} that says what is in it")
+        return Dataset.of(
+            replace(ref, direction=direction),
+            documents=partial(_every_row, tables, IMAGES if direction == "text-to-image" else TEXTS),
+            topics=partial(_without_captions, tables.folder, "topics"),
+            qrels=partial(_without_captions, tables.folder, "judgements"),
+        )
+    split = ref.split or DEFAULT_SPLIT
+    images = captioned_images(tables.folder / CAPTIONS, split, ref.escape_ids)
+    return Dataset.of(
+        replace(ref, split=split, direction=direction),
+        documents=partial(_documents, tables, images, direction),
+        topics=partial(_topics, tables, images, direction),
+        qrels=partial(_qrels, images, direction),
+    )
+
+
+def _documents(tables: Tables, images: Sequence[CaptionedImage], direction: str) -> Iterator[Document]:
+    for document in VIEWS[direction].documents(lambda: _by_id(images), _opened(tables)):
+        # A caption has its text already; add the reference of its vector.
+        yield document._replace(image=document.image or tables.refer(TEXTS, document.doc_id))
+
+
+def _topics(tables: Tables, images: Sequence[CaptionedImage], direction: str) -> Iterator[Topic]:
+    for topic in VIEWS[direction].topics(lambda: _by_id(images), _opened(tables)):
+        yield topic._replace(image=topic.image or tables.refer(TEXTS, topic.query_id))
+
+
+def _qrels(images: Sequence[CaptionedImage], direction: str) -> Iterator[Qrel]:
+    return VIEWS[direction].qrels(lambda: images)
+
+
+def _by_id(images: Sequence[CaptionedImage]) -> Iterator[CaptionedImage]:
+    """The images with their ids in the place of their files."""
+    return (image._replace(file=image.image_id) for image in images)
+
+
+def _opened(tables: Tables) -> Callable[[], Callable[[str], str]]:
+    return lambda: partial(tables.refer, IMAGES)
+
+
+def _every_row(tables: Tables, kind: str) -> Iterator[Document]:
+    path = tables.table(kind)
+    for number, row_id in enumerate(_table(path).rows, start=1):
+        doc_id = checked_id(row_id, f"{path} row {number}", tables.escaped)
+        yield Document(doc_id, image=f"{path}::{row_id}")
+
+
+def _without_captions(folder: Path, what: str) -> NoReturn:
+    raise DataError(f"{folder}: no {CAPTIONS}, hence no {what}; put Karpathy's JSON of the images there")
+
+
+def _folder(where: str) -> Path:
+    """The folder of that name, else the dataset of that hub id.
+
+    Raises:
+        DataError: neither exists, or the download fails.
+    """
+    folder = Path(where).expanduser()
+    if folder.is_dir():
+        return folder
+    if folder.exists() or where.startswith((".", "/", "~")) or not _HUB_ID.fullmatch(where):
+        raise DataError(f"{where}: no such folder of embeddings, and not the hub id of a dataset (owner/name) either")
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(where, repo_type="dataset", allow_patterns=["*.parquet", CAPTIONS]))
+    except Exception as error:  # whatever the HTTP stack raises when the hub is away or a download breaks
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise DataError(
+            f"{where}: no such folder here, and the hub's dataset cannot be downloaded ({reason}); download it where "
+            "the hub can be reached and name its folder: embeddings:<folder>"
+        ) from error
+
+
+# --- the vectors ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class EmbeddingTable:
+    """A table in memory: the row of each id, and the vectors float32 [n, D]."""
+
+    path: Path
+    rows: dict[str, int]
+    vectors: np.ndarray
+
+
+def read_embeddings(references: Sequence[str]) -> np.ndarray:
+    """The vectors, float32 [n, D], of `table.parquet::id` references.
+
+    Raises:
+        DataError: another kind of reference, an unreadable table, ids that the table lacks (names the first five), or
+            tables of different widths.
+    """
+    import numpy as np
+
+    wanted: dict[Path, list[tuple[int, str]]] = {}
+    for position, reference in enumerate(references):
+        match = REFERENCE.fullmatch(reference)
+        if match is None:
+            raise DataError(
+                f"{reference[:80]!r}: not an embedding (table.parquet::id); encode a corpus of embeddings "
+                "(embeddings:<folder>), or name the model that reads texts and images: --set backbone_checkpoint=..."
+            )
+        wanted.setdefault(Path(match["table"]), []).append((position, match["id"]))
+    found = np.empty((0, 0), dtype=np.float32)
+    for path, items in wanted.items():
+        table = _table(path)
+        if missing := [item_id for _, item_id in items if item_id not in table.rows]:
+            more = f" and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
+            raise DataError(f"{path}: no embedding of id {', '.join(missing[:NAMED])}{more}; {len(table.rows)} rows")
+        if not found.size:
+            found = np.empty((len(references), table.vectors.shape[1]), dtype=np.float32)
+        if found.shape[1] != table.vectors.shape[1]:
+            raise DataError(f"{path}: vectors of {table.vectors.shape[1]} numbers, other tables have {found.shape[1]}")
+        found[[position for position, _ in items]] = table.vectors[[table.rows[item_id] for _, item_id in items]]
+    return found
+
+
+def _table(path: Path) -> EmbeddingTable:
+    return _read_table(path, state_of(path))
+
+
+@lru_cache(maxsize=TABLES_HELD)
+def _read_table(path: Path, state: FileState) -> EmbeddingTable:
+    """Decodes a table, once for all batches that read its rows.
+
+    Raises:
+        DataError: not parquet, without the two columns, ids that repeat, vectors of unequal length or not finite.
+    """
+    import numpy as np
+
+    with parquet_errors(path, Failure()):
+        parts = [_rows(path, batch) for batch in read_batches(path, {"id": any_type, "emb": any_type})]
+    ids = [row_id for part, _ in parts for row_id in part]
+    if not ids:
+        raise DataError(f"{path}: no row in it")
+    if len(widths := {vectors.shape[1] for _, vectors in parts}) != 1:
+        raise DataError(f"{path}: vectors of {sorted(widths)} numbers, expected one length")
+    rows = {row_id: row for row, row_id in enumerate(ids)}
+    if len(rows) != len(ids):
+        twice = next(row_id for row, row_id in enumerate(ids) if rows[row_id] != row)
+        raise DataError(f"{path}: id {twice} occurs more than once; ids must be distinct")
+    return EmbeddingTable(path, rows, np.concatenate([vectors for _, vectors in parts]))
+
+
+def _rows(path: Path, batch: Any) -> tuple[list[str], np.ndarray]:
+    """Ids and vectors float32 [n, D] of one record batch."""
+    import numpy as np
+    import pyarrow as pa
+    from pyarrow import compute
+
+    ids, lists = batch.column("id").cast(pa.string()), batch.column("emb")
+    if ids.null_count or lists.null_count:
+        raise DataError(f"{path}: a row lacks its id or its emb; every row needs both")
+    if not any(test(lists.type) for test in (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)):
+        raise DataError(f"{path}: column emb holds {lists.type}, expected lists of numbers")
+    if len(lengths := compute.unique(compute.list_value_length(lists)).to_pylist()) > 1:
+        raise DataError(f"{path}: vectors of {sorted(lengths)} numbers, expected one length")
+    values = lists.flatten()
+    if not (pa.types.is_floating(values.type) or pa.types.is_integer(values.type)) or values.null_count:
+        raise DataError(f"{path}: column emb holds lists of {values.type} or of nothing, expected numbers")
+    vectors = values.to_numpy(zero_copy_only=False).astype(np.float32).reshape(len(lists), -1)
+    if not np.isfinite(vectors).all():
+        raise DataError(f"{path}: an embedding has a number that is not finite")
+    return ids.to_pylist(), vectors

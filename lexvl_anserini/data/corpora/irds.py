@@ -1,0 +1,152 @@
+"""Datasets of ir_datasets under its own ids: `irds:vaswani`, `irds:msmarco-passage/dev/small`.
+
+ir_datasets fetches what is not there, checks its MD5 and keeps it in its own folder ($IR_DATASETS_HOME, else
+~/.ir_datasets), so that what other tools fetched is used. A dataset that the user registers in Python
+(`ir_datasets.registry.register`) has a name here too.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from difflib import get_close_matches
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from lexvl_anserini.data.dataset import Dataset, checked_direction
+from lexvl_anserini.data.ids import checked_id
+from lexvl_anserini.ground.errors import DataError, UsageError
+from lexvl_anserini.ground.manifest import CorpusRef
+from lexvl_anserini.ground.records import NO_METADATA, Document, Qrel, Topic
+
+if TYPE_CHECKING:
+    from ir_datasets import Dataset as Source
+
+log = logging.getLogger(__name__)
+
+# Ids named in an error.
+NAMED = 8
+
+# What ir_datasets calls the parts of a dataset, and our words for them.
+PARTS = {"docs": "documents", "queries": "topics", "qrels": "judgements"}
+
+
+def load_irds(ref: CorpusRef) -> Dataset:
+    """Loads `irds:<id>`, with a split `irds:<id>/<split>`.
+
+    Files are fetched when a part is read. Where documents have a title and a text, these are kept apart and other plain
+    fields are metadata; of all other documents and of queries the text is ir_datasets' `default_text`. The document
+    whose id is the topic's is removed for BEIR's datasets.
+
+    Raises:
+        UsageError: no id, or another direction than text-to-text.
+        DataError: ir_datasets knows no such id.
+    """
+    name = ref.name.removeprefix("irds").removeprefix(":")
+    if not ref.name.startswith("irds:") or not name:
+        raise UsageError(f"{ref.name!r} names no dataset; expected irds:<id>, such as irds:beir/scifact/test")
+    ref = replace(ref, direction=checked_direction(ref, ("text-to-text",), "text-to-text"))
+    dataset_id = f"{name}/{ref.split}" if ref.split else name
+    source = _source(dataset_id)
+    return Dataset.of(
+        ref,
+        documents=partial(_documents, source, dataset_id, ref.escape_ids),
+        topics=partial(_topics, source, dataset_id, ref.escape_ids),
+        qrels=partial(_qrels, source, dataset_id, ref.escape_ids),
+        remove_query=name.startswith("beir/"),
+    )
+
+
+def _source(dataset_id: str) -> Source:
+    """A dataset of ir_datasets, before anything is fetched.
+
+    Raises:
+        DataError: there is none of that id; the message names ids that are near.
+    """
+    if not sys.stderr.isatty():
+        os.environ.setdefault("IR_DATASETS_DL_DISABLE_PBAR", "true")
+    import ir_datasets
+
+    try:
+        return ir_datasets.load(dataset_id)
+    except KeyError as problem:
+        known, first = sorted(ir_datasets.registry), dataset_id.split("/")[0]
+        near = [one for one in known if one.split("/")[0] == first] or get_close_matches(dataset_id, known)
+        some = _some(near) if near else f"{_some(known)} (https://ir-datasets.com lists all)"
+        raise DataError(f"irds:{dataset_id}: ir_datasets has no such dataset; it has {some}") from problem
+
+
+def _records(source: Source, dataset_id: str, part: str) -> Iterator[Any]:
+    """The records of a part, as ir_datasets has them.
+
+    Raises:
+        DataError: the dataset lacks the part, or ir_datasets cannot fetch or read it.
+    """
+    if not source.has(part):
+        import ir_datasets
+
+        below = [one for one in ir_datasets.registry if one.startswith(f"{dataset_id}/")]
+        having = _some([one for one in below if ir_datasets.load(one).has(part)])
+        hint = f"; these have: {having}" if having else ""
+        raise DataError(f"irds:{dataset_id}: no {PARTS[part]} in it{hint}")
+    read: Callable[[], Iterator[Any]] = getattr(source, f"{part}_iter")
+    try:
+        yield from read()
+    except Exception as problem:  # of requests, of the system, or of ir_datasets' readers
+        reason = " ".join(str(problem).split()) or "no reason given"
+        raise DataError(
+            f"irds:{dataset_id}: ir_datasets cannot fetch or read its {PARTS[part]} ({type(problem).__name__}: "
+            f"{reason[:300]}); it keeps files in $IR_DATASETS_HOME, else ~/.ir_datasets"
+        ) from problem
+
+
+def _documents(source: Source, dataset_id: str, escape_ids: bool) -> Iterator[Document]:
+    for number, record in enumerate(_records(source, dataset_id, "docs"), start=1):
+        where = f"irds:{dataset_id} document {number}"
+        fields: Mapping[str, Any] = record._asdict()
+        title, text, others = None, fields.get("text"), {}
+        if isinstance(fields.get("title"), str) and isinstance(text, str):
+            title = fields["title"]
+            others = {
+                name: value
+                for name, value in fields.items()
+                if name not in ("doc_id", "title", "text") and isinstance(value, str | int | float)
+            }
+        else:
+            text = _text(record, where)
+        yield Document(checked_id(record.doc_id, where, escape_ids), title, text, metadata=others or NO_METADATA)
+
+
+def _topics(source: Source, dataset_id: str, escape_ids: bool) -> Iterator[Topic]:
+    for number, record in enumerate(_records(source, dataset_id, "queries"), start=1):
+        where = f"irds:{dataset_id} topic {number}"
+        yield Topic(checked_id(record.query_id, where, escape_ids), _text(record, where))
+
+
+def _qrels(source: Source, dataset_id: str, escape_ids: bool) -> Iterator[Qrel]:
+    for number, record in enumerate(_records(source, dataset_id, "qrels"), start=1):
+        where = f"irds:{dataset_id} judgement {number}"
+        if not hasattr(record, "relevance"):
+            raise DataError(f"{where}: no relevance; its fields are {', '.join(record._fields)}")
+        query_id, doc_id = (checked_id(one, where, escape_ids) for one in (record.query_id, record.doc_id))
+        yield Qrel(query_id, doc_id, int(record.relevance))
+
+
+def _text(record: Any, where: str) -> str:
+    """What ir_datasets calls a record's default text.
+
+    Raises:
+        DataError: it has none.
+    """
+    if not hasattr(record, "default_text"):
+        raise DataError(f"{where}: no text; its fields are {', '.join(record._fields)}")
+    return str(record.default_text())
+
+
+def _some(ids: list[str]) -> str:
+    """The first ids, and the number of others."""
+    more = f" and {len(ids) - NAMED} more" if len(ids) > NAMED else ""
+    return ", ".join(f"irds:{one}" for one in ids[:NAMED]) + more

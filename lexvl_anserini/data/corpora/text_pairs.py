@@ -1,0 +1,251 @@
+"""Files of queries with passages for training: DPR's JSON, pairs and triples of texts, MS MARCO's triples of ids.
+
+Each is a dataset with one split, `train`: its judgements have relevance 1 for positives and 0 for hard negatives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from lexvl_anserini.data.corpora.beir import corpus_file, read_corpus
+from lexvl_anserini.data.dataset import Dataset, checked_direction
+from lexvl_anserini.data.corpora.dpr_json import Example, digest_of, read_dpr
+from lexvl_anserini.data.ids import checked_id
+from lexvl_anserini.data.lines import decode, read_lines
+from lexvl_anserini.data.topics import read_topics
+from lexvl_anserini.ground.errors import DataError, UsageError
+from lexvl_anserini.ground.manifest import CorpusRef
+from lexvl_anserini.ground.records import Document, Qrel, TeacherScore, Topic
+
+SPLIT = "train"
+
+
+def load_dpr_file(ref: CorpusRef) -> Dataset:
+    """Loads `dpr:<path>`: a JSON array (`.json`) or JSON lines (`.jsonl`) of questions with passages.
+
+    Hard negatives are `hard_negative_ctxs`, or where there are none `negative_ctxs`, as in DPR. Entries without a
+    positive are left out, as in DPR.
+
+    Raises:
+        UsageError: another split or direction.
+        DataError: the file is absent.
+    """
+    return dataset_of_examples(ref, partial(read_dpr, path_of(ref), ref.escape_ids))
+
+
+def load_pairs(ref: CorpusRef) -> Dataset:
+    """Loads `pairs:<path>`: lines of query, tab, positive, and further tabs with one hard negative after each.
+
+    Texts have no ids; the same text is the same query or passage on every line.
+
+    Raises:
+        UsageError: another split or direction.
+        DataError: the file is absent.
+    """
+    return dataset_of_examples(ref, partial(read_pairs, path_of(ref)))
+
+
+def load_triples(ref: CorpusRef) -> Dataset:
+    """Loads `triples:<path>,<folder>`: lines of query id, positive id and hard negatives' ids, separated by tabs.
+
+    The folder has the texts: `corpus.jsonl` and `queries.jsonl` (BEIR), or `collection.tsv` and `queries.train.tsv`
+    (MS MARCO).
+
+    Raises:
+        UsageError: no folder is named, or another split or direction.
+        DataError: the file, or a file of the folder, is absent.
+    """
+    path, comma, folder = ref.name.removeprefix("triples:").rpartition(",")
+    if not comma:
+        raise UsageError(f"{ref.name}: expected triples:FILE,FOLDER; the folder has the texts of the ids")
+    triples = existing(Path(path).expanduser())
+    corpus, topics = texts_of(Path(folder).expanduser(), ref.escape_ids)
+    judged = partial(read_triples, triples, ref.escape_ids)
+    return one_split(ref, corpus, partial(asked_topics, judged, topics, triples), judged)
+
+
+def dataset_of_examples(ref: CorpusRef, examples: Callable[[], Iterator[Example]]) -> Dataset:
+    """The dataset of a file that has the texts themselves."""
+    found = one_split(ref, partial(documents_of, examples), partial(topics_of, examples), partial(qrels_of, examples))
+    return replace(found, scores=partial(scores_of, examples))
+
+
+def one_split(
+    ref: CorpusRef,
+    documents: Callable[[], Iterator[Document]],
+    topics: Callable[[], Iterator[Topic]],
+    qrels: Callable[[], Iterator[Qrel]],
+) -> Dataset:
+    """A dataset of texts with the split `train` alone.
+
+    Raises:
+        UsageError: the reference has another split or direction.
+    """
+    if ref.split not in (None, SPLIT):
+        raise UsageError(f"{ref.name} has no split {ref.split!r}; a file of training pairs has the split {SPLIT} alone")
+    direction = checked_direction(ref, ("text-to-text",), "text-to-text")
+    return Dataset.of(replace(ref, split=SPLIT, direction=direction), documents, topics, qrels)
+
+
+def path_of(ref: CorpusRef) -> Path:
+    """The file of `family:<path>`."""
+    return existing(Path(ref.name.partition(":")[2]).expanduser())
+
+
+def existing(path: Path) -> Path:
+    """The path, after checking that it is a file.
+
+    Raises:
+        DataError: it is not.
+    """
+    if not path.is_file():
+        raise DataError(f"{path}: {'a folder, expected a file' if path.is_dir() else 'no such file'} of training pairs")
+    return path
+
+
+def documents_of(examples: Callable[[], Iterator[Example]]) -> Iterator[Document]:
+    """Every passage once, in the order of the file.
+
+    Raises:
+        DataError: an id has two texts.
+    """
+    digests: dict[str, str] = {}
+    for example in examples():
+        for document in (*example.positives, *example.negatives):
+            digest = digest_of(document.title or "", document.text or "")
+            if document.doc_id not in digests:
+                digests[document.doc_id] = digest
+                yield document
+            elif digests[document.doc_id] != digest:
+                raise DataError(
+                    f"{example.where}: passage {document.doc_id!r} has another text than before; ids name one passage"
+                )
+
+
+def topics_of(examples: Callable[[], Iterator[Example]]) -> Iterator[Topic]:
+    """Every query once, in the order of the file.
+
+    Raises:
+        DataError: an id has two texts.
+    """
+    texts: dict[str, str] = {}
+    for example in examples():
+        query_id, text = example.query.query_id, example.query.text or ""
+        if query_id not in texts:
+            texts[query_id] = text
+            yield example.query
+        elif texts[query_id] != text:
+            raise DataError(f"{example.where}: query {query_id!r} has another text than before; ids name one query")
+
+
+def qrels_of(examples: Callable[[], Iterator[Example]]) -> Iterator[Qrel]:
+    """The positives, with relevance 1, and the hard negatives, with relevance 0, of every entry."""
+    for example in examples():
+        for relevance, documents in ((1, example.positives), (0, example.negatives)):
+            for document in documents:
+                yield Qrel(example.query.query_id, document.doc_id, relevance)
+
+
+def scores_of(examples: Callable[[], Iterator[Example]]) -> Iterator[TeacherScore]:
+    """The scores of the passages that have one."""
+    for example in examples():
+        for doc_id, score in example.scores.items():
+            yield TeacherScore(example.query.query_id, doc_id, score)
+
+
+def read_pairs(path: Path) -> Iterator[Example]:
+    """The lines of a file of texts.
+
+    Raises:
+        DataError: fewer than two columns, another number than in the first line, an empty text, or no line at all.
+    """
+    for where, columns in table(path, "query, positive and optional negatives"):
+        query, positive, *negatives = columns
+        yield Example(where, Topic(digest_of(query), query), (of_text(positive),), tuple(map(of_text, negatives)))
+
+
+def of_text(text: str) -> Document:
+    """A passage without id and title."""
+    return Document(digest_of("", text), text=text)
+
+
+def read_triples(path: Path, escape_ids: bool = False) -> Iterator[Qrel]:
+    """The judgements of a file of ids.
+
+    Raises:
+        DataError: as `read_pairs`, or an id that a run file cannot hold.
+    """
+    for where, columns in table(path, "query id, positive id and optional negatives' ids"):
+        query_id, *doc_ids = (checked_id(column, where, escape_ids) for column in columns)
+        for number, doc_id in enumerate(doc_ids):
+            yield Qrel(query_id, doc_id, int(number == 0))
+
+
+def table(path: Path, expected: str) -> Iterator[tuple[str, list[str]]]:
+    """The lines of a file with two or more columns between tabs, each with its place.
+
+    Raises:
+        DataError: a line has fewer columns or another number than the first, or an empty one; or there is no line.
+    """
+    width = 0
+    for line in read_lines(path):
+        columns = [column.strip() for column in decode(line).split("\t")]
+        width = width or len(columns)
+        if len(columns) < 2 or len(columns) != width:
+            wanted = "2 or more" if width < 2 else f"{width} as in the first line"
+            raise DataError(f"{line.where}: {len(columns)} columns, expected {wanted} ({expected}, between tabs)")
+        if not all(columns):
+            raise DataError(f"{line.where}: column {columns.index('') + 1} is empty ({expected})")
+        yield line.where, columns
+    if not width:
+        raise DataError(f"{path}: no line in it; expected {expected}, between tabs")
+
+
+def texts_of(folder: Path, escape_ids: bool) -> tuple[Callable[[], Iterator[Document]], Callable[[], Iterator[Topic]]]:
+    """The documents and topics of a folder in the layout of BEIR or of MS MARCO.
+
+    Raises:
+        DataError: it has neither layout.
+    """
+    if (corpus := corpus_file(folder)) and (folder / "queries.jsonl").is_file():
+        return partial(read_corpus, corpus, escape_ids), partial(read_topics, folder / "queries.jsonl", escape_ids)
+    collection, queries = folder / "collection.tsv", folder / "queries.train.tsv"
+    if not (collection.is_file() and queries.is_file()):
+        raise DataError(
+            f"{folder}: expected corpus.jsonl and queries.jsonl (BEIR) or collection.tsv and queries.train.tsv "
+            "(MS MARCO)"
+        )
+    return partial(read_collection, collection, escape_ids), partial(read_topics, queries, escape_ids)
+
+
+def read_collection(path: Path, escape_ids: bool = False) -> Iterator[Document]:
+    """The passages of MS MARCO's `collection.tsv`: id, tab, text.
+
+    Raises:
+        DataError: a line has another form.
+    """
+    for line in read_lines(path):
+        doc_id, tab, text = decode(line).partition("\t")
+        if not tab:
+            raise DataError(f"{line.where}: no tab; expected id, tab, text")
+        yield Document(checked_id(doc_id, line.where, escape_ids), text=text)
+
+
+def asked_topics(
+    judged: Callable[[], Iterator[Qrel]], topics: Callable[[], Iterator[Topic]], where: Path
+) -> Iterator[Topic]:
+    """The topics that have a judgement.
+
+    Raises:
+        DataError: some have no text.
+    """
+    missing = {qrel.query_id for qrel in judged()}
+    for topic in topics():
+        if topic.query_id in missing:
+            missing.remove(topic.query_id)
+            yield topic
+    if missing:
+        raise DataError(f"{where}: {len(missing)} of its queries have no text, such as {min(missing)!r}")

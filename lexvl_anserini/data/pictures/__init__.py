@@ -1,0 +1,1 @@
+"""Pictures: decoding, archives, drawn ones."""

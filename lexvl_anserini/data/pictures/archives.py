@@ -1,0 +1,230 @@
+"""Members of an uncompressed tar read in any order: indexed once, then straight from their offsets.
+
+Every member is a file, a link to one, or is left out with a line that counts and names it. An archive that is cut off,
+damaged or followed by other bytes is refused: `tarfile` alone takes the members before the damage for all there are.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+import struct
+import tarfile
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+from lexvl_anserini.data.file_state import FileState, state_of
+from lexvl_anserini.data.left_out import LeftOut, printable
+from lexvl_anserini.ground.errors import DataError
+
+# A reference to a member.
+MEMBER = re.compile(r"(?P<archive>.+?\.tar)::(?P<member>.+)", re.IGNORECASE | re.DOTALL)
+
+# What `tarfile` raises for damaged headers; a size above the memory gives a MemoryError.
+_BROKEN = (
+    *(tarfile.TarError, EOFError, ValueError, OverflowError, IndexError, KeyError, struct.error),
+    *(RecursionError, MemoryError),
+)
+
+# A tar ends with two blocks of zeros.
+_END = 2 * tarfile.BLOCKSIZE
+_PIECE = 1 << 20
+
+# The target of a link that leads out of the archive; no file has this name.
+_OUTSIDE = ""
+
+_SPECIAL = (tarfile.FIFOTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE)
+
+
+class Place(NamedTuple):
+    """Where a member's bytes are in the archive."""
+
+    offset: int
+    size: int
+
+
+class Archive:
+    """An open tar and the places of its files, by name without `.` in its path; of equal names the last counts.
+
+    Reading is thread-safe: no position is shared.
+    """
+
+    def __init__(self, path: Path, members: Mapping[str, Place]):
+        self.path = path
+        self.members = members
+        self._handle = os.open(path, os.O_RDONLY)
+
+    def place(self, member: str) -> Place:
+        """Where the bytes of a member are.
+
+        Raises:
+            DataError: no such member.
+        """
+        place = self.members.get(_inside(member) or member)
+        if place is None:
+            raise DataError(f"{self.path}: no member {member!r} among its {len(self.members)} files")
+        return place
+
+    def read(self, member: str) -> bytes:
+        """The bytes of a member.
+
+        Raises:
+            DataError: no such member, or the archive was cut off since it was indexed.
+        """
+        place = self.place(member)
+        data = os.pread(self._handle, place.size, place.offset)
+        if len(data) != place.size:
+            raise DataError(f"{self.path}: member {member!r} has {len(data)} bytes, expected {place.size}")
+        return data
+
+    def __del__(self) -> None:
+        if handle := getattr(self, "_handle", None):
+            os.close(handle)
+
+
+def open_archive(path: Path) -> Archive:
+    """The archive, indexed on the first call and again only if the file has changed.
+
+    Raises:
+        DataError: not there, compressed, cut off, damaged, or no tar at all; names the offset of the damage.
+    """
+    return _indexed(path.absolute(), state_of(path))
+
+
+@lru_cache(maxsize=16)
+def _indexed(path: Path, state: FileState) -> Archive:
+    left_out = LeftOut()
+    members = _files(_members(path, state.size), left_out)
+    left_out.log(str(path))
+    return Archive(path, members)
+
+
+# --- from members to files ------------------------------------------------------------------------------------------
+
+
+def _files(members: Iterable[tarfile.TarInfo], left_out: LeftOut) -> dict[str, Place]:
+    """The places of the files and of links to them."""
+    files: dict[str, Place] = {}
+    links: dict[str, str] = {}
+    for member in members:
+        if member.isdir():
+            continue
+        name = _inside(member.name)
+        if name is None:
+            left_out.add("a name that leads out of the archive", member.name)
+            continue
+        if name in files or name in links:
+            left_out.add("replaced by a later member of its name", name)
+            files.pop(name, None)
+            links.pop(name, None)
+        if member.isreg() and not member.sparse:
+            files[name] = Place(member.offset_data, member.size)
+        elif member.islnk() and (place := files.get(_inside(member.linkname) or _OUTSIDE)):
+            files[name] = place
+        elif member.islnk() or member.issym():
+            links[name] = _target(name, member)
+        else:
+            left_out.add(_kind(member), name)
+    return files | _followed(links, files, left_out)
+
+
+def _followed(links: Mapping[str, str], files: Mapping[str, Place], left_out: LeftOut) -> dict[str, Place]:
+    """The places of links that lead to a file of the archive, through other links or not."""
+    followed: dict[str, Place] = {}
+    waiting = dict(links)
+    for name in links:
+        chain, at = [], name
+        while at in waiting:
+            chain.append(at)
+            at = waiting.pop(at)
+        place = files.get(at) or followed.get(at)
+        for link in chain:
+            if place:
+                followed[link] = place
+            else:
+                left_out.add("a link to no file of the archive", link)
+    return followed
+
+
+def _inside(name: str) -> str | None:
+    """The name without empty parts and `.`; None if it is absolute, has `..`, or is no name."""
+    parts = [part for part in name.split("/") if part not in ("", ".")]
+    return None if name.startswith("/") or ".." in parts or not parts else "/".join(parts)
+
+
+def _target(name: str, link: tarfile.TarInfo) -> str:
+    """The name that a link leads to: of a hard link in the archive, of a symbolic one from its own folder."""
+    if link.islnk():
+        return _inside(link.linkname) or _OUTSIDE
+    path = posixpath.normpath(posixpath.join(posixpath.dirname(name), link.linkname))
+    return _inside(path) or _OUTSIDE
+
+
+def _kind(member: tarfile.TarInfo) -> str:
+    if member.isreg():
+        return "a sparse file"
+    return "a pipe or a device" if member.type in _SPECIAL else "a member of an unknown kind"
+
+
+# --- the members, and the end of the archive ------------------------------------------------------------------------
+
+
+def _members(path: Path, size: int) -> Iterator[tarfile.TarInfo]:
+    """Every member, in order.
+
+    Raises:
+        DataError: not an uncompressed tar, a bad header, a member that is cut off, or another end than a tar has.
+    """
+    end = 0
+    try:
+        with tarfile.open(path, "r:") as archive:
+            for member in archive:
+                # A list of all members would grow with the archive.
+                archive.members = []  # type: ignore[attr-defined]
+                end = archive.offset
+                if member.size < 0:
+                    raise DataError(f"{path}: negative size in the header at byte {member.offset:,}; pack it again")
+                if member.isreg() and member.offset_data + member.size > size:
+                    raise DataError(
+                        f"{path}: cut off at byte {size:,} in member {printable(member.name)!r}, whose header is at "
+                        f"byte {member.offset:,}; fetch or pack it again"
+                    )
+                yield member
+    except _BROKEN as problem:
+        if end:
+            raise DataError(f"{path}: damaged header at byte {end:,} ({problem}); fetch or pack it again") from problem
+        raise DataError(
+            f"{path}: not an uncompressed tar archive, or a damaged one ({problem}); unpack a compressed one"
+        ) from problem
+    except OSError as problem:
+        raise DataError(f"{path}: cannot be read ({problem.strerror or problem})") from problem
+    _check_end(path, end)
+
+
+def _check_end(path: Path, end: int) -> None:
+    """Checks that the archive ends after its last member.
+
+    Raises:
+        DataError: no blocks of zeros at `end`, or other bytes after them.
+    """
+    with open(path, "rb") as source:
+        source.seek(end)
+        blocks = source.read(_END)
+        if blocks.strip(b"\0"):
+            raise DataError(f"{path}: no valid header at byte {end:,}, the archive is damaged; fetch or pack it again")
+        if len(blocks) < _END:
+            raise DataError(
+                f"{path}: cut off at byte {end + len(blocks):,}, where a tar has a member or two blocks of zeros; "
+                "fetch or pack it again"
+            )
+        at = end + _END
+        while piece := source.read(_PIECE):
+            if rest := piece.lstrip(b"\0"):
+                raise DataError(
+                    f"{path}: other bytes at byte {at + len(piece) - len(rest):,}, after the end of the archive at "
+                    f"byte {end:,}; unpack archives that were joined and pack one (tar --concatenate joins them)"
+                )
+            at += len(piece)

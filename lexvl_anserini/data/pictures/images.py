@@ -1,0 +1,401 @@
+"""Images from files, members of tar archives and PIL images, decoded in threads ahead of the consumer.
+
+The result is always RGB, 8 bits, upright:
+
+- EXIF orientation is applied.
+- Alpha is dropped, as `convert("RGB")` does and the reference implementations do; `background` composites instead.
+- Pillow converts palettes, CMYK and other modes; an animation gives its first frame.
+- 16-bit greyscale keeps its upper eight bits; 32-bit integers count as 16-bit if one is above 255, floats as 0 to 255.
+
+HEIC, in which many phones store photos, is read where the package pillow-heif is installed.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import stat
+import struct
+import warnings
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+
+import numpy as np
+
+from lexvl_anserini.data.pictures.archives import MEMBER, open_archive
+from lexvl_anserini.ground.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    Reference = str | Path | Image
+
+# An image with more pixels raises an error before it is decoded: it would take 3 bytes per pixel.
+MAX_PIXELS = 80_000_000
+
+# Decoded images that wait for the consumer, per worker.
+AHEAD = 2
+
+# The policies for images that cannot be read, see `OnError`.
+ON_ERROR = ("fail", "skip")
+
+# The EXIF tag of the orientation.
+_ORIENTATION = 0x0112
+
+_NUMBER = re.compile(r"\d+")
+
+# Pillow's names of the formats that are read, the frequent ones first; TGA is last, because it has no signature.
+# EPS and similar formats are missing: such files are programs, which Pillow runs in another program.
+FORMATS = (
+    *("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000", "MPO", "DIB", "ICO", "DDS", "BLP"),
+    *("PCX", "PSD", "QOI", "SGI", "HEIF", "TGA"),
+)
+
+# HEIC: its suffixes, how its files begin after four bytes, and what to do where it is not read.
+HEIC_SUFFIXES = frozenset({".heic", ".heics", ".heif", ".heifs", ".hif"})
+_HEIC_BRANDS = tuple(b"ftyp" + brand for brand in (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1"))
+HEIC_REMEDY = "install the package pillow-heif, or convert to JPEG"
+
+# What Pillow's decoders raise for damaged files (`NotImplementedError` is a `RuntimeError`).
+_BROKEN = (
+    *(OSError, SyntaxError, ValueError, EOFError, struct.error, OverflowError, IndexError, KeyError, TypeError),
+    RuntimeError,
+)
+
+
+class ReadImage(NamedTuple):
+    """An image (or the result of `prepare` for it), with its position among the references, from 0."""
+
+    position: int
+    value: Any
+
+
+# The reasons are data too: skipped.jsonl stores the texts of the errors below, so that their wording stays.
+class Skipped(NamedTuple):
+    """An image that could not be read: its position from 0, its reference, and what is wrong with it."""
+
+    position: int
+    reference: str
+    reason: str
+
+
+class UnreadableImage(DataError):
+    """An image cannot be read, and the policy is to fail."""
+
+
+@dataclass(frozen=True)
+class OnError:
+    """The policy for images that cannot be read, and the images that it skipped.
+
+    policy   "fail": the first such image raises; "skip": such images are skipped and listed
+    skipped  the skipped images, in the order of their positions
+
+    Raises:
+        UsageError: another policy.
+    """
+
+    policy: str = "fail"
+    skipped: list[Skipped] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if self.policy not in ON_ERROR:
+            raise UsageError(f"on_error {self.policy!r}: expected fail or skip")
+
+    def fresh(self) -> OnError:
+        """The same policy with an empty list, for one call: positions count from its first image."""
+        return OnError(self.policy)
+
+    def unreadable(self, position: int, reference: Reference, problem: DataError) -> None:
+        """Raises the problem, or lists the image.
+
+        Raises:
+            UnreadableImage: the policy is "fail".
+        """
+        if self.policy == "fail":
+            raise UnreadableImage(str(problem)) from problem
+        self.skipped.append(Skipped(position, str(reference), str(problem)))
+
+
+# The policy where none is given.
+FAIL = OnError("fail")
+
+
+def open_image(
+    reference: Reference, background: tuple[int, int, int] | None = None, max_pixels: int = MAX_PIXELS
+) -> Image:
+    """Decodes an image.
+
+    Args:
+        reference: a path, `archive.tar::member`, or a PIL image (which is not changed).
+        background: RGB behind transparent pixels; None drops the alpha channel.
+        max_pixels: width times height above which an image raises an error.
+
+    Returns:
+        An upright PIL image, mode RGB.
+
+    Raises:
+        DataError: no such file, not an image, cut off, or too large; names the file.
+    """
+    import PIL.Image
+
+    if isinstance(reference, PIL.Image.Image):
+        where = f"PIL image {getattr(reference, 'filename', '')}".strip()
+        with _decoder_errors(where):
+            return _decoded(reference, where, background, max_pixels)
+    where = str(reference)
+    with _decoder_errors(where), open_source(where) as source:
+        return decode_image(source, where, background, max_pixels)
+
+
+def decode_image(
+    source: BinaryIO, where: str, background: tuple[int, int, int] | None = None, max_pixels: int = MAX_PIXELS
+) -> Image:
+    """Decodes an image from an open file, for example `io.BytesIO`; as `open_image`, with `where` for its errors."""
+    with _decoder_errors(where), _opened(source, where) as image:
+        return _decoded(image, where, background, max_pixels)
+
+
+@cache
+def image_suffixes() -> frozenset[str]:
+    """The suffixes, as `.jpg`, of the formats that are read."""
+    import PIL.Image
+
+    _register_heic()
+    return frozenset(suffix for suffix, kind in PIL.Image.registered_extensions().items() if kind in FORMATS)
+
+
+class ImageReader:
+    """Images in the order of their references; can be iterated once. See `read_images`.
+
+    read     number of images so far
+    """
+
+    def __init__(
+        self,
+        references: Iterable[Reference],
+        workers: int | None = None,
+        on_error: OnError = FAIL,
+        prepare: Callable[[Image], Any] | None = None,
+    ):
+        self.read = 0
+        self._on_error = on_error
+        self._workers = workers or usable_cores()
+        self._prepare = prepare
+        self._stream = self._run(iter(references))
+
+    @property
+    def skipped(self) -> list[Skipped]:
+        """The images that the policy skipped."""
+        return self._on_error.skipped
+
+    def __iter__(self) -> Iterator[ReadImage]:
+        return self._stream
+
+    def __next__(self) -> ReadImage:
+        return next(self._stream)
+
+    def close(self) -> None:
+        """Stops the workers; leaving a loop early does so as well."""
+        self._stream.close()
+
+    def _run(self, references: Iterator[Reference]) -> Generator[ReadImage, None, None]:
+        """Decodes at most `AHEAD` images per worker ahead of the consumer."""
+        waiting: deque[tuple[int, Reference, Future[Any]]] = deque()
+        pool = ThreadPoolExecutor(self._workers, thread_name_prefix="images")
+        failure: Exception | None = None
+        position = 0
+        more = True
+        try:
+            while more or waiting:
+                while more and len(waiting) < self._workers * AHEAD:
+                    try:
+                        reference = next(references)
+                    except StopIteration:
+                        more = False
+                    except Exception as problem:  # raised after the images before it
+                        failure, more = problem, False
+                    else:
+                        waiting.append((position, reference, pool.submit(self._one, reference)))
+                        position += 1
+                if waiting:
+                    yield from self._result(*waiting.popleft())
+            if failure:
+                raise failure
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    def _result(self, position: int, reference: Reference, future: Future[Any]) -> Iterator[ReadImage]:
+        value = future.result()
+        if isinstance(value, DataError):
+            self._on_error.unreadable(position, reference, value)
+        else:
+            self.read += 1
+            yield ReadImage(position, value)
+
+    def _one(self, reference: Reference) -> Any:
+        """An image, prepared, or the error if it cannot be read; an error of `prepare` is raised."""
+        try:
+            image = open_image(reference)
+        except DataError as problem:
+            return problem
+        return self._prepare(image) if self._prepare else image
+
+
+def read_images(
+    references: Iterable[Reference],
+    workers: int | None = None,
+    on_error: OnError = FAIL,
+    prepare: Callable[[Image], Any] | None = None,
+) -> ImageReader:
+    """Decodes images in threads, a few ahead of the consumer, in order; memory does not grow.
+
+    Args:
+        references: paths, `archive.tar::member`, PIL images; read when they are needed.
+        workers: threads; default one per usable core.
+        on_error: raises at the first unreadable image, or skips and lists it.
+        prepare: called in the workers, for instance to resize into an array.
+
+    Returns:
+        An iterator of `ReadImage(position, value)` with `read` and `skipped`.
+
+    Raises:
+        DataError: (while iterating) an unreadable image, if the policy is "fail".
+    """
+    return ImageReader(references, workers, on_error, prepare)
+
+
+def usable_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def open_source(where: str) -> BinaryIO:
+    """Opens an image's file, or its member of an archive (`archive.tar::member`), as bytes.
+
+    Raises:
+        DataError: it does not exist, cannot be read, or is a pipe or a device, which has no end or waits for a writer.
+    """
+    if match := MEMBER.fullmatch(where):
+        return io.BytesIO(open_archive(Path(match["archive"]).expanduser()).read(match["member"]))
+    path = Path(where).expanduser()
+    try:
+        if not (stat.S_ISREG(mode := path.stat().st_mode) or stat.S_ISDIR(mode)):
+            raise DataError(f"{where}: a pipe, a socket or a device, expected the file of a picture")
+        return open(path, "rb")
+    except OSError as problem:
+        hint = "; a member is named archive.tar::member, and the tar is not compressed" if "::" in where else ""
+        raise DataError(f"{where}: cannot be read ({problem.strerror or problem}){hint}") from problem
+
+
+@cache
+def _without_warnings() -> None:
+    """Silences Pillow's warnings about large images, which have another limit, and about details of damaged ones.
+
+    What cannot be decoded raises; the user's own filters take precedence.
+    """
+    import PIL.Image
+
+    warnings.filterwarnings("ignore", category=PIL.Image.DecompressionBombWarning, append=True)
+    warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.", append=True)
+
+
+@cache
+def _register_heic() -> None:
+    """Makes Pillow open HEIC if pillow-heif is installed."""
+    try:
+        from pillow_heif import register_heif_opener
+    except ImportError:
+        return
+    register_heif_opener()
+
+
+@cache
+def _readable_formats() -> tuple[str, ...]:
+    """Those of `FORMATS` that this Pillow opens."""
+    import PIL.Image
+
+    PIL.Image.init()
+    _register_heic()
+    return tuple(kind for kind in FORMATS if kind in PIL.Image.OPEN)
+
+
+def _opened(source: BinaryIO, where: str) -> Image:
+    import PIL.Image
+
+    _without_warnings()
+    try:
+        return PIL.Image.open(source, formats=_readable_formats())
+    except PIL.UnidentifiedImageError as problem:
+        source.seek(0)
+        start = source.read(12)
+        if start[4:] in _HEIC_BRANDS and "HEIF" not in _readable_formats():
+            raise DataError(f"{where}: a HEIC picture; {HEIC_REMEDY}") from problem
+        found = f"it begins with {start[:8]!r}" if start else "it is empty"
+        raise DataError(f"{where}: not a picture of a known format ({found})") from problem
+    except (PIL.Image.DecompressionBombError, PIL.Image.DecompressionBombWarning) as problem:
+        # Pillow refuses the largest images before their size is known; its message has the number of pixels.
+        number = _NUMBER.search(str(problem))
+        pixels = f"{int(number[0]):,} pixels" if number else str(problem)
+        limit = min(MAX_PIXELS, PIL.Image.MAX_IMAGE_PIXELS or MAX_PIXELS)
+        raise DataError(_too_large(where, pixels, limit)) from problem
+
+
+def _too_large(where: str, found: str, limit: int) -> str:
+    return f"{where}: {found}, more than the limit of {limit:,}; scale the picture down"
+
+
+@contextmanager
+def _decoder_errors(where: str) -> Iterator[None]:
+    """Turns errors of decoders into an error of one line that begins with the file's name."""
+    try:
+        yield
+    except _BROKEN as problem:
+        raise DataError(f"{where}: a damaged or cut off picture ({problem})") from problem
+
+
+def _decoded(image: Image, where: str, background: tuple[int, int, int] | None, max_pixels: int) -> Image:
+    """Decodes an opened image, after a check of its size: opening alone decodes nothing."""
+    width, height = image.size
+    if width * height > max_pixels:
+        raise DataError(_too_large(where, f"{width}x{height} pixels", max_pixels))
+    image.load()
+    return _upright_rgb(image, background)
+
+
+def _upright_rgb(image: Image, background: tuple[int, int, int] | None) -> Image:
+    import PIL.Image
+
+    image = _upright(image)
+    if image.mode.startswith(("I", "F")):
+        image = PIL.Image.fromarray(_eight_bits(image))
+    if background is not None and (image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info):
+        image = PIL.Image.alpha_composite(PIL.Image.new("RGBA", image.size, background), image.convert("RGBA"))
+    return image.convert("RGB")
+
+
+def _upright(image: Image) -> Image:
+    """The image with EXIF orientation applied; unreadable EXIF data is ignored."""
+    from PIL import ImageOps
+
+    try:
+        turned = image.getexif().get(_ORIENTATION, 1) != 1
+        return ImageOps.exif_transpose(image) if turned else image
+    except _BROKEN:
+        return image
+
+
+def _eight_bits(image: Image) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Greyscale of 16 or 32 bits as uint8 [H, W]."""
+    values = np.asarray(image)
+    if values.dtype.kind == "f":
+        values = np.nan_to_num(values, nan=0.0)
+    elif values.dtype.itemsize == 2 or (values.size and values.max() > 255):
+        values = values >> 8
+    return values.clip(0, 255).astype(np.uint8)

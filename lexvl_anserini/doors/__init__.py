@@ -1,0 +1,1 @@
+"""Doors to other projects and to more machines; no core room imports them."""

@@ -1,0 +1,121 @@
+"""A corpus that another project passes in memory: encoded, indexed and searched in a folder of its own."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import TYPE_CHECKING, Any
+from weakref import finalize
+
+from lexvl_anserini.data.dataset import Dataset
+from lexvl_anserini.engines.building import build_index
+from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.queries.clauses import All, Ids, Impacts, TreeQuery
+from lexvl_anserini.queries.query_vectors import encode_queries
+from lexvl_anserini.searching.searcher import Searcher
+from lexvl_anserini.runs.order import ranked
+from lexvl_anserini.ground.records import Document, ImpactQuery, Index, ScoredDoc, Topic
+from lexvl_anserini.shards.layout import Layout
+from lexvl_anserini.shards.writing import write_impacts
+from lexvl_anserini.ground.typed import MOST
+
+if TYPE_CHECKING:
+    from lexvl_anserini.encoders.encoder import Encoder
+    from lexvl_anserini.ground.quantise import Quantiser
+
+
+class IndexedCorpus:
+    """Documents in an index that `model` made.
+
+    Args:
+        model: encodes documents and queries.
+        documents: with distinct ids; ids with white space are refused.
+        folder: of shards and index; default one that goes with this object.
+        batch_size: inputs per forward pass.
+
+    Raises:
+        DataError: no document, an id that cannot be one, or one that occurs twice.
+    """
+
+    def __init__(self, model: Encoder, documents: Iterable[Document], folder: Path | None = None, batch_size: int = 32):
+        self.model, self.batch_size = model, batch_size
+        self.index = index_of(model, documents, folder, batch_size)
+        self.searcher = Searcher(self.index, model)
+
+    def lists(self, topics: Iterable[Topic], hits: int) -> Iterator[list[ScoredDoc]]:
+        """One ranked list per topic, in their order."""
+        return self.searcher.lists(topics, min(hits, MOST), batch_size=self.batch_size)
+
+    def lists_among(
+        self, topics: Iterable[Topic], candidates: Mapping[str, Sequence[str]], hits: int
+    ) -> Iterator[list[ScoredDoc]]:
+        """One list per topic of its own candidates (by id of the topic); those without a common term score 0.
+
+        Raises:
+            UsageError: a topic has no candidates.
+        """
+        for topic in topics:
+            if topic.query_id not in candidates:
+                raise UsageError(f"topic {topic.query_id!r}: no candidates among those of {len(candidates)} topics")
+            wanted = dict.fromkeys(candidates[topic.query_id], 0.0)
+            wanted |= {hit.doc_id: hit.score for hit in self._found(topic, list(wanted)) if hit.doc_id in wanted}
+            yield ranked(topic.query_id, wanted.items(), hits)
+
+    def _found(self, topic: Topic, candidates: Sequence[str]) -> list[ScoredDoc]:
+        if self.model.kind != "impact":
+            return next(self.lists([topic], self.index.documents))
+        if not candidates:
+            return []
+        [query] = encode_queries(self.model, [topic], self.index.manifest)
+        assert isinstance(query, ImpactQuery)
+        tree = All((Impacts(query.vector), Ids(tuple(candidates))))
+        return next(self.searcher.lists([TreeQuery(topic.query_id, tree)], len(candidates)))
+
+
+def index_of(
+    model: Encoder,
+    documents: Iterable[Document],
+    folder: Path | None = None,
+    batch_size: int = 32,
+    quantiser: Quantiser | None = None,
+    layout: Layout | None = None,
+) -> Index:
+    """Encodes and indexes documents in a folder; without one, in a temporary folder that goes with the index.
+
+    Raises:
+        LexvlError: as `write_impacts` and `build_index`.
+    """
+    home = Path(mkdtemp(prefix="lexvl-")) if folder is None else folder
+    kept = list(documents)
+    dataset = Dataset("adapted", "", lambda: iter(kept), lambda: iter(()), lambda: iter(()))
+    try:
+        write_impacts(dataset, model, home / "shards", quantiser, layout, batch_size)
+        index = build_index(home / "shards", home / "index")
+    except BaseException:
+        if folder is None:
+            shutil.rmtree(home, ignore_errors=True)
+        raise
+    if folder is None:
+        finalize(index, shutil.rmtree, home, ignore_errors=True)
+    return index
+
+
+def saved_picture(picture: Any, folder: Path, name: int) -> str:
+    """The path of a picture: as given, or of a PIL image that is saved without loss."""
+    if isinstance(picture, str | Path):
+        return str(picture)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.png"
+    picture.save(path)
+    return str(path)
+
+
+def by_query(lists: Iterable[Sequence[ScoredDoc]], topics: Sequence[Topic]) -> dict[str, dict[str, float]]:
+    """Lists as {query id: {document id: score}}, with an empty one for a topic that has none."""
+    found: dict[str, dict[str, float]] = {topic.query_id: {} for topic in topics}
+    for hit in chain.from_iterable(lists):
+        found[hit.query_id][hit.doc_id] = hit.score
+    return found

@@ -1,0 +1,43 @@
+"""LangChain: `LexVLRetriever(index="indexes/mine", k=4).invoke("a question")`."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+from langchain_core.callbacks import CallbackManagerForRetrieverRun
+from langchain_core.documents import Document as LangChainDocument
+from langchain_core.retrievers import BaseRetriever
+from pydantic import ConfigDict
+
+from lexvl_anserini.searching.retrieval import texts_of
+from lexvl_anserini.searching.searcher import Searcher
+
+
+class LexVLRetriever(BaseRetriever):
+    """Finds documents in an index.
+
+    index     an index, its folder, or its URL in a store
+    k         documents per query
+    data_dir  where the corpus is, for an index that stores no texts; None for the place in its manifest
+    """
+
+    index: Any
+    k: int = 4
+    data_dir: str | None = None
+    model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
+
+    @cached_property
+    def _searcher(self) -> Searcher:
+        return Searcher(self.index)
+
+    def _get_relevant_documents(
+        self, query: str, *, run_manager: CallbackManagerForRetrieverRun
+    ) -> list[LangChainDocument]:
+        hits = self._searcher.search(query, self.k)
+        self._searcher.verified()
+        texts = texts_of(hits, self._searcher.index, self.data_dir)
+        return [
+            LangChainDocument(id=hit.doc_id, page_content=texts[hit.doc_id], metadata={"score": hit.score})
+            for hit in hits
+        ]

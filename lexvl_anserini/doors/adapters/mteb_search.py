@@ -1,0 +1,119 @@
+"""MTEB: `mteb.evaluate(MTEBSearch(load_encoder("vdr", "lexvl-mini")), tasks=[...])` searches an index of ours.
+
+MTEB's own wrapper of sparse encoders multiplies matrices in memory; this one searches Lucene with integer impacts, so
+the scores are those that users get. It implements MTEB's SearchProtocol (mteb 2.26), for texts and images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from shutil import rmtree
+from tempfile import mkdtemp
+from typing import TYPE_CHECKING, Any
+from weakref import finalize
+
+from lexvl_anserini.doors.adapters.indexed_corpus import IndexedCorpus, by_query, saved_picture
+from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.installed import version_of
+from lexvl_anserini.ground.records import Document, Topic
+
+if TYPE_CHECKING:
+    from mteb.models import ModelMeta
+
+    from lexvl_anserini.encoders.encoder import Encoder
+
+
+class MTEBSearch:
+    """An encoder and its index as a search model of MTEB.
+
+    Args:
+        model: an encoder in the direction of the tasks (`direction="image-to-text"` where queries are images).
+        name: `organisation/model`, for MTEB's results; default `lexvl/<encoder>`.
+    """
+
+    def __init__(self, model: Encoder, name: str | None = None):
+        self.model, self.name = model, name or f"lexvl/{model.name}"
+        self.pictures = Path(mkdtemp(prefix="lexvl-mteb-"))
+        finalize(self, rmtree, self.pictures, ignore_errors=True)
+        self.corpus: IndexedCorpus | None = None
+
+    @property
+    def mteb_model_meta(self) -> ModelMeta:
+        """The model's entry in MTEB's results."""
+        from mteb.models import ModelMeta
+
+        return ModelMeta.create_empty(
+            {
+                "name": self.name,
+                "revision": (self.model.checkpoint_digest or version_of("lexvl-anserini") or "none")[:40],
+                "framework": ["PyTorch"],
+                "similarity_fn_name": "dot",
+                "modalities": ["image", "text"],
+            }
+        )
+
+    def index(self, corpus: Any, *, task_metadata: Any, num_proc: int | None = None, **others: Any) -> None:
+        """Encodes and indexes the corpus of a task's subset; it replaces the one before.
+
+        Args:
+            corpus: MTEB's, with the columns id, title, text or image.
+            task_metadata: of the task.
+            others: split, subset, and options of encoders (`encode_kwargs`), of which `batch_size` counts.
+        """
+        batch_size = int((others.get("encode_kwargs") or {}).get("batch_size", 32))
+        ids, rows = [str(one) for one in corpus["id"]], self._rows(corpus, task_metadata, "document", batch_size)
+        documents = (
+            Document(doc_id, text=row.get("text"), image=row.get("image"))
+            for doc_id, row in zip(ids, rows, strict=True)
+        )
+        self.corpus = IndexedCorpus(self.model, documents, batch_size=batch_size)
+
+    def search(
+        self,
+        queries: Any,
+        *,
+        task_metadata: Any,
+        top_k: int,
+        top_ranked: Mapping[str, Sequence[str]] | None = None,
+        **others: Any,
+    ) -> dict[str, dict[str, float]]:
+        """The best `top_k` documents of each query: {query id: {document id: score}}.
+
+        Args:
+            queries: MTEB's, with the columns id, text or image.
+            task_metadata: of the task.
+            top_k: documents per query.
+            top_ranked: the candidates of each query, which are ranked instead of the corpus.
+
+        Raises:
+            UsageError: no corpus is indexed.
+        """
+        if self.corpus is None:
+            raise UsageError("MTEB searches before it indexes; call index first")
+        ids = [str(one) for one in queries["id"]]
+        rows = self._rows(queries, task_metadata, "query", self.corpus.batch_size)
+        topics = [Topic(one, row.get("text"), row.get("image")) for one, row in zip(ids, rows, strict=True)]
+        if top_ranked is None:
+            lists = self.corpus.lists(topics, top_k)
+        else:
+            lists = self.corpus.lists_among(topics, top_ranked, top_k)
+        return by_query(lists, topics)
+
+    def _rows(self, dataset: Any, task_metadata: Any, side: str, batch_size: int) -> Iterator[dict[str, Any]]:
+        """The text and the image of each row, as MTEB's own encoders get them."""
+        from mteb._create_dataloaders import create_dataloader
+        from mteb.types import PromptType
+
+        number = 0
+        batches = create_dataloader(
+            dataset, task_metadata=task_metadata, prompt_type=PromptType(side), batch_size=batch_size
+        )
+        for batch in batches:
+            columns = {key: batch[key] for key in ("text", "image") if key in batch}
+            for values in zip(*columns.values(), strict=True):
+                row = dict(zip(columns, values, strict=True))
+                if row.get("image") is not None:
+                    row["image"] = saved_picture(row["image"], self.pictures / side, number)
+                number += 1
+                yield row

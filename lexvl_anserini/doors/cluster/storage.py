@@ -1,0 +1,339 @@
+"""Folders in storage that has no names of its own: `s3://bucket/corpus`, or any other URL that fsspec opens.
+
+A URL becomes a `StoredPath`, the folder of its local copies: `$LEXVL_STORAGE/s3/bucket/corpus`. Code reads and writes
+these as files, and calls `fetched` before and `publish` after; for other paths both do nothing. A folder is published
+by its files and, at the end, their listing `files.json` with size and digest of each: a folder without it is
+unfinished, and a file is taken only with this digest.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from hashlib import sha256
+from pathlib import Path, PosixPath
+from typing import Any, NamedTuple
+
+import orjson
+
+from lexvl_anserini.ground.errors import ArtefactError, LexvlError, MissingExtra, UsageError, reason_of
+from lexvl_anserini.ground.files import atomic_write, disk_errors, file_sha256, json_bytes, make_folder
+
+LISTING = "files.json"
+FORMAT = "lexvl-files/1"
+
+# The extra that has the package of a scheme.
+EXTRAS = {"s3": "s3"}
+
+# A URL of storage: scheme, and names without `..`, `?` or `#`.
+URL = re.compile(r"(?P<scheme>[a-z][a-z\d+.-]*)://(?P<names>[^?#\x00-\x1f]+)")
+
+
+class StoredPath(PosixPath):
+    """The local copy of a URL. In another process it is the copy of the same URL on the machine of that process."""
+
+    def __reduce__(self) -> Any:
+        url = stored_url(self)
+        return (place, (url,)) if url else (Path, (str(self),))
+
+
+class ListedFile(NamedTuple):
+    """A published file: its size, and its SHA-256 (hex)."""
+
+    bytes: int
+    sha256: str
+
+    @classmethod
+    def of(cls, path: Path) -> ListedFile:
+        """That of a local file."""
+        return cls(path.stat().st_size, file_sha256(path))
+
+
+class OpenStorage(NamedTuple):
+    """A file system of fsspec, and the name of a folder in it."""
+
+    system: Any
+    folder: str
+    url: str
+
+    def name(self, file: str) -> str:
+        """The name of a file of the folder."""
+        return f"{self.folder.rstrip('/')}/{file}"
+
+
+def storage_root() -> Path:
+    """The folder of local copies: `$LEXVL_STORAGE`, else ~/.cache/lexvl/storage."""
+    return Path(os.environ.get("LEXVL_STORAGE") or "~/.cache/lexvl/storage").expanduser().absolute()
+
+
+def place(text: str | Path) -> Path:
+    """The path that an option names: a path, or the local copy of a URL.
+
+    Raises:
+        UsageError: a URL that names no folder or file.
+    """
+    written = str(text)
+    if "://" not in written:
+        path = Path(written)
+        return StoredPath(path) if stored_url(path) else path
+    scheme, _, names = written.partition("://")
+    if scheme == "file":
+        return Path("/" + names.strip("/"))
+    if not URL.fullmatch(written) or {"", ".", ".."} & set(names.rstrip("/").split("/")):
+        raise UsageError(f"{written!r}: no URL of a folder or file, such as s3://bucket/folder")
+    return StoredPath(storage_root() / scheme / names.rstrip("/"))
+
+
+def stored_url(path: Path) -> str | None:
+    """The URL of which a path is the local copy; None for any other path."""
+    root = storage_root()
+    if root not in path.absolute().parents:
+        return None
+    scheme, *names = path.absolute().relative_to(root).parts
+    return f"{scheme}://{'/'.join(names)}" if names else None
+
+
+def with_urls(text: str) -> str:
+    """A text in which local copies are named by their URLs."""
+    return re.sub(re.escape(f"{storage_root()}{os.sep}") + r"([a-z][a-z\d+.-]*)/", r"\1://", text)
+
+
+def fetched(folder: Path, names: Iterable[str] | None = None) -> Path:
+    """The folder, whose published files (or those of these names that it has) are here; as they are, of a local folder.
+
+    Raises:
+        ArtefactError: nothing is published there, or a file differs from its digest.
+    """
+    if (url := stored_url(folder)) is None:
+        return folder
+    storage = opened(url)
+    if (listing := read_listing(storage)) is None:
+        raise ArtefactError(
+            f"{url}: nothing finished there (no {LISTING}); run the command that writes it again, it goes on"
+        )
+    if names is None:
+        remove_others(folder, listing)
+    for name in listing if names is None else set(names) & listing.keys():
+        fetch(storage, name, folder / name, listing[name])
+    return folder
+
+
+def fetch(storage: OpenStorage, name: str, path: Path, listed: ListedFile) -> None:
+    """Copies a file, unless it is here.
+
+    Raises:
+        ArtefactError: it differs from its digest.
+    """
+    if path.is_file() and ListedFile.of(path) == listed:
+        return
+    make_folder(path.parent)
+    digest, size = sha256(), 0
+    with (
+        storage_errors(f"{storage.url}/{name}", path),
+        atomic_write(path) as out,
+        storage.system.open(storage.name(name)) as source,
+    ):
+        while piece := source.read(1 << 20):
+            digest.update(piece)
+            size += len(piece)
+            out.write(piece)
+        if (found := ListedFile(size, digest.hexdigest())) != listed:
+            raise ArtefactError(
+                f"{storage.url}/{name}: {found.bytes} bytes of digest {found.sha256[:12]}, {LISTING} has "
+                f"{listed.bytes} of {listed.sha256[:12]}; it is being written, or remove the folder and write it again"
+            )
+
+
+def remove_others(folder: Path, listing: Mapping[str, ListedFile]) -> None:
+    """Removes local files that are not published, in the folders of those that are."""
+    for inside in {(folder / name).parent for name in listing}:
+        if inside.is_dir():
+            for path in inside.iterdir():
+                if path.is_file() and str(path.relative_to(folder)) not in listing:
+                    path.unlink()
+
+
+def refreshed(folder: Path) -> Path:
+    """As `fetched`; of a URL where nothing is published, a folder that is not there."""
+    if (url := stored_url(folder)) is None:
+        return folder
+    if read_listing(opened(url)) is not None:
+        return fetched(folder)
+    shutil.rmtree(folder, ignore_errors=True)
+    return folder
+
+
+def publish(folder: Path) -> None:
+    """Copies the files of a folder to its URL, their listing at the end; what is published there counts no more.
+
+    Raises:
+        ArtefactError: it cannot be written.
+    """
+    if (url := stored_url(folder)) is None:
+        return
+    storage = opened(url)
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    listing = {str(path.relative_to(folder)): ListedFile.of(path) for path in files}
+    before = read_listing(storage)
+    if before == listing:
+        return
+    with storage_errors(url):
+        if before is not None:
+            storage.system.rm_file(storage.name(LISTING))
+        for name in listing:
+            storage.system.put_file(str(folder / name), storage.name(name))
+        about = {"format": FORMAT, "files": {name: list(listed) for name, listed in listing.items()}}
+        storage.system.pipe_file(storage.name(LISTING), json_bytes(about))
+
+
+@contextmanager
+def published(folder: Path) -> Iterator[None]:
+    """Within the block the folder has what is published or what a killed process left; then it is published.
+
+    The local copy is removed then; after an exception it stays, and the next call goes on with it.
+    """
+    if (url := stored_url(folder)) is None:
+        yield
+        return
+    if read_listing(opened(url)) is not None:
+        fetched(folder)
+    yield
+    publish(folder)
+    discard(folder)
+
+
+def discard(folder: Path) -> None:
+    """Removes the local copy of a URL; other folders stay."""
+    if stored_url(folder):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def fetched_file(path: Path) -> Path:
+    """A single file, which is here afterwards if there is one, and not if there is none."""
+    if (url := stored_url(path)) is None:
+        return path
+    folder, _, name = url.rpartition("/")
+    storage = opened(folder)
+    make_folder(path.parent)
+    with storage_errors(url, path):
+        try:
+            content = storage.system.cat_file(storage.name(name))
+        except FileNotFoundError:
+            with suppress(FileNotFoundError):
+                path.unlink()
+            return path
+        with atomic_write(path) as out:
+            out.write(content)
+    return path
+
+
+def publish_file(path: Path) -> None:
+    """Copies a single file to its URL."""
+    if (url := stored_url(path)) is None:
+        return
+    folder, _, name = url.rpartition("/")
+    storage = opened(folder)
+    with storage_errors(url):
+        storage.system.pipe_file(storage.name(name), path.read_bytes())
+
+
+def withdraw_file(path: Path) -> None:
+    """Removes a single file, and that of its URL."""
+    path.unlink()
+    if url := stored_url(path):
+        folder, _, name = url.rpartition("/")
+        storage = opened(folder)
+        with storage_errors(url):
+            storage.system.rm_file(storage.name(name))
+
+
+def make_place(folder: Path) -> None:
+    """Makes a folder; of a URL, also writes a file there and removes it, before long work begins.
+
+    Raises:
+        ArtefactError: it cannot be written.
+    """
+    with disk_errors(folder):
+        make_folder(folder)
+    if url := stored_url(folder):
+        storage = opened(url)
+        with storage_errors(url):
+            storage.system.pipe_file(storage.name(".writable"), b"1")
+            storage.system.rm_file(storage.name(".writable"))
+
+
+def gathering_folder(folder: Path) -> Path:
+    """Where the parts of a folder wait until it is whole: beside it; in storage, where nothing is renamed, in it."""
+    return folder if stored_url(folder) else folder.with_name(folder.name + ".partitions")
+
+
+def gathered(part: Path, target: Path) -> None:
+    """Gives a part that waited its place; in storage it has it."""
+    if stored_url(part) is None:
+        part.rename(target)
+
+
+def read_listing(storage: OpenStorage) -> dict[str, ListedFile] | None:
+    """The published files of a folder by name; None if nothing is published, or not completely.
+
+    Raises:
+        ArtefactError: the listing is damaged.
+    """
+    where = f"{storage.url}/{LISTING}"
+    with storage_errors(where):
+        try:
+            content = storage.system.cat_file(storage.name(LISTING))
+        except FileNotFoundError:
+            return None
+    try:
+        about = orjson.loads(content)
+        if about["format"] != FORMAT:
+            raise ValueError(f"format {about['format']!r}")
+        listing = {name: ListedFile(int(size), str(digest)) for name, (size, digest) in about["files"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ArtefactError(f"{where}: no listing of this version ({error!r}); remove it and write again") from error
+    if unsafe := [name for name in listing if Path(name).is_absolute() or ".." in Path(name).parts]:
+        raise ArtefactError(f"{where}: {unsafe[0]!r} is outside of its folder; remove it and write again")
+    return listing
+
+
+def opened(url: str) -> OpenStorage:
+    """The file system of a URL.
+
+    Raises:
+        MissingExtra: the package of its scheme is not installed.
+        UsageError: fsspec knows no such scheme.
+    """
+    from fsspec.core import url_to_fs
+
+    scheme = url.partition("://")[0]
+    try:
+        system, folder = url_to_fs(url)
+    except ImportError as error:
+        if scheme in EXTRAS:
+            raise MissingExtra(f"{scheme}:// of storage", EXTRAS[scheme]) from error
+        raise UsageError(f"{url}: {reason_of(error)}") from error
+    except ValueError as error:
+        raise UsageError(f"{url}: {reason_of(error)}; expected a URL that fsspec opens, such as s3://") from error
+    return OpenStorage(system, folder, url)
+
+
+@contextmanager
+def storage_errors(url: str, path: Path | None = None) -> Iterator[None]:
+    """Turns the errors of a storage, or of the disk where its copy is written, into one line.
+
+    Raises:
+        ArtefactError: the storage or its bucket is not there, refuses, or does not answer; or the disk is full.
+    """
+    try:
+        with disk_errors(path or storage_root()):
+            yield
+    except LexvlError:
+        raise
+    except FileNotFoundError as error:
+        raise ArtefactError(f"{url}: no such bucket, folder or file ({reason_of(error)})") from error
+    except Exception as error:
+        raise ArtefactError(f"{url}: the storage does not answer as expected ({reason_of(error)})") from error

@@ -1,0 +1,67 @@
+"""Encoder -> a folder of ONNX graphs, which encode and search without torch."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from lexvl_anserini.cli import (
+    BackboneConfig,
+    Checkpoint,
+    Overwrite,
+    Settings,
+    Style,
+    Tokenizer,
+    Verbose,
+    check_style,
+    encoder_names,
+    parse_settings,
+    print_rows,
+    run,
+)
+from lexvl_anserini.ground.errors import ArtefactError
+from lexvl_anserini.ground.manifest import finished
+
+
+def command(
+    encoder: Annotated[str, typer.Option(help="A row of encode --list-encoders.", autocompletion=encoder_names)],
+    output: Annotated[Path, typer.Option(help="Folder of the graphs; later the --checkpoint of --runtime onnx.")],
+    checkpoint: Checkpoint = None,
+    tokenizer: Tokenizer = None,
+    backbone_config: BackboneConfig = None,
+    settings: Settings = None,
+    overwrite: Overwrite = False,
+    style: Style = "text",
+    verbose: Verbose = False,
+) -> None:
+    """Export an encoder as ONNX graphs, for --runtime onnx.
+
+    Example: python -m lexvl_anserini.doors.onnx.export_onnx --encoder vdr --checkpoint minilm --output exports/minilm
+    """
+    check_style(style)
+    from lexvl_anserini.doors.onnx.export_folder import SIDES, Export, is_export
+    from lexvl_anserini.doors.onnx.exporting import check_exporter, export
+    from lexvl_anserini.encoders.loading import load_encoder
+
+    check_exporter()
+    started = time.perf_counter()
+    if output.exists() and not is_export(output) and (output.is_file() or any(output.iterdir())):
+        raise ArtefactError(f"{output}: holds something else than an exported encoder; name another --output")
+    model = load_encoder(encoder, checkpoint, tokenizer, backbone_config, "cpu", **parse_settings(settings or ()))
+    found = Export.read(output) if is_export(output) else None
+    wanted = model.identity().without_places()
+    there = found.encoder.without_places() if found else None
+    done = finished(output, "an exported encoder", wanted, there, overwrite)
+    made = found if found and done else export(model, output)
+    rows: dict[str, Any] = {"output": str(output), "encoder": model.name, "checkpoint": model.checkpoint}
+    rows |= {side: getattr(made, side).graph or "a bag of tokens, no graph" for side in SIDES}
+    rows["bytes"] = sum((output / name).stat().st_size for name in made.files)
+    rows["seconds"] = round(time.perf_counter() - started, 2)
+    print_rows(rows, style)
+
+
+if __name__ == "__main__":
+    run(command)

@@ -1,0 +1,266 @@
+"""Towers whose network is a graph that ONNX Runtime computes on the CPU. Loads neither torch nor transformers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import numpy as np
+from scipy import sparse
+
+from lexvl_anserini.data.pictures.images import FAIL, OnError
+from lexvl_anserini.encoders.encoder import Kind, read_document, read_image_of, read_topic
+from lexvl_anserini.encoders.parts.texts.cutting import checked_dimensions, cut
+from lexvl_anserini.encoders.parts.texts.padding import padded_batches
+from lexvl_anserini.encoders.parts.texts.passages import PassageReader, read_passage
+from lexvl_anserini.encoders.parts.images.pixels import Pixels, crop_batches
+from lexvl_anserini.encoders.parts.sparsify import Sparsifier, kept_rows
+from lexvl_anserini.encoders.parts.texts.tokens import TextReader, TokenColumns
+from lexvl_anserini.ground.errors import CheckpointError, LexvlError, MissingExtra, reason_of
+from lexvl_anserini.ground.progress import Progress, silent
+from lexvl_anserini.ground.records import Document, Topic
+from lexvl_anserini.ground.vocabulary import Vocabulary
+
+
+class GraphBatch(NamedTuple):
+    """One run of a graph.
+
+    positions  of its items among the inputs of the tower, int64 [B]
+    inputs     of the graph
+    rows       token ids of each item, without padding; None of images
+    """
+
+    positions: np.ndarray
+    inputs: tuple[np.ndarray, ...]
+    rows: list[list[int]] | None = None
+
+
+class GraphItems(Protocol):
+    """Reads the documents and topics of one side, and builds runs of its graph."""
+
+    def read(self, document: Document) -> str:
+        """The input that a document gives."""
+        ...
+
+    def read_topic(self, topic: Topic) -> str:
+        """The input that a topic gives."""
+        ...
+
+    def batches(self, inputs: Sequence[Any], batch_size: int, on_error: OnError = FAIL) -> Iterator[GraphBatch]:
+        """The runs of `inputs`, each item in exactly one; a skipped image is in none."""
+        ...
+
+
+@dataclass(frozen=True)
+class GraphTexts(GraphItems):
+    """Texts; `joiner` is put between title and text."""
+
+    reader: TextReader
+    joiner: str = " "
+
+    def read(self, document: Document) -> str:
+        """Title and text of a document, joined."""
+        return read_document(document, self.joiner)
+
+    def read_topic(self, topic: Topic) -> str:
+        """The text of a topic."""
+        return read_topic(topic)
+
+    def batches(self, inputs: Sequence[str], batch_size: int, on_error: OnError = FAIL) -> Iterator[GraphBatch]:
+        """The longest texts come first."""
+        for positions, rows, arrays in padded_batches(self.reader, inputs, batch_size):
+            yield GraphBatch(positions, arrays, rows)
+
+
+@dataclass(frozen=True)
+class GraphPassages(GraphItems):
+    """Pairs of title and text, as DPR reads them."""
+
+    passages: PassageReader
+
+    def read(self, document: Document) -> str:
+        """The passage of a document."""
+        return read_passage(document)
+
+    def read_topic(self, topic: Topic) -> str:
+        """The text of a topic."""
+        return read_topic(topic)
+
+    def batches(self, inputs: Sequence[Any], batch_size: int, on_error: OnError = FAIL) -> Iterator[GraphBatch]:
+        """The longest come first."""
+        for positions, arrays in self.passages.batches(inputs, batch_size):
+            yield GraphBatch(positions, arrays)
+
+
+@dataclass(frozen=True)
+class GraphImages(GraphItems):
+    """Images: paths, `archive.tar::member` or PIL images; the graph normalises their crops."""
+
+    pixels: Pixels
+
+    def read(self, document: Document) -> str:
+        """The image of a document."""
+        return read_image_of(document)
+
+    def read_topic(self, topic: Topic) -> str:
+        """The image of a topic."""
+        return read_image_of(topic)
+
+    def batches(self, inputs: Sequence[Any], batch_size: int, on_error: OnError = FAIL) -> Iterator[GraphBatch]:
+        """In the order of the inputs."""
+        for positions, crops in crop_batches(self.pixels, inputs, batch_size, on_error):
+            yield GraphBatch(positions, (crops,))
+
+
+class Graph:
+    """A network in ONNX Runtime; threads may run it at once.
+
+    Raises:
+        MissingExtra: ONNX Runtime is not installed.
+        CheckpointError: the bytes are no graph that it can run.
+    """
+
+    def __init__(self, data: bytes, where: str):
+        try:
+            import onnxruntime
+        except ImportError as error:
+            raise MissingExtra("--runtime onnx", "onnx") from error
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads()
+        options.log_severity_level = 3  # warnings are about the graph's own shapes, errors are raised
+        try:
+            self.session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # its errors have no common class
+            raise CheckpointError(f"{where}: ONNX Runtime cannot load the graph ({reason_of(error)})") from error
+        self.names = [one.name for one in self.session.get_inputs()]
+
+    def __call__(self, inputs: tuple[np.ndarray, ...], first: Any) -> np.ndarray:
+        """float32 [B, V] or [B, D].
+
+        Args:
+            inputs: of the graph, in its order.
+            first: an input of the tower, which an error names.
+
+        Raises:
+            LexvlError: a number of the result is not finite.
+        """
+        [found] = self.session.run(None, dict(zip(self.names, inputs, strict=True)))
+        if not np.isfinite(found).all():
+            raise LexvlError(f"the model gave a number that is not finite for input {str(first)[:60]!r} or its batch")
+        result: np.ndarray = found
+        return result
+
+
+def threads() -> int:
+    """Threads of a graph: `$OMP_NUM_THREADS`, which torch obeys too; 0, all cores, where it is not set."""
+    given = os.environ.get("OMP_NUM_THREADS", "")
+    return int(given) if given.isdecimal() else 0
+
+
+@dataclass(frozen=True)
+class LexicalGraphTower:
+    """Inputs to lexical vectors: as `parts.towers.LexicalTower`, with a graph in place of the composition.
+
+    columns  the dimension of each token id, and the vocabulary
+    """
+
+    items: GraphItems
+    graph: Graph
+    columns: TokenColumns
+    sparsifier: Sparsifier
+
+    kind: ClassVar[Kind] = "impact"
+    binary: ClassVar[bool] = False
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """Maps a column of `weights` to its term."""
+        return self.columns.vocabulary
+
+    def read(self, document: Document) -> str:
+        """The input that a document gives this tower."""
+        return self.items.read(document)
+
+    def read_topic(self, topic: Topic) -> str:
+        """The input that a topic gives this tower."""
+        return self.items.read_topic(topic)
+
+    def weights(
+        self, inputs: Sequence[Any], batch_size: int = 32, progress: Progress = silent, on_error: OnError = FAIL
+    ) -> sparse.csr_matrix:
+        """CSR [n, V] float32 after the sparsifier: weights > 0, dimensions ascending.
+
+        Raises:
+            LexvlError: a weight of the model is not a finite number.
+        """
+        found: list[tuple[np.ndarray, np.ndarray]] = [(np.empty(0, np.int32), np.empty(0, np.float32))] * len(inputs)
+        for batch in self.items.batches(inputs, batch_size, on_error):
+            weights = self.graph(batch.inputs, inputs[batch.positions[0]])  # [B, V]
+            mask = kept_rows(weights, self.own_mask(batch.rows), self.sparsifier)
+            for position, row, keep in zip(batch.positions, weights, mask, strict=True):
+                dims = np.flatnonzero(keep).astype(np.int32)
+                found[position] = dims, row[dims]
+            progress(len(batch.positions))
+        shape = (len(inputs), len(self.vocabulary))
+        if not len(inputs):
+            return sparse.csr_matrix(shape, dtype=np.float32)
+        indptr = np.concatenate([[0], np.cumsum([len(dims) for dims, _ in found])])
+        dims, values = (np.concatenate(column) for column in zip(*found, strict=True))
+        return sparse.csr_matrix((values, dims, indptr), shape=shape)
+
+    def own_mask(self, rows: list[list[int]] | None) -> np.ndarray | None:
+        """Bool [B, V], True at the own tokens of each item; None unless the sparsifier needs it."""
+        if not self.sparsifier.needs_own or rows is None:
+            return None
+        mask = np.zeros((len(rows), len(self.vocabulary)), dtype=bool)
+        for row, dims in enumerate(self.columns.own(rows)):
+            mask[row, dims] = True
+        return mask
+
+    def dense_weights(self, inputs: Sequence[Any], batch_size: int = 32) -> np.ndarray:
+        """float32 [n, V] before the sparsifier."""
+        result = np.empty((len(inputs), len(self.vocabulary)), dtype=np.float32)
+        for batch in self.items.batches(inputs, batch_size):
+            result[batch.positions] = self.graph(batch.inputs, inputs[batch.positions[0]])
+        return result
+
+
+@dataclass(frozen=True)
+class DenseGraphTower:
+    """Inputs to dense vectors: as `parts.dense.DenseTower`, with a graph that embeds.
+
+    width       of the features that the graph gives
+    normalise   vectors have unit length
+    dimensions  keep only the first ones, before normalising; None keeps all
+    """
+
+    items: GraphItems
+    graph: Graph
+    width: int
+    normalise: bool
+    dimensions: int | None = None
+
+    kind: ClassVar[Kind] = "dense"
+
+    def __post_init__(self) -> None:
+        checked_dimensions(self.dimensions, self.width)
+
+    def read(self, document: Document) -> str:
+        """The input that a document gives this tower."""
+        return self.items.read(document)
+
+    def read_topic(self, topic: Topic) -> str:
+        """The input that a topic gives this tower."""
+        return self.items.read_topic(topic)
+
+    def vectors(
+        self, inputs: Sequence[Any], batch_size: int = 32, progress: Progress = silent, on_error: OnError = FAIL
+    ) -> np.ndarray:
+        """float32 [n, D]; the inner product of two vectors is the model's own similarity."""
+        features = np.zeros((len(inputs), self.width), dtype=np.float32)
+        for batch in self.items.batches(inputs, batch_size, on_error):
+            features[batch.positions] = self.graph(batch.inputs, inputs[batch.positions[0]])
+            progress(len(batch.positions))
+        return cut(features, self.dimensions, self.normalise)

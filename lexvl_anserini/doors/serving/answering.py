@@ -1,0 +1,393 @@
+"""From a question to its answer: the query is read, encoded, changed by the user's weights, and searched."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from lexvl_anserini.encoders.encoder import OtherModality, as_dense, as_lexical
+from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
+from lexvl_anserini.queries.clauses import (
+    All,
+    AnyOf,
+    Clause,
+    Equals,
+    Ids,
+    Impacts,
+    Range,
+    Term,
+    TreeQuery,
+    Unscored,
+    scored_terms,
+    terms_of,
+)
+from lexvl_anserini.queries.parser import parse, tokens_of
+from lexvl_anserini.queries.query_source import TYPED, check_known, check_readable
+from lexvl_anserini.queries.query_vectors import encode_queries
+from lexvl_anserini.searching.refine import heaviest
+from lexvl_anserini.ground.records import DenseQuery, ImpactQuery, ScoredDoc, Topic
+from lexvl_anserini.doors.serving import limits
+from lexvl_anserini.doors.serving.messages import (
+    Chip,
+    DocumentProducts,
+    HeatMap,
+    MetadataFilter,
+    Product,
+    Question,
+    ShownAnswer,
+    ShownHit,
+    Timing,
+)
+from lexvl_anserini.doors.serving.pictures import Recent, SentPictures
+from lexvl_anserini.doors.serving.products import changed, has_text, products_of, reweighted
+
+if TYPE_CHECKING:
+    from lexvl_anserini.doors.serving.opened import LiveIndex
+
+# Pieces of an expression that a text in words does not have; it may have brackets.
+OPERATORS = frozenset({"sign", "boost", "operator", "field"})
+
+# Products and scores are whole numbers, unless a factor has a fraction.
+ROUNDING = 1e-3
+
+
+class ReadQuery(NamedTuple):
+    """A query as its index takes it.
+
+    query    None for an empty question
+    read_as  as in `ShownAnswer`
+    given    term -> weight before the user's changes
+    """
+
+    query: ImpactQuery | TreeQuery | DenseQuery | Topic | None
+    read_as: str
+    given: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Answering:
+    """Answers questions about open indexes; safe for threads. Encoded queries and maps are kept."""
+
+    sent: SentPictures
+    queries: Recent
+    maps: Recent
+    impacts: Recent
+
+    @classmethod
+    def fresh(cls) -> Answering:
+        """Nothing is kept yet."""
+        kept = (limits.KEPT_QUERIES, limits.KEPT_MAPS, limits.KEPT_DOCUMENTS)
+        return cls(SentPictures(), *map(Recent, kept))
+
+    def answer(self, index: LiveIndex, question: Question) -> ShownAnswer:
+        """The best documents for a question.
+
+        Raises:
+            UsageError: a malformed expression, an unknown term or field, or a query that the encoder does not read.
+            DataError: a picture or document that is not there.
+        """
+        started = time.perf_counter()
+        read = self.read(index, question)
+        encoded = time.perf_counter()
+        where, lexical = conditions(index, question), index.manifest.kind == "impact"
+        ignored = []
+        if where is not None and not lexical:
+            where = None
+            ignored.append("filters")
+        if question.weights and not lexical:
+            ignored.append("weights of terms")
+        if read.read_as == "text" and not lexical and question.read_as == "auto" and is_expression(question.text):
+            ignored.append("signs and factors of the expression")
+        found = search(index, read.query, where, question.hits)
+        searched = time.perf_counter()
+        timing = Timing(
+            encode_ms=round((encoded - started) * 1000, 2),
+            search_ms=round((searched - encoded) * 1000, 2),
+            all_ms=round((time.perf_counter() - started) * 1000, 2),
+        )
+        return ShownAnswer(
+            index=question.index,
+            read_as=read.read_as,  # type: ignore[arg-type]
+            chips=chips(read),
+            hits=[hit_of(index, one) for one in found],
+            documents=index.manifest.counts.documents,
+            ignored=ignored,
+            timing=timing,
+        )
+
+    def read(self, index: LiveIndex, question: Question) -> ReadQuery:
+        """The query of a question.
+
+        Raises:
+            UsageError, DataError: as `answer`.
+        """
+        lexical = index.manifest.kind == "impact"
+        text = question.text.strip()
+        if question.picture is None and question.like is None:
+            if not text:
+                return ReadQuery(None, "none", {})
+            if question.read_as == "terms" or (question.read_as == "auto" and lexical and is_expression(text)):
+                return read_expression(index, text, question.weights)
+            text = text if lexical or question.read_as == "text" else words_of(text)
+            topic, read_as, key = Topic(TYPED, text), "text", ("text", text)
+        elif question.picture is not None:
+            topic, read_as, key = Topic(TYPED, image=question.picture), "picture", ("picture", question.picture)
+        else:
+            topic, read_as, key = Topic(TYPED), "document", ("document", str(question.like))
+        vector = self.queries.kept((index.serial, *key), lambda: self._encode(index, question, topic))
+        if not lexical:
+            return ReadQuery(vector, read_as, {})
+        refuse_unknown(index, AnyOf(tuple(Term(term) for term in question.weights)))
+        weights = changed(vector.vector, question.weights)
+        given = {**vector.vector, **{t: vector.vector.get(t, 0) for t in question.weights}}
+        return ReadQuery(ImpactQuery(TYPED, weights), read_as, given)
+
+    def _encode(self, index: LiveIndex, question: Question, topic: Topic) -> Any:
+        """The encoded query of a text, a picture that was sent, or a document."""
+        if question.picture is not None:
+            return encode_picture(index, self.sent.picture(question.picture))
+        if question.like is not None:
+            return encode_document(index, question.like)
+        check_readable(topic, index.model)
+        return next(encode_queries(index.model, [topic], index.manifest))
+
+    def products(self, index: LiveIndex, question: Question, doc_ids: list[str]) -> list[DocumentProducts]:
+        """The products of a question's terms for documents; they sum to their scores.
+
+        Raises:
+            UsageError: no impact index; or as `answer`.
+            DataError: no such document.
+            ArtefactError: products that do not sum to the score; the index is damaged.
+        """
+        read = self.read(index, question)
+        if read.query is None or not doc_ids:
+            return []
+        clause = clause_of(read.query)
+        terms = list(dict.fromkeys(term for term, _ in scored_terms(clause)))
+        scores = {one.doc_id: one.score for one in search(index, read.query, among(doc_ids), len(doc_ids))}
+        found = []
+        for doc_id in doc_ids:
+            score = float(scores.get(doc_id, 0))
+            products = products_of(clause, self.impacts_of(index, doc_id, terms)) if doc_id in scores else []
+            rest = score - sum(one.product for one in products)
+            if abs(rest) > ROUNDING * max(1.0, score * 1e-3) and isinstance(read.query, ImpactQuery):
+                raise ArtefactError(f"document {doc_id!r}: its products do not sum to its score; index again")
+            rows = [Product(term=p.term, weight=p.weight, impact=p.impact, product=p.product) for p in products]
+            rest = rest if has_text(clause) or abs(rest) > ROUNDING else 0.0
+            found.append(DocumentProducts(doc_id=doc_id, score=score, products=rows, rest=rest))
+        return found
+
+    def impacts_of(self, index: LiveIndex, doc_id: str, terms: Iterable[str]) -> dict[str, int]:
+        """The impacts of a document; those that were looked up before are kept, so that dragging a weight is quick.
+
+        Raises:
+            DataError: no such document.
+        """
+        known: dict[str, int] = self.impacts.get((index.serial, doc_id)) or {}
+        if new := [term for term in terms if term not in known]:
+            known = {**known, **dict.fromkeys(new, 0), **index.impacts.impacts(doc_id, new)}
+            self.impacts.put((index.serial, doc_id), known)
+        return {term: known[term] for term in terms if known[term]}
+
+    def heat_map(self, index: LiveIndex, question: Question, doc_id: str, term: str | None) -> HeatMap:
+        """Where in a document's picture the terms are that it shares with a question; or one of them.
+
+        Raises:
+            UsageError: an index without terms or grids; or as `answer`.
+            DataError: no picture of such a document.
+        """
+        from lexvl_anserini.data.pictures.images import open_image
+        from lexvl_anserini.encoders.parts.images.grounding import contributions
+
+        tower = index.map_tower
+        if tower is None:
+            raise UsageError(f"the encoder of index {index.served.name!r} has no grid over pictures")
+        picture, read = index.corpus.picture(doc_id), self.read(index, question)
+        weights = dict(scored_terms(clause_of(read.query))) if read.query is not None else {}
+        held = self.impacts_of(index, doc_id, weights)
+        weights = {t: w for t, w in weights.items() if t in held and term in (None, t)}
+
+        def drawn() -> HeatMap:
+            image = open_image(picture)
+            left, top, right, bottom = tower.pixels.region(image.size)
+            grid = contributions(tower, image, weights) if weights else np.zeros((1, 1), np.float32)
+            span = float(grid.max() - grid.min())
+            shares = (grid - grid.min()) / span if span else np.zeros_like(grid)
+            wide, high = image.size
+            region = [left / wide, top / high, right / wide, bottom / high]
+            return HeatMap(grid=np.round(shares.astype(float), 3).tolist(), region=[round(one, 4) for one in region])
+
+        found: HeatMap = self.maps.kept((index.serial, doc_id, tuple(weights.items())), drawn)
+        return found
+
+
+def is_expression(text: str) -> bool:
+    """Whether a text has an operator of expressions, as `+boat`, `-night`, `red^3` or `meta.year:2020`.
+
+    A text that is no expression, for example with a quote that is not closed, is words.
+    """
+    try:
+        return any(token.kind in OPERATORS for token in tokens_of(text))
+    except UsageError:
+        return False
+
+
+def words_of(text: str) -> str:
+    """For an index without terms: the terms of an expression that add to scores, as words; other texts as they are."""
+    if not is_expression(text):
+        return text
+    return " ".join(dict.fromkeys(term for term, _ in scored_terms(parse(text)))) or text
+
+
+def read_expression(index: LiveIndex, text: str, weights: Mapping[str, int]) -> ReadQuery:
+    """An expression as a query tree, with the user's weights.
+
+    Raises:
+        UsageError: an index without terms, a malformed expression, or a term that the vocabulary lacks.
+    """
+    if index.manifest.kind != "impact":
+        raise UsageError(f"index {index.served.name!r} is {index.manifest.kind}; expressions are for impact indexes")
+    clause = parse(text)
+    refuse_unknown(index, clause)
+    given: dict[str, float] = {}
+    for term, weight in scored_terms(clause):
+        given[term] = given.get(term, 0) + weight
+    kept = {term: weight for term, weight in weights.items() if term in given}
+    return ReadQuery(TreeQuery(TYPED, reweighted(clause, kept)), "terms", given)
+
+
+def refuse_unknown(index: LiveIndex, clause: Clause) -> None:
+    """Refuses terms that no document can have; nothing in an index without a vocabulary of its own.
+
+    Raises:
+        UsageError: such a term.
+    """
+    if index.terms and any(term not in index.known for term in terms_of(clause)):
+        check_known(clause, index.terms)
+
+
+def encode_picture(index: LiveIndex, picture: Any) -> ImpactQuery | DenseQuery:
+    """A picture as a query: encoded as queries are, or as documents are where queries are texts.
+
+    Of terms, the heaviest `limits.PICTURE_TERMS` are kept.
+
+    Raises:
+        UsageError: the encoder reads no pictures.
+    """
+    tower = index.picture_tower
+    if tower is None:
+        raise UsageError(f"the encoder of index {index.served.name!r} reads no pictures")
+    return _quantised(index, tower, picture)
+
+
+def encode_document(index: LiveIndex, doc_id: str) -> Any:
+    """A document of the corpus as a query, by its picture or its text.
+
+    Raises:
+        DataError: no such document.
+    """
+    shown = index.corpus.documents.get(doc_id)
+    if shown is None:
+        raise DataError(f"no document {doc_id[:80]!r} in the corpus")
+    if shown.picture is not None and index.picture_tower is not None:
+        from lexvl_anserini.data.pictures.images import open_image
+
+        return _quantised(index, index.picture_tower, open_image(index.corpus.picture(doc_id)))
+    topic = Topic(TYPED, " ".join(part for part in (shown.title, shown.text) if part))
+    try:
+        index.model.query.read_topic(topic)
+    except OtherModality as error:
+        raise UsageError(f"document {doc_id[:80]!r} is a text, and queries of this index are pictures") from error
+    query = next(encode_queries(index.model, [topic], index.manifest))
+    if isinstance(query, ImpactQuery):
+        return query._replace(vector=heaviest(query.vector, limits.PICTURE_TERMS))
+    return query
+
+
+def _quantised(index: LiveIndex, tower: Any, item: Any) -> ImpactQuery | DenseQuery:
+    """The vector of one item as a query of the index."""
+    from lexvl_anserini.ground.quantise import Quantiser
+
+    if index.manifest.kind == "dense":
+        return DenseQuery(TYPED, as_dense(tower).vectors([item])[0])
+    side = as_lexical(tower)
+    quantiser = Quantiser.from_json(index.manifest.quantiser) if index.manifest.quantiser else Quantiser()
+    impacts = quantiser.queries(side.weights([item]), index.manifest.counts.max_impact)
+    [vector] = impacts.by_term(side.vocabulary.terms)
+    return ImpactQuery(TYPED, heaviest(vector, limits.PICTURE_TERMS))
+
+
+def conditions(index: LiveIndex, question: Question) -> Clause | None:
+    """What documents must match besides the query; None if nothing.
+
+    Raises:
+        UsageError: a malformed expression, or a term that the vocabulary lacks.
+    """
+    clauses: list[Clause] = [_condition(one) for one in question.filters]
+    if question.where.strip():
+        clauses.append(parse(question.where))
+    if not clauses:
+        return None
+    clause = clauses[0] if len(clauses) == 1 else All(tuple(clauses))
+    if index.manifest.kind == "impact":
+        refuse_unknown(index, clause)
+    return clause
+
+
+def _condition(one: MetadataFilter) -> Clause:
+    if one.value is not None:
+        return Equals(one.field, one.value)
+    if one.low is None and one.high is None:
+        raise UsageError(f"filter of {one.field[:80]!r}: give a value, or a low or high end")
+    return Range(one.field, one.low, one.high)
+
+
+def search(index: LiveIndex, query: Any, where: Clause | None, hits: int) -> list[ScoredDoc]:
+    """The ranked list of a query among the documents that match; of no query, those documents."""
+    if query is None and where is None:
+        return []
+    if where is None and not isinstance(query, TreeQuery):
+        return next(index.engine.search([query], hits))
+    condition = [] if where is None else [Unscored(where)]
+    clauses = [*([] if query is None else [clause_of(query)]), *condition]
+    return index.impacts.search_tree(TYPED, clauses[0] if len(clauses) == 1 else All(tuple(clauses)), hits)
+
+
+def clause_of(query: Any) -> Clause:
+    """A query of an impact index as a tree."""
+    assert isinstance(query, ImpactQuery | TreeQuery), query
+    return query.clause if isinstance(query, TreeQuery) else Impacts(query.vector)
+
+
+def among(doc_ids: list[str]) -> Clause:
+    """The documents of these ids."""
+    return Ids(tuple(doc_ids))
+
+
+def chips(read: ReadQuery) -> list[Chip]:
+    """The terms of a query with their weights, the heaviest first, as the encoder gave them."""
+    if not isinstance(read.query, ImpactQuery | TreeQuery):
+        return []
+    now: dict[str, float] = {}
+    for term, weight in scored_terms(clause_of(read.query)):
+        now[term] = now.get(term, 0) + weight
+    order = sorted(read.given, key=lambda term: (-read.given[term], term))
+    return [Chip(term=term, weight=round(now.get(term, 0)), given=round(read.given[term])) for term in order]
+
+
+def hit_of(index: LiveIndex, found: ScoredDoc) -> ShownHit:
+    """A hit with what is known of its document."""
+    shown = index.corpus.documents.get(found.doc_id)
+    return ShownHit(
+        rank=found.rank,
+        doc_id=found.doc_id,
+        score=float(found.score),
+        title=shown.title if shown else "",
+        text=shown.text if shown else "",
+        picture=bool(shown and shown.picture),
+        metadata=dict(shown.metadata) if shown else {},
+    )

@@ -1,0 +1,279 @@
+"""The application: the page, the JSON API under `/api/`, and its description `/openapi.json`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from importlib.resources import files
+from typing import Annotated, Any, Literal, TypeVar
+
+from anyio import CapacityLimiter, to_thread
+from fastapi import FastAPI, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from lexvl_anserini import __version__
+from lexvl_anserini.ground.errors import DataError, LexvlError, UsageError
+from lexvl_anserini.doors.serving import limits
+from lexvl_anserini.doors.serving.answering import Answering
+from lexvl_anserini.doors.serving.documents import EXAMPLES
+from lexvl_anserini.doors.serving.messages import (
+    ApiFailure,
+    DocumentProducts,
+    HeatMap,
+    IndexDescription,
+    MapQuestion,
+    MetadataField,
+    PageDescription,
+    ProductsQuestion,
+    Question,
+    Sent,
+    ShownAnswer,
+)
+from lexvl_anserini.doors.serving.opened import LiveIndex, Shelf, settings_of
+from lexvl_anserini.doors.serving.pictures import SIDES, EncodedPicture, Recent, scaled, scaled_file
+
+log = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+# The files of the page by their paths; no other file is served.
+PAGE = {
+    "/": ("index.html", "text/html; charset=utf-8"),
+    "/page.css": ("page.css", "text/css; charset=utf-8"),
+    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
+    "/view.js": ("view.js", "text/javascript; charset=utf-8"),
+    "/icon.svg": ("icon.svg", "image/svg+xml"),
+    "/favicon.ico": ("icon.svg", "image/svg+xml"),
+}
+
+FAILURES: dict[int | str, dict[str, Any]] = {status: {"model": ApiFailure} for status in (400, 404, 422, 503)}
+
+
+@dataclass(frozen=True)
+class Service:
+    """What the routes share.
+
+    examples  queries that the user of the command gave; none takes those of the corpora
+    """
+
+    shelf: Shelf
+    answering: Answering
+    scaled: Recent
+    examples: Sequence[str] = ()
+
+    @classmethod
+    def over(cls, shelf: Shelf, examples: Sequence[str] = ()) -> Service:
+        """A service over open indexes."""
+        kept = Recent(limits.KEPT_BYTES, lambda picture: len(picture.content))
+        return cls(shelf, Answering.fresh(), kept, examples)
+
+    def on_index(self, name: str, call: Callable[[LiveIndex], Result]) -> Result:
+        """The result of a call with an open index."""
+        with self.shelf.borrowed(name) as index:
+            return call(index)
+
+    def answer(self, question: Question) -> ShownAnswer:
+        """The answer to a question."""
+        return self.on_index(question.index, lambda index: self.answering.answer(index, question))
+
+    def products(self, asked: ProductsQuestion) -> list[DocumentProducts]:
+        """The products of hits."""
+        name, question = asked.question.index, asked.question
+        return self.on_index(name, lambda index: self.answering.products(index, question, list(asked.doc_ids)))
+
+    def heat_map(self, asked: MapQuestion) -> HeatMap:
+        """The map of a hit."""
+        call = partial(self.answering.heat_map, question=asked.question, doc_id=asked.doc_id, term=asked.term)
+        return self.on_index(asked.question.index, call)
+
+    def picture(self, name: str, doc_id: str, side: str) -> EncodedPicture:
+        """A scaled picture of the corpus."""
+
+        def draw(index: LiveIndex) -> EncodedPicture:
+            reference = index.corpus.picture(doc_id)
+            found: EncodedPicture = self.scaled.kept(
+                (index.serial, doc_id, side), lambda: scaled_file(reference, SIDES[side])
+            )
+            return found
+
+        return self.on_index(name, draw)
+
+    def description(self) -> PageDescription:
+        """What the page has to know."""
+        indexes, examples = [], list(self.examples)
+        for name in self.shelf.names:
+            with self.shelf.borrowed(name) as index:
+                fields = [
+                    MetadataField(name=field, type=kind, values=index.corpus.values(field.removeprefix("meta.")))
+                    for field, kind in index.fields.items()
+                ]
+                problem = self.shelf.problem(name)
+                indexes.append(IndexDescription(name=name, fields=fields, problem=problem, **settings_of(index)))
+                examples = examples or list(index.examples)
+        return PageDescription(
+            indexes=indexes, examples=examples[: max(EXAMPLES, len(self.examples))], version=__version__
+        )
+
+
+@cache
+def page_file(name: str) -> bytes:
+    """A file of the page."""
+    return files("lexvl_anserini.doors.serving").joinpath("page", name).read_bytes()
+
+
+def application(service: Service) -> FastAPI:
+    """The application over a service."""
+    app = FastAPI(
+        title="LexVL search",
+        version=__version__,
+        description="Searches lexical and dense indexes of pictures and texts. Errors are one line in `error`.",
+        docs_url=None,
+        redoc_url=None,
+    )
+    add_errors(app)
+    add_page(app)
+    add_searches(app, service)
+    add_pictures(app, service)
+    return app
+
+
+def add_errors(app: FastAPI) -> None:
+    """Errors as one line of JSON: 400 for what a user can mend, 404 for what is not there, 503 for what is damaged."""
+
+    async def ours(request: Request, error: Exception) -> JSONResponse:
+        status = 400 if isinstance(error, UsageError) else 404 if isinstance(error, DataError) else 503
+        return JSONResponse({"error": printable(str(error))}, status)
+
+    async def malformed(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, RequestValidationError)
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])[:120]
+        if request.method == "POST" and request.headers.get("content-type", "").partition(";")[0] != "application/json":
+            return JSONResponse({"error": "expected JSON, with the header content-type: application/json"}, 422)
+        return JSONResponse({"error": printable(f"{place}: {first['msg']}")}, 422)
+
+    async def too_long(request: Request, error: Exception) -> JSONResponse:
+        return JSONResponse({"error": f"no answer within {limits.ANSWER_S:.0f} s"}, 503)
+
+    async def http(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, HTTPException)
+        return JSONResponse({"error": str(error.detail)}, error.status_code)
+
+    async def other(request: Request, error: Exception) -> JSONResponse:
+        log.error("%s %s: %s", request.method, request.url.path, error)
+        return JSONResponse({"error": "an error of the server; its log says more"}, 500)
+
+    app.add_exception_handler(LexvlError, ours)
+    app.add_exception_handler(RequestValidationError, malformed)
+    app.add_exception_handler(TimeoutError, too_long)
+    app.add_exception_handler(HTTPException, http)
+    app.add_exception_handler(Exception, other)
+
+
+def printable(text: str) -> str:
+    """A text that JSON can hold."""
+    return text.encode(errors="replace").decode()
+
+
+def add_page(app: FastAPI) -> None:
+    """The files of the page."""
+
+    def file_route(name: str, media_type: str) -> Callable[[], Any]:
+        async def answer() -> Response:
+            return Response(page_file(name), media_type=media_type, headers={"cache-control": "no-cache"})
+
+        return answer
+
+    for path, (name, media_type) in PAGE.items():
+        app.add_api_route(path, file_route(name, media_type), include_in_schema=False, response_class=Response)
+
+
+class Threads:
+    """Calls in threads, a bounded number at a time, each with a deadline."""
+
+    def __init__(self, most: int):
+        self.most = most
+        self._limiter: CapacityLimiter | None = None
+
+    async def run(self, call: Callable[..., Result], *arguments: Any) -> Result:
+        """The result of a call.
+
+        Raises:
+            TimeoutError: it did not come in time; its thread ends later.
+        """
+        self._limiter = self._limiter or CapacityLimiter(self.most)
+        async with asyncio.timeout(limits.ANSWER_S):
+            return await to_thread.run_sync(call, *arguments, limiter=self._limiter, abandon_on_cancel=True)
+
+
+def add_searches(app: FastAPI, service: Service) -> None:
+    """Searches, products, maps, suggestions."""
+    searches, maps = Threads(limits.SEARCHES), Threads(limits.MAPS)
+
+    @app.get("/api/indexes", responses=FAILURES)
+    async def indexes() -> PageDescription:
+        """The indexes and what each can do."""
+        return await searches.run(service.description)
+
+    @app.post("/api/search", responses=FAILURES)
+    async def search(question: Question) -> ShownAnswer:
+        """The best documents for a question."""
+        return await searches.run(service.answer, question)
+
+    @app.post("/api/products", responses=FAILURES)
+    async def products(asked: ProductsQuestion) -> list[DocumentProducts]:
+        """The products of terms that sum to the scores of hits."""
+        return await searches.run(service.products, asked)
+
+    @app.post("/api/map", responses=FAILURES)
+    async def heat_map(asked: MapQuestion) -> HeatMap:
+        """Where in a hit's picture the terms of the question are."""
+        return await maps.run(service.heat_map, asked)
+
+    @app.get("/api/suggest", responses=FAILURES)
+    async def suggest(
+        index: Annotated[str, Query(max_length=limits.MOST_ID)],
+        prefix: Annotated[str, Query(min_length=1, max_length=100)],
+    ) -> list[str]:
+        """Terms of the vocabulary that begin with the prefix."""
+        return await searches.run(service.on_index, index, lambda found: found.suggested(prefix))
+
+
+def add_pictures(app: FastAPI, service: Service) -> None:
+    """Pictures of the corpus, and those that users send."""
+    drawings, uploads = Threads(limits.DRAWINGS), Threads(limits.DRAWINGS)
+    body = {"content": {"image/*": {"schema": {"type": "string", "format": "binary"}}}, "required": True}
+
+    def encoded(picture: EncodedPicture) -> Response:
+        return Response(
+            picture.content, media_type=picture.media_type, headers={"cache-control": "private, max-age=60"}
+        )
+
+    @app.get("/api/picture", responses=FAILURES, response_class=Response)
+    async def picture(
+        index: Annotated[str, Query(max_length=limits.MOST_ID)],
+        doc_id: Annotated[str, Query(max_length=limits.MOST_ID)],
+        side: Literal["small", "large"] = "small",
+    ) -> Response:
+        """The picture of a document of the corpus, scaled down."""
+        return encoded(await drawings.run(service.picture, index, doc_id, side))
+
+    @app.post("/api/pictures", responses=FAILURES, openapi_extra={"requestBody": body})
+    async def send(request: Request) -> Sent:
+        """Keeps a picture as a query for a while; the body is the file."""
+        content = await request.body()
+        try:
+            return Sent(picture=await uploads.run(service.answering.sent.add, content))
+        except DataError as error:
+            raise UsageError(str(error)) from error
+
+    @app.get("/api/pictures/{picture_id}", responses=FAILURES, response_class=Response)
+    async def sent(picture_id: str) -> Response:
+        """A picture that was sent, scaled down."""
+        kept = service.answering.sent.picture(picture_id)
+        return encoded(await drawings.run(scaled, kept, SIDES["small"]))

@@ -1,0 +1,329 @@
+"""Open indexes: engine, encoder, vocabulary and corpus of each, opened once; a replaced index is opened anew."""
+
+from __future__ import annotations
+
+import logging
+import time
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from itertools import count
+from pathlib import Path
+from threading import Lock, Thread
+from typing import TYPE_CHECKING, Any, cast
+
+from lexvl_anserini.encoders.encoder import OtherModality, Tower
+from lexvl_anserini.encoders.loading import TORCH
+from lexvl_anserini.engines.index_folder import IndexState, index_manifest, read_report, state_of_index
+from lexvl_anserini.doors.stores.resolving import index_path
+from lexvl_anserini.doors.stores.urls import is_url, parse_url
+from lexvl_anserini.ground.errors import DataError, LexvlError, UnknownName, UsageError
+from lexvl_anserini.ground.manifest import Manifest
+from lexvl_anserini.queries.query_source import known_terms, vocabulary_file
+from lexvl_anserini.searching.searcher import EncoderChanges, Searcher
+from lexvl_anserini.ground.records import Document, Index
+from lexvl_anserini.doors.serving import limits
+from lexvl_anserini.doors.serving.documents import WITHOUT_PICTURES, ShownCorpus, example_queries, read_corpus
+
+if TYPE_CHECKING:
+    from lexvl_anserini.encoders.encoder import Encoder
+    from lexvl_anserini.encoders.parts.images.vision import ImageTower
+    from lexvl_anserini.engines.engine import Engine, ImpactEngine
+
+log = logging.getLogger(__name__)
+
+# Seconds between two looks at the folder of an index.
+LOOK_EVERY_S = 0.5
+
+
+@dataclass(frozen=True)
+class ServedIndex:
+    """Where an index is, and how its encoder is loaded.
+
+    name      on the page, unique
+    data_dir  folder of the datasets; None as in the index's manifest
+    """
+
+    name: str
+    path: Path
+    encoder: EncoderChanges = EncoderChanges()
+    data_dir: str | None = None
+
+
+@dataclass
+class LiveIndex:
+    """An index that is open.
+
+    terms     of its vocabulary, in its order; empty for an index without terms
+    fields    metadata fields of an impact index and their types
+    examples  queries of its corpus
+    serial    no other open index of this process has it
+    problem   an error of its files, found after it was opened: it answers no more
+    """
+
+    served: ServedIndex
+    state: IndexState
+    searcher: Searcher
+    corpus: ShownCorpus
+    terms: Sequence[str]
+    fields: Mapping[str, str]
+    examples: Sequence[str]
+    problem: LexvlError | None = None
+    users: int = 0
+    retired: bool = False
+    serial: int = field(default_factory=partial(next, count()))
+    known: frozenset[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.known = frozenset(self.terms)
+
+    @property
+    def manifest(self) -> Manifest:
+        """Of the index."""
+        return self.searcher.index.manifest
+
+    @property
+    def engine(self) -> Engine:
+        """Open."""
+        return self.searcher.engine
+
+    @property
+    def model(self) -> Encoder:
+        """The encoder of queries, loaded."""
+        return self.searcher.model
+
+    @property
+    def impacts(self) -> ImpactEngine:
+        """The engine of an impact index.
+
+        Raises:
+            UsageError: it is of another kind.
+        """
+        if self.manifest.kind != "impact":
+            raise UsageError(f"index {self.served.name!r} is {self.manifest.kind}; only an impact index has terms")
+        return cast("ImpactEngine", self.engine)
+
+    @cached_property
+    def picture_tower(self) -> Tower | None:
+        """The side of the encoder that reads pictures, that of queries first; None if none does."""
+        if self.manifest.corpus.name.startswith(WITHOUT_PICTURES):
+            return None
+        for tower in (self.model.query, self.model.document):
+            try:
+                tower.read(Document("a", image="a"))
+            except OtherModality:
+                continue
+            return tower
+        return None
+
+    @cached_property
+    def map_tower(self) -> ImageTower | None:
+        """The side of documents, if it reads pictures and has a grid of cells, which a graph does not give."""
+        if self.model.options.get("runtime", TORCH) != TORCH:
+            return None
+        from lexvl_anserini.encoders.parts.images.vision import ImageTower
+
+        tower = self.model.document
+        return tower if isinstance(tower, ImageTower) and self.picture_tower is not None else None
+
+    @cached_property
+    def _sorted_terms(self) -> list[tuple[str, int]]:
+        return sorted((term, place) for place, term in enumerate(self.terms))
+
+    def suggested(self, prefix: str) -> list[str]:
+        """Terms that begin so, in the order of the vocabulary, where frequent ones come first as a rule."""
+        first = bisect_left(self._sorted_terms, (prefix, -1))
+        last = bisect_left(self._sorted_terms, (prefix + "\U0010ffff", -1))
+        best = sorted(self._sorted_terms[first:last], key=lambda one: (one[0] != prefix, one[1]))
+        return [term for term, _ in best[: limits.SUGGESTIONS]]
+
+    def close(self) -> None:
+        """Closes the index."""
+        self.searcher.close()
+
+
+def opened(served: ServedIndex, before: LiveIndex | None = None) -> LiveIndex:
+    """Opens an index, its encoder and its corpus.
+
+    Args:
+        before: an older state, whose encoder is taken where it is the same.
+
+    Raises:
+        LexvlError: the index or its encoder cannot be opened.
+    """
+    from lexvl_anserini.data.dataset import dataset_of
+
+    state = state_of_index(served.path)
+    about = index_manifest(served.path)
+    same = before and before.manifest.encoder == about.encoder and before.manifest.vocabulary == about.vocabulary
+    index = Index(served.path, about, about.counts.documents)
+    searcher = Searcher(index, before.model if before and same else None, served.encoder)
+    file = vocabulary_file(served.path, None)
+    terms = known_terms(file, about) if file is not None and about.kind == "impact" else ()
+    try:
+        dataset = dataset_of(about.corpus.ref.at(served.data_dir))
+        corpus, examples = read_corpus(dataset), example_queries(dataset)
+    except (LexvlError, OSError) as error:
+        corpus, examples = ShownCorpus({}, f"the corpus cannot be read, so that hits have their ids alone: {error}"), []
+    held = read_report(served.path).fields if about.kind == "impact" else {}
+    fields = {name: kind for name, kind in held.items() if name.startswith("meta.")}
+    found = LiveIndex(served, state or (0, 0, 0), searcher.opened(), corpus, terms, fields, examples)
+    Thread(target=_verify, args=(found,), name="lexvl-verify", daemon=True).start()
+    return found
+
+
+def _verify(index: LiveIndex) -> None:
+    """Waits until the files of an index are compared with their checksums; a damaged one answers no more."""
+    try:
+        index.searcher.verified()
+    except LexvlError as error:
+        if not index.retired:
+            index.problem = error
+            log.error("%s", error)
+
+
+class Shelf:
+    """The open indexes by name. A folder that has another index now is opened anew, while the older answers.
+
+    Raises:
+        LexvlError: one cannot be opened.
+    """
+
+    def __init__(self, served: Sequence[ServedIndex]):
+        self._lock = Lock()
+        self._open: dict[str, LiveIndex] = {}
+        self._looked: dict[str, float] = {}
+        self._failed: dict[str, tuple[IndexState, str]] = {}
+        self._opening: set[str] = set()
+        try:
+            for one in served:
+                self._open[one.name] = opened(one)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def names(self) -> list[str]:
+        """In the order of the page."""
+        return list(self._open)
+
+    def problem(self, name: str) -> str:
+        """Why an index lacks its corpus, or is not the one in its folder; empty if nothing is wrong."""
+        index = self._open[name]
+        return self._failed.get(name, ((), ""))[1] or (str(index.problem) if index.problem else index.corpus.problem)
+
+    @contextmanager
+    def borrowed(self, name: str) -> Iterator[LiveIndex]:
+        """An open index, which stays open within the block.
+
+        Raises:
+            UnknownName: no such index.
+            ArtefactError: it is damaged.
+        """
+        self._look(name)
+        with self._lock:
+            index = self._open.get(name)
+            if index is None:
+                raise UnknownName("index", name[:80], self._open)
+            index.users += 1
+        try:
+            if index.problem is not None:
+                raise index.problem
+            yield index
+        finally:
+            with self._lock:
+                index.users -= 1
+                last = index.retired and not index.users
+            if last:
+                index.close()
+
+    def close(self) -> None:
+        """Closes all indexes; no request runs any more."""
+        for index in self._open.values():
+            index.close()
+
+    def _look(self, name: str) -> None:
+        """Begins to open the index anew if its folder has another one now."""
+        index, now = self._open.get(name), time.monotonic()
+        if index is None or now - self._looked.get(name, 0.0) < LOOK_EVERY_S:
+            return
+        self._looked[name] = now
+        state = state_of_index(index.served.path)
+        failed = self._failed.get(name)
+        if state is None or state == index.state or (failed and failed[0] == state):
+            return
+        with self._lock:
+            if name in self._opening:
+                return
+            self._opening.add(name)
+        Thread(target=self._replace, args=(index, state), name="lexvl-reopen", daemon=True).start()
+
+    def _replace(self, old: LiveIndex, state: IndexState) -> None:
+        name = old.served.name
+        try:
+            new = opened(old.served, old)
+        except (LexvlError, OSError) as error:
+            log.error("%s: the newer index cannot be opened, the older one answers: %s", old.served.path, error)
+            self._failed[name] = (state, f"the newer index cannot be opened, the older one answers: {error}")
+            with self._lock:
+                self._opening.discard(name)
+            return
+        with self._lock:
+            self._open[name] = new
+            self._failed.pop(name, None)
+            self._opening.discard(name)
+            old.retired = True
+            last = not old.users
+        log.info("%s: opened anew, %s documents", old.served.path, f"{new.manifest.counts.documents:,}")
+        if last:
+            old.close()
+
+
+def served_indexes(
+    places: Sequence[Path | str],
+    checkpoints: Sequence[str],
+    device: str,
+    data_dir: str | None,
+    options: Mapping[str, Any] | None = None,
+) -> list[ServedIndex]:
+    """Names the indexes by their folders, or in their stores; a number follows a name that is there already.
+
+    Args:
+        places: folders, or URLs of indexes in stores.
+        checkpoints: of the encoders, in the order of the indexes, where they were moved; none, or one for each.
+        options: of the encoders that replace those of the indexes, such as `runtime`.
+
+    Raises:
+        UsageError: another number of checkpoints than of indexes.
+        DataError: a folder without a name.
+        LexvlError: a store cannot be reached, or has no such index.
+    """
+    if checkpoints and len(checkpoints) != len(places):
+        raise UsageError(f"{len(checkpoints)} --checkpoint for {len(places)} --index; give one for each, or none")
+    found: dict[str, ServedIndex] = {}
+    for number, place in enumerate(places):
+        if not (base := parse_url(place).name if is_url(place) else Path(place).resolve().name):
+            raise DataError(f"{place}: a folder without a name; name the folder of an index")
+        path = index_path(place)
+        name = next(n for n in (base, *(f"{base}-{i}" for i in range(2, len(places) + 2))) if n not in found)
+        moved = checkpoints[number] if checkpoints else None
+        changes = EncoderChanges(moved, options=options or {}, device=device)
+        found[name] = ServedIndex(name, path, changes, data_dir)
+    return list(found.values())
+
+
+def settings_of(index: LiveIndex) -> dict[str, Any]:
+    """What an index can do, for the page."""
+    with_pictures = any(document.picture is not None for document in index.corpus.documents.values())
+    return {
+        "kind": index.manifest.kind,
+        "encoder": index.model.name,
+        "corpus": index.manifest.corpus.name,
+        "documents": index.manifest.counts.documents,
+        "terms": index.manifest.kind == "impact",
+        "pictures": with_pictures,
+        "maps": index.map_tower is not None and with_pictures,
+        "sends": index.picture_tower is not None,
+    }

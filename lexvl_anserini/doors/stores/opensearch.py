@@ -1,0 +1,262 @@
+"""OpenSearch: one index with a field of `rank_features`, searched by linear `rank_feature` queries.
+
+Lucene keeps 9 significant bits of a feature's value, so that impacts up to 512 are exact. The boost of a linear query
+is at most 64: weights are divided by a power of two, and scores multiplied by it, both exactly. A published index has
+the name as an alias. The server sorts ties by the keyword `id`, which Lucene compares as code points.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Mapping, Sequence
+from math import ceil, log2
+from struct import Struct
+from typing import Any, ClassVar
+
+import orjson
+
+from lexvl_anserini.doors.stores.engine import StoreEngine, option_names
+from lexvl_anserini.doors.stores.store import (
+    MISSING,
+    UNREACHABLE,
+    ImpactStore,
+    StoreRow,
+    Trouble,
+    key_of,
+    note_name,
+    vector_of,
+)
+from lexvl_anserini.doors.stores.urls import StorePlace
+from lexvl_anserini.ground.errors import ArtefactError, StoreError
+
+TIMEOUT_S = 120
+
+# The greatest boost of a linear query.
+MOST_WEIGHT = 64
+
+# Hits of one request; further ones follow after the last.
+PAGE = 10_000
+
+# Requests to a server that is too busy; the pauses between them are 1, 2, 4, ... seconds.
+RETRIES = 8
+
+SINGLE = Struct("<f")
+
+SETTINGS: Mapping[str, Any] = {
+    "settings": {"index": {"number_of_shards": 1}},
+    "mappings": {
+        "dynamic": False,
+        "properties": {
+            "id": {"type": "keyword"},
+            "impacts": {"type": "rank_features"},
+            "note": {"type": "object", "enabled": False},
+        },
+    },
+}
+
+
+class OpenSearchStore(ImpactStore):
+    """An index of OpenSearch, by opensearch-py."""
+
+    title = "OpenSearch"
+    package = "opensearchpy"
+    extra = "opensearch"
+    variables = "OPENSEARCH_USER and OPENSEARCH_PASSWORD"
+    # The default of the server is 1,024 clauses in all.
+    most_terms: ClassVar[int | None] = 1000
+    ordered: ClassVar[bool] = True
+    significant_bits = 9
+
+    def _connect(self) -> None:
+        opensearch = self.client()
+        # The client logs every request that fails.
+        logging.getLogger("opensearch").setLevel(logging.CRITICAL)
+        user = self.place.login.user or os.environ.get("OPENSEARCH_USER", "")
+        password = self.place.login.password or os.environ.get("OPENSEARCH_PASSWORD", "")
+        self.served = opensearch.OpenSearch(
+            hosts=[{"host": self.place.host, "port": self.place.port, "url_prefix": self.place.path}],
+            use_ssl=self.place.form == "https",
+            http_auth=(user, password) if user or password else None,
+            timeout=TIMEOUT_S,
+            max_retries=0,
+        )
+        version = self.served.info().get("version", {})
+        # Elasticsearch has no distribution; rank_features with linear functions came with 7.12.
+        if version.get("distribution") != "opensearch":
+            self.refuse_version(str(version.get("number", "0")), (7, 12), "linear rank_feature queries")
+
+    def _trouble(self, error: Exception) -> Trouble | None:
+        status = getattr(error, "status_code", None)
+        if status in ("N/A", "TIMEOUT"):
+            return UNREACHABLE
+        if status in (401, 403):
+            return self.refused_login()
+        return MISSING if status == 404 else None
+
+    def open(self) -> bool:
+        """The alias's index."""
+        indices, name = self.served.indices, self.place.name
+        if indices.exists_alias(name=name):
+            found = sorted(indices.get_alias(name=name))
+            if len(found) != 1 or not self.is_ours(found[0]):
+                raise ArtefactError(
+                    f"{self.place}: an alias of {', '.join(found)}, no index of ours; name another index"
+                )
+            self.table = found[0]
+            return True
+        if indices.exists(index=name):
+            raise ArtefactError(f"{self.place}: an index that is none of ours; name another index")
+        return False
+
+    def _ours(self) -> dict[str, bool]:
+        """The indices of this name, and whether each is published."""
+        found = self.served.indices.get_alias(index=f"{self.place.name}_*", ignore_unavailable=True)
+        return {table: self.place.name in about["aliases"] for table, about in found.items() if self.is_ours(table)}
+
+    def begin(self, width: int) -> None:
+        """An index whose documents hold features by the number of their dimension: names may have no dot."""
+        for left, published in self._ours().items():
+            if not published:
+                self.served.indices.delete(index=left)
+        self.table = self.fresh_name()
+        self.served.indices.create(index=self.table, body=dict(SETTINGS))
+
+    def add(self, rows: Sequence[StoreRow]) -> None:
+        """Bulk requests."""
+        self._bulk([(key_of(row.doc_id), {"id": row.doc_id, **_features(row)}) for row in rows])
+
+    def _bulk(self, rows: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
+        """Stores rows; those that the server is too busy for are sent again.
+
+        Raises:
+            StoreError: the server refuses one, or stays too busy.
+        """
+        left = list(rows)
+        for attempt in range(RETRIES):
+            if attempt:
+                time.sleep(2 ** (attempt - 1))
+            lines = [part for key, row in left for part in (orjson.dumps({"index": {"_id": key}}), orjson.dumps(row))]
+            try:
+                done = self.served.bulk(body=b"\n".join([*lines, b""]), index=self.table)
+            except Exception as error:
+                if getattr(error, "status_code", None) != 429:
+                    raise
+                continue
+            items = [item["index"] for item in done["items"]]
+            failed = [item for item in items if item["status"] not in (200, 201, 429)]
+            if failed or len(items) != len(left):
+                told = failed[0].get("error", failed[0]) if failed else f"{len(items)} of {len(left)} rows answered"
+                raise StoreError(f"{self.place}: OpenSearch refuses {len(failed)} documents ({str(told)[:300]})")
+            left = [row for row, item in zip(left, items, strict=True) if item["status"] == 429]
+            if not left:
+                return
+        raise StoreError(f"{self.place}: OpenSearch is too busy for {len(left)} documents; run it again later")
+
+    def settle(self) -> None:
+        """Makes all that was added searchable."""
+        self.served.indices.refresh(index=self.table)
+
+    def write_notes(self, notes: Sequence[str]) -> None:
+        """Documents that have neither id nor impacts; their text is not indexed."""
+        for number, text in enumerate(notes):
+            self._bulk([(key_of(note_name(number)), {"note": {"text": text}})])
+
+    def publish(self) -> None:
+        """Moves the alias."""
+        older = [table for table, published in self._ours().items() if published and table != self.table]
+        moves: list[dict[str, Any]] = [{"remove_index": {"index": table}} for table in older]
+        moves.append({"add": {"index": self.table, "alias": self.place.name}})
+        self.served.indices.update_aliases(body={"actions": moves})
+
+    def abandon(self) -> None:
+        """Deletes the index."""
+        self.served.indices.delete(index=self.table)
+
+    def _rows(self, keys: Sequence[str]) -> dict[str, dict[str, Any]]:
+        found = self.served.mget(index=self.table, body={"ids": list(keys)})["docs"]
+        return {row["_id"]: row["_source"] for row in found if row.get("found")}
+
+    def remove(self) -> None:
+        """Deletes the index, and the alias with it."""
+        self.served.indices.delete(index=self.table)
+
+    def read_notes(self, first: int, count: int) -> list[str]:
+        """Documents by id."""
+        keys = [key_of(note_name(number)) for number in range(first, first + count)]
+        rows = self._rows(keys)
+        return [rows[key]["note"]["text"] for key in keys if key in rows]
+
+    def count(self) -> int:
+        """Exact."""
+        return int(self.served.count(index=self.table)["count"])
+
+    def top(self, dims: Sequence[int], weights: Sequence[int], count: int) -> list[tuple[str, float]]:
+        """Pages of at most 10,000 hits in the total order."""
+        scale = 2 ** max(2, ceil(log2(max(weights) / MOST_WEIGHT)))
+        features = [
+            {"rank_feature": {"field": f"impacts.{dim}", "linear": {}, "boost": weight / scale}}
+            for dim, weight in zip(dims, weights, strict=True)
+        ]
+        body: dict[str, Any] = {
+            "query": {"bool": {"should": features}},
+            "sort": [{"_score": "desc"}, {"id": "asc"}],
+            "track_scores": True,
+            "track_total_hits": False,
+            "_source": False,
+        }
+        found: list[tuple[str, float]] = []
+        while True:
+            size = min(PAGE, count - len(found))
+            page = self.served.search(index=self.table, body={**body, "size": size})["hits"]["hits"]
+            # JSON has the shortest decimal that is nearest to the float of 32 bits, not the float itself.
+            found += [(hit["sort"][1], unpacked(hit["_score"]) * scale) for hit in page]
+            if len(page) < size or len(found) == count:
+                return found
+            body["search_after"] = page[-1]["sort"]
+
+    def vectors(self, doc_ids: Sequence[str]) -> dict[str, dict[int, int]]:
+        """Documents by id, as they were sent."""
+        rows = self._rows([key_of(doc_id) for doc_id in doc_ids]).values()
+        return {row["id"]: _vector(row.get("impacts", {})) for row in rows}
+
+    def size(self) -> int | None:
+        """Bytes of the primary shards."""
+        found = self.served.indices.stats(index=self.table, metric="store")
+        return int(found["_all"]["primaries"]["store"]["size_in_bytes"])
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self.served.close()
+
+
+def unpacked(score: float) -> float:
+    """The float of 32 bits that a decimal stands for.
+
+    >>> unpacked(1234567.9)
+    1234567.875
+    """
+    [single] = SINGLE.unpack(SINGLE.pack(score))
+    return float(single)
+
+
+def _features(row: StoreRow) -> dict[str, Any]:
+    """The field of a document with postings."""
+    return {"impacts": dict(zip(map(str, row.dims), row.impacts, strict=True))} if row.dims else {}
+
+
+def _vector(features: Mapping[str, int]) -> dict[int, int]:
+    return vector_of(list(map(int, features)), list(features.values()))
+
+
+class OpenSearchEngine(StoreEngine):
+    """An index of impacts in OpenSearch."""
+
+    name = "opensearch"
+    option_names = option_names(OpenSearchStore)
+
+    @classmethod
+    def store_class(cls, place: StorePlace) -> type[ImpactStore]:
+        """One class."""
+        return OpenSearchStore

@@ -1,0 +1,456 @@
+"""FDT: texts and images as sparse weights over a learned codebook of finite discrete tokens (Chen et al., CVPR 2023).
+
+r_k = pool_t <q_map(f_t), C_k> / (sqrt(d) T) over patches or tokens; w = sparsemax(r); f = w C. The weights w are
+lexical vectors over anonymous terms fdt00000, fdt00001, ..., L2-normalised for the index; the features f are dense.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from lexvl_anserini.data.pictures.images import FAIL, OnError
+from lexvl_anserini.encoders.checkpoints.clip_layout import (
+    MERGES,
+    ClipShape,
+    build_open_clip,
+    find_merges,
+    run_config,
+)
+from lexvl_anserini.encoders.checkpoints.find import Checkpoint
+from lexvl_anserini.encoders.checkpoints.weights import below, load_strictly, read_contents
+from lexvl_anserini.encoders.encoder import Encoder
+from lexvl_anserini.encoders.loading import Source
+from lexvl_anserini.encoders.parts.activations import Activation
+from lexvl_anserini.encoders.parts.texts.clip_bpe import END, MASK, START, ClipBpe
+from lexvl_anserini.encoders.parts.images.crops import one_crop
+from lexvl_anserini.encoders.parts.dense import DenseTower
+from lexvl_anserini.encoders.parts.network_pair import IMAGE, TEXT, is_pair, read_pair
+from lexvl_anserini.encoders.parts.images.pixels import Pixels
+from lexvl_anserini.encoders.parts.pooling import Pooling, masked_max
+from lexvl_anserini.encoders.parts.sides import Direction, in_direction
+from lexvl_anserini.encoders.parts.sparsify import positive, top_mask
+from lexvl_anserini.encoders.parts.texts.tokens import TextReader, TokenColumns
+from lexvl_anserini.encoders.parts.towers import Backbone, Batch, Composition, Head, LexicalTower, TextTower
+from lexvl_anserini.encoders.parts.images.vision import ImageTower
+from lexvl_anserini.ground.errors import CheckpointError, UsageError
+from lexvl_anserini.ground.vocabulary import Vocabulary
+
+# Folder and files of the weights of a training run.
+RUN_FOLDER, RUN_FILES = "checkpoints", "ckpt_*.pth.tar"
+
+SPECIALS = (MASK, START, END)
+
+# Keys outside of the two towers; the reference does not use `logit_scale_sd`.
+CODEBOOK = "space_dict"
+OTHERS = (CODEBOOK, "logit_scale_sd")
+QUERY_MAPS = {"text": "txt_query_model.", "image": "img_query_model."}
+
+# The settings from which the temperature is computed.
+DECAY = ("org_t", "sd_T_decay_iter", "sd_T_decay_w", "sd_T_min")
+
+
+def sparsemax(logits: Tensor) -> Tensor:  # [B, K]
+    """Euclidean projection of each row to the simplex: exact zeros, rows sum to 1 (Martins and Astudillo, 2016)."""
+    shifted = logits - logits.amax(dim=1, keepdim=True)
+    descending = shifted.sort(dim=1, descending=True).values
+    sums = descending.cumsum(dim=1)
+    ranks = torch.arange(1, logits.shape[1] + 1, device=logits.device, dtype=logits.dtype)
+    support = (1 + ranks * descending > sums).sum(dim=1, keepdim=True)  # [B, 1], >= 1
+    threshold = (sums.gather(1, support - 1) - 1) / support
+    return (shifted - threshold).clamp(min=0)
+
+
+# Functions from relevances [B, K] to weights, by the name in the configuration (`att_func_type`).
+ATTENTIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "sparsemax": sparsemax,
+    "softmax": partial(torch.softmax, dim=1),
+    "sigmoid": torch.sigmoid,
+}
+
+
+def floored_max(logits: Tensor, masked: Tensor, activation: Activation) -> Tensor:
+    """Max over positions, where a masked one is 0: the reference multiplies padding by 0."""
+    logits.view(-1, logits.shape[-1]).index_fill_(0, masked, 0.0)
+    return activation(logits.amax(dim=1))
+
+
+def floored_sum(logits: Tensor, masked: Tensor, activation: Activation) -> Tensor:
+    """Sum over positions, where a masked one is 0; the linear activation is applied once, after the sum."""
+    logits.view(-1, logits.shape[-1]).index_fill_(0, masked, 0.0)
+    return activation(logits.sum(dim=1))
+
+
+def floored_mean(logits: Tensor, masked: Tensor, activation: Activation, positions: int) -> Tensor:
+    """Mean over all `positions` of the model; those that padding would fill are 0."""
+    return floored_sum(logits, masked, activation) / positions
+
+
+POOLINGS: Mapping[str, Callable[[int], Any]] = {
+    "max": lambda positions: floored_max,
+    "sum": lambda positions: floored_sum,
+    "mean": lambda positions: partial(floored_mean, positions=positions),
+}
+
+
+@dataclass(frozen=True)
+class Grounding:
+    """From relevances to weights, and from weights to the vector of the index.
+
+    attention  relevances [B, K] -> weights [B, K]
+    topk       keep only the largest weights; None keeps all
+    threshold  drop weights below this share of a vector's largest
+    normalise  divide by the L2 norm of the weights that are kept
+    """
+
+    attention: Callable[[Tensor], Tensor]
+    topk: int | None = None
+    threshold: float = 0.0
+    normalise: bool = True
+
+    def pruned(self, weights: Tensor) -> Tensor:
+        """The vectors of the index, [B, K], from weights [B, K]."""
+        if self.topk is not None:
+            weights = weights * top_mask(weights, self.topk)
+        if self.threshold:
+            weights = weights * (weights >= self.threshold * weights.amax(dim=1, keepdim=True))
+        return nn.functional.normalize(weights, dim=1) if self.normalise else weights
+
+
+class QueryMap(nn.Module):
+    """States [B, L, D] -> queries [B, L, d]; its part has the name in checkpoints."""
+
+    def __init__(self, states: int, width: int):
+        super().__init__()
+        self.q_map = nn.Sequential(
+            nn.LayerNorm(states), nn.Linear(states, width), nn.GELU(), nn.LayerNorm(width), nn.Linear(width, width)
+        )
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Position by position."""
+        queries: Tensor = self.q_map(states)
+        return queries
+
+
+class Grounded(LexicalTower):
+    """A tower with attention over the whole vector of relevances, after pooling."""
+
+    def __init__(self, grounding: Grounding, *parts: Any):
+        super().__init__(*parts)
+        self.grounding = grounding
+
+    def attended(self, inputs: tuple[Tensor, ...], masked: Tensor | None) -> Tensor:
+        """The model's own weights, float32 [B, K]."""
+        return self.grounding.attention(super().pooled(inputs, masked))
+
+    def pooled(self, inputs: tuple[Tensor, ...], masked: Tensor | None) -> Tensor:
+        """The vectors of the index, float32 [B, K]: the model's weights, pruned and normalised."""
+        return self.grounding.pruned(self.attended(inputs, masked))
+
+
+class FdtWords(Grounded, TextTower):
+    """Texts; padding does not count."""
+
+
+class FdtTexts(FdtWords):
+    """Texts. A text shorter than the model's positions gets at least one position of padding, whose relevance is 0."""
+
+    def batches(self, inputs: Sequence[str], batch_size: int, on_error: OnError = FAIL) -> Iterator[Batch]:
+        """The longest texts come first."""
+        most = self.reader.limit or self.reader.max_length
+        for batch in super().batches(inputs, batch_size, on_error):
+            input_ids, attention = batch.inputs
+            if input_ids.shape[1] < most:
+                input_ids, attention = (nn.functional.pad(part, (0, 1)) for part in (input_ids, attention))
+            yield batch._replace(inputs=(input_ids, attention), masked=attention == 0)
+
+
+class FdtImages(Grounded, ImageTower):
+    """Images; pooling uses every patch."""
+
+
+@dataclass(frozen=True)
+class FdtModel:
+    """A loaded checkpoint.
+
+    states       by modality, the backbone: token or patch states [B, L, D]
+    query_maps   by modality, states [B, L, D] -> [B, L, d]
+    codebook     [K, d], keys and values
+    attention    of `ATTENTIONS`
+    pooling      by modality, over positions
+    temperature  T
+    """
+
+    states: Mapping[str, Backbone]
+    query_maps: Mapping[str, nn.Module]
+    codebook: Tensor
+    attention: str
+    pooling: Mapping[str, Pooling]
+    temperature: float
+
+    def composition(self, modality: str) -> Composition:
+        """One side's equation up to the pooled relevances [B, K]."""
+        scale = self.codebook.shape[1] ** 0.5
+
+        def tempered(logits: Tensor) -> Tensor:
+            return logits / scale / self.temperature
+
+        head = Head(self.query_maps[modality], self.codebook)
+        return Composition(self.states[modality], head, tempered, self.pooling[modality], positive())
+
+    def features(self, tower: Grounded, dimensions: int | None) -> DenseTower:
+        """The dense side: the codebook's rows, averaged by the model's own weights; cosines."""
+
+        def embed(batch: Batch) -> Tensor:
+            weights = tower.attended(batch.inputs, batch.masked)  # [B, K]
+            if self.attention == "sigmoid":
+                weights = weights / weights.sum(dim=1, keepdim=True)
+            return weights @ self.codebook  # [B, d]
+
+        return DenseTower(tower, embed, self.codebook.shape[1], dimensions=dimensions)
+
+
+def text_states(clip: Any) -> Callable[..., Tensor]:
+    """Token states after the last LayerNorm, [B, L, D]; causal attention makes them independent of padding."""
+    return lambda input_ids, attention: clip.text_model(input_ids).last_hidden_state
+
+
+def patch_states(clip: Any) -> Callable[..., Tensor]:
+    """Patch states before the last LayerNorm, without the class token, [B, P, D]."""
+    return lambda pixels: clip.vision_model(pixels).last_hidden_state[:, 1:]
+
+
+def load_fdt(
+    source: Source,
+    direction: Direction = "text-to-image",
+    space: Literal["weights", "features"] = "weights",
+    temperature: float | None = None,
+    topk: int | None = None,
+    threshold: float = 0.0,
+    normalise: bool = True,
+    dimensions: int | None = None,
+    merges: str | None = None,
+) -> Encoder:
+    """A training run's folder (config.json and `checkpoints/`), or one of its files `ckpt_<iteration>.pth.tar`.
+
+    Pairs over pretrained networks (`parts/network_pair.py`) load too.
+
+    Args:
+        source: `tokenizer` may name a folder that has the merges.
+        direction: the modalities of queries and documents.
+        space: weights (lexical, for an inverted index) or features (dense, for FAISS or for re-ranking).
+        temperature: T; default the value of the run's decay at the checkpoint's iteration.
+        topk: weights kept per vector, for models with long vectors; default all above 0.
+        threshold: drop weights below this share of a vector's largest, for example 0.01.
+        normalise: divide by the L2 norm, so that scores are cosines; False indexes the model's weights, which sum to 1.
+        dimensions: of features: keep only the first ones (Matryoshka); default all.
+        merges: BPE merges file; default the run's own beside config.json.
+
+    Raises:
+        CheckpointError: weights that do not fit, no merges, or no temperature.
+        UsageError: options of the other space, or values out of range.
+    """
+    if space == "weights" and dimensions is not None:
+        raise UsageError("dimensions is for dense vectors, and weights are lexical; give topk, or space=features")
+    if space == "features" and (topk is not None or threshold or not normalise):
+        raise UsageError("topk, threshold and normalise are for space=weights; features are dense and of unit length")
+    if not 0 <= threshold < 1 or (topk is not None and topk < 1):
+        raise UsageError(f"threshold {threshold}, topk {topk}: expected a share from 0 to below 1, and at least 1")
+    checkpoint = source.required("fdt")
+    made = towers_of_pair if is_pair(checkpoint) else towers_of_run
+    sides, model = made(
+        source, checkpoint, temperature, partial(Grounding, topk=topk, threshold=threshold, normalise=normalise), merges
+    )
+    if space == "features":
+        sides = {modality: model.features(tower, dimensions) for modality, tower in sides.items()}
+    query, document = in_direction(direction, sides["text"], sides["image"])
+    return Encoder("fdt", "impact" if space == "weights" else "dense", query=query, document=document)
+
+
+# Towers by modality over one vocabulary, and their model.
+Made = tuple[dict[str, Any], FdtModel]
+
+
+def towers_of_run(
+    source: Source,
+    checkpoint: Checkpoint,
+    temperature: float | None,
+    grounding: Callable[..., Grounding],
+    merges: str | None,
+) -> Made:
+    """The lexical towers of a training run of the reference.
+
+    Raises:
+        CheckpointError: no merges, or the merges of another model.
+    """
+    config = run_config(checkpoint)
+    model, clip = read_model(checkpoint, config, temperature, source.device)
+    path = find_merges(merges, source.tokenizer_folder(), config)
+    if path is None:
+        raise CheckpointError(
+            f"{checkpoint.path}: no BPE merges beside it ({MERGES}); name the file with --set merges=FILE, or its "
+            "folder with --tokenizer"
+        )
+    about = clip.config.text_config
+    limit, side = about.max_position_embeddings, clip.config.vision_config.image_size
+    reader = TextReader(ClipBpe(path, SPECIALS, about.vocab_size), limit, limit=limit)
+    return grounded(model, grounding, FdtTexts, reader, one_crop(side), source.device), model
+
+
+def towers_of_pair(
+    source: Source,
+    checkpoint: Checkpoint,
+    temperature: float | None,
+    grounding: Callable[..., Grounding],
+    merges: str | None,
+) -> Made:
+    """The lexical towers of a pair over networks. Pooling ignores padding.
+
+    Raises:
+        CheckpointError: weights are missing or do not fit, or an unknown attention.
+        UsageError: merges, which only a run of the reference has.
+    """
+    if merges is not None:
+        raise UsageError("merges is for checkpoints of the reference; this one has a tokenizer")
+    pair = read_pair(source, checkpoint, "fdt")
+    where, device = pair.where, source.device
+    about = pair.config[IMAGE]
+    if about.get("attention") not in ATTENTIONS:
+        raise CheckpointError(f"{where}: attention {about.get('attention')!r}, expected {', '.join(ATTENTIONS)}")
+    codebook, degree = pair.heads.get(f"{IMAGE}.codebook.rows"), temperature or about.get("temperature")
+    if codebook is None or codebook.dim() != 2 or not isinstance(degree, float | int) or not degree > 0:
+        raise CheckpointError(f"{where}: {IMAGE}.codebook.rows [K, d] or the temperature is missing")
+    query_maps = {}
+    for modality, side in (("text", TEXT), ("image", IMAGE)):
+        query_map = QueryMap(pair.widths[side], codebook.shape[1])
+        load_strictly(query_map, below(pair.heads, f"{side}.head."), f"{where}: {side}.head")
+        query_maps[modality] = query_map.eval().to(device)
+    states: dict[str, Backbone] = {"text": pair.text, "image": pair.image}
+    pooling = dict.fromkeys(states, masked_max)
+    model = FdtModel(states, query_maps, codebook.float().to(device), about["attention"], pooling, float(degree))
+    return grounded(model, grounding, FdtWords, pair.reader, pair.pixels, device), model
+
+
+def grounded(
+    model: FdtModel,
+    grounding: Callable[..., Grounding],
+    texts: Callable[..., Any],
+    reader: TextReader,
+    pixels: Pixels,
+    device: torch.device,
+) -> dict[str, Any]:
+    """The lexical towers of a model by modality."""
+    attended, columns = grounding(ATTENTIONS[model.attention]), codebook_columns(len(model.codebook))
+    return {
+        "text": texts(attended, model.composition("text"), reader, columns, device),
+        "image": FdtImages(attended, model.composition("image"), pixels, columns, device),
+    }
+
+
+def codebook_columns(size: int) -> TokenColumns:
+    """Terms fdt00000, fdt00001, ...: one per row of the codebook; tokens have no dimension."""
+    vocabulary = Vocabulary([f"fdt{number:05d}" for number in range(size)], "the codebook")
+    return TokenColumns(vocabulary, np.full(0, -1, dtype=np.int64))
+
+
+def read_model(
+    checkpoint: Checkpoint, config: Mapping[str, Any], temperature: float | None, device: torch.device
+) -> tuple[FdtModel, Any]:
+    """Towers, query maps and codebook of one file of a run; and transformers' CLIPModel, whose projections are unused.
+
+    Raises:
+        CheckpointError: several files, keys that do not fit, an unknown attention or pooling, or no temperature.
+    """
+    path = weight_file(checkpoint)
+    weights, extra = read_contents(path)
+    where = str(path)
+    if CODEBOOK not in weights:
+        raise CheckpointError(
+            f"{where}: no codebook ({CODEBOOK}), so not an FDT model; load plain CLIP with --encoder clip"
+        )
+    about = settings(config)
+    names = {"attention": ("att_func_type", "sparsemax", ATTENTIONS), "pooling": ("pool_type", "max", POOLINGS)}
+    chosen = {name: about.get(key, default) for name, (key, default, _) in names.items()}
+    for name, (key, _, known) in names.items():
+        if chosen[name] not in known:
+            raise CheckpointError(f"{where}: {key} {chosen[name]!r} is not known; expected {', '.join(known)}")
+    codebook = weights[CODEBOOK].float()  # [K, d]
+    plain = {k: v for k, v in weights.items() if not k.startswith(tuple(QUERY_MAPS.values())) and k not in OTHERS}
+    clip = build_open_clip(plain, ClipShape.of_run(config), where, device)
+    widths = {"image": clip.config.vision_config.hidden_size, "text": clip.config.text_config.hidden_size}
+    query_maps = {}
+    for modality, prefix in QUERY_MAPS.items():
+        own = {key.removeprefix(prefix): value for key, value in weights.items() if key.startswith(prefix)}
+        module = QueryMap(widths[modality], codebook.shape[1])
+        load_strictly(module, own, f"{where}: {prefix[:-1]}")
+        query_maps[modality] = module.eval().to(device)
+    degree = temperature_of(config, extra, where) if temperature is None else temperature
+    if not degree > 0:
+        raise UsageError(f"temperature {degree}: expected a number above 0")
+    about_text, about_image = clip.config.text_config, clip.config.vision_config
+    positions = {
+        "text": about_text.max_position_embeddings,
+        "image": (about_image.image_size // about_image.patch_size) ** 2,
+    }
+    pooling = {modality: POOLINGS[chosen["pooling"]](count) for modality, count in positions.items()}
+    states = {"text": text_states(clip), "image": patch_states(clip)}
+    return FdtModel(states, query_maps, codebook.to(device), chosen["attention"], pooling, degree), clip
+
+
+def settings(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The entry `fdt` of a run's configuration."""
+    kwargs = (config.get("model") or {}).get("kwargs") or {}
+    return (kwargs.get("clip") or kwargs).get("fdt") or {}
+
+
+def weight_file(checkpoint: Checkpoint) -> Path:
+    """The weight file that the user names, else the only one of the run.
+
+    Raises:
+        CheckpointError: the run has several.
+    """
+    if checkpoint.file is not None:
+        return checkpoint.file
+    folders = (checkpoint.folder, checkpoint.folder / RUN_FOLDER)
+    found = sorted(path for folder in folders for path in folder.glob(RUN_FILES))
+    if not found:
+        return checkpoint.folder  # weights under other names
+    if len(found) > 1:
+        raise CheckpointError(
+            f"{checkpoint.folder}: several iterations ({', '.join(path.name for path in found)}); name the file"
+        )
+    return found[0]
+
+
+def temperature_of(config: Mapping[str, Any], extra: Mapping[str, Any], where: str) -> float:
+    """T at the checkpoint's iteration, computed as in the reference's evaluation; weights do not contain it.
+
+    T = max(org_t * sd_T_decay_w ^ (last_iter / sd_T_decay_iter), sd_T_min), with a fraction as exponent. A
+    `temperature` under `fdt` in the configuration, for converted checkpoints, comes first.
+
+    Raises:
+        CheckpointError: a setting or the iteration is missing.
+    """
+    if (stored := settings(config).get("temperature")) is not None:
+        return float(stored)
+    decay = config.get("t_decay") or {}
+    missing = [key for key in DECAY if key not in decay] + ([] if "last_iter" in extra else ["last_iter"])
+    if missing:
+        raise CheckpointError(
+            f"{where}: no temperature; t_decay of config.json and the checkpoint lack {', '.join(missing)}; give it "
+            "with --set temperature=T (1000 for the released CC3M run)"
+        )
+    periods = extra["last_iter"] / decay["sd_T_decay_iter"]
+    return decayed(decay["org_t"], decay["sd_T_decay_w"], periods, decay["sd_T_min"])
+
+
+def decayed(first: float, decay: float, periods: float, least: float) -> float:
+    """T after a number of periods: max(first decay^periods, least)."""
+    return float(max(first * decay**periods, least))

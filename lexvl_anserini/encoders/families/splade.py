@@ -1,0 +1,333 @@
+"""SPLADE: w_j = max_i log(1 + relu(logit_ij)) over the masked-LM head (Formal et al., SIGIR 2021 and 2022).
+
+Reads plain Hugging Face masked-LM folders, SparseEncoder folders of sentence-transformers (5.x and 6.x layouts) and
+files of naver/splade's trainers: runs with one or two encoders, `model.tar`.
+
+Published variants are options: v3-lexical is `lexical=query`, v3-doc `doc_only=true`, efficient SPLADE its `-doc`
+checkpoint with `query_checkpoint` its `-query` one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from torch import Tensor
+
+from lexvl_anserini.encoders.checkpoints.filenames import NAVER_WEIGHTS, has_tokenizer, inside
+from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
+from lexvl_anserini.encoders.checkpoints.naver_layout import Run, masked_lm_of, read_run
+from lexvl_anserini.encoders.checkpoints.sentence_layout import class_name, read_modules
+from lexvl_anserini.encoders.checkpoints.weights import read_weights
+from lexvl_anserini.encoders.encoder import Encoder
+from lexvl_anserini.encoders.loading import Source
+from lexvl_anserini.encoders.parts.activations import Activation, log1p_log1p_relu, log1p_relu
+from lexvl_anserini.encoders.parts.backbones import load_masked_lm, position_limit, read_config
+from lexvl_anserini.encoders.parts.texts.bags import BagTower
+from lexvl_anserini.encoders.parts.pooling import POOLINGS, Pooling
+from lexvl_anserini.encoders.parts.sparsify import own_tokens, positive_or_top
+from lexvl_anserini.encoders.parts.texts.tokens import (
+    TextReader,
+    TokenColumns,
+    columns_of_all,
+    columns_without,
+    load_tokenizer,
+    lower_casing,
+)
+from lexvl_anserini.encoders.parts.towers import Backbone, Composition, Head, TextTower
+from lexvl_anserini.ground.errors import CheckpointError, UsageError
+from lexvl_anserini.ground.files import read_json
+
+# Tokens per text in naver's configurations.
+MAX_LENGTH = 256
+# A matrix with more rows than tokens, but fewer than this many more, is padded; usual multiples are 8 to 128.
+PADDING_ROWS = 128
+
+Lexical = Literal["none", "query", "document", "both"]
+
+
+@dataclass(frozen=True)
+class SpladeSide:
+    """One side of a SPLADE model. `weight` [V] instead of a backbone means inference-free queries.
+
+    bag      by default queries are binary bags of their own tokens
+    lexical  by default only own tokens are kept
+    """
+
+    tokenizer: Any
+    columns: TokenColumns
+    max_length: int
+    limit: int | None = None
+    backbone: Backbone | None = None
+    head: Head | None = None
+    pooling: Pooling = POOLINGS["max"]
+    activation: Activation = log1p_relu
+    weight: np.ndarray | None = None
+    topk: int | None = None
+    prompt: str = ""
+    bag: bool = False
+    lexical: bool = False
+
+
+def load_splade(
+    source: Source,
+    pooling: Literal["max", "sum"] | None = None,
+    doc_only: bool | None = None,
+    lexical: Lexical | None = None,
+    topk: int | None = None,
+    query_topk: int | None = None,
+    max_length: int | None = None,
+    query_max_length: int | None = None,
+    query_checkpoint: str | None = None,
+) -> Encoder:
+    """A masked-LM folder, a sentence-transformers SparseEncoder folder, a run of naver's trainers or its model.tar.
+
+    Args:
+        source: the document (or only) encoder.
+        pooling: max (v2 and later) or sum (v1); default the folder's own, else max.
+        doc_only: queries are binary bags of their own tokens, without a network (SPLADE-doc, v3-doc); default as in a
+            run's config.yaml, else false.
+        lexical: sides that keep only their own tokens (SPLADE-lexical; v3-lexical: query); default as in a run's
+            config.yaml, else none.
+        topk: dimensions kept per document; default all positive ones (or the folder's max_active_dims).
+        query_topk: the same for queries; `topk` does not change it.
+        max_length: tokens per document; default the folder's own, else 256.
+        query_max_length: tokens per query; default the folder's own, else 256.
+        query_checkpoint: another folder or hub id for queries (efficient SPLADE).
+
+    Raises:
+        CheckpointError: the folder has no masked-LM head or is a dense model.
+        UsageError: options that exclude each other.
+    """
+    weighted_queries = query_checkpoint or query_topk is not None or lexical in ("query", "both")
+    if doc_only and weighted_queries:
+        raise UsageError(
+            "encoder 'splade': doc_only leaves no query encoder for query_checkpoint, query_topk or lexical=query"
+        )
+    checkpoint = source.required("splade")
+    sides = read_sides(checkpoint, source)
+    query, document = sides["query"], sides["document"]
+    if query_checkpoint is not None:
+        other = find_checkpoint(query_checkpoint)
+        query = read_sides(other, query_source(other, source))["query"]
+        if query.columns.vocabulary.digest != document.columns.vocabulary.digest:
+            raise CheckpointError(f"{other.path}: the query encoder has another vocabulary than {checkpoint.path}")
+    # Options of weighted queries override the bags that a model was trained with.
+    if query.bag and not weighted_queries if doc_only is None else doc_only:
+        query_tower: BagTower | TextTower = BagTower(
+            TextReader(query.tokenizer, query_max_length or query.max_length), columns_of_all(query.tokenizer)
+        )
+    else:
+        own = query.lexical if lexical is None else lexical in ("query", "both")
+        query_tower = tower(query, source, pooling, own, query_topk, query_max_length)
+    own = document.lexical if lexical is None else lexical in ("document", "both")
+    document_tower = tower(document, source, pooling, own, topk, max_length)
+    return Encoder("splade", "impact", query=query_tower, document=document_tower)
+
+
+def query_source(other: Checkpoint, source: Source) -> Source:
+    """The source of a separate query encoder; a folder without tokenizer uses that of the documents."""
+    alone = has_tokenizer(other.folder) or (other.folder / "modules.json").is_file()
+    return Source(other, source.device, None if alone else str(source.tokenizer_folder()))
+
+
+def tower(
+    parts: SpladeSide, source: Source, pooling: str | None, lexical: bool, topk: int | None, max_length: int | None
+) -> BagTower | TextTower:
+    """The tower of one side; None keeps the folder's own setting.
+
+    Raises:
+        UsageError: topk is below 1.
+    """
+    reader = TextReader(
+        parts.tokenizer,
+        parts.max_length if max_length is None else max_length,
+        specials=parts.weight is None,
+        limit=parts.limit,
+        prompt=parts.prompt,
+    )
+    k = parts.topk if topk is None else topk
+    largest = positive_or_top(k)
+    if parts.backbone is None or parts.head is None:
+        return BagTower(reader, parts.columns, parts.weight, topk=k)
+    pool = parts.pooling if pooling is None else POOLINGS[pooling]
+    composition = Composition(parts.backbone, parts.head, parts.activation, pool, own_tokens() if lexical else largest)
+    return TextTower(composition, reader, parts.columns, source.device)
+
+
+def read_sides(checkpoint: Checkpoint, source: Source) -> dict[str, SpladeSide]:
+    """Query side and document side of a checkpoint, in any layout."""
+    if checkpoint.file is None and (checkpoint.folder / "modules.json").is_file():
+        return sentence_transformers_sides(checkpoint.folder, source)
+    if (run := read_run(checkpoint, source.backbone_config, source.tokenizer)) is not None:
+        return run_sides(run, source)
+    parts = masked_lm_parts(checkpoint.folder, source, source.tokenizer_folder(), MAX_LENGTH)
+    return {"query": parts, "document": parts}
+
+
+def run_sides(run: Run, source: Source) -> dict[str, SpladeSide]:
+    """The sides of a run of naver's trainers, with the settings of its recipe."""
+    recipe, pooling = run.recipe, POOLINGS[run.recipe.pooling]
+    document, query = (
+        side and masked_lm_parts(side.config, source, side.tokenizer, recipe.max_length or MAX_LENGTH, side.weights)
+        for side in (run.document, run.query)
+    )
+    assert document is not None, "a run has a document encoder"
+    document = replace(document, pooling=pooling)
+    query = replace(query or document, pooling=pooling, bag=recipe.doc_only)
+    return {
+        "query": replace(query, topk=recipe.query_topk, lexical=recipe.lexical in ("query", "both")),
+        "document": replace(document, topk=recipe.topk, lexical=recipe.lexical in ("document", "both")),
+    }
+
+
+def masked_lm_parts(
+    folder: Path,
+    source: Source,
+    tokenizer_folder: Path,
+    max_length: int | None,
+    weights: Mapping[str, Tensor] | None = None,
+    lower_case: bool = False,
+    **rest: Any,
+) -> SpladeSide:
+    """Backbone, head and tokenizer of one masked-LM folder.
+
+    Without `max_length` the limit is the tokenizer's. `weights` replace the folder's own; with `lower_case` texts
+    are lower-cased before they are tokenised.
+
+    Raises:
+        CheckpointError: not a masked LM, weights that do not fit it, or the tokenizer of another model.
+    """
+    if weights is None:
+        backbone, head, _ = load_masked_lm(folder, source.device)
+    else:
+        backbone, head, _ = masked_lm_of(folder, weights, f"{folder}: {NAVER_WEIGHTS}", source.device)
+    tokenizer = load_tokenizer(tokenizer_folder)
+    if lower_case:
+        tokenizer = lower_casing(tokenizer)
+    count = len(tokenizer)
+    if not fits(len(head.matrix), tokenizer):
+        raise CheckpointError(
+            f"{tokenizer_folder}: the tokenizer has {count} tokens, the model {len(head.matrix)}; "
+            "name the model's own with --tokenizer"
+        )
+    # Rows without a token are not dimensions.
+    head = Head(head.transform, head.matrix[:count], None if head.bias is None else head.bias[:count])
+    limit = position_limit(read_config(folder))
+    wanted = max_length or tokenizer.model_max_length
+    return SpladeSide(
+        tokenizer, columns_of_all(tokenizer), min(wanted, limit or wanted), limit, backbone=backbone, head=head, **rest
+    )
+
+
+def fits(rows: int, tokenizer: Any) -> bool:
+    """True if the first rows of a matrix are those of a tokenizer's tokens, and the others are padding.
+
+    Matrices are often padded to a multiple that suits the hardware, by fewer rows than `PADDING_ROWS`. With more
+    padding rows than that, or than tokens, the tokenizer is another model's. With gaps between the ids, the last rows
+    would be those of tokens.
+    """
+    count = len(tokenizer)
+    if rows == count:
+        return True
+    return count < rows < count + min(PADDING_ROWS, count) and max(tokenizer.get_vocab().values()) < count
+
+
+def sentence_transformers_sides(folder: Path, source: Source) -> dict[str, SpladeSide]:
+    """The sides of a SparseEncoder folder: one chain of modules, or a Router with one chain per side.
+
+    Raises:
+        CheckpointError: a dense model, unknown modules, or another similarity than dot.
+    """
+    about_file = folder / "config_sentence_transformers.json"
+    about = read_json(about_file, "model description", CheckpointError) if about_file.is_file() else {}
+    chain = [(part.name, part.folder) for part in read_modules(folder)]
+    prompts = about.get("prompts") or {}
+    topk = about.get("max_active_dims")
+    if [name for name, _ in chain] == ["Router"]:
+        routes = chain[0][1] / "router_config.json"
+        router = read_json(routes, "router description", CheckpointError)
+        chains = {
+            side: [(class_name(router["types"][part]), inside(routes.parent, part, str(routes))) for part in parts]
+            for side, parts in router["structure"].items()
+        }
+        if missing := {"query", "document"} - set(chains):
+            raise CheckpointError(f"{chain[0][1]}/router_config.json: no route for {', '.join(sorted(missing))}")
+        sides = {
+            side: chain_parts(chains[side], folder, source, topk, prompts.get(side) or "")
+            for side in ("query", "document")
+        }
+    else:
+        both = chain_parts(chain, folder, source, topk, "")
+        sides = {side: replace(both, prompt=prompts.get(side) or "") for side in ("query", "document")}
+    if (similarity := about.get("similarity_fn_name") or "dot") != "dot":
+        raise CheckpointError(
+            f"{about_file}: similarity_fn_name {similarity!r}, but an impact index adds products of weights (dot); "
+            "if the model uses dot, set it there"
+        )
+    return sides
+
+
+def chain_parts(
+    chain: Sequence[tuple[str, Path]], folder: Path, source: Source, topk: int | None, prompt: str
+) -> SpladeSide:
+    """One chain of modules: [Transformer, SpladePooling] or [SparseStaticEmbedding]."""
+    match chain:
+        case [("SparseStaticEmbedding", path)]:
+            return static_parts(path, topk, prompt)
+        case [("MLMTransformer" | "Transformer", path), ("SpladePooling", pooling_path)]:
+            limits_file = path / "sentence_bert_config.json"
+            limits = read_json(limits_file, "limits", CheckpointError) if limits_file.is_file() else {}
+            return masked_lm_parts(
+                path,
+                source,
+                path if source.tokenizer is None else source.tokenizer_folder(),
+                limits.get("max_seq_length"),
+                lower_case=bool(limits.get("do_lower_case")),
+                topk=topk,
+                prompt=prompt,
+                **splade_pooling(read_json(pooling_path / "config.json", "pooling", CheckpointError), pooling_path),
+            )
+    names = ", ".join(name for name, _ in chain)
+    raise CheckpointError(
+        f"{folder}: modules {names}; a SPLADE folder has Transformer and SpladePooling or SparseStaticEmbedding "
+        "(dense models are loaded with --encoder sentence)"
+    )
+
+
+def splade_pooling(config: Mapping[str, Any], where: Path) -> dict[str, Any]:
+    """Pooling and activation of `1_SpladePooling/config.json`."""
+    strategy, activation = config.get("pooling_strategy", "max"), config.get("activation_function", "relu")
+    activations = {"relu": log1p_relu, "log1p_relu": log1p_log1p_relu}
+    if strategy not in POOLINGS or activation not in activations:
+        raise CheckpointError(
+            f"{where}: pooling {strategy!r} with {activation!r} is not known (max or sum; relu or log1p_relu)"
+        )
+    return {"pooling": POOLINGS[strategy], "activation": activations[activation]}
+
+
+def static_parts(folder: Path, topk: int | None, prompt: str) -> SpladeSide:
+    """Inference-free queries: one stored weight per token, tokenised without special tokens."""
+    config_file = folder / "config.json"
+    config = read_json(config_file, "static embedding", CheckpointError) if config_file.is_file() else {}
+    tokenizer = load_tokenizer(folder)
+    if path := config.get("path"):
+        by_token = read_json(inside(folder, path, str(config_file)), "token weights", CheckpointError)
+        weight = np.zeros(len(tokenizer), dtype=np.float32)
+        for token, value in by_token.items():
+            weight[tokenizer.convert_tokens_to_ids(token)] = value
+    else:
+        stored = read_weights(folder)
+        if "weight" not in stored:
+            raise CheckpointError(f"{folder}: no tensor 'weight', found {', '.join(sorted(stored)[:10])}")
+        weight = stored["weight"].float().numpy().reshape(-1)
+    if not fits(len(weight), tokenizer):
+        raise CheckpointError(f"{folder}: {len(weight)} weights for {len(tokenizer)} tokens")
+    # The tokenizer adds no special tokens, so one in a text counts as its own token.
+    columns = columns_without(tokenizer, [])
+    limit = tokenizer.model_max_length
+    weight = weight[: len(tokenizer)]
+    return SpladeSide(tokenizer, columns, int(min(limit, 1 << 20)), weight=weight, topk=topk, prompt=prompt)

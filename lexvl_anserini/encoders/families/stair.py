@@ -1,0 +1,229 @@
+"""STAIR: w = log(1 + relu(max_j e TRANSFORM(h_j) + b)) for texts and images, e the token embeddings (EMNLP 2023).
+
+Both towers follow equations 4 and 5 of the paper; scores are cosines. There are no published checkpoints; this encoder
+loads folders that `save_stair` writes: config.json, model.safetensors and the files of the tokenizer. It also
+loads pairs over networks (`parts/network_pair.py`), whose dimensions are the terms of their training captions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize as unit_length
+
+from lexvl_anserini.encoders.checkpoints.bounds import build
+from lexvl_anserini.encoders.checkpoints.find import Checkpoint
+from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_weights
+from lexvl_anserini.encoders.encoder import Encoder
+from lexvl_anserini.encoders.loading import Source
+from lexvl_anserini.encoders.parts.activations import log1p_relu
+from lexvl_anserini.encoders.parts.texts.bags import BagTower
+from lexvl_anserini.encoders.parts.network_pair import TEXT, NetworkPair, is_pair, read_pair, token_heads
+from lexvl_anserini.encoders.parts.images.pixels import Pixels
+from lexvl_anserini.encoders.parts.pooling import masked_max
+from lexvl_anserini.encoders.parts.sides import Direction, TowerOf, in_direction, with_topk
+from lexvl_anserini.encoders.parts.sparsify import positive_or_top
+from lexvl_anserini.encoders.parts.stair_network import Stair, StairConfig
+from lexvl_anserini.encoders.parts.texts.tokens import (
+    TextReader,
+    TokenColumns,
+    columns_of_all,
+    columns_without,
+    load_tokenizer,
+)
+from lexvl_anserini.encoders.parts.towers import Backbone, Composition, Head, TextTower
+from lexvl_anserini.encoders.parts.images.vision import ImageTower
+from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.files import atomic_write, write_json
+
+WEIGHTS = "model.safetensors"
+
+
+class OwnTokenTower(TextTower):
+    """Texts; a mask keeps the weights of their own tokens before they are normalised (equation 8)."""
+
+    def __init__(self, composition: Composition, *args: Any, normalise: bool, **kwargs: Any):
+        assert not composition.normalise, "the mask comes before the norm"
+        super().__init__(composition, *args, **kwargs)
+        self.normalise = normalise
+        self.dimension_of = torch.from_numpy(self.columns.of_token).to(self.device)  # int64 [|T|], -1 for no dimension
+
+    def pooled(self, inputs: tuple[Tensor, ...], masked: Tensor | None) -> Tensor:
+        """Weights of the text's own tokens, float32 [B, V]."""
+        input_ids, attention = inputs
+        dims = self.dimension_of[input_ids].masked_fill(attention == 0, -1)  # [B, L]
+        own = torch.zeros(len(dims), len(self.vocabulary) + 1, dtype=torch.float32, device=self.device)
+        own.scatter_(1, dims + 1, 1.0)  # column 0 is for tokens without dimension
+        weights = super().pooled(inputs, masked) * own[:, 1:]
+        return unit_length(weights, dim=1) if self.normalise else weights
+
+
+def load_stair(
+    source: Source,
+    direction: Direction = "text-to-image",
+    text_encoder_free: bool = False,
+    text_mask: Literal["none", "own"] | None = None,
+    mask_specials: bool | None = None,
+    padding: Literal["none", "max_length"] | None = None,
+    prompt: str | None = None,
+    normalise: bool = True,
+    topk: int | None = None,
+    query_topk: int | None = None,
+    text_max_length: int | None = None,
+) -> Encoder:
+    """A folder that `save_stair` wrote, of a single-stage or three-stage model; or a pair that `train` wrote.
+
+    Args:
+        source: has configuration, weights and tokenizer; `tokenizer` may name another folder for the tokenizer.
+        direction: the modalities of queries and documents.
+        text_encoder_free: texts are binary bags of their own tokens, without prompt and without network (appendix E.2).
+        text_mask: own keeps only a text's own tokens (equation 8); default own for checkpoints of stage 1, else none.
+        mask_specials: [CLS] and [SEP] count as own tokens; default the checkpoint's (false).
+        padding: max_length pads texts to that length, and the maximum includes padding; default the checkpoint's
+            (none).
+        prompt: put before each text; default the checkpoint's ("a photo of ", as in zero-shot retrieval).
+        normalise: divide by the L2 norm, so that scores are cosines (equation 2).
+        topk: dimensions kept per document; default all positive ones.
+        query_topk: the same for queries; default `topk`.
+        text_max_length: tokens per text; default the checkpoint's (76).
+
+    Raises:
+        CheckpointError: another model, or weights that do not fit the configuration.
+    """
+    checkpoint = source.required("stair")
+    if is_pair(checkpoint):
+        model = stair_of_pair(source, read_pair(source, checkpoint, "stair", text_max_length))
+        if padding == "max_length" or mask_specials:
+            raise UsageError(
+                "padding and mask_specials are for the layout of `save_stair`; this checkpoint has another"
+            )
+    else:
+        model = stair_of_folder(source, checkpoint, mask_specials, padding, text_max_length)
+    reader = replace(model.reader, prompt=model.prompt if prompt is None else prompt)
+    sides = StairSides(model, reader, source.device, normalise)
+    own = text_mask == "own" or (text_mask is None and model.masked)
+    texts: TowerOf = sides.bag if text_encoder_free else sides.own_texts if own else sides.texts
+    query, document = with_topk(in_direction(direction, texts, sides.images), topk, query_topk)
+    return Encoder("stair", "impact", query=query, document=document)
+
+
+class LoadedStair(NamedTuple):
+    """A model of either layout.
+
+    text, image            states of each encoder
+    text_head, image_head  equation 4 over them
+    reader                 of texts, without prompt
+    prompt                 of the checkpoint
+    columns                the dimension of each token
+    pixels                 how an image becomes pixels
+    masked                 texts keep their own tokens alone, as after stage 1
+    """
+
+    text: Backbone
+    image: Backbone
+    text_head: Head
+    image_head: Head
+    reader: TextReader
+    prompt: str
+    columns: TokenColumns
+    pixels: Pixels
+    masked: bool
+
+
+def stair_of_folder(
+    source: Source,
+    checkpoint: Checkpoint,
+    mask_specials: bool | None,
+    padding: Literal["none", "max_length"] | None,
+    text_max_length: int | None,
+) -> LoadedStair:
+    """A folder that `save_stair` wrote; the options are those of `load_stair`."""
+    config = StairConfig.read(checkpoint.config(), f"{checkpoint.folder}/config.json")
+    weights = read_weights(checkpoint.folder)
+    model = build(lambda: Stair(config), weights, f"{checkpoint.folder}/config.json")
+    load_strictly(model, weights, str(checkpoint.folder))
+    model.eval().to(source.device)
+    tokenizer = load_tokenizer(source.tokenizer_folder(), config.vocab_size)
+    limit = config.text.max_length
+    longest = limit if text_max_length is None else text_max_length
+    text_head, image_head = (
+        Head(head, model.embeddings.detach(), head.bias.detach()) for head in (model.text_head, model.image_head)
+    )
+    return LoadedStair(
+        model.text,
+        model.image,
+        text_head,
+        image_head,
+        TextReader(tokenizer, longest, padding or config.padding, limit=limit),
+        config.prompt,
+        own_columns(tokenizer, config.mask_specials if mask_specials is None else mask_specials),
+        Pixels(config.image.resolution),
+        config.stage == "1",
+    )
+
+
+def stair_of_pair(source: Source, pair: NetworkPair) -> LoadedStair:
+    """A pair over networks, which has no prompt; `text_mask` in its configuration is own after stage 1."""
+    text_head, image_head = token_heads(pair, source.device)
+    assert pair.columns is not None, "lexical heads have terms"
+    masked = pair.config[TEXT].get("text_mask") == "own"
+    return LoadedStair(pair.text, pair.image, text_head, image_head, pair.reader, "", pair.columns, pair.pixels, masked)
+
+
+@dataclass(frozen=True)
+class StairSides:
+    """A loaded model and its settings; each method gives the tower that keeps `k` dimensions, None for all positive."""
+
+    model: LoadedStair
+    reader: TextReader
+    device: torch.device
+    normalise: bool
+
+    def composition(self, states: Backbone, head: Head, k: int | None, normalise: bool) -> Composition:
+        """Equations 4 and 5 over the states of one encoder."""
+        return Composition(states, head, log1p_relu, masked_max, positive_or_top(k), normalise)
+
+    def texts(self, k: int | None) -> TextTower:
+        """Texts with expansion."""
+        parts = self.composition(self.model.text, self.model.text_head, k, self.normalise)
+        return TextTower(parts, self.reader, self.model.columns, self.device)
+
+    def own_texts(self, k: int | None) -> OwnTokenTower:
+        """Texts masked to their own tokens."""
+        parts = self.composition(self.model.text, self.model.text_head, k, False)
+        return OwnTokenTower(parts, self.reader, self.model.columns, self.device, normalise=self.normalise)
+
+    def bag(self, k: int | None) -> BagTower:
+        """Texts as binary bags of tokens."""
+        return BagTower(TextReader(self.reader.tokenizer, self.reader.max_length), self.model.columns, topk=k)
+
+    def images(self, k: int | None) -> ImageTower:
+        """Images."""
+        parts = self.composition(self.model.image, self.model.image_head, k, self.normalise)
+        return ImageTower(parts, self.model.pixels, self.model.columns, self.device)
+
+
+def own_columns(tokenizer: Any, specials: bool) -> TokenColumns:
+    """Every token is a dimension; own tokens (MASK) are all but padding and, unless `specials`, [CLS] and [SEP]."""
+    return columns_without(tokenizer, [tokenizer.pad_token_id]) if specials else columns_of_all(tokenizer)
+
+
+def save_stair(model: Stair, tokenizer: Any, folder: Path) -> None:
+    """Writes a model as `load_stair` reads it. Each file appears whole; the configuration comes last.
+
+    Args:
+        model: in any precision, which is kept.
+        tokenizer: a transformers tokenizer with as many tokens as the model has dimensions.
+        folder: created if absent; files of these names are replaced.
+    """
+    from safetensors.torch import save
+
+    assert len(tokenizer) == model.config.vocab_size, "the tokenizer's tokens are the model's dimensions"
+    tokenizer.save_pretrained(str(folder))
+    with atomic_write(folder / WEIGHTS) as out:
+        out.write(save({key: value.detach().cpu().contiguous() for key, value in model.state_dict().items()}))
+    write_json(folder / "config.json", model.config.to_json())

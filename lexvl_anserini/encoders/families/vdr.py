@@ -1,0 +1,383 @@
+"""VDR text: w_j = max_i elu1p(<ln(h_i), E_{j+999}>), top-k (Zhou et al., ICLR 2024, section 3).
+
+The head is a LayerNorm and the *input* embeddings, without bias. Over a plain BERT folder, where this LayerNorm is
+untrained, the same equation gives a usable model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
+from lexvl_anserini.encoders.checkpoints.weights import below, load_strictly, read_weights
+from lexvl_anserini.encoders.encoder import Encoder
+from lexvl_anserini.encoders.loading import Source
+from lexvl_anserini.encoders.parts.activations import elu1p
+from lexvl_anserini.encoders.parts.backbones import (
+    bert_from_weights,
+    hidden_states,
+    load_backbone,
+    position_limit,
+    read_config,
+)
+from lexvl_anserini.encoders.parts.texts.bags import BagTower
+from lexvl_anserini.encoders.parts.pooling import Pooling, masked_max, mean_of_top
+from lexvl_anserini.encoders.parts.pretrained import pretrained_bert, states_head, vocabulary_rows
+from lexvl_anserini.encoders.parts.sparsify import Sparsifier, among_first, own_tokens, positive, top_k, top_k_or_own
+from lexvl_anserini.encoders.parts.texts.tokens import TextReader, TokenColumns, columns_from, first_word_id, load_tokenizer
+from lexvl_anserini.encoders.parts.towers import Composition, Head, TextTower
+from lexvl_anserini.ground.errors import CheckpointError, UsageError
+
+# Paper, appendix A: 768 dimensions kept per text. Untrained models read as many tokens as the published ones.
+TOPK = 768
+UNTRAINED_MAX_LENGTH = 256
+# PyTorch's default, which the published heads were trained with; BERT's own LayerNorms use 1e-12.
+HEAD_EPS = 1e-5
+# Joins title and text in `encode_corpus` of the published models; the tokenizer reads it as the special token.
+PUBLISHED_JOINER = " [SEP] "
+
+Mode = Literal["full", "alpha", "beta"]
+Projection = Literal["tied", "own"]
+
+# Names of fields in the config.yaml of checkpoints from 2023 (jzhoubu/*), and values of missing fields.
+LEGACY_NAMES = {"alias": "type", "base_model_id": "model_id", "max_seq_len": "max_len"}
+LEGACY_DEFAULTS = {"type": "vdr", "pooling": "max", "topk": TOPK}
+
+# The key of config.json with the dimensions kept of a document, where a shared encoder keeps others of a query.
+DOCUMENT_TOPK = "document_topk"
+SIDES = ("encoder_q", "encoder_p")
+
+
+def vdr_sparsifier(topk: int, lexical_union: bool) -> Sparsifier:
+    """-1 keeps every dimension, 0 the text's own tokens, k > 0 the k largest (united with the own tokens)."""
+    if topk < -1:
+        raise UsageError(f"topk {topk}: give -1 (all), 0 (own tokens only) or a number above 0")
+    if topk == -1:
+        return positive()
+    if topk == 0:
+        return own_tokens()
+    return top_k_or_own(topk) if lexical_union else top_k(topk)
+
+
+def load_vdr(
+    source: Source,
+    mode: Mode = "full",
+    topk: int | None = None,
+    query_topk: int | None = None,
+    lexical_union: bool = False,
+    max_length: int | None = None,
+    query_max_length: int | None = None,
+    padding: Literal["none", "max_length"] | None = None,
+    projection: Projection | None = None,
+) -> Encoder:
+    """A checkpoint in a published layout (`encoder_q`, `encoder_p`), or any plain BERT folder, untrained.
+
+    Layouts: config.json (on the hub since 2024) or config.yaml (2023); two encoders, or one for both sides.
+
+    Args:
+        source: `model_id` in published checkpoints names the backbone; `tokenizer` and `backbone_config` override it.
+        mode: full; alpha (queries are binary bags of tokens); beta (documents are).
+        topk: dimensions kept per text; -1 all, 0 only the own tokens; default the checkpoint's (768).
+        query_topk: the same for queries; default `topk`.
+        lexical_union: keep a text's own tokens besides the top k (the reference's `embed`; off as in `encode_corpus`).
+        max_length: tokens per document; default the checkpoint's (untrained: 256).
+        query_max_length: tokens per query; default the checkpoint's (untrained: `max_length`).
+        padding: with `max_length` the maximum includes padding positions, as in training and evaluation of the
+            published models; default `max_length` for published checkpoints, `none` for untrained ones.
+        projection: tied (the input embeddings) or own (VDRproj: the documents' own matrix, `encoder_p.proj`); default
+            own where the checkpoint has such a matrix.
+
+    Raises:
+        CheckpointError: another layout, or weights that do not fit.
+    """
+    checkpoint = source.required("vdr")
+    if config := published_config(checkpoint):
+        query, document = published_sides(source, checkpoint, config, projection)
+    elif projection == "own":
+        raise UsageError("encoder 'vdr': projection=own needs a checkpoint that has one (encoder_p.proj)")
+    else:
+        query = document = untrained_side(source, checkpoint)
+        query_max_length = query_max_length or max_length
+    document = document.adjusted(topk, lexical_union, max_length, padding)
+    query = query.adjusted(topk if query_topk is None else query_topk, lexical_union, query_max_length, padding)
+    return Encoder(
+        "vdr",
+        "impact",
+        query=query.bag() if mode == "alpha" else query.tower(),
+        document=document.bag() if mode == "beta" else document.tower(),
+    )
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of a VDR text model, from which `tower` or `bag` is made."""
+
+    backbone: Any
+    norm: nn.Module
+    embeddings: Tensor  # [V, D], the input embeddings of the vocabulary's tokens, or rows that both sides share
+    columns: TokenColumns
+    reader: TextReader
+    device: torch.device
+    bias: Tensor | None = None  # [V]
+    topk: int = TOPK
+    lexical_union: bool = False
+    pooling: Pooling = masked_max
+    normalise: bool = False
+    unit_terms: int | None = None
+    joiner: str = " "
+
+    def adjusted(self, topk: int | None, lexical_union: bool, max_length: int | None, padding: str | None) -> Side:
+        """The same side with the options of the user; None keeps the checkpoint's own value."""
+        reader = self.reader.with_max_length(max_length)
+        return replace(
+            self,
+            topk=self.topk if topk is None else topk,
+            lexical_union=lexical_union,
+            reader=reader if padding is None else replace(reader, padding=padding),
+        )
+
+    def tower(self) -> TextTower:
+        """The parametric side."""
+        sparsifier = vdr_sparsifier(self.topk, self.lexical_union)
+        composition = Composition(
+            backbone=hidden_states(self.backbone),
+            head=Head(self.norm, self.embeddings, self.bias),
+            activation=elu1p,
+            pooling=self.pooling,
+            sparsifier=sparsifier if self.unit_terms is None else among_first(sparsifier, self.unit_terms),
+            normalise=self.normalise,
+            unit_terms=self.unit_terms,
+        )
+        return TextTower(composition, self.reader, self.columns, self.device, self.joiner)
+
+    def bag(self) -> BagTower:
+        """The non-parametric side: same tokenizer, limit and vocabulary, no network."""
+        return BagTower(
+            replace(self.reader, padding="none"), self.columns, joiner=self.joiner, normalise=self.normalise
+        )
+
+
+def untrained_side(source: Source, checkpoint: Checkpoint) -> Side:
+    """A new LayerNorm over any BERT-like backbone, tied to its input embeddings.
+
+    Raises:
+        CheckpointError: the folder has no such backbone, or a tokenizer of another size.
+    """
+    backbone, size = load_backbone(checkpoint, source.device)
+    tokenizer = load_tokenizer(source.tokenizer_folder(), size)
+    shift = first_word_id(tokenizer)
+    limit = position_limit(backbone.config)
+    embeddings = backbone.get_input_embeddings().weight.detach()[shift:]
+    if embeddings.shape[1] != backbone.config.hidden_size:
+        raise CheckpointError(
+            f"{checkpoint.folder}: input embeddings have {embeddings.shape[1]} columns, hidden states "
+            f"{backbone.config.hidden_size}; the tied head needs one width"
+        )
+    return Side(
+        backbone,
+        nn.LayerNorm(embeddings.shape[1], eps=HEAD_EPS).to(source.device),
+        embeddings,
+        columns_from(tokenizer, shift),
+        TextReader(tokenizer, min(UNTRAINED_MAX_LENGTH, limit or UNTRAINED_MAX_LENGTH), limit=limit),
+        source.device,
+    )
+
+
+def published_config(checkpoint: Checkpoint) -> dict[str, Any] | None:
+    """config.json, or a config.yaml of 2023 with today's names; None if the folder is not in a published layout.
+
+    In older files the sides may be one level down, and lack newer options.
+    """
+    config = checkpoint.config()
+    if "encoder_q" not in config:
+        inner = [v for v in config.values() if isinstance(v, Mapping) and "encoder_q" in v]
+        if not inner:
+            return None
+        config = {**config, **inner[0]}
+    if (checkpoint.folder / "config.json").is_file():
+        return config
+    for side in SIDES:
+        entry = {LEGACY_NAMES.get(key, key): value for key, value in (config.get(side) or {}).items()}
+        config[side] = {**LEGACY_DEFAULTS, **{key: value for key, value in entry.items() if value is not None}}
+    return config
+
+
+def published_sides(
+    source: Source, checkpoint: Checkpoint, config: Mapping[str, Any], projection: str | None
+) -> tuple[Side, Side]:
+    """Query and document sides of a checkpoint in a published layout.
+
+    Raises:
+        CheckpointError: a field of the configuration is missing, or the weights do not fit it.
+    """
+    weights = read_weights(checkpoint.path)
+    if stray := sorted(key for key in weights if key.partition(".")[0] not in SIDES):
+        raise CheckpointError(f"{checkpoint.path}: unexpected weights {', '.join(stray[:10])}")
+    if not config.get("shared_encoder"):
+        query, document = (
+            published_side(source, checkpoint, config, s, below(weights, s + "."), projection) for s in SIDES
+        )
+        return query, document
+    side = published_side(source, checkpoint, config, "encoder_q", shared_weights(checkpoint, weights), projection)
+    # In the reference both sides are one object, which reads as many tokens as the longer of the two.
+    other = (config.get("encoder_p") or {}).get("max_len") or 0
+    shared = replace(side, reader=side.reader.with_max_length(max(side.reader.max_length, other)))
+    return shared, with_own_topk(shared, checkpoint, config)
+
+
+def with_own_topk(shared: Side, checkpoint: Checkpoint, config: Mapping[str, Any]) -> Side:
+    """The side of documents of a shared encoder, which `DOCUMENT_TOPK` lets keep another number of dimensions.
+
+    `topk` of encoder_p has no effect in the reference, whose two sides are one object.
+
+    Raises:
+        CheckpointError: it is no number of dimensions.
+    """
+    topk = config.get(DOCUMENT_TOPK)
+    if topk is None:
+        return shared
+    if type(topk) is not int or topk < 1:
+        raise CheckpointError(f"{checkpoint.path}: {DOCUMENT_TOPK} {topk!r:.80}, expected a number of dimensions")
+    return replace(shared, topk=topk)
+
+
+def shared_weights(checkpoint: Checkpoint, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights of the shared encoder, which a file may have under the name of either side or of both.
+
+    Raises:
+        CheckpointError: the sides differ although the configuration has `shared_encoder: true`.
+    """
+    query, document = (below(weights, f"{side}.") for side in SIDES)
+    if query and document:
+        differing = [
+            k for k in {**query, **document} if k not in query or k not in document or not query[k].equal(document[k])
+        ]
+        if differing:
+            raise CheckpointError(
+                f"{checkpoint.path}: shared_encoder is true, but encoder_q and encoder_p differ in "
+                f"{', '.join(sorted(differing)[:3])}"
+            )
+    return query or document
+
+
+def published_side(
+    source: Source,
+    checkpoint: Checkpoint,
+    config: Mapping[str, Any],
+    prefix: str,
+    own: Mapping[str, Tensor],
+    projection: str | None,
+) -> Side:
+    """One side from its weights `bert_model.*`, `ln.*` and, if it has its own projection, `proj`."""
+    where = f"{checkpoint.folder}: {prefix}"
+    about = config.get(prefix) or {}
+    if about.get("type") != "vdr":
+        raise CheckpointError(
+            f"{where} is of type {about.get('type')!r}; this encoder loads VDR text models (type 'vdr')"
+        )
+    if "shift_vocab_num" not in about:
+        raise CheckpointError(f"{checkpoint.folder}: the configuration of {prefix} lacks shift_vocab_num")
+    columns_of = partial(columns_from, shift=about["shift_vocab_num"])
+    # VDRproj (paper, appendix C) unties only the projection of documents.
+    head = {key: own[key] for key in ("proj", "proj.weight") if key in own and prefix == "encoder_p"}
+    rest = {f"{prefix}.{key}": value for key, value in own.items() if key not in head}
+    side = bert_side(source, checkpoint, about, prefix, rest, columns_of)
+    if projection == "own" and prefix == "encoder_p" and not head:
+        raise CheckpointError(f"{where} has no projection of its own (proj); leave projection=own out")
+    if head and projection != "tied":
+        (matrix,) = head.values()
+        if matrix.shape != side.embeddings.shape:
+            raise CheckpointError(
+                f"{where}.proj has shape {list(matrix.shape)}, expected {list(side.embeddings.shape)}"
+            )
+        side = replace(side, embeddings=matrix.float().to(source.device))
+    return replace(side, pooling=published_pooling(where, about), normalise=bool(about.get("norm")))
+
+
+def bert_side(
+    source: Source,
+    checkpoint: Checkpoint,
+    about: Mapping[str, Any],
+    prefix: str,
+    weights: Mapping[str, Tensor],
+    columns_of: Callable[[Any], TokenColumns],
+) -> Side:
+    """A BERT with VDR's head; `columns_of` chooses the tokens that are dimensions.
+
+    Raises:
+        CheckpointError: the configuration lacks a field, or the weights do not fit.
+    """
+    where = f"{checkpoint.folder}: {prefix}"
+    if missing := [key for key in ("model_id", "max_len") if key not in about]:
+        raise CheckpointError(f"{checkpoint.folder}: the configuration of {prefix} lacks {', '.join(missing)}")
+    backbone_config, tokenizer_folder = companions(source, checkpoint, about["model_id"])
+    own = below(weights, prefix + ".")
+    of_bert, width = below(own, "bert_model."), backbone_config.hidden_size
+    if "backbone" in about:
+        of_bert = pretrained_bert(checkpoint, about, of_bert)
+    # A pair over networks has a head between the states and its vocabulary.
+    has_head = any(key.startswith("head.") for key in own)
+    bert = bert_from_weights(backbone_config, of_bert, f"{where}.bert_model", source.device)
+    tokenizer = load_tokenizer(tokenizer_folder, backbone_config.vocab_size)
+    columns = columns_of(tokenizer)
+    known = ("bert_model.", "head.", "bias") if has_head else ("bert_model.", "ln.")
+    if stray := [key for key in own if not key.startswith(known)]:
+        raise CheckpointError(f"{where}: unexpected weights {', '.join(sorted(stray)[:10])}")
+    norm: nn.Module
+    if has_head:
+        norm, size = states_head(own, width, where, source.device), len(columns.vocabulary)
+        embeddings, bias = vocabulary_rows(weights, prefix, size, norm.width, str(checkpoint.folder), source.device)
+    else:
+        norm, bias = nn.LayerNorm(width, eps=HEAD_EPS).to(source.device), None
+        load_strictly(norm, below(own, "ln."), f"{where}.ln")
+        embeddings = bert.get_input_embeddings().weight.detach()[columns.tokens]
+    padding = about.get("padding") or "max_length"
+    return Side(
+        bert,
+        norm,
+        embeddings,
+        columns,
+        TextReader(tokenizer, about["max_len"], padding=padding, limit=position_limit(backbone_config)),
+        source.device,
+        bias=bias,
+        topk=TOPK if about.get("topk") is None else about["topk"],
+        joiner=PUBLISHED_JOINER,
+    )
+
+
+def published_pooling(where: str, about: Mapping[str, Any]) -> Pooling:
+    """`pooling: max`, or `mean` of the `pooling_topk` largest."""
+    pooling, n = about.get("pooling") or "max", about.get("pooling_topk")
+    if pooling == "max":
+        return masked_max
+    if pooling == "mean" and n:
+        return mean_of_top(n)
+    raise CheckpointError(
+        f"{where}: pooling {pooling!r} with pooling_topk {n!r} is not known; expected max, or mean with a number"
+    )
+
+
+def companions(source: Source, checkpoint: Checkpoint, model_id: str) -> tuple[Any, Path]:
+    """The backbone's configuration and the folder of its tokenizer.
+
+    Published checkpoints have neither: `model_id` is a path relative to the checkpoint or its parent, else a hub id.
+    """
+    import transformers
+
+    near = [checkpoint.folder, checkpoint.folder / model_id, checkpoint.folder.parent / model_id]
+    if source.backbone_config is not None:
+        config = read_config(find_checkpoint(source.backbone_config, weights=False).folder)
+    elif local := [folder for folder in near[1:] if (folder / "config.json").is_file()]:
+        config = read_config(local[0])
+    elif model_id == "bert-base-uncased":
+        config = transformers.BertConfig()  # its defaults are bert-base-uncased
+    else:
+        config = read_config(find_checkpoint(model_id, weights=False).folder)
+    return config, source.tokenizer_folder(*near, default=model_id)

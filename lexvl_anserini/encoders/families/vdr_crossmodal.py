@@ -1,0 +1,194 @@
+"""VDR cross-modal: texts and images as weights over one vocabulary (Zhou et al., ICLR 2024).
+
+Text:  w = elu1p(max_i <ln(h_i), E_v>) over the ASCII tokens v of BERT's vocabulary, L2-normalised, top-k or own tokens.
+Image: w = elu1p(max_p <h_p, P_v>) over the patches p of a vision transformer without class token, L2-normalised, top-k.
+
+A side whose entry in config.json has `backbone` is a pretrained network (see `parts/pretrained.py`), whose states pass
+ln(W s) before the projection. `terms` in the entry of the texts names a file with the terms that are dimensions; the
+first `unit_terms` of them have unit length, and class words are beside these (see `parts/class_words.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from lexvl_anserini.encoders.checkpoints.bounds import build
+from lexvl_anserini.encoders.checkpoints.filenames import inside
+from lexvl_anserini.encoders.checkpoints.find import Checkpoint
+from lexvl_anserini.encoders.checkpoints.vdr_layout import about, vision_shape_of
+from lexvl_anserini.encoders.checkpoints.weights import below, complain, load_strictly, read_weights
+from lexvl_anserini.encoders.encoder import Encoder
+from lexvl_anserini.encoders.loading import Source
+from lexvl_anserini.encoders.parts.activations import elu1p
+from lexvl_anserini.encoders.parts.texts.bags import BagTower
+from lexvl_anserini.encoders.parts.texts.class_words import read_class_words, with_class_words, word_rows
+from lexvl_anserini.encoders.parts.images.image_backbones import ImageBackbone
+from lexvl_anserini.encoders.parts.images.pixels import Pixels
+from lexvl_anserini.encoders.parts.pooling import masked_max
+from lexvl_anserini.encoders.parts.pretrained import (
+    cells_of,
+    pretrained_image,
+    states_head,
+    vocabulary_rows,
+)
+from lexvl_anserini.encoders.parts.sides import TowerOf, in_direction, with_topk
+from lexvl_anserini.encoders.parts.texts.tokens import FIRST_WORD_ID, TokenColumns, columns_ascii, columns_of_terms
+from lexvl_anserini.encoders.parts.towers import Backbone, Composition, Head, TextTower
+from lexvl_anserini.encoders.parts.images.vision import ImageTower, PatchTransformer
+from lexvl_anserini.encoders.families.vdr import SIDES, TOPK, bert_side, vdr_sparsifier
+from lexvl_anserini.ground.errors import CheckpointError
+from lexvl_anserini.ground.vocabulary import Vocabulary
+
+# Files on the hub have the first name, checkpoints from before June 2024 the second.
+TEXT_TYPES = ("vdr_crossmodal_text", "vdr_cm_text")
+IMAGE_TYPES = ("vdr_crossmodal_image", "vdr_cm_image")
+
+
+def load_vdr_crossmodal(
+    source: Source,
+    direction: Literal["text-to-image", "image-to-text"] = "text-to-image",
+    mode: Literal["full", "alpha"] = "full",
+    topk: int | None = None,
+    query_topk: int | None = None,
+    lexical_union: bool = True,
+    text_max_length: int | None = None,
+) -> Encoder:
+    """A checkpoint in the published layout: `encoder_q` reads texts, `encoder_p` images.
+
+    Args:
+        source: `model_id` of the text side names the backbone; `tokenizer` and `backbone_config` override it.
+        direction: the modalities of queries and documents.
+        mode: full; alpha (texts are binary bags of their own tokens: no text encoder at query time).
+        topk: dimensions kept per document; -1 all, 0 only a text's own tokens; default the checkpoint's.
+        query_topk: the same for queries; default `topk`.
+        lexical_union: texts keep their own tokens besides the top k, as the reference always does.
+        text_max_length: tokens per text; default the checkpoint's.
+
+    Raises:
+        CheckpointError: another layout, or weights that do not fit.
+    """
+    checkpoint = source.required("vdr-crossmodal")
+    config, weights = checkpoint.config(), read_weights(checkpoint.folder)
+    text_about = about(checkpoint, config, "encoder_q", TEXT_TYPES)
+    image_about = about(checkpoint, config, "encoder_p", IMAGE_TYPES)
+    complain(str(checkpoint.folder), (), [key for key in weights if key.partition(".")[0] not in SIDES], ())
+    text = bert_side(source, checkpoint, text_about, "encoder_q", weights, columns_of(checkpoint, text_about))
+
+    def texts(topk: int | None) -> TextTower | BagTower:
+        side = text.adjusted(topk, lexical_union, text_max_length, text_about.get("padding"))
+        # The reference normalises the output of the network, but not the bag of tokens.
+        if mode == "alpha":
+            return side.bag()
+        return replace(side, normalise=True, unit_terms=unit_terms(checkpoint, text_about, side.columns)).tower()
+
+    images: TowerOf = partial(image_tower, source, checkpoint, image_about, weights, text.columns)
+    query, document = with_topk(in_direction(direction, texts, images), topk, query_topk)
+    return Encoder("vdr-crossmodal", "impact", query=query, document=document)
+
+
+def image_tower(
+    source: Source,
+    checkpoint: Checkpoint,
+    entry: Mapping[str, Any],
+    weights: Mapping[str, Tensor],
+    columns: TokenColumns,
+    topk: int | None,
+) -> ImageTower:
+    """The image side from the keys `encoder_p.*`; its columns are the text side's."""
+    k = entry.get("topk") or TOPK
+    make = pretrained_image_side if "backbone" in entry else patch_transformer_side
+    backbone, head, pixels = make(checkpoint, entry, weights, len(columns.vocabulary), source.device)
+    composition = Composition(
+        backbone=backbone,
+        head=head,
+        activation=elu1p,
+        pooling=masked_max,
+        sparsifier=vdr_sparsifier(k if topk is None else topk, lexical_union=False),
+        normalise=True,
+        unit_terms=unit_terms(checkpoint, entry, columns),
+    )
+    return ImageTower(composition, pixels, columns, source.device)
+
+
+def unit_terms(checkpoint: Checkpoint, entry: Mapping[str, Any], columns: TokenColumns) -> int | None:
+    """How many terms have unit length together, where class words are beside them; None for all.
+
+    Raises:
+        CheckpointError: the entry gives another number than one of the terms.
+    """
+    found, terms = entry.get("unit_terms"), len(columns.vocabulary)
+    if found is not None and (type(found) is not int or not 0 < found <= terms):
+        raise CheckpointError(
+            f"{checkpoint.folder}/config.json: unit_terms {found!r:.80}, expected a number from 1 to {terms}"
+        )
+    return found
+
+
+def patch_transformer_side(
+    checkpoint: Checkpoint, entry: Mapping[str, Any], weights: Mapping[str, Tensor], size: int, device: torch.device
+) -> tuple[Backbone, Head, Pixels]:
+    """The published image side: a PatchTransformer and its own projection to `size` dimensions."""
+    shape, own = vision_shape_of(entry), below(weights, "encoder_p.")
+    model = nn.Module()
+    model.vision = build(lambda: PatchTransformer(**shape), own, f"{checkpoint.folder}/config.json: encoder_p")
+    model.proj = nn.Parameter(torch.empty(size, shape["width"]))
+    named = {key if key == "proj" else f"vision.{key}": value for key, value in own.items()}
+    load_strictly(model, named, f"{checkpoint.folder}: encoder_p")
+    model.eval().to(device)
+    return model.vision, Head(nn.Identity(), model.proj.detach()), Pixels(shape["resolution"])
+
+
+def pretrained_image_side(
+    checkpoint: Checkpoint, entry: Mapping[str, Any], weights: Mapping[str, Tensor], size: int, device: torch.device
+) -> tuple[Backbone, Head, Pixels]:
+    """A pretrained network that the entry names, a head and a projection to `size` dimensions."""
+    where, own = f"{checkpoint.folder}: encoder_p", below(weights, "encoder_p.")
+    known = ("backbone.", "standard.", "head.", "proj", "bias", "class_scale")
+    complain(where, (), [key for key in own if not key.startswith(known)], ())
+    backbone = pretrained_image(checkpoint, entry, below(own, "backbone."))
+    head = states_head(own, backbone.width, where, device)
+    rows, bias = vocabulary_rows(weights, "encoder_p", size, head.width, str(checkpoint.folder), device)
+    network = cells_of(backbone, entry, own, where, device)
+    projection = Head(head, rows, bias)
+    if listed := entry.get("classes"):
+        projection = head_with_classes(projection, checkpoint, listed, backbone, own)
+    return network, projection, backbone.pixels
+
+
+def head_with_classes(
+    head: Head, checkpoint: Checkpoint, listed: str, backbone: ImageBackbone, own: Mapping[str, Tensor]
+) -> Head:
+    """The head with class words as its last terms (see `parts/class_words.py`).
+
+    Raises:
+        CheckpointError: the network has no classifier, or the words, their weights and the terms do not go together.
+    """
+    where, classifier, scale = (
+        f"{checkpoint.folder}: encoder_p.class_scale",
+        backbone.classifier,
+        own.get("class_scale"),
+    )
+    if classifier is None or scale is None:
+        what = "missing" if scale is None else "there, but its network has no classifier"
+        raise CheckpointError(f"{where}: {what}")
+    path = inside(checkpoint.folder, listed, f"{checkpoint.folder}/config.json")
+    words = read_class_words(path, len(classifier))
+    expected = [len(words)] if len(words) < len(head.matrix) else "fewer words than terms"
+    complain(where, (), (), [] if list(scale.shape) == expected else [f"{list(scale.shape)}, expected {expected}"])
+    rows = word_rows(classifier * own["standard.std"][-classifier.shape[1] :].float(), list(words.values()))
+    return with_class_words(head, scale[:, None].float() * rows, backbone.width)
+
+
+def columns_of(checkpoint: Checkpoint, entry: Mapping[str, Any]) -> Callable[[Any], TokenColumns]:
+    """Which tokens are dimensions: the terms that the checkpoint lists, else ASCII tokens from the first word on."""
+    if listed := entry.get("terms"):
+        path = inside(checkpoint.folder, listed, f"{checkpoint.folder}/config.json")
+        return partial(columns_of_terms, vocabulary=Vocabulary.read(path), where=str(path))
+    # Checkpoints with another vocabulary than BERT's give the first id that is a word.
+    return partial(columns_ascii, shift=entry.get("first_word_id") or FIRST_WORD_ID)

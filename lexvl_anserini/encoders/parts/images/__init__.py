@@ -1,0 +1,1 @@
+"""Parts of encoders that read images."""

@@ -1,0 +1,183 @@
+"""Which part of an image gives a term of a lexical model its weight (STAIR, section 5.1 and appendix E.1).
+
+Works with every model whose image side pools over patches: STAIR, LexLIP, VDR cross-modal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from math import isqrt
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lexvl_anserini.encoders.encoder import Encoder
+from lexvl_anserini.encoders.parts.texts.bags import BagTower
+from lexvl_anserini.encoders.parts.images.pixels import Box
+from lexvl_anserini.encoders.parts.texts.tokens import token_names
+from lexvl_anserini.encoders.parts.towers import TextTower
+from lexvl_anserini.encoders.parts.images.vision import ImageTower
+from lexvl_anserini.ground.errors import UsageError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+# How an image looks where a map is weakest: grey, mixed with this share of white.
+WHITE, PALENESS = (255, 255, 255), 0.6
+
+
+def image_side(model: Encoder) -> ImageTower:
+    """The tower of an encoder that reads images.
+
+    Raises:
+        UsageError: no tower pools over patches.
+    """
+    for tower in (model.document, model.query):
+        if isinstance(tower, ImageTower):
+            return tower
+    raise UsageError(f"encoder {model.name!r} has no image side that pools over patches; maps need one")
+
+
+def own_terms(model: Encoder, texts: Sequence[str]) -> list[list[int]]:
+    """The dimensions of each text's own tokens, ascending, without prompt and special tokens.
+
+    Raises:
+        UsageError: no tower reads texts, or the terms of the model are no words.
+    """
+    towers = [tower for tower in (model.query, model.document) if isinstance(tower, (TextTower, BagTower))]
+    if not towers:
+        raise UsageError(f"encoder {model.name!r} reads no texts in this direction; use one with text")
+    tower = towers[0]
+    if not len(tower.columns.of_token):
+        raise UsageError(f"the terms of encoder {model.name!r} are no words but {tower.vocabulary[0]!r} and so on")
+    reader = replace(tower.reader, prompt="", specials=False, padding="none")
+    return [own.tolist() for own in tower.columns.own(reader(texts))]
+
+
+def terms_of(model: Encoder, query: str) -> list[int]:
+    """The dimensions of a query's own tokens, as `own_terms`.
+
+    Raises:
+        UsageError: none of its tokens is a dimension, or no tower reads texts.
+    """
+    [own] = own_terms(model, [query])
+    if not own:
+        raise UsageError(f"query {query!r}: none of its tokens is a term of this model")
+    return own
+
+
+@torch.inference_mode()
+def patch_logits(tower: ImageTower, images: Sequence[Any], dims: Sequence[int]) -> np.ndarray:
+    """Logits of some dimensions at each grid cell, float32 [n, grid, grid, len(dims)], row 0 the top of the crop.
+
+    A class token before the patches has no cell and is omitted. Where a tower averages its grid to fewer cells, the
+    whole grid is used, which shows more.
+
+    Args:
+        tower: the image side of an encoder.
+        images: paths, `archive.tar::member` or PIL images.
+        dims: dimensions of the vocabulary.
+    """
+    backbone = getattr(tower.composition.backbone, "fine", tower.composition.backbone)
+    head = tower.composition.head
+    rows = torch.as_tensor(dims, dtype=torch.long, device=tower.device)
+    matrix, bias = head.matrix[rows], None if head.bias is None else head.bias[rows]
+    maps: list[np.ndarray] = []
+    for batch in tower.batches(images, batch_size=8):
+        features = head.transform(backbone(*batch.inputs))  # [B, N, D']
+        logits = torch.nn.functional.linear(features, matrix, bias)  # [B, N, len(dims)]
+        maps.append(on_grid(logits).cpu().numpy())
+    return np.concatenate(maps) if maps else np.empty((0, 0, 0, len(dims)), dtype=np.float32)
+
+
+@torch.inference_mode()
+def token_logits(model: Encoder, texts: Sequence[str], dims: Sequence[int]) -> Iterator[tuple[str, np.ndarray]]:
+    """Streams every token of texts, without special ones, with the logits of some dimensions there, float32 [dims].
+
+    Raises:
+        UsageError: no tower pools over tokens.
+    """
+    towers = [tower for tower in (model.query, model.document) if isinstance(tower, TextTower)]
+    if not towers:
+        raise UsageError(f"encoder {model.name!r} has no text side that pools over tokens")
+    tower, head = towers[0], towers[0].composition.head
+    rows = torch.as_tensor(dims, dtype=torch.long, device=tower.device)
+    matrix, bias = head.matrix[rows], None if head.bias is None else head.bias[rows]
+    names = token_names(tower.reader.tokenizer)
+    for batch in tower.batches(texts, batch_size=32):
+        input_ids, attention = batch.inputs
+        features = head.transform(tower.composition.backbone(input_ids, attention))  # [B, L, D']
+        logits = torch.nn.functional.linear(features, matrix, bias)[attention > 0].cpu().numpy()  # [tokens, dims]
+        for token, values in zip(input_ids[attention > 0].tolist(), logits, strict=True):
+            if token in names:
+                yield names[token], values
+
+
+def on_grid(states: Tensor) -> Tensor:
+    """[B, grid^2 or 1 + grid^2, C] -> [B, grid, grid, C], without the class token before the patches."""
+    count = states.shape[1]
+    grid = isqrt(count)
+    assert count - grid * grid in (0, 1), f"{count} positions are no square grid, with or without a class token"
+    return states[:, count - grid * grid :].unflatten(1, (grid, grid))
+
+
+def localise(
+    model: Encoder, images: Sequence[Any], query: str, values: Literal["logit", "activation"] = "logit"
+) -> np.ndarray:
+    """The value of a query in each grid cell of an image, float32 [n, grid, grid].
+
+    The mean over the distinct own tokens of the query of their values in that cell.
+
+    Args:
+        model: an encoder with an image side.
+        images: paths, `archive.tar::member` or PIL images; the map covers their centre crop.
+        query: a text; the values of several tokens are averaged.
+        values: logits, or activations (>= 0, as in the vectors). The paper does not say which.
+
+    Raises:
+        UsageError: no image side, or no token of the query is a term.
+    """
+    tower = image_side(model)
+    logits = patch_logits(tower, images, terms_of(model, query))
+    chosen = logits if values == "logit" else tower.composition.activation(torch.from_numpy(logits)).numpy()
+    return chosen.mean(axis=-1)
+
+
+def contributions(tower: ImageTower, image: Any, weights: Mapping[str, float]) -> np.ndarray:
+    """The sum of weight x activation over the terms of a query in each grid cell of an image, float32 [grid, grid].
+
+    An image has the largest activation of a term over its cells (before it is normalised and quantised), so that the
+    terms of a score can come from different cells; the map shows how much of the query each cell has by itself.
+
+    Args:
+        tower: the image side of an encoder.
+        image: a path, `archive.tar::member` or a PIL image; the map covers `tower.pixels.region` of it.
+        weights: term -> weight of the query; terms of the tower's vocabulary.
+    """
+    dims = [tower.vocabulary.dimension[term] for term in weights]
+    logits = patch_logits(tower, [image], dims)[0]  # [grid, grid, terms]
+    activations = tower.composition.activation(torch.from_numpy(logits)).numpy()
+    return activations @ np.fromiter(weights.values(), np.float32, len(weights))
+
+
+def overlay(image: Image, region: Box, grid: np.ndarray) -> Image:
+    """An image in its colours where a map is strong, fading to pale grey where it is weak or does not reach.
+
+    Args:
+        image: RGB.
+        region: the part of the image that the map covers, in its pixels.
+        grid: [rows, columns], enlarged smoothly; its largest value keeps all colour, its smallest none.
+    """
+    import PIL.Image
+
+    span = float(grid.max() - grid.min())
+    shade = np.uint8((grid - grid.min()) / span * 255) if span else np.zeros(grid.shape, np.uint8)
+    left, top, right, bottom = map(round, region)
+    large = PIL.Image.fromarray(shade).resize((right - left, bottom - top), PIL.Image.Resampling.BICUBIC)
+    mask = PIL.Image.new("L", image.size)
+    mask.paste(large, (left, top))
+    pale = PIL.Image.blend(image.convert("L").convert("RGB"), PIL.Image.new("RGB", image.size, WHITE), PALENESS)
+    return PIL.Image.composite(image, pale, mask)

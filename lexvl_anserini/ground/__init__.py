@@ -1,0 +1,1 @@
+"""Everything else is built on this: records, errors, files, registries, vocabulary, quantising."""

@@ -1,0 +1,453 @@
+"""Files and folders on disk: written whole or not at all, locked, replaced, and read with readable errors."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import gzip
+import io
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from hashlib import sha256
+from pathlib import Path
+from types import MappingProxyType
+from typing import IO, Any, BinaryIO, cast
+
+import orjson
+
+from lexvl_anserini.ground.errors import ArtefactError, LexvlError
+
+# Errors of an output that is not writable for other reasons than space: permissions, or another file of that name.
+UNWRITABLE = frozenset(
+    {
+        errno.EACCES,
+        errno.EPERM,
+        errno.EROFS,
+        errno.EIO,
+        errno.EEXIST,
+        errno.ENOTDIR,
+        errno.EISDIR,
+        errno.ENAMETOOLONG,
+        errno.ELOOP,
+    }
+)
+
+# Errors of writing that libraries in other languages quote: Java by their text, Rust by their number.
+QUOTED = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
+
+# Arguments of Linux's renameat2: paths are relative to the working directory; swap the two names.
+AT_FDCWD = -100
+RENAME_EXCHANGE = 2
+
+
+@contextmanager
+def disk_errors(path: Path, needed: int | None = None) -> Iterator[None]:
+    """Turns the system's error about a full disk or an unwritable path into an error of one line.
+
+    Libraries that are not written in Python raise errors of their own classes, which quote the system's.
+
+    Args:
+        path: what is written; the message names it, or the other file that the system's error names.
+        needed: bytes that it takes, if they are known.
+
+    Raises:
+        ArtefactError: the disk or the quota is full, permission is missing, or something else has that name.
+    """
+    try:
+        yield
+    except LexvlError:
+        raise
+    except Exception as error:
+        # Of a copy or a new name, the second file is the one that is written.
+        named = getattr(error, "filename2", None) or getattr(error, "filename", None)
+        where = path if named is None or _is_of(named, path) else named
+        number = _system_number(error)
+        if number in (errno.ENOSPC, errno.EDQUOT):
+            room = f" ({needed:,} bytes needed)" if needed else ""
+            raise ArtefactError(
+                f"{where}: the disk is full{room}; free some space and run the same command again"
+            ) from error
+        if number == errno.EFBIG:
+            raise ArtefactError(f"{where}: larger than this disk or `ulimit -f` allows a file to be") from error
+        if number in QUOTED or isinstance(error, OSError) and number in UNWRITABLE and where == path:
+            raise ArtefactError(f"{where}: cannot be written ({os.strerror(number)}); choose another output") from error
+        raise
+
+
+def _system_number(error: BaseException | None) -> int | None:
+    """The system's number of an error, of the error that its text quotes, or of the error that it followed."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno:
+            return error.errno
+        if (number := quoted_number(str(error))) is not None:
+            return number
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def quoted_number(text: str) -> int | None:
+    """The number of the system's error about a full or unwritable disk that a library's message quotes, if it does."""
+    return next((number for number in QUOTED if os.strerror(number) in text or f"(os error {number})" in text), None)
+
+
+def _is_of(named: str | bytes | int, path: Path) -> bool:
+    """True if a file is `path`, its temporary name, or below one of them."""
+    if isinstance(named, int):
+        return True
+    file, own = Path(os.fsdecode(named)).absolute(), path.absolute()
+    return any(one in (file, *file.parents) for one in (own, part_of(own))) or file in own.parents
+
+
+def sync_path(path: Path) -> None:
+    """Flushes the content of a file, or the names in a folder, to the disk itself."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def sync_to(out: IO[bytes]) -> None:
+    """Flushes a file to the disk itself."""
+    out.flush()
+    os.fsync(out.fileno())
+
+
+def reserve(out: BinaryIO, size: int) -> None:
+    """Takes the room for a file that is going to have `size` bytes, where the system can: a full disk fails at once.
+
+    Raises:
+        OSError: there is no such room.
+    """
+    try:
+        os.posix_fallocate(out.fileno(), 0, size)
+    except AttributeError:  # macOS
+        return
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+            raise
+
+
+def sync_tree(folder: Path) -> None:
+    """Makes everything below a folder survive a power cut: contents of files, and names."""
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            sync_tree(entry)
+        else:
+            sync_path(entry)
+    sync_path(folder)
+
+
+def make_folder(folder: Path) -> None:
+    """Makes a folder and those above it, unless they exist; they survive a power cut."""
+    missing = [one for one in (folder, *folder.parents) if not one.exists()]
+    if not folder.is_dir():
+        folder.mkdir(parents=True, exist_ok=True)
+    for one in missing:
+        sync_path(one.parent)
+
+
+@contextmanager
+def exclusive(folder: Path, wait: bool = False) -> Iterator[None]:
+    """Holds a folder for this process; the lock ends with the process, even a killed one.
+
+    Args:
+        folder: exists.
+        wait: waits for another process that holds it, instead of raising an error.
+
+    Raises:
+        ArtefactError: another process holds it.
+    """
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        _lock(handle, folder, wait)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _lock(handle: int, path: Path, wait: bool = False) -> None:
+    """Locks an open file or folder; the lock ends when the last handle of this opening is closed.
+
+    Raises:
+        ArtefactError: another process, or another opening of this process, has the lock.
+    """
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError as error:
+        raise ArtefactError(f"{path}: another process is writing it; wait for it or name another output") from error
+    except OSError as error:
+        raise ArtefactError(f"{path}: cannot be locked ({error.strerror}); choose an output on another disk") from error
+
+
+def part_of(path: Path) -> Path:
+    """The name of a file or folder while it is written."""
+    return path.with_name(path.name + ".part")
+
+
+# What the running thread holds: temporary names and their open handles. A command holds its output from its first look
+# at it, and the function that writes the output finds the lock here, takes it over, and shares it with nobody.
+_HELD: ContextVar[Mapping[Path, int]] = ContextVar("held", default=MappingProxyType({}))
+
+
+@contextmanager
+def sole_writer(path: Path, folder: bool = False) -> Iterator[None]:
+    """Nobody else writes a file or folder until the end of the block; within it, `atomic_write` or `new_folder` may.
+
+    The temporary name `path.part` is the lock, so that a killed process leaves neither a lock nor more than this.
+
+    Raises:
+        ArtefactError: another process is writing it, it cannot be written, or something else has that name.
+    """
+    with _claimed(path, folder) as (part, handle), _holding({**_HELD.get(), part.absolute(): handle}):
+        yield
+
+
+@contextmanager
+def _holding(held: Mapping[Path, int]) -> Iterator[None]:
+    token = _HELD.set(held)
+    try:
+        yield
+    finally:
+        _HELD.reset(token)
+
+
+@contextmanager
+def _claimed(path: Path, folder: bool) -> Iterator[tuple[Path, int]]:
+    """Yields `path.part`, a file or folder, and the handle by which it is locked; removes it unless it is published.
+
+    Raises:
+        ArtefactError: as `sole_writer`.
+    """
+    part, held = part_of(path), _HELD.get()
+    handle = held.get(part.absolute())
+    if handle is not None and _names(part, handle):
+        with _holding({name: other for name, other in held.items() if other != handle}):
+            yield part, handle
+        return
+    with disk_errors(path):
+        if path.exists() and not (path.is_dir() if folder else path.is_file()):
+            raise ArtefactError(f"{path}: exists and is no {'folder' if folder else 'file'}; choose another output")
+        make_folder(path.parent)
+        handle = _locked(part, path, folder)
+    try:
+        yield part, handle
+    finally:
+        try:
+            if _names(part, handle):
+                _remove(part)
+        finally:
+            os.close(handle)
+
+
+def _locked(part: Path, path: Path, folder: bool) -> int:
+    """Opens the temporary file or folder, makes it if there is none, and locks it; its content stays.
+
+    Raises:
+        ArtefactError: another process has the lock.
+    """
+    flags = os.O_RDONLY | os.O_DIRECTORY if folder else os.O_RDWR | os.O_CREAT
+    while True:
+        if folder:
+            part.mkdir(exist_ok=True)
+        try:
+            handle = os.open(part, flags | os.O_NOFOLLOW, 0o666)
+        except FileNotFoundError:
+            continue
+        try:
+            _lock(handle, path)
+            if _names(part, handle):
+                return handle
+        except BaseException:
+            os.close(handle)
+            raise
+        # Between opening and locking, another process gave it its final name.
+        os.close(handle)
+
+
+def _names(path: Path, handle: int) -> bool:
+    """True if `path` is the name of an open file or folder."""
+    try:
+        return os.path.samestat(path.lstat(), os.fstat(handle))
+    except FileNotFoundError:
+        return False
+
+
+@contextmanager
+def same_file(path: Path) -> Iterator[None]:
+    """What the block reads beside a file belongs to it: no other file gets its name, and it stays, until the end.
+
+    Raises:
+        ArtefactError: another process replaced or removed it meanwhile.
+    """
+    before = path.stat()
+    yield
+    if not path.exists() or not os.path.samestat(before, path.stat()):
+        raise ArtefactError(f"{path}: another process is writing it; wait for it or name another output")
+
+
+def _remove(path: Path) -> None:
+    """Deletes a file or a folder, as far as that is possible."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    elif path.exists():
+        with suppress(OSError):
+            path.unlink()
+
+
+def _clear(part: Path) -> None:
+    """Empties a folder that a killed process left: an unfinished folder of this kind is not resumed."""
+    for left in part.iterdir():
+        if left.is_dir():
+            shutil.rmtree(left)
+        else:
+            left.unlink()
+
+
+def publish(part: Path, path: Path) -> None:
+    """Gives a finished temporary file its final name."""
+    part.replace(path)
+    sync_path(path.parent)
+
+
+@contextmanager
+def atomic_write(path: Path) -> Iterator[BinaryIO]:
+    """Writes `path` through `path.part`, fsync and rename; an exception leaves neither.
+
+    Raises:
+        ArtefactError: the disk is full, the folder cannot be written, or another process is writing the file.
+    """
+    with disk_errors(path), _claimed(path, folder=False) as (part, _):
+        with open(part, "wb") as out:
+            yield out
+            sync_to(out)
+        publish(part, path)
+
+
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """Yields the empty folder `FOLDER.part`, which replaces `folder` at the end; an exception removes it.
+
+    An older folder of that name stays until the new one is complete and on the disk.
+
+    Raises:
+        ArtefactError: the disk is full, the folder cannot be written, or another process is writing it.
+    """
+    with disk_errors(folder), _claimed(folder, folder=True) as (part, _):
+        _clear(part)
+        yield part
+        sync_tree(part)
+        _replace(part, folder)
+
+
+def clear_remains(path: Path) -> None:
+    """Removes what a killed process left beside a file or folder, unless another process is writing it.
+
+    Where names cannot be swapped, a process that is killed while it replaces a folder leaves it under its older name;
+    it gets its name back.
+    """
+    part, old = part_of(path), _old(path)
+    if not part.exists() and not old.exists():
+        return
+    try:
+        with sole_writer(path, folder=old.exists() or part.is_dir()):
+            if not path.exists() and old.exists():
+                publish(old, path)
+            _remove(old)
+    except ArtefactError:
+        return
+
+
+def _old(folder: Path) -> Path:
+    """The name of an older folder while a newer one takes its place, where names cannot be swapped."""
+    return folder.with_name(folder.name + ".old")
+
+
+def _replace(part: Path, folder: Path) -> None:
+    """Renames `part` to `folder`; where the system supports it, a complete folder has the name at every moment."""
+    old = _old(folder)
+    _remove(old)
+    if not folder.exists():
+        publish(part, folder)
+        return
+    # The older folder gets the temporary name for a moment, in which nobody else may take it over.
+    with exclusive(folder):
+        if _exchange(part, folder):
+            sync_path(folder.parent)
+            _remove(part)
+        else:
+            folder.rename(old)
+            publish(part, folder)
+            _remove(old)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Swaps the names of two folders in one step; False where the system does not support it."""
+    try:
+        swap = ctypes.CDLL(None, use_errno=True).renameat2
+    except (AttributeError, OSError):
+        return False
+    return bool(swap(AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE) == 0)
+
+
+@contextmanager
+def packed(out: BinaryIO, suffix: str) -> Iterator[BinaryIO]:
+    """A stream into an open file, compressed as the suffix of its name says: `.gz`, `.zst`, plain for any other.
+
+    gzip has neither time stamp nor name: equal contents give equal bytes.
+    """
+    if suffix == ".gz":
+        with gzip.GzipFile(filename="", mode="wb", fileobj=out, mtime=0) as stream:
+            yield cast(BinaryIO, stream)
+    elif suffix == ".zst":
+        from pyarrow import output_stream
+
+        # pyarrow closes the file that it writes to; `out` stays open.
+        own = os.fdopen(os.dup(out.fileno()), "wb")
+        with io.BufferedWriter(output_stream(own, compression="zstd")) as stream:
+            yield cast(BinaryIO, stream)
+    else:
+        yield out
+
+
+def json_bytes(data: Mapping[str, Any]) -> bytes:
+    """Indented JSON, keys in the order given, one line feed at the end."""
+    return orjson.dumps(data, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+
+
+def write_json(path: Path, data: Mapping[str, Any]) -> None:
+    """Writes a file of `json_bytes`."""
+    with atomic_write(path) as out:
+        out.write(json_bytes(data))
+
+
+def read_json(path: Path, what: str, error: type[LexvlError] = ArtefactError) -> dict[str, Any]:
+    """Reads one JSON object.
+
+    Raises:
+        error: the file is absent, unreadable, not JSON or not an object.
+    """
+    try:
+        if path.exists() and not path.is_file():  # a pipe or a device may have no end
+            raise error(f"{path}: no {what} (not a regular file)")
+        data = orjson.loads(path.read_bytes())
+    except OSError as problem:
+        raise error(f"{path}: no {what} ({problem.strerror or problem})") from problem
+    except ValueError as problem:
+        raise error(f"{path}: the {what} is not valid JSON ({problem})") from problem
+    if not isinstance(data, dict):
+        raise error(f"{path}: the {what} is a JSON {type(data).__name__}, expected an object")
+    return data
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 (hex) of a file's bytes, read in pieces."""
+    digest = sha256()
+    with open(path, "rb") as source:
+        while piece := source.read(1 << 20):
+            digest.update(piece)
+    return digest.hexdigest()

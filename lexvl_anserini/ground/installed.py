@@ -1,0 +1,82 @@
+"""Versions of packages, from their metadata and files: nothing is imported and no Java starts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+from zipfile import BadZipFile, ZipFile
+
+from lexvl_anserini.ground.errors import InstallationError
+
+if TYPE_CHECKING:
+    from packaging.specifiers import SpecifierSet
+
+OURS = "lexvl-anserini"
+
+# What encoders compute with. A version outside the declared range fails late, deep inside a model.
+MODEL_LIBRARIES = ("torch", "transformers")
+
+
+def version_of(package: str) -> str | None:
+    """The version of an installed package; None if it is not installed, or has no metadata."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def versions_of(packages: Iterable[str]) -> dict[str, str]:
+    """The versions of packages; those without metadata are left out, as ours in a plain checkout."""
+    found = {package: version_of(package) for package in packages}
+    return {package: number for package, number in found.items() if number is not None}
+
+
+def package_folder(module: str) -> Path | None:
+    """The folder of an installed top-level package, which is not imported; None if it is not installed."""
+    spec = find_spec(module)
+    folders = spec.submodule_search_locations if spec else None
+    return Path(next(iter(folders))) if folders else None
+
+
+def declared_versions() -> dict[str, SpecifierSet]:
+    """The versions of each package that ours declares to need; nothing in a checkout that is not installed."""
+    from packaging.requirements import Requirement
+
+    try:
+        return {one.name: one.specifier for one in map(Requirement, requires(OURS) or ())}
+    except PackageNotFoundError:
+        return {}
+
+
+def check_model_libraries() -> None:
+    """Checks torch and transformers before they are imported; one without metadata passes.
+
+    Raises:
+        InstallationError: one of them is not installed, or in a version that this package does not work with.
+    """
+    declared = declared_versions()
+    for library in MODEL_LIBRARIES:
+        versions = declared.get(library, ())
+        needed = ",".join(sorted(map(str, versions), reverse=True))
+        found = version_of(library)
+        if found is None and find_spec(library) is None:
+            raise InstallationError(f"{library} is not installed; pip install '{library}{needed}'")
+        if found is not None and not all(one.contains(found, prereleases=True) for one in versions):
+            raise InstallationError(
+                f"{library} {found} is installed, expected {needed}; pip install '{library}{needed}'"
+            )
+
+
+def lucene_of(jar: Path) -> str | None:
+    """The version of Lucene in a jar of Anserini, by the project file in it; None if it has none."""
+    try:
+        with ZipFile(jar) as archive:
+            project = archive.read("META-INF/maven/io.anserini/anserini/pom.xml").decode()
+    except (OSError, KeyError, BadZipFile):
+        return None
+    found = re.search(r"<lucene\.version>([^<]+)</lucene\.version>", project)
+    return found[1] if found else None

@@ -1,0 +1,509 @@
+"""What made an artefact: the manifest beside shards, an index or a run; and whether the artefact is finished.
+
+    FOLDER/manifest.json     of shards, and of the index that is built from them: a `Manifest`
+    RUN.manifest.json        of a run: a `RunManifest`
+
+A manifest has entries (`EncoderRef`, `EncodedCorpus`, `Counts`) with typed fields. An entry keeps the keys of the file
+in their order, so that an entry that is read and written again has the same bytes.
+
+A command compares what it would write (the request that is wanted) with what its output holds (the request that is
+found): see `same_request` and `finished`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from itertools import islice
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, BinaryIO, ClassVar, NamedTuple
+
+import orjson
+
+from lexvl_anserini.ground.errors import ArtefactError
+from lexvl_anserini.ground.files import atomic_write, json_bytes, read_json, sync_path, sync_to
+from lexvl_anserini.ground.typed import Entry, Key, check
+
+# The file of a `Manifest`, and the file that holds the same while the shards are not complete.
+MANIFEST = "manifest.json"
+UNFINISHED = "unfinished.json"
+
+# A shard is a file in `docs/`, wherever the folder came from.
+SHARD_NAME = re.compile(r"docs/[^/\0]+")
+
+# Options that name the folder of a part of an encoder. The checkpoint's digest covers the content of that folder.
+PLACES = ("tokenizer", "backbone_config", "query_checkpoint", "backbone_checkpoint", "merges")
+
+# In an error message: characters of a value, and differing entries with their values.
+SHOWN = 160
+DETAILED = 4
+
+
+@dataclass(frozen=True)
+class CorpusRef:
+    """Which dataset: everything that `load_dataset` needs to load it.
+
+    name        `demo`, `beir/scifact`, `folder:<path>`, ...
+    split       of topics and qrels; None for the dataset's default, "" where the dataset has no splits
+    data_dir    folder of the datasets; None for the default
+    escape_ids  percent-encode white space and control characters in ids
+    direction   text-to-text, text-to-image or image-to-text; None for the dataset's default
+    """
+
+    name: str
+    split: str | None = None
+    data_dir: str | None = None
+    escape_ids: bool = False
+    direction: str | None = None
+
+    def at(self, data_dir: str | None) -> CorpusRef:
+        """The same dataset in another data folder; None keeps the folder."""
+        return replace(self, data_dir=data_dir or self.data_dir)
+
+
+class EncoderRef(Entry):
+    """Which encoder: everything that is needed to load it again. An entry of a manifest.
+
+    name               a row of `registry.ENCODERS`; of a run of several encoders, their names or "fusion"
+    checkpoint         folder, hub id or packaged name; None for an encoder without weights
+    checkpoint_digest  of all files that the encoder was loaded from
+    options            that it was loaded with
+    """
+
+    name: Key[str] = Key("", required=True)
+    checkpoint: Key[str | None] = Key(None)
+    checkpoint_digest: Key[str | None] = Key(None)
+    options: Key[Mapping[str, Any]] = Key(MappingProxyType({}))
+
+    def without_places(self) -> dict[str, Any]:
+        """The entry without the folders of the checkpoint and of its parts: only their content matters."""
+        kept = {key: value for key, value in self.items() if key != "checkpoint"}
+        return {**kept, "options": {key: value for key, value in self.options.items() if key not in PLACES}}
+
+
+class CorpusPart(NamedTuple):
+    """The part of a corpus that shards hold: its number, how many parts there are, its first document, its size."""
+
+    id: int
+    num: int
+    first: int
+    documents: int
+
+
+class PartEntry(Entry):
+    """A `CorpusPart` as a manifest stores it."""
+
+    id: Key[int] = Key(0, required=True)
+    num: Key[int] = Key(1, required=True)
+    first: Key[int] = Key(0, required=True)
+    documents: Key[int] = Key(0, required=True)
+
+
+class EncodedCorpus(Entry):
+    """Which documents were encoded. An entry of a manifest.
+
+    name, split, data_dir, escape_ids, direction   the dataset, see `CorpusRef`
+    documents, digest                              of the whole corpus; the digest is of ids, texts and names of images
+    contents                                       digest of the pictures or vectors that were encoded, and of the
+                                                   metadata that is stored; None if there are none, or for a manifest of
+                                                   an older version
+    deleted                                        documents that were deleted from the index since it was built
+    """
+
+    name: Key[str] = Key("")
+    split: Key[str | None] = Key(None)
+    data_dir: Key[str | None] = Key(None)
+    escape_ids: Key[bool] = Key(False)
+    direction: Key[str | None] = Key(None)
+    documents: Key[int] = Key(0)
+    digest: Key[str] = Key("")
+    contents: Key[str | None] = Key(None)
+    deleted: Key[int] = Key(0)
+    inside = MappingProxyType({"part": PartEntry})
+
+    @property
+    def ref(self) -> CorpusRef:
+        """The dataset that the documents belong to."""
+        split, data_dir = self.get("split") or None, self.get("data_dir")
+        return CorpusRef(self.name, split, data_dir, self.escape_ids, self.direction)
+
+    @property
+    def part(self) -> CorpusPart | None:
+        """The part that the shards hold; None for the whole corpus."""
+        return CorpusPart(*(self["part"][name] for name in CorpusPart._fields)) if self.get("part") else None
+
+
+# All corpora of which one was merged.
+EncodedCorpus.inside = MappingProxyType({"part": PartEntry, "parts": list[EncodedCorpus]})
+
+
+class Counts(Entry):
+    """What shards, an index or a run hold. An entry of a manifest; a count that does not apply is absent there.
+
+    documents            with a vector or a text
+    skipped              documents that were left out, because their image cannot be read
+    empty                documents without a posting or without text
+    postings             pairs of document and term
+    clipped, dropped     postings whose impact was cut to the largest one; weights whose impact is 0
+    max_impact           the largest impact; None if it is not known
+    topics               of a run
+    topics_without_hits  topics for which no document was found
+    """
+
+    documents: Key[int] = Key(0)
+    skipped: Key[int] = Key(0)
+    empty: Key[int] = Key(0)
+    postings: Key[int] = Key(0)
+    clipped: Key[int] = Key(0)
+    dropped: Key[int] = Key(0)
+    max_impact: Key[int | None] = Key(None)
+    topics: Key[int] = Key(0)
+    topics_without_hits: Key[int] = Key(0)
+    lines: Key[int] = Key(0)
+
+
+class ShardRecord(Entry):
+    """One shard in a manifest; its name is a path inside the folder.
+
+    `contents`, of its own documents as in `EncodedCorpus`, is noted while the shards are unfinished.
+    """
+
+    name: Key[str] = Key("", required=True)
+    documents: Key[int] = Key(0, required=True)
+    empty: Key[int] = Key(0)
+    postings: Key[int] = Key(0)
+    clipped: Key[int] = Key(0)
+    dropped: Key[int] = Key(0)
+    skipped: Key[int] = Key(0)
+    max_impact: Key[int] = Key(0)
+    bytes: Key[int] = Key(0, required=True)
+    sha256: Key[str] = Key("", required=True)
+    contents: Key[str | None] = Key(None)
+
+
+class SideEntry(Entry):
+    """One side of a quantiser in a manifest, see `quantise.SideQuantiser`."""
+
+    scheme: Key[str] = Key("")
+    bits: Key[int | None] = Key(None)
+    scale: Key[float | None] = Key(None)
+    percentile: Key[float] = Key(100.0)
+
+
+class QuantiserEntry(Entry):
+    """A quantiser in a manifest; without keys where vectors are no impacts."""
+
+    inside = MappingProxyType({"document": SideEntry, "query": SideEntry})
+
+
+class VocabularyEntry(Entry):
+    """A vocabulary in a manifest; without keys where dimensions are no terms."""
+
+    size: Key[int] = Key(0)
+    digest: Key[str] = Key("")
+
+
+class LayoutEntry(Entry):
+    """How shards are stored, see `shards.layout.Layout`."""
+
+    shard_format: Key[str] = Key("jsonl")
+    shard_size: Key[int] = Key(0)
+    compress: Key[bool] = Key(False)
+    contents: Key[bool] = Key(False)
+    metadata: Key[bool] = Key(False)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What made shards, and the index that is built from them (`manifest.json`).
+
+    kind        "impact" | "dense" | "text": what the shards hold, hence which engines can index them
+    encoder     enough to load the query side again
+    quantiser   `Quantiser.to_json()`; empty unless kind is "impact"
+    vocabulary  size and digest; empty unless kind is "impact"
+    corpus      the dataset, and the digests of its documents
+    counts      documents, empty (documents without a posting), postings, clipped, dropped
+    layout      format and size of the shards
+    shards      per shard: name, documents, empty, postings, clipped, dropped, bytes, sha256
+    versions    of what decides the bytes (lexvl_anserini, torch, transformers, ...)
+    """
+
+    kind: str
+    encoder: EncoderRef
+    corpus: EncodedCorpus
+    counts: Counts
+    quantiser: Mapping[str, Any] = field(default_factory=dict)
+    vocabulary: Mapping[str, Any] = field(default_factory=dict)
+    layout: Mapping[str, Any] = field(default_factory=dict)
+    shards: tuple[Mapping[str, Any], ...] = ()
+    versions: Mapping[str, str] = field(default_factory=dict)
+    format: str = "lexvl/1"
+    inside: ClassVar[Mapping[str, Any]] = {
+        "quantiser": QuantiserEntry,
+        "vocabulary": VocabularyEntry,
+        "layout": LayoutEntry,
+        "shards": list[ShardRecord],
+    }
+
+    def __post_init__(self) -> None:
+        _type_entries(self)
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain dictionary for `files.write_json`."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any], where: str = "manifest") -> Manifest:
+        """Checks the fields, their types and the format.
+
+        Raises:
+            ArtefactError: a field is missing, unknown or of another type, or the format is not `lexvl/1`.
+        """
+        known = {f.name for f in fields(cls)}
+        missing = {"kind", "encoder", "corpus", "counts", "format"} - set(data)
+        unknown = set(data) - known
+        if missing or unknown or data["format"] != "lexvl/1":
+            raise ArtefactError(
+                f"{where}: not a manifest of this version (missing {sorted(missing)}, unknown {sorted(unknown)}, "
+                f"format {data.get('format')!r}, expected 'lexvl/1'); encode again"
+            )
+        check(data, cls, where, "encode and index again")
+        for name in (shard["name"] for shard in data.get("shards", ())):
+            if not SHARD_NAME.fullmatch(name):
+                raise ArtefactError(f"{where}: shard {name[:80]!r}, expected docs/ and a file's name; encode again")
+        return cls(**{**data, "shards": tuple(data.get("shards", ()))})
+
+    @property
+    def vocabulary_digest(self) -> str | None:
+        """Digest of the vocabulary; None unless kind is "impact"."""
+        return self.vocabulary.get("digest")
+
+    @property
+    def documents(self) -> int:
+        """Documents to encode: those of the corpus, or of the part of it that the shards hold."""
+        return self.corpus.part.documents if self.corpus.part else self.corpus.documents
+
+    @property
+    def may_have_metadata(self) -> bool:
+        """False if the layout says that the shards store no metadata; a manifest without a layout says nothing."""
+        return bool(self.layout.get("metadata", not self.layout))
+
+    def request(self) -> dict[str, Any]:
+        """What decides the bytes of the shards: equal requests give equal shards (one machine, equal versions).
+
+        The folders of a checkpoint and of a dataset do not matter; their contents do.
+        """
+        from lexvl_anserini.ground.quantise import Quantiser
+
+        quantiser = Quantiser.from_json(self.quantiser) if self.quantiser else None
+        return {
+            "kind": self.kind,
+            "encoder": self.encoder.without_places(),
+            "corpus": {key: value for key, value in self.corpus.items() if key != "data_dir"},
+            "layout": dict(self.layout),
+            "vocabulary": dict(self.vocabulary),
+            "quantiser": quantiser
+            and {"document": quantiser.document.requested(), "query": quantiser.query.requested()},
+        }
+
+    def meaning(self) -> dict[str, Any]:
+        """What decides the meaning of an impact: scores can be compared only where this is equal."""
+        from lexvl_anserini.ground.quantise import Quantiser
+
+        return {
+            "kind": self.kind,
+            "encoder": self.encoder.without_places(),
+            "vocabulary": dict(self.vocabulary),
+            "quantiser": Quantiser.from_json(self.quantiser).effect() if self.quantiser else {},
+        }
+
+
+@dataclass(frozen=True)
+class RunManifest:
+    """What made a run (`<run>.manifest.json`).
+
+    topics               as the user named them: `beir/scifact`, or the name of a topics file
+    topics_sha256        of a topics or queries file, or of a dataset's topics; empty for the latter in older manifests
+    dataset, split       where the qrels are; empty if the topics came from a file of no known dataset
+    data_dir             the folder of that dataset, None for the default
+    encoder, quantiser   of the index, with what the command changed
+    corpus, index        what was searched: the corpus of the index, the name of its folder
+    counts               topics, topics_without_hits, lines
+    efficiency           figures of the search that made it, for tables (ms_per_query, index_bytes, ...)
+    sha256               of the run's file as it was written; empty in manifests of 0.2.0 and before
+    """
+
+    topics: str
+    dataset: str
+    split: str
+    data_dir: str | None
+    corpus: EncodedCorpus
+    encoder: EncoderRef
+    quantiser: Mapping[str, Any]
+    index: str
+    hits: int
+    remove_query: bool
+    strict_scores: bool = False
+    output_format: str = "trec"
+    topics_sha256: str = ""
+    counts: Counts = field(default_factory=Counts)
+    efficiency: Mapping[str, float] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+    sha256: str = ""
+    format: str = "lexvl-run/1"
+    inside: ClassVar[Mapping[str, Any]] = {"quantiser": QuantiserEntry}
+
+    def __post_init__(self) -> None:
+        _type_entries(self)
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain dictionary for `files.write_json`."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any], where: str) -> RunManifest:
+        """Checks the fields and the format.
+
+        Raises:
+            ArtefactError: not the manifest of a run, or one of another version.
+        """
+        known = {f.name for f in fields(cls)}
+        # Fields that a later version added may be missing.
+        missing, unknown = known - {"sha256"} - set(data), set(data) - known
+        if missing or unknown or data["format"] != "lexvl-run/1":
+            raise ArtefactError(
+                f"{where}: not a run's manifest of this version (missing {sorted(missing)}, unknown {sorted(unknown)}, "
+                f"format {data.get('format')!r}, expected 'lexvl-run/1'); search again"
+            )
+        check(data, cls, where, "make the run again")
+        return cls(**data)
+
+    @property
+    def judged(self) -> CorpusRef | None:
+        """The dataset of the topics and their qrels; None if the topics came from a file of no known dataset."""
+        if not self.dataset:
+            return None
+        direction = self.corpus.direction
+        return CorpusRef(self.dataset, self.split or None, self.data_dir, self.corpus.escape_ids, direction)
+
+    def request(self) -> dict[str, Any]:
+        """What decides the content of the run: everything but the counts, the figures, the versions and the digest."""
+        measured = ("counts", "efficiency", "versions", "sha256")
+        return {name: value for name, value in self.to_json().items() if name not in measured}
+
+
+def _type_entries(manifest: Manifest | RunManifest) -> None:
+    """Gives the plain dictionaries of a JSON file the types of their fields."""
+    for name, entry in (("encoder", EncoderRef), ("corpus", EncodedCorpus), ("counts", Counts)):
+        object.__setattr__(manifest, name, entry(getattr(manifest, name)))
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of finished shards or of an index.
+
+    Raises:
+        ArtefactError: no such folder, unfinished, or not written by encode or index.
+    """
+    if not folder.is_dir():
+        raise ArtefactError(f"{folder}: no such folder; encode a corpus first")
+    path = folder / MANIFEST
+    if not path.is_file():
+        if (folder / UNFINISHED).is_file():
+            raise ArtefactError(f"{folder}: unfinished; run the same encode command again, it resumes")
+        raise ArtefactError(f"{folder}: no manifest.json; expected a folder written by encode or index")
+    return Manifest.from_json(read_json(path, "manifest"), str(path))
+
+
+def manifest_path(run: Path) -> Path:
+    """`runs/x.trec` -> `runs/x.trec.manifest.json`; encoded queries have theirs in the same place."""
+    return run.with_name(run.name + ".manifest.json")
+
+
+def write_beside(path: Path, out: BinaryIO, about: Mapping[str, Any]) -> None:
+    """Writes the manifest of a file whose whole content is in `out`, before `atomic_write` gives it the name `path`.
+
+    The older file goes first, when nothing but three renames is left to do: whoever finds a file and a manifest finds
+    two that belong together, whenever the process ends.
+    """
+    sync_to(out)
+    with atomic_write(manifest_path(path)) as beside:
+        beside.write(json_bytes(about))
+        sync_to(beside)
+        path.unlink(missing_ok=True)
+        sync_path(path.parent)
+
+
+def read_run_manifest(run: Path) -> RunManifest | None:
+    """The manifest beside a run; None for a run that another system wrote.
+
+    Raises:
+        ArtefactError: the file is there and damaged.
+    """
+    path = manifest_path(run)
+    return RunManifest.from_json(read_json(path, "run's manifest"), str(path)) if path.exists() else None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two requests compared entry by entry; true if they are the same.
+
+    differing  name of an entry -> its value in the wanted request, and in the one that was found
+    """
+
+    differing: Mapping[str, tuple[Any, Any]]
+
+    def __bool__(self) -> bool:
+        return not self.differing
+
+    def __str__(self) -> str:
+        """The differences, for an error message: the first with their values, the others by name."""
+        detailed = [
+            f"{name}: {_short(found)} found, {_short(wanted)} requested"
+            for name, (wanted, found) in islice(self.differing.items(), DETAILED)
+        ]
+        others = ", ".join(list(self.differing)[DETAILED:])
+        return "; ".join([*detailed, f"also {others}"] if others else detailed)
+
+
+def same_request(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> Comparison:
+    """Compares two requests; the result is true if they are the same, and names what differs."""
+    names = {**wanted, **found}
+    return Comparison(
+        {name: (wanted.get(name), found.get(name)) for name in names if wanted.get(name) != found.get(name)}
+    )
+
+
+def finished(
+    output: Path, what: str, wanted: Mapping[str, Any], found: Mapping[str, Any] | None, overwrite: bool
+) -> bool:
+    """Whether an output is there as requested: True to leave or resume it, False to write it.
+
+    found                            overwrite   result
+    None: nothing worth keeping      -           False
+    the same request                 -           True
+    another request                  True        False
+    another request                  False       ArtefactError
+
+    Args:
+        output: the file or folder, for the error.
+        what: what it holds, for the error: "a run", "shards".
+        wanted: the request of this command.
+        found: the request that made what is there.
+        overwrite: another request's output may be replaced.
+
+    Raises:
+        ArtefactError: the output of another request is there and must not be replaced.
+    """
+    if found is None:
+        return False
+    comparison = same_request(wanted, found)
+    if comparison or overwrite:
+        return bool(comparison)
+    raise ArtefactError(f"{output}: holds {what} of another request ({comparison}); --overwrite replaces it")
+
+
+def _short(value: Any) -> str:
+    text = orjson.dumps(value, default=str).decode()
+    return text if len(text) <= SHOWN else text[: SHOWN - 3] + "..."

@@ -1,0 +1,303 @@
+"""Float weights -> integer impacts: impact = round(weight * scale), clipped to 2^bits - 1, zeros dropped.
+
+One `Quantiser` has both sides. The manifest saves it, so that an index and its queries always agree. Lucene sums scores
+in float32, which is exact below 2^24: no score may reach that value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+from scipy import sparse
+
+from lexvl_anserini.ground.errors import ArtefactError, LexvlError, UsageError
+from lexvl_anserini.ground.records import SCORE_LIMIT
+
+# calibrated  scale = (2^bits - 1) / the percentile of a sample's largest weights
+# peak        each vector by itself: its largest weight becomes 2^bits - 1 (the ranking of a query does not change)
+# fixed       the given scale
+# binary      every weight becomes 1
+Scheme = Literal["calibrated", "peak", "fixed", "binary"]
+
+
+@dataclass(frozen=True)
+class SideQuantiser:
+    """How one side (documents or queries) is quantised.
+
+    scheme      see `Scheme`
+    bits        impacts are clipped to 2^bits - 1; None does not clip (only `fixed`)
+    scale       impacts per unit of weight; None before calibration, and for peak and binary
+    percentile  of the per-vector maxima of the sample that becomes the largest impact (calibrated)
+    """
+
+    scheme: Scheme
+    bits: int | None = 8
+    scale: float | None = None
+    percentile: float = 100.0
+
+    def __post_init__(self) -> None:
+        if self.scheme not in get_args(Scheme):
+            raise UsageError(f"unknown quantiser scheme {self.scheme!r}; known: {', '.join(get_args(Scheme))}")
+        if self.bits is not None and not 1 <= self.bits <= 16:
+            raise UsageError(f"{self.bits} bits: expected 1 to 16")
+        if self.scale is None:
+            if self.scheme == "fixed":
+                raise UsageError("quantiser 'fixed' needs a scale, for example 100")
+        elif not 0 < self.scale < np.inf:
+            raise UsageError(f"scale {self.scale}: expected a number above 0")
+        if self.scheme in ("calibrated", "peak") and self.bits is None:
+            raise UsageError(f"quantiser {self.scheme!r} needs bits")
+        if not 0 < self.percentile <= 100:
+            raise UsageError(f"percentile {self.percentile}: expected above 0 and at most 100")
+
+    @property
+    def largest(self) -> int | None:
+        """The largest possible impact, None if unbounded."""
+        if self.scheme == "binary":
+            return 1
+        return None if self.bits is None else (1 << self.bits) - 1
+
+    def calibrate(self, sample: sparse.csr_matrix) -> SideQuantiser:
+        """Sets the scale from sample vectors [n, V]; schemes other than `calibrated` stay as they are.
+
+        A sample without any weight gives scale 1.
+        """
+        if self.scheme != "calibrated":
+            return self
+        assert self.largest is not None
+        peaks = row_max(sample)
+        peaks = peaks[peaks > 0]
+        top = float(np.percentile(peaks, self.percentile)) if len(peaks) else float(self.largest)
+        return replace(self, scale=self.largest / top)
+
+    def requested(self) -> dict[str, Any]:
+        """The request of the user, without the scale that calibration found: equal requests give equal artefacts."""
+        return {**asdict(self), "scale": None if self.scheme == "calibrated" else self.scale}
+
+    def effect(self) -> dict[str, Any]:
+        """The values that impacts depend on, whether the scale was calibrated or given."""
+        scheme = "fixed" if self.scheme == "calibrated" else self.scheme
+        return {"scheme": scheme, "bits": self.bits, "scale": self.scale}
+
+
+class Quantised(NamedTuple):
+    """Integer vectors, and the postings that quantising changed.
+
+    impacts  CSR [n, V] int64 >= 1
+    clipped  postings cut to the largest impact
+    dropped  postings rounded to 0
+    """
+
+    impacts: sparse.csr_matrix
+    clipped: int
+    dropped: int
+
+    def by_term(self, terms: Sequence[str]) -> list[dict[str, int]]:
+        """One {term: impact} for each vector; `terms` names the dimensions [V]."""
+        impacts = self.impacts
+        bounds = zip(impacts.indptr[:-1], impacts.indptr[1:], strict=True)
+        return [
+            {terms[d]: w for d, w in zip(impacts.indices[a:b].tolist(), impacts.data[a:b].tolist(), strict=True)}
+            for a, b in bounds
+        ]
+
+
+class TooLargeImpact(LexvlError):
+    """An impact that Lucene's sums could not hold exactly, or a weight that is no number from 0 on.
+
+    row, dimension  its place
+    """
+
+    def __init__(self, impact: float, row: int, dimension: int):
+        found = f"an impact of {impact:.0f} reaches 2^24; lower the scale or give bits to clip"
+        super().__init__(found if impact > 0 else f"an impact of {impact:.0f}, expected 0 or more; the model is broken")
+        self.row, self.dimension = row, dimension
+
+
+@dataclass(frozen=True)
+class Quantiser:
+    """Both sides of an impact index.
+
+    Default: documents calibrated to 8 bits; each query scaled so that its largest weight becomes 255.
+    """
+
+    document: SideQuantiser = SideQuantiser("calibrated", 8)
+    query: SideQuantiser = SideQuantiser("peak", 8)
+
+    @classmethod
+    def named(
+        cls,
+        scheme: str = "calibrated",
+        bits: int = 8,
+        query_bits: int = 8,
+        scale: float | None = None,
+        percentile: float = 100.0,
+    ) -> Quantiser:
+        """The quantiser of the command line.
+
+        Args:
+            scheme: calibrated; fixed (documents by `scale`, clipped); naver (both sides round(100 w), not clipped, as
+                the SPLADE authors export).
+            bits: of document impacts.
+            query_bits: of query weights; lowered per query where a score could reach 2^24.
+            scale: impacts per unit of weight, for `fixed`.
+            percentile: for `calibrated`; below 100 clips outliers for a finer scale.
+
+        Raises:
+            UsageError: the values do not fit.
+        """
+        if scale is not None and scheme != "fixed":
+            raise UsageError(f"a scale is for the quantiser 'fixed'; {scheme!r} has its own")
+        if scheme == "naver":
+            return cls(SideQuantiser("fixed", None, 100.0), SideQuantiser("fixed", None, 100.0))
+        query = SideQuantiser("peak", query_bits)
+        if scheme == "fixed":
+            return cls(SideQuantiser("fixed", bits, scale), query)
+        if scheme != "calibrated":
+            raise UsageError(f"unknown quantiser {scheme!r}; known: calibrated, fixed, naver")
+        return cls(SideQuantiser("calibrated", bits, percentile=percentile), query)
+
+    def for_towers(self, query_binary: bool, document_binary: bool) -> Quantiser:
+        """The quantiser, with the scheme "binary" for each tower whose weights are all 1."""
+        binary = SideQuantiser("binary", 1)
+        return Quantiser(binary if document_binary else self.document, binary if query_binary else self.query)
+
+    def calibrate(self, document_weights: sparse.csr_matrix) -> Quantiser:
+        """Sets the document scale from a sample of document vectors [n, V]."""
+        return replace(self, document=self.document.calibrate(document_weights))
+
+    def settled(self) -> Quantiser:
+        """The quantiser with the scale that calibration found as a given one, for further documents."""
+        calibrated = self.document.scheme == "calibrated" and self.document.scale is not None
+        return replace(self, document=replace(self.document, scheme="fixed")) if calibrated else self
+
+    def documents(self, weights: sparse.csr_matrix) -> Quantised:
+        """CSR [n, V] float weights -> impacts.
+
+        Raises:
+            TooLargeImpact: an impact would reach 2^24.
+        """
+        side = self.document
+        if side.scheme == "binary":
+            return ones(weights)
+        if side.scheme == "peak":
+            return quantised(weights, per_row(weights, peak_scales(weights, side.largest or 1)), side.largest)
+        if side.scale is None:
+            raise LexvlError("the quantiser is not calibrated; call calibrate with a sample of document vectors")
+        return quantised(weights, side.scale, side.largest)
+
+    def queries(self, weights: sparse.csr_matrix, max_impact: int | None = None) -> Quantised:
+        """CSR [n, V] float weights -> integer query weights.
+
+        With `peak`, a query whose score could reach 2^24 against documents of `max_impact` gets fewer bits. Default of
+        `max_impact`: the largest impact of the document side; 1 if that is unbounded.
+
+        Raises:
+            LexvlError: a score could reach 2^24 even with 1 bit, or the scheme has fixed bits.
+        """
+        side = self.query
+        most = max_impact or self.document.largest or 1
+        if side.scheme == "binary":
+            return bounded(ones(weights), most)
+        if side.scheme != "peak":
+            assert side.scale is not None
+            return bounded(quantised(weights, side.scale, side.largest), most)
+        assert side.bits is not None
+        top = np.full(weights.shape[0], (1 << side.bits) - 1, dtype=np.float64)
+        for _ in range(side.bits):
+            result = quantised(weights, per_row(weights, peak_scales(weights, top)), side.largest)
+            over = row_sum(result.impacts) * most >= SCORE_LIMIT
+            if not over.any():
+                break
+            top[over] = (top[over] - 1) // 2  # one bit less
+        return bounded(result, most)
+
+    def to_json(self) -> dict[str, Any]:
+        """For the manifest."""
+        return {"document": asdict(self.document), "query": asdict(self.query)}
+
+    def effect(self) -> dict[str, Any]:
+        """The values that impacts depend on: a calibrated scale equals the same scale given by the user."""
+        return {"document": self.document.effect(), "query": self.query.effect()}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Quantiser:
+        """From the manifest.
+
+        Raises:
+            ArtefactError: the entry is not a quantiser of this version.
+        """
+        try:
+            return cls(SideQuantiser(**data["document"]), SideQuantiser(**data["query"]))
+        except (KeyError, TypeError, UsageError) as error:
+            raise ArtefactError(f"manifest: not a quantiser of this version ({error}); encode again") from error
+
+
+def row_max(matrix: sparse.csr_matrix) -> np.ndarray:
+    """Largest stored value per row, 0 for an empty one; float64 [n]."""
+    return np.asarray(matrix.max(axis=1).todense(), dtype=np.float64).ravel() if matrix.shape[0] else np.empty(0)
+
+
+def row_sum(matrix: sparse.csr_matrix) -> np.ndarray:
+    """Sum per row."""
+    return np.asarray(matrix.sum(axis=1)).ravel()
+
+
+def peak_scales(weights: sparse.csr_matrix, largest: Any) -> np.ndarray:
+    """Per row, the scale that makes its largest weight `largest`; float64 [n]."""
+    peaks = row_max(weights)
+    return np.divide(largest, peaks, out=np.ones_like(peaks), where=peaks > 0)
+
+
+def per_row(matrix: sparse.csr_matrix, values: np.ndarray) -> np.ndarray:
+    """`values` [n] repeated for each stored entry of its row."""
+    return np.repeat(values, np.diff(matrix.indptr))
+
+
+def ones(weights: sparse.csr_matrix) -> Quantised:
+    """Every stored weight becomes 1."""
+    impacts = weights.astype(np.int64)
+    impacts.data[:] = 1
+    return Quantised(impacts, 0, 0)
+
+
+def quantised(weights: sparse.csr_matrix, scale: Any, largest: int | None) -> Quantised:
+    """round(weight * scale), half to even, clipped to `largest`, zeros dropped.
+
+    Raises:
+        TooLargeImpact: an impact would reach 2^24.
+    """
+    rounded = np.rint(weights.data.astype(np.float64) * scale)
+    clipped = 0
+    if largest is not None:
+        clipped = int((rounded > largest).sum())
+        np.minimum(rounded, largest, out=rounded)
+    # A weight that is not a number fails every comparison.
+    if not ((rounded >= 0) & (rounded < SCORE_LIMIT)).all():
+        place = int(np.argmin((rounded >= 0) & (rounded < SCORE_LIMIT)))
+        row = int(np.searchsorted(weights.indptr, place, side="right")) - 1
+        raise TooLargeImpact(rounded[place], row, int(weights.indices[place]))
+    values = rounded.astype(np.int64)
+    impacts = sparse.csr_matrix((values, weights.indices.copy(), weights.indptr.copy()), shape=weights.shape)
+    before = impacts.nnz
+    impacts.eliminate_zeros()
+    return Quantised(impacts, clipped, before - impacts.nnz)
+
+
+def bounded(result: Quantised, max_impact: int) -> Quantised:
+    """`result`, after checking that no score can reach 2^24.
+
+    Raises:
+        LexvlError: the sum of a query's weights times `max_impact` reaches it; proposes bits.
+    """
+    sums = row_sum(result.impacts)
+    if len(sums) and (worst := int(sums.max()) * max_impact) >= SCORE_LIMIT:
+        over = max(1, (worst // SCORE_LIMIT).bit_length())
+        raise LexvlError(
+            f"query {int(sums.argmax())} could score {worst}, at or above 2^24, where Lucene's sums are not exact; "
+            f"use {over} bits less on either side, or fewer query terms"
+        )
+    return result

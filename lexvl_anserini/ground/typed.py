@@ -1,0 +1,182 @@
+"""The types of what JSON files hold: every record is checked once, where its file is read; and of numbers of callers.
+
+A record is a dataclass, or an `Entry`: a dictionary whose class names some of its keys and their types.
+
+    class Point(Entry):
+        name: Key[str] = Key("", required=True)
+        x: Key[int] = Key(0)  # absent or null is 0
+        inside = {"near": list[Point]}  # types of other keys, which may be absent or null
+
+    check({"name": "p", "x": "3"}, Point, "p.json", "write it again")
+    # ArtefactError: p.json: x is "3", expected an integer; write it again
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
+from inspect import getattr_static
+from operator import index as whole
+from types import NoneType, UnionType
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import orjson
+
+from lexvl_anserini.ground.errors import ArtefactError, UsageError
+
+T = TypeVar("T")
+
+# JSON's name of each type.
+NAMES = {str: "a text", bool: "true or false", int: "an integer", float: "a number", NoneType: "null"}
+
+# Of Java's and numpy's int.
+MOST = 2**31 - 1
+
+# More threads than any machine has processors.
+MOST_THREADS = 1024
+
+# Characters of a value in an error.
+SHOWN = 60
+
+
+class Key(Generic[T]):
+    """A typed field of an entry: the value of the key of that name, or a default where it is absent or null."""
+
+    def __init__(self, default: T, required: bool = False):
+        self.default, self.required = default, required
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, entry: Mapping[str, Any], owner: type) -> T:
+        value: T | None = entry.get(self.name)
+        return self.default if value is None else value
+
+
+class Entry(dict[str, Any]):
+    """A JSON object whose class has a `Key` for each key of a known type; it keeps all others, and their order.
+
+    inside  types of keys that hold further records
+    """
+
+    inside: ClassVar[Mapping[str, Any]] = {}
+
+
+class Problem(NamedTuple):
+    """What is wrong at a place: `counts.documents` is `"x"`, expected `an integer`."""
+
+    place: str
+    found: str
+    expected: str
+
+
+def check(data: Mapping[str, Any], record: type, where: str, remedy: str) -> None:
+    """Checks the keys of a JSON object and the types of their values; values within them too.
+
+    Args:
+        record: a dataclass or an `Entry`.
+        where: the file, for the error.
+        remedy: what to do, for the error.
+
+    Raises:
+        ArtefactError: a key is missing, or a value has another type; one line names file, key, found and expected.
+    """
+    for place, found, expected in problems(data, record, ""):
+        raise ArtefactError(f"{where}: {place} is {found}, expected {expected}; {remedy}")
+
+
+def check_count(name: str, value: Any, least: int = 1, most: int = MOST) -> None:
+    """Checks a number that a caller gives: hits, threads, the size of a batch.
+
+    Raises:
+        UsageError: it is no integer from `least` to `most`.
+    """
+    try:
+        number = None if isinstance(value, bool) else whole(value)
+    except TypeError:
+        number = None
+    if number is None or not least <= number <= most:
+        shown = repr(value) if number is None or abs(number) <= most**2 else "a number of many digits"
+        raise UsageError(f"{name} is {shown[:SHOWN]}, expected an integer from {least} to {most:,}")
+
+
+def check_text(name: str, value: Any) -> None:
+    """Refuses a text that is no valid Unicode: Python reads a byte that is not UTF-8 as half of a surrogate pair.
+
+    Raises:
+        UsageError: such a text.
+    """
+    if not isinstance(value, str):
+        return
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(
+            f"{name}: character {error.start + 1} of {value!a:.60} is no valid Unicode; expected a text in UTF-8"
+        ) from error
+
+
+def problems(value: Any, expected: Any, place: str) -> Iterator[Problem]:
+    """What is wrong with a JSON value of an expected type, at a place such as `counts.documents`."""
+    origin = get_origin(expected)
+    if expected is Any or isinstance(expected, TypeVar):
+        return
+    if origin in (Union, UnionType):
+        every = [list(problems(value, one, place)) for one in get_args(expected)]
+        if all(every):
+            yield Problem(place, _shown(value), " or ".join(found[0].expected for found in every))
+    elif isinstance(expected, type) and (is_dataclass(expected) or issubclass(expected, Entry)):
+        yield from _of_record(value, expected, place)
+    elif origin is not None and issubclass(origin, Mapping):
+        yield from _of_mapping(value, get_args(expected)[1], place)
+    elif origin in (tuple, list):
+        if not isinstance(value, list | tuple):
+            yield Problem(place, _shown(value), "a list")
+        else:
+            for number, item in enumerate(value):
+                yield from problems(item, get_args(expected)[0], f"{place}[{number}]")
+    elif type(value) is not expected and not (expected is float and type(value) is int):
+        yield Problem(place, _shown(value), NAMES[expected])
+
+
+def _of_mapping(value: Any, expected: Any, place: str) -> Iterator[Problem]:
+    if not isinstance(value, Mapping):
+        yield Problem(place, _shown(value), "an object")
+        return
+    for key, item in value.items():
+        shown = key if key.isprintable() else repr(key)
+        yield from problems(item, expected, f"{place}.{shown}" if place else shown)
+
+
+def _of_record(value: Any, record: type, place: str) -> Iterator[Problem]:
+    if not isinstance(value, Mapping):
+        yield Problem(place, _shown(value), "an object")
+        return
+    for key, (expected, required) in _keys(record).items():
+        inside = f"{place}.{key}" if place else key
+        if key in value and not (issubclass(record, Entry) and value[key] is None and not required):
+            yield from problems(value[key], expected, inside)
+        elif required:
+            yield Problem(inside, "missing", _named(expected))
+
+
+@cache
+def _keys(record: type) -> dict[str, tuple[Any, bool]]:
+    """The keys of a record: their types, and whether they are required."""
+    hints, inside = get_type_hints(record), getattr(record, "inside", {})
+    if is_dataclass(record):
+        of_field = {f.name: f.default is MISSING and f.default_factory is MISSING for f in fields(record)}
+        return {name: (inside.get(name, hints[name]), required) for name, required in of_field.items()}
+    keys = {name: getattr_static(record, name) for name in hints}
+    typed = {n: (get_args(hints[n])[0], key.required) for n, key in keys.items() if isinstance(key, Key)}
+    return typed | {name: (expected, False) for name, expected in inside.items()}
+
+
+def _named(expected: Any) -> str:
+    return NAMES.get(expected) or ("a list" if get_origin(expected) in (tuple, list) else "an object")
+
+
+def _shown(value: Any) -> str:
+    text = orjson.dumps(value, default=str).decode()
+    return text if len(text) <= SHOWN else text[: SHOWN - 3] + "..."

@@ -1,0 +1,85 @@
+"""Dimension (int) to term (str) and back: the only place that maps one to the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from lexvl_anserini.ground.errors import ArtefactError
+from lexvl_anserini.ground.files import atomic_write
+
+# The file beside shards or an index that holds their terms.
+VOCABULARY = "vocab.txt"
+
+# Lucene accepts no terms above 32,766 bytes.
+MAX_TERM_BYTES = 32_766
+
+
+def check_term(term: str, where: str) -> None:
+    """Checks that an inverted index keeps a term whole and distinct from others.
+
+    Raises:
+        ArtefactError: the term is empty, has white space or a control character, or is above 32,766 UTF-8 bytes.
+    """
+    if not term:
+        problem = "is empty"
+    elif any(c.isspace() or ord(c) < 32 or ord(c) == 127 for c in term):
+        problem = "contains white space or a control character"
+    elif len(term.encode("utf-8", "surrogatepass")) > MAX_TERM_BYTES:
+        problem = f"is longer than {MAX_TERM_BYTES} UTF-8 bytes"
+    else:
+        return
+    raise ArtefactError(f"{where}: term {term[:80]!r} {problem}; an impact index cannot hold it, rename the term")
+
+
+class Vocabulary(Sequence[str]):
+    """The terms of a model's output dimensions, in order.
+
+    Raises:
+        ArtefactError: two dimensions have the same term, or a term cannot be indexed.
+    """
+
+    def __init__(self, terms: Iterable[str], where: str = "vocabulary"):
+        self.terms: tuple[str, ...] = tuple(terms)
+        for term in self.terms:
+            check_term(term, where)
+        if len(self.dimension) != len(self.terms):
+            twice = next(t for i, t in enumerate(self.terms) if self.dimension[t] != i)
+            raise ArtefactError(f"{where}: two dimensions have the term {twice!r}; terms must be distinct")
+
+    def __len__(self) -> int:
+        return len(self.terms)
+
+    def __getitem__(self, dimension: Any) -> Any:
+        return self.terms[dimension]
+
+    @cached_property
+    def dimension(self) -> dict[str, int]:
+        """Term to dimension."""
+        return {term: dimension for dimension, term in enumerate(self.terms)}
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 (hex) of the terms joined by line feeds: equal digests mean equal dimensions."""
+        return sha256("\n".join(self.terms).encode("utf-8", "surrogatepass")).hexdigest()
+
+    def write(self, path: Path) -> None:
+        """One term a line, in the order of dimensions."""
+        with atomic_write(path) as out:
+            out.write("".join(f"{term}\n" for term in self.terms).encode())
+
+    @classmethod
+    def read(cls, path: Path) -> Vocabulary:
+        """Reads a file that `write` wrote.
+
+        Raises:
+            ArtefactError: it cannot be read, or as the class.
+        """
+        try:
+            terms = path.read_text(encoding="utf-8").split("\n")[:-1]
+        except (OSError, UnicodeDecodeError) as error:
+            raise ArtefactError(f"{path}: cannot be read as a vocabulary, one term a line ({error})") from error
+        return cls(terms, where=str(path))

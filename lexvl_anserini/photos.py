@@ -1,0 +1,180 @@
+"""Your own pictures: one command encodes a folder, indexes it, answers queries and draws the answers.
+
+list -> compare with the index -> encode what is new or changed -> index -> search -> explain -> contact sheet
+
+    DIR/index/            the index, for `search`, `explain`, `localise` and `sheet`
+    DIR/contact-sheet.png
+    DIR/unreadable.jsonl  the pictures that cannot be read, and why, if there are any
+
+A second call encodes only pictures that are new or changed, and drops those that are gone.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lexvl_anserini.cli import Checkpoint, Device, Verbose, progress_bar, run
+from lexvl_anserini.data.ids import unescape_id
+from lexvl_anserini.data.left_out import printable
+from lexvl_anserini.encoders.cards import default_encoder, direction_option
+from lexvl_anserini.encoders.loading import load_encoder
+from lexvl_anserini.engines.following import Album, Differences, Followed, compare, follow
+from lexvl_anserini.engines.index_folder import index_manifest
+from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.files import disk_errors, exclusive, make_folder
+from lexvl_anserini.ground.manifest import CorpusRef
+from lexvl_anserini.searching.shared_terms import Explanation, explain
+from lexvl_anserini.ground.records import Index
+
+from lexvl_eval.report.answers import strips_of_queries
+from lexvl_eval.report.strips import draw_sheet
+from lexvl_eval.sheet import DEFAULT_HITS, DEFAULT_TERMS
+
+if TYPE_CHECKING:
+    from lexvl_anserini.data.dataset import Dataset
+    from lexvl_anserini.encoders.encoder import Encoder
+
+# Not __name__, which is "__main__" when the module runs as the command.
+log = logging.getLogger("lexvl_anserini.photos")
+
+DIRECTION = "text-to-image"
+
+# The folder of all albums, and the picture of the answers in an album.
+ALBUMS = "lexvl-photos"
+SHEET = "contact-sheet.png"
+
+# Terms printed beside a hit, and unreadable pictures named.
+PRINTED_TERMS = 6
+NAMED = 3
+
+
+def default_output(folder: Path, here: Path) -> Path:
+    """`lexvl-photos/NAME` in the working folder `here`, or beside the folder of pictures if `here` is in it."""
+    return (folder.parent if here.is_relative_to(folder) else Path()) / ALBUMS / folder.name
+
+
+def pictures_in(folder: Path) -> Dataset:
+    """The pictures of a folder (or tar), by its absolute path; names may have spaces.
+
+    Raises:
+        DataError: no such folder, or no picture in it.
+    """
+    from lexvl_anserini.data.corpora.folder import load_pictures
+
+    return load_pictures(CorpusRef(f"folder:{folder}", escape_ids=True, direction=DIRECTION))
+
+
+def picture_of(doc_id: str) -> str:
+    """The path of a picture below the folder, on one line."""
+    return printable(unescape_id(doc_id))
+
+
+def told_before(differences: Differences, album: Album) -> str:
+    """A line about what there is to do."""
+    wanted, changed = len(differences.wanted), differences.changed
+    if not wanted:
+        return "no new or changed picture, nothing to encode"
+    if differences.manifest is None and album.index.exists():
+        return f"the index is of another checkpoint: all {wanted:,} pictures are encoded anew"
+    return f"{wanted - changed:,} new and {changed:,} changed pictures to encode"
+
+
+def told_after(done: Followed, album: Album) -> Iterator[str]:
+    """Lines about what was done."""
+    changes = {"added": done.added, "replaced": done.replaced, "removed": done.removed}
+    listed = ", ".join(f"{count:,} {what}" for what, count in changes.items() if count)
+    yield f"{done.documents:,} pictures in the index" + (f": {listed}" if listed else ", unchanged")
+    if done.unreadable:
+        named = ", ".join(picture_of(one.doc_id) for one in done.unreadable[:NAMED])
+        more = ", ..." if len(done.unreadable) > NAMED else ""
+        yield f"{len(done.unreadable):,} cannot be read ({named}{more}); {album.unreadable} says why"
+
+
+def answer(query: str, found: Sequence[Explanation]) -> Iterator[str]:
+    """A query and its hits: rank, score, picture, and the share of the score that each of the first terms has."""
+    yield f'\n"{query}"'
+    width = max((len(picture_of(one.doc_id)) for one in found), default=0)
+    for rank, one in enumerate(found, start=1):
+        terms = ", ".join(f"{term.term} {term.product / one.score:.0%}" for term in one.terms[:PRINTED_TERMS])
+        yield f"{rank:3}  {one.score:6}  {picture_of(one.doc_id):{width}}  {terms}"
+    if not found:
+        yield "  no picture has a term of this query"
+
+
+def knows(model: Encoder, query: str) -> bool:
+    """Whether a word of the query is a term of the model, so that pictures are found by more than associations."""
+    from lexvl_anserini.encoders.parts.towers import TextTower
+
+    tower = model.query
+    return not isinstance(tower, TextTower) or len(tower.columns.own(tower.reader([query]))[0]) > 0
+
+
+def updated(dataset: Dataset, model: Encoder, album: Album) -> Followed:
+    """Brings the index up to date, with a bar."""
+    differences = compare(dataset, model, album)
+    log.info("%s", told_before(differences, album))
+    with progress_bar("encode", len(differences.wanted), "pictures") as progress:
+        return follow(dataset, model, album, differences, progress)
+
+
+def ask(dataset: Dataset, model: Encoder, album: Album, queries: Sequence[str], hits: int) -> None:
+    """Prints the answers to queries and draws them."""
+    about = index_manifest(album.index)
+    index = Index(album.index, about, about.counts.documents)
+    for query in queries:
+        for line in answer(query, explain(index, query, hits=hits, model=model)):
+            typer.echo(line)
+        if not knows(model, query):
+            typer.echo("  no word of this query is a term of the model (English words of captions): expect little")
+    sheet = album.path / SHEET
+    draw_sheet(strips_of_queries(dataset, index, model, queries, hits), sheet, DEFAULT_TERMS)
+    typer.echo(f"\nqueries, their first pictures and terms: {sheet}")
+
+
+def command(
+    folder: Annotated[Path, typer.Argument(help="Folder of pictures, or an uncompressed .tar of one.")],
+    queries: Annotated[list[str] | None, typer.Argument(help="What to look for; several in quotes.")] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="Folder of the index and the sheet; default lexvl-photos/<name of FOLDER>.")
+    ] = None,
+    hits: Annotated[int, typer.Option(min=1, max=10, help="Pictures per query.")] = DEFAULT_HITS,
+    checkpoint: Checkpoint = None,
+    device: Device = "auto",
+    verbose: Verbose = False,
+) -> None:
+    """Search your own pictures: encode what is new in a folder, index it, answer queries, draw a contact sheet.
+
+    Without a query, only the index is brought up to date.
+
+    Example: python -m lexvl_anserini.photos FOLDER "two dogs on a beach" "a birthday cake"
+    """
+    started = time.perf_counter()
+    where = folder.expanduser().resolve()
+    album = Album(output or default_output(where, Path.cwd()))
+    if any(not query.strip() for query in queries or ()):
+        raise UsageError("a query is empty; give words in quotes, or no query to bring the index up to date")
+    if album.path.resolve().is_relative_to(where):
+        raise UsageError(f"--output {album.path}: it is in {where}, among the pictures; name a folder outside")
+    dataset = pictures_in(where)
+    name, for_photos = default_encoder(dataset.name, DIRECTION)
+    model = load_encoder(name, checkpoint or for_photos, device=device, **direction_option(name, DIRECTION))
+    with disk_errors(album.path):
+        make_folder(album.path)
+    with exclusive(album.path):
+        for line in told_after(updated(dataset, model, album), album):
+            typer.echo(line)
+    if queries:
+        ask(dataset, model, album, queries, hits)
+    else:
+        typer.echo(f'to ask: lexvl photos {folder} "two dogs on a beach"')
+    typer.echo(f"done in {time.perf_counter() - started:.0f} s; everything is in {album.path}/")
+
+
+if __name__ == "__main__":
+    run(command)

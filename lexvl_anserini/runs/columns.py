@@ -1,0 +1,289 @@
+"""A run as columns: pyarrow parses regular files; `read_run` parses all others, and says what is wrong with them.
+
+A file is regular if every line has one blank (or one tab) between its columns and none elsewhere, and the lines of a
+topic are together. Both ways give the same values.
+
+Arrays pass between pyarrow and NumPy as buffers and by DLPack: `pyarrow.array` and `to_numpy` import pandas, which
+takes as long as reading a million lines.
+"""
+
+from __future__ import annotations
+
+import zlib
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, TypeVar
+
+import numpy as np
+
+from lexvl_anserini.data.lines import BOM, open_packed
+from lexvl_anserini.runs.trec import LARGEST_RANK, read_run
+from lexvl_anserini.ground.records import ScoredDoc
+
+if TYPE_CHECKING:
+    import pyarrow
+
+T = TypeVar("T")
+
+# Bytes of a file that are parsed at once; a topic of more lines excepted. They fit a core's cache.
+BLOCK_BYTES = 1 << 20
+
+# Of a block that is allocated and freed before the first one: glibc then keeps freed memory of this size for the next
+# arrays, and does not return it to the system after each.
+KEPT_BYTES = 1 << 24
+
+# Names of the columns by their number: TREC's, and MS MARCO's without scores.
+COLUMNS = {6: ("query_id", "Q0", "doc_id", "rank", "score", "tag"), 3: ("query_id", "doc_id", "rank")}
+
+# An odd number of 64 bits (2^64 over the golden ratio): multiplication by it spreads bits upwards.
+SPREAD = np.uint64(0x9E3779B97F4A7C15)
+
+
+class Hits(NamedTuple):
+    """The lines of whole topics; those of one topic are together, in the order of the file.
+
+    query_ids  of the topics, T of them
+    starts     [T + 1]: topic t has the lines from starts[t] to starts[t + 1]
+    doc_ids    n texts, an array of pyarrow
+    prints     uint64 [n]: `fingerprints` of the doc_ids within their topics
+    ranks      [n] of an integer type
+    scores     float64 [n]
+    """
+
+    query_ids: list[str]
+    starts: np.ndarray
+    doc_ids: pyarrow.Array
+    prints: np.ndarray
+    ranks: np.ndarray
+    scores: np.ndarray
+
+    def topics(self) -> np.ndarray:
+        """The place of each line's topic in `query_ids`: [n]."""
+        return np.repeat(np.arange(len(self.query_ids)), np.diff(self.starts))
+
+    def ids_of(self, lines: np.ndarray) -> list[str]:
+        """The doc ids of some lines."""
+        ids: list[str] = _taken(self.doc_ids, lines).to_pylist()
+        return ids
+
+    def without_last_topic(self) -> Hits:
+        """The hits of all topics but the last."""
+        lines = int(self.starts[-2])
+        return Hits(self.query_ids[:-1], self.starts[:-1], *(column[:lines] for column in self[2:]))
+
+    def of_queries(self) -> np.ndarray:
+        """The lines whose doc_id is their query_id, in order."""
+        topics = self.topics()
+        own = fingerprints(text_array(self.query_ids), np.arange(len(self.query_ids)))
+        lines = np.flatnonzero(self.prints == own[topics])
+        same = [self.query_ids[t] == doc_id for t, doc_id in zip(topics[lines], self.ids_of(lines), strict=True)]
+        return lines[same]
+
+
+class Irregular(Exception):
+    """A file is not of the form that `regular_hits` reads, or has an error."""
+
+
+def over_run(path: Path, use: Callable[[Iterable[Hits]], T]) -> T:
+    """What `use` makes of the hits of a run; it gets them a second time if a later line is irregular.
+
+    Args:
+        path: a run of six or three columns, plain, `.gz` or `.zst`, see `read_run`.
+        use: reads hits; each part has all lines of its topics.
+
+    Raises:
+        DataError: the file cannot be read, or a line is malformed; see `read_run`.
+    """
+    try:
+        return use(regular_hits(path))
+    except Irregular:
+        return use([hits_of(read_run(path, unscored=True))])
+
+
+def hits_of(run: Iterable[ScoredDoc]) -> Hits:
+    """Scored documents in any order as columns; topics in order of first appearance."""
+    numbers: dict[str, int] = {}
+    topics, doc_ids, ranks, scores = array("q"), list[str](), array("q"), array("d")
+    for query_id, doc_id, rank, score in run:
+        topics.append(numbers.setdefault(query_id, len(numbers)))
+        doc_ids.append(doc_id)
+        ranks.append(rank)
+        scores.append(score)
+    order = np.argsort(topics, kind="stable")
+    topic_of_line, texts = np.asarray(topics)[order], _taken(text_array(doc_ids), order)
+    return Hits(
+        query_ids=list(numbers),
+        starts=np.searchsorted(topic_of_line, np.arange(len(numbers) + 1)),
+        doc_ids=texts,
+        prints=fingerprints(texts, topic_of_line),
+        ranks=np.asarray(ranks)[order],
+        scores=np.asarray(scores)[order],
+    )
+
+
+def fingerprints(texts: pyarrow.Array, topics: np.ndarray) -> np.ndarray:
+    """A hash of each text within its topic, uint64 [n]: texts of different hashes are different.
+
+    Args:
+        texts: n of them, an array of pyarrow.
+        topics: a number per text, [n].
+    """
+    import pyarrow
+
+    texts = texts.cast(pyarrow.large_string())
+    _, places, letters = texts.buffers()
+    ends = np.frombuffer(places, np.int64)[texts.offset : texts.offset + len(texts) + 1]
+    starts, lengths = ends[:-1], np.diff(ends)
+    data = np.concatenate([np.frombuffer(letters or b"", np.uint8)[: ends[-1]], np.zeros(8, np.uint8)])
+    words = np.ndarray((len(data) - 7,), "<u8", data, strides=(1,))  # the eight bytes from each byte on
+    kept = np.array([(1 << 8 * n) - 1 for n in range(9)], np.uint64)  # masks of the first n bytes
+    mixed = _mixed(topics.astype(np.uint64), lengths.astype(np.uint64))
+    for offset in range(0, int(lengths.max(initial=0)), 8):
+        word = words[np.minimum(starts + offset, len(words) - 1)] & kept[np.clip(lengths - offset, 0, 8)]
+        mixed = np.where(lengths > offset, _mixed(mixed, word), mixed)
+    return mixed
+
+
+def _mixed(state: np.ndarray, word: np.ndarray) -> np.ndarray:
+    """A step of a hash: uint64 [n]; different words give different states."""
+    state = (state * SPREAD) ^ word
+    state = state * SPREAD
+    return state ^ (state >> np.uint64(29))
+
+
+def text_array(texts: Sequence[str]) -> pyarrow.Array:
+    """Texts as an array of pyarrow."""
+    import pyarrow
+
+    letters = [text.encode() for text in texts]
+    ends = np.cumsum([0, *map(len, letters)], dtype=np.int64)
+    buffers = [None, pyarrow.py_buffer(ends), pyarrow.py_buffer(b"".join(letters))]
+    return pyarrow.Array.from_buffers(pyarrow.large_string(), len(texts), buffers)
+
+
+def _taken(texts: pyarrow.Array, places: np.ndarray) -> pyarrow.Array:
+    """The texts at some places."""
+    import pyarrow
+
+    places = np.ascontiguousarray(places, np.int64)
+    return texts.take(pyarrow.Array.from_buffers(pyarrow.int64(), len(places), [None, pyarrow.py_buffer(places)]))
+
+
+def regular_hits(path: Path) -> Iterator[Hits]:
+    """The hits of a regular file, some topics at a time.
+
+    Raises:
+        Irregular: the file is not regular, or has any error.
+    """
+    np.empty(KEPT_BYTES, np.uint8)
+    seen: set[str] = set()
+    try:
+        with open_packed(path) as source:
+            for hits in _whole_topics(source):
+                if not seen.isdisjoint(hits.query_ids):
+                    raise Irregular
+                seen.update(hits.query_ids)
+                yield hits
+    except (OSError, EOFError, zlib.error) as error:
+        raise Irregular from error
+
+
+def _whole_topics(source: BinaryIO) -> Iterator[Hits]:
+    """Parses a file in pieces; the last topic of a piece waits for the next one, which may continue it."""
+    pending, form = source.read(len(BOM)).removeprefix(BOM), None
+    while piece := source.read(max(BLOCK_BYTES, len(pending))):
+        pending += piece
+        whole = pending[: pending.rfind(b"\n") + 1]
+        if not whole:
+            continue
+        form = form or _form(whole)
+        hits = _parse(whole, *form)
+        if len(hits.query_ids) > 1:
+            yield hits.without_last_topic()
+            last_lines = int(hits.starts[-1] - hits.starts[-2])
+            pending = pending[len(whole.rsplit(b"\n", last_lines + 1)[0]) + 1 :]
+    if pending:
+        yield _parse(pending.removesuffix(b"\n") + b"\n", *(form or _form(pending)))
+
+
+def _form(lines: bytes) -> tuple[bytes, int]:
+    """The delimiter of a file and the number of its columns, from its first line."""
+    line = lines.partition(b"\n")[0]
+    delimiter = b"\t" if b"\t" in line else b" "
+    return delimiter, line.count(delimiter) + 1
+
+
+def _parse(lines: bytes, delimiter: bytes, width: int) -> Hits:
+    """Whole lines as columns.
+
+    Raises:
+        Irregular: as `regular_hits`.
+    """
+    import pyarrow
+    from pyarrow import compute, csv
+
+    if width not in COLUMNS:
+        raise Irregular
+    text, names = pyarrow.string(), COLUMNS[width]
+    types = {"query_id": text, "doc_id": text, "rank": pyarrow.int32(), "score": pyarrow.float64()}
+    wanted = [name for name in types if name in names]
+    try:
+        table = csv.read_csv(
+            pyarrow.BufferReader(lines),
+            csv.ReadOptions(use_threads=False, block_size=len(lines) + 1, column_names=names),
+            csv.ParseOptions(delimiter=delimiter.decode(), quote_char=False),
+            csv.ConvertOptions(column_types=types, null_values=[], include_columns=wanted),
+        )
+        if not lines.isascii():
+            lines.decode()
+    except ValueError as error:  # pyarrow's errors are such, and those of UTF-8
+        raise Irregular from error
+    _check_letters(np.frombuffer(lines, np.uint8), table.num_rows, names)
+    query_ids, doc_ids, ranks, *scores = (table[name].combine_chunks() for name in wanted)
+    topics = compute.run_end_encode(query_ids, run_end_type=pyarrow.int64())
+    starts = np.concatenate([[0], np.from_dlpack(topics.run_ends)])
+    hits = Hits(
+        query_ids=topics.values.to_pylist(),
+        starts=starts,
+        doc_ids=doc_ids,
+        prints=fingerprints(doc_ids, np.repeat(np.arange(len(topics.values)), np.diff(starts))),
+        ranks=np.from_dlpack(ranks),
+        scores=np.from_dlpack(scores[0]) if scores else 1 / np.maximum(np.from_dlpack(ranks), 1),
+    )
+    _check_hits(hits, scored=bool(scores))
+    return hits
+
+
+def _check_letters(letters: np.ndarray, rows: int, names: Sequence[str]) -> None:
+    """Raises Irregular unless one blank ends each column; or for a hexadecimal rank, which pyarrow reads.
+
+    Args:
+        letters: the bytes of all lines.
+    """
+    blanks = np.flatnonzero(letters <= ord(" "))
+    if len(blanks) != rows * len(names) or blanks[0] == 0 or (blanks[1:] - blanks[:-1]).min(initial=2) < 2:
+        raise Irregular
+    second_of_rank = letters[blanks[names.index("rank") - 1 :: len(names)] + 2]
+    if (second_of_rank | 32 == ord("x")).any():
+        raise Irregular
+
+
+def _check_hits(hits: Hits, scored: bool) -> None:
+    """Raises Irregular for what `read_run` refuses, and for topics whose lines are not together."""
+    regular = (
+        len(set(hits.query_ids)) == len(hits.query_ids)
+        and np.isfinite(hits.scores).all()
+        and hits.ranks.min() >= -LARGEST_RANK
+        and distinct(hits.prints)
+    )
+    if not scored:
+        regular = regular and hits.ranks.min() > 0 and distinct(hits.topics() * (LARGEST_RANK + 1) + hits.ranks)
+    if not regular:
+        raise Irregular
+
+
+def distinct(numbers: np.ndarray) -> bool:
+    """Returns True if no number is there twice."""
+    ordered = np.sort(numbers)
+    return not (ordered[1:] == ordered[:-1]).any()

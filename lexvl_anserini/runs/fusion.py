@@ -1,0 +1,196 @@
+"""Fusion of runs, one topic at a time: by reciprocal ranks, or by scores on one scale.
+
+Ranks are the runs' own, with ties broken by doc_id (see `ranking.order`), so equal scores do not depend on chance. Sums
+are rounded once (`math.fsum`), so the order of the runs does not matter.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import fsum
+from pathlib import Path
+from typing import Any
+
+from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
+from lexvl_anserini.ground.files import file_sha256
+from lexvl_anserini.ground.installed import OURS, versions_of
+from lexvl_anserini.ground.manifest import EncodedCorpus, EncoderRef, RunManifest, read_run_manifest
+from lexvl_anserini.runs.order import ranked
+from lexvl_anserini.runs.trec import DEFAULT_HITS, in_rank_order, read_run
+from lexvl_anserini.ground.records import ScoredDoc
+from lexvl_anserini.ground.typed import check_count
+
+log = logging.getLogger(__name__)
+
+# Of the published RRF (Cormack et al., SIGIR 2009).
+RRF_K = 60
+
+# Weights, and scores of runs, are far below; their squares and sums must stay numbers.
+LARGEST = 1e30
+
+# What runs must agree in to be fused; the fused run has the same.
+SHARED = ("topics", "topics_sha256", "dataset", "split", "data_dir", "remove_query")
+
+Ranking = Sequence[ScoredDoc]
+
+
+def min_max(ranking: Ranking) -> dict[str, float]:
+    """Scores brought to 0..1 by the list's least and greatest; 1 where all are equal."""
+    low, high = min(d.score for d in ranking), max(d.score for d in ranking)
+    return {d.doc_id: (d.score - low) / (high - low) if high > low else 1.0 for d in ranking}
+
+
+def as_given(ranking: Ranking) -> dict[str, float]:
+    """Scores as they are."""
+    return {d.doc_id: d.score for d in ranking}
+
+
+def mean_deviation(ranking: Ranking) -> dict[str, float]:
+    """Scores as standard deviations above the list's mean; 0 where all are equal."""
+    mean = fsum(d.score for d in ranking) / len(ranking)
+    deviation = (fsum((d.score - mean) ** 2 for d in ranking) / len(ranking)) ** 0.5
+    return {d.doc_id: (d.score - mean) / deviation if deviation else 0.0 for d in ranking}
+
+
+NORMALISATIONS: Mapping[str, Callable[[Ranking], dict[str, float]]] = {
+    "min-max": min_max,
+    "none": as_given,
+    "z-score": mean_deviation,
+}
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """How lists are fused.
+
+    method         rrf: sum of w / (k + rank); interpolation: sum of w x normalised score, 0 where a document is absent
+    weights        one a run; empty for equal ones (rrf: 1 each; interpolation: their mean)
+    k              of rrf
+    normalisation  of interpolation, a row of `NORMALISATIONS`
+
+    Raises:
+        UnknownName: no such method or normalisation.
+        UsageError: k or a weight is negative.
+    """
+
+    method: str = "rrf"
+    weights: tuple[float, ...] = ()
+    k: float = RRF_K
+    normalisation: str = "min-max"
+
+    def __post_init__(self) -> None:
+        if self.method not in ("rrf", "interpolation"):
+            raise UnknownName("fusion", self.method, ("rrf", "interpolation"))
+        if self.normalisation not in NORMALISATIONS:
+            raise UnknownName("normalisation", self.normalisation, NORMALISATIONS)
+        if not all(0 <= number < LARGEST for number in (self.k, *self.weights)):
+            raise UsageError(f"k {self.k} and weights {list(self.weights)}: expected numbers from 0 to 1e30")
+
+    def of_runs(self, runs: int) -> tuple[float, ...]:
+        """The weight of each run.
+
+        Raises:
+            UsageError: there are more or fewer weights than runs.
+        """
+        if not self.weights:
+            return (1.0 if self.method == "rrf" else 1 / runs,) * runs
+        if len(self.weights) != runs:
+            raise UsageError(f"{len(self.weights)} weights for {runs} runs; give one for each, or none")
+        return self.weights
+
+    def to_json(self) -> dict[str, Any]:
+        """What decides the fused scores, for a manifest."""
+        about = {"k": self.k} if self.method == "rrf" else {"normalisation": self.normalisation}
+        return {"method": self.method, **about, **({"weights": list(self.weights)} if self.weights else {})}
+
+
+def fuse_lists(query_id: str, rankings: Sequence[Ranking], fusion: Fusion, hits: int) -> list[ScoredDoc]:
+    """One topic's lists as one; a run without a list for it contributes nothing."""
+    summands: dict[str, list[float]] = defaultdict(list)
+    for ranking, weight in zip(rankings, fusion.of_runs(len(rankings)), strict=True):
+        if not ranking:
+            continue
+        if fusion.method == "rrf":
+            scores = {d.doc_id: 1 / (fusion.k + d.rank) for d in in_rank_order(ranking)}
+        else:
+            scores = NORMALISATIONS[fusion.normalisation](ranking)
+        for doc_id, score in scores.items():
+            summands[doc_id].append(weight * score)
+    return ranked(query_id, ((doc_id, fsum(scores)) for doc_id, scores in summands.items()), hits)
+
+
+def fuse_runs(runs: Sequence[Path], fusion: Fusion, hits: int = DEFAULT_HITS) -> Iterator[list[ScoredDoc]]:
+    """The fused lists of all topics, in the order in which the runs first name them.
+
+    Raises:
+        DataError: a run cannot be read.
+        UsageError: weights that do not fit the runs.
+    """
+    check_count("hits", hits)
+    fusion.of_runs(len(runs))
+    yield from fuse_rankings(read_rankings(runs), fusion, hits)
+
+
+def read_rankings(runs: Sequence[Path]) -> list[dict[str, list[ScoredDoc]]]:
+    """Per run the ranked list of each topic.
+
+    Raises:
+        DataError: a run cannot be read.
+    """
+    rankings: list[dict[str, list[ScoredDoc]]] = []
+    for path in runs:
+        lists: dict[str, list[ScoredDoc]] = {}
+        for document in read_run(path):
+            if not abs(document.score) < LARGEST:
+                raise DataError(f"{path}: score {document.score} of topic {document.query_id!r}, expected below 1e30")
+            lists.setdefault(document.query_id, []).append(document)
+        if not lists:
+            log.warning("%s: no hits in it; the other runs are fused without it", path)
+        rankings.append(lists)
+    return rankings
+
+
+def fuse_rankings(
+    rankings: Sequence[Mapping[str, Ranking]], fusion: Fusion, hits: int = DEFAULT_HITS
+) -> Iterator[list[ScoredDoc]]:
+    """As `fuse_runs`, for runs that are read already."""
+    for query_id in dict.fromkeys(query_id for lists in rankings for query_id in lists):
+        yield fuse_lists(query_id, [lists.get(query_id, ()) for lists in rankings], fusion, hits)
+
+
+def fused_manifest(runs: Sequence[Path], fusion: Fusion, hits: int) -> RunManifest:
+    """The manifest of a fused run: topics and judgements as in the runs, and the runs by name and digest.
+
+    Raises:
+        DataError: there is no such run.
+        UsageError: the runs answer different topics.
+    """
+    if absent := next((path for path in runs if not path.is_file()), None):
+        raise DataError(f"{absent}: no such run; write one with python -m lexvl_anserini.search")
+    known: Mapping[Path, RunManifest] = {path: about for path in runs if (about := read_run_manifest(path))}
+    shared: dict[str, Any] = {}
+    for name in SHARED:
+        values = {getattr(about, name): path for path, about in known.items()}
+        if name == "topics_sha256" and len(values) > 1:
+            values.pop("", None)  # a run of a dataset's topics that an older version wrote
+        if len(values) > 1 and name != "data_dir":
+            (one, of_one), (other, of_other) = list(values.items())[:2]
+            raise UsageError(f"{of_one} has {name} {one!r}, {of_other} has {other!r}; fuse runs of the same topics")
+        shared[name] = next(iter(values), None)
+    if not known:
+        shared = {**dict.fromkeys(SHARED, ""), "data_dir": None, "remove_query": False}
+    # The digest separates two runs of one name.
+    named = [f"{path.name}@{file_sha256(path)[:12]}" for path in runs]
+    first = next(iter(known.values()), None)
+    return RunManifest(
+        **shared,
+        corpus=first.corpus if first else EncodedCorpus(),
+        encoder=EncoderRef(name="fusion", options={**fusion.to_json(), "runs": named}),
+        quantiser={},
+        index="",
+        hits=hits,
+        versions=versions_of([OURS]),
+    )

@@ -1,0 +1,63 @@
+"""The order of a ranked list, defined once: score descending, then doc_id ascending by code points.
+
+Integer scores tie often, so every list of this package breaks ties in this way, and a cut at k hits is well defined.
+Lucene and Java follow the same rule by sorting on the field `id`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from heapq import merge
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from lexvl_anserini.ground.records import ScoredDoc
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+def ranked(query_id: str, scored: Iterable[tuple[str, float]], hits: int | None = None) -> list[ScoredDoc]:
+    """The ranked list of (doc_id, score) pairs, cut at `hits`; ranks count from 1.
+
+    >>> [d.doc_id for d in ranked("q", [("b", 2.0), ("c", 3.0), ("a", 2.0)])]
+    ['c', 'a', 'b']
+    """
+    best = sorted(scored, key=lambda pair: (-pair[1], pair[0]))[:hits]
+    return [ScoredDoc(query_id, doc_id, rank, score) for rank, (doc_id, score) in enumerate(best, start=1)]
+
+
+def by_score(documents: Iterable[ScoredDoc]) -> list[ScoredDoc]:
+    """Scored documents in order; their ranks stay as they are."""
+    return sorted(documents, key=lambda document: (-document.score, document.doc_id))
+
+
+def merged_by_score(lists: Iterable[Iterable[ScoredDoc]], hits: int) -> list[ScoredDoc]:
+    """The first `hits` documents of several ranked lists together, in order; reads no list further than it needs."""
+    return list(islice(merge(*lists, key=lambda document: (-document.score, document.doc_id)), hits))
+
+
+def score_positions(scores: Sequence[float], doc_ids: Sequence[str]) -> list[int]:
+    """The positions of parallel columns in order."""
+    return sorted(range(len(doc_ids)), key=lambda i: (-scores[i], doc_ids[i]))
+
+
+def top_positions(scores: np.ndarray, hits: int) -> np.ndarray:
+    """Positions of the `hits` largest positive scores, in order, where documents ascend by their ids.
+
+    Args:
+        scores: [n], of any numeric type.
+        hits: the length of the result at most.
+    """
+    import numpy as np
+
+    positions = np.flatnonzero(scores > 0)
+    if len(positions) > hits:
+        least = np.partition(scores[positions], len(positions) - hits)[len(positions) - hits]
+        positions = positions[scores[positions] >= least]
+    return positions[np.argsort(-scores[positions], kind="stable")][:hits]
+
+
+def with_ranks(documents: Iterable[ScoredDoc], start: int = 1) -> list[ScoredDoc]:
+    """The documents in the given order, with ranks that count from `start`."""
+    return [document._replace(rank=rank) for rank, document in enumerate(documents, start=start)]

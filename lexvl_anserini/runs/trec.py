@@ -1,0 +1,288 @@
+"""Runs on disk: one system's ranked lists in TREC format, and their manifest."""
+
+from __future__ import annotations
+
+import logging
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from math import isfinite
+from pathlib import Path
+
+from lexvl_anserini.data.lines import BOM, open_packed
+from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
+from lexvl_anserini.ground.files import atomic_write, clear_remains, file_sha256, packed, same_file, sole_writer
+from lexvl_anserini.ground.manifest import Counts, RunManifest, finished, manifest_path, read_run_manifest, write_beside
+from lexvl_anserini.runs.order import by_score, with_ranks
+from lexvl_anserini.ground.records import ScoredDoc
+
+log = logging.getLogger(__name__)
+
+OUTPUT_FORMATS = ("trec", "msmarco")
+DEFAULT_HITS = 1000
+
+# What lines of other numbers of columns are.
+HINTS = {
+    3: "; an MS MARCO run holds no scores, write it with --output-format trec",
+    4: "; judgements have four: are --run and --qrels swapped?",
+}
+
+# Of a line of a run.
+LARGEST_RANK = 2**31 - 1
+
+# Between two equal scores a strict run keeps at least the spacing of float32 at this magnitude, so that scores
+# around zero do not end in denormal numbers.
+SMALLEST_MAGNITUDE = 1e-3
+
+
+def is_finished(output: Path, wanted: RunManifest, overwrite: bool) -> bool:
+    """True if the run is there and the same request made it; False if it may be written.
+
+    Raises:
+        ArtefactError: a run of another or of an unknown request is there, and `overwrite` is false.
+        UsageError: the output is a folder.
+    """
+    if output.is_dir():
+        raise UsageError(f"{output}: a folder; --output names the run's file, for example {output / 'run.trec'}")
+    if not output.exists() or overwrite:
+        return False
+    with same_file(output):
+        found = read_run_manifest(output)
+    if found is None:
+        raise ArtefactError(f"{output}: exists without {manifest_path(output).name}; --overwrite replaces it")
+    request, made = wanted.request(), found.request()
+    if wanted.topics_sha256 and not found.topics_sha256:
+        log.info("%s: an older version wrote it, without a digest of its topics", output)
+        del request["topics_sha256"], made["topics_sha256"]
+    return finished(output, "a run", request, made, overwrite)
+
+
+def finished_run(output: Path, wanted: RunManifest, overwrite: bool) -> RunManifest | None:
+    """The manifest of a run that is finished as wanted; None if the run is to be written.
+
+    Raises:
+        LexvlError: as `is_finished`.
+    """
+    if not is_finished(output, wanted, overwrite):
+        return None
+    log.info("%s: finished already, nothing to do", output)
+    clear_remains(output)
+    return read_run_manifest(output)
+
+
+def ensure_run(output: Path, wanted: RunManifest, overwrite: bool, write: Callable[[], RunManifest]) -> RunManifest:
+    """The manifest of the run that is wanted: of the finished one, or what `write` returns after writing it.
+
+    Nobody else writes the run from the look at it until it is written, so that nothing is computed in vain.
+
+    Raises:
+        LexvlError: as `is_finished` and `write`, or another process is writing the run.
+    """
+    found = finished_run(output, wanted, overwrite)
+    if found is None:
+        with sole_writer(output):
+            found = finished_run(output, wanted, overwrite) or write()
+    return found
+
+
+def read_run(path: Path, unscored: bool = False) -> Iterator[ScoredDoc]:
+    """Reads a TREC run (query-id Q0 doc-id rank score tag), plain, `.gz` or `.zst`, in the order of the file.
+
+    Args:
+        unscored: an MS MARCO run (query-id, doc-id, rank) is read too. Each document's score is 1 / rank, as in the
+            conversion that MS MARCO's tools make; no two documents of a topic have the same.
+
+    Raises:
+        DataError: the file is absent, or a line is malformed or names a document twice for one topic;
+            the message names file and line.
+    """
+    if unscored and len(next((line for line in _lines(path) if line.strip()), b"").split()) == 3:
+        return _checked(path, _parse_unscored, distinct_ranks=True)
+    return _checked(path, _parse)
+
+
+def _checked(path: Path, parse: Callable[[bytes, str], ScoredDoc], distinct_ranks: bool = False) -> Iterator[ScoredDoc]:
+    """The lines of a run, each document once for a topic.
+
+    Raises:
+        DataError: as `read_run`.
+    """
+    seen: dict[str, set[str | int]] = {}
+    for number, line in enumerate(_lines(path), start=1):
+        if line.strip():
+            scored = parse(line, f"{path} line {number}")
+            documents = seen.setdefault(scored.query_id, set())
+            if scored.doc_id in documents:
+                raise DataError(
+                    f"{path} line {number}: document {scored.doc_id!r} a second time for topic {scored.query_id!r}, "
+                    "expected once; keep its best line"
+                )
+            documents.add(scored.doc_id)
+            if distinct_ranks:
+                if scored.rank in documents:
+                    raise DataError(
+                        f"{path} line {number}: rank {scored.rank} a second time for topic {scored.query_id!r}; "
+                        "without scores, ranks must be distinct"
+                    )
+                documents.add(scored.rank)
+            yield scored
+
+
+def lists_of(path: Path) -> dict[str, list[ScoredDoc]]:
+    """Per topic the documents of a run, in rank order.
+
+    Raises:
+        DataError: the run cannot be read.
+    """
+    lists: dict[str, list[ScoredDoc]] = {}
+    for document in read_run(path):
+        lists.setdefault(document.query_id, []).append(document)
+    return {query_id: in_rank_order(documents) for query_id, documents in lists.items()}
+
+
+def in_rank_order(documents: Iterable[ScoredDoc]) -> list[ScoredDoc]:
+    """One topic's list in the order of its system, ranks again from 1.
+
+    That is the order of the ranks if they are distinct and no score rises with them; otherwise (ranks are all 0, or
+    scores were changed) the order of `ranking.order`.
+    """
+    by_rank = sorted(documents, key=lambda d: d.rank)
+    if any(a.rank == b.rank or a.score < b.score for a, b in zip(by_rank, by_rank[1:], strict=False)):
+        by_rank = by_score(by_rank)
+    return with_ranks(by_rank)
+
+
+def strict_scores(scores: Sequence[float]) -> list[float]:
+    """Scores in rank order, lowered by the least amount that makes them fall strictly, also as float32.
+
+    >>> strict_scores([3.0, 3.0, 2.0])
+    [3.0, 2.9999998, 2.0]
+    """
+    import numpy as np
+
+    strict: list[float] = []
+    ceiling = np.float32(np.inf)
+    for score in scores:
+        value = np.float32(score)
+        if value >= ceiling:
+            value = ceiling - np.spacing(np.float32(max(abs(float(ceiling)), SMALLEST_MAGNITUDE)))
+        strict.append(float(str(value)))
+        ceiling = value
+    return strict
+
+
+def write_run(
+    path: Path,
+    lists: Iterable[Sequence[ScoredDoc]],
+    manifest: RunManifest,
+    tag: str = "lexvl",
+    efficiency: Callable[[], Mapping[str, float]] = dict,
+) -> RunManifest:
+    """Writes ranked lists, one per topic and in rank order, and the manifest beside them; both or neither.
+
+    The score is the exact integer, or the shortest decimal that reads as the same float; with
+    `manifest.strict_scores` see `strict_scores`. Format `msmarco` is query-id, doc-id, rank. A name in `.gz` or
+    `.zst` is compressed.
+
+    Args:
+        efficiency: figures for the manifest, taken when all lists are written.
+
+    Returns:
+        The manifest as written, with the counts and the digest of the run.
+
+    Raises:
+        ArtefactError: an id or the tag has white space, a score is not finite, or the file cannot be written.
+        UsageError: an unknown output format.
+    """
+    if manifest.output_format not in OUTPUT_FORMATS:
+        raise UsageError(f"unknown output format {manifest.output_format!r}; known: {', '.join(OUTPUT_FORMATS)}")
+    render = _msmarco_line if manifest.output_format == "msmarco" else _trec_line
+    columns = 3 if manifest.output_format == "msmarco" else 6
+    topics = without = lines = 0
+    with atomic_write(path) as out:
+        with packed(out, path.suffix) as text:
+            for documents in lists:
+                topics += 1
+                without += not documents
+                lines += len(documents)
+                scores: Sequence[float] = [d.score for d in documents]
+                if not all(map(isfinite, scores)):
+                    raise ArtefactError(f"{path}: topic {documents[0].query_id!r} has a score that is not finite")
+                for document, score in zip(
+                    documents, strict_scores(scores) if manifest.strict_scores else scores, strict=True
+                ):
+                    line = render(document, score, tag).encode()
+                    if len(line.split()) != columns:
+                        raise ArtefactError(
+                            f"{path}: white space in query id {document.query_id!r}, doc id {document.doc_id!r} "
+                            f"or tag {tag!r}; a run cannot hold it"
+                        )
+                    text.write(line)
+        counts = Counts(topics=topics, topics_without_hits=without, lines=lines)
+        out.flush()
+        digest = file_sha256(Path(out.name))
+        written = replace(manifest, counts=counts, efficiency=efficiency() or manifest.efficiency, sha256=digest)
+        write_beside(path, out, written.to_json())
+    return written
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    """The lines of a plain or compressed file, without a byte order mark."""
+    try:
+        with open_packed(path) as source:
+            yield source.readline().removeprefix(BOM)
+            yield from source
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path}: cannot be read as a run ({getattr(error, 'strerror', None) or error})") from error
+
+
+def _parse(line: bytes, where: str) -> ScoredDoc:
+    """One line of a TREC run; columns are separated by ASCII white space, as in trec_eval."""
+    columns = line.split()
+    if len(columns) != 6:
+        hint = HINTS.get(len(columns), "")
+        raise DataError(f"{where}: {len(columns)} columns, expected 6 (query-id Q0 doc-id rank score tag){hint}")
+    query_id, _, doc_id, rank, score, _ = _decoded(columns, where)
+    try:
+        parsed = ScoredDoc(query_id, doc_id, int(rank), float(score))
+    except ValueError as error:
+        raise DataError(
+            f"{where}: rank {rank[:40]!r} and score {score[:40]!r}, expected a whole number and a number"
+        ) from error
+    # Python reads 1_0 as 10.
+    if "_" in rank or "_" in score or abs(parsed.rank) > LARGEST_RANK:
+        raise DataError(f"{where}: rank {rank[:40]!r} and score {score[:40]!r}, expected a whole number and a number")
+    if not isfinite(parsed.score):
+        raise DataError(f"{where}: score {score[:40]!r} is not finite")
+    return parsed
+
+
+def _parse_unscored(line: bytes, where: str) -> ScoredDoc:
+    """One line of an MS MARCO run."""
+    columns = line.split()
+    if len(columns) != 3:
+        raise DataError(f"{where}: {len(columns)} columns, expected 3 as in the first line (query-id, doc-id, rank)")
+    query_id, doc_id, rank = _decoded(columns, where)
+    if not (rank.isascii() and rank.isdecimal() and 0 < int(rank[:20]) <= LARGEST_RANK):
+        raise DataError(
+            f"{where}: rank {rank[:40]!r}, expected a whole number from 1; a run has three columns (query-id, doc-id, "
+            "rank) or TREC's six (query-id Q0 doc-id rank score tag); in judgements the third is a relevance: "
+            "are --run and --qrels swapped?"
+        )
+    return ScoredDoc(query_id, doc_id, int(rank), 1 / int(rank))
+
+
+def _decoded(columns: Sequence[bytes], where: str) -> list[str]:
+    try:
+        return [column.decode() for column in columns]
+    except UnicodeDecodeError as error:
+        raise DataError(f"{where}: not UTF-8 ({error.reason})") from error
+
+
+def _trec_line(document: ScoredDoc, score: float, tag: str) -> str:
+    value = str(int(score)) if score == int(score) else repr(float(score))
+    return f"{document.query_id} Q0 {document.doc_id} {document.rank} {value} {tag}\n"
+
+
+def _msmarco_line(document: ScoredDoc, score: float, tag: str) -> str:
+    return f"{document.query_id}\t{document.doc_id}\t{document.rank}\n"

@@ -1,0 +1,1 @@
+"""Search over opened indexes: one query, many, refined, explained, rescored."""

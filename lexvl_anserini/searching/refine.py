@@ -1,0 +1,219 @@
+"""Refinement of encoded queries before and around the engine: lists of terms, cuts, filters, texts, feedback.
+
+The order: keep or drop listed terms, cut weights, expand the query by feedback (and apply the lists again), then search
+the vector: with BM25 of the topic's text, among the documents that match a tree, in two phases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from lexvl_anserini.ground.errors import DataError, UsageError
+from lexvl_anserini.queries.clauses import All, AnyOf, Clause, Ids, Impacts, Text, TreeQuery, Unscored
+from lexvl_anserini.queries.feedback import Feedback, VectorOf, integers, rocchio
+from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery, ScoredDoc
+from lexvl_anserini.ground.typed import check_count
+
+if TYPE_CHECKING:
+    from lexvl_anserini.engines.engine import ImpactEngine
+
+# Queries held at once.
+PIECE = 256
+
+Vector = Mapping[str, int]
+
+
+class TwoPhase(NamedTuple):
+    """The `terms` heaviest terms retrieve `candidates` documents, then the whole query ranks them."""
+
+    terms: int
+    candidates: int = 1000
+
+
+class RefinedQuery(NamedTuple):
+    """A query after lists of terms and cuts, with the topic's text if the search needs it."""
+
+    query: ImpactQuery | TreeQuery
+    text: str | None = None
+
+
+@dataclass(frozen=True)
+class Refinement:
+    """How queries are refined; the default changes nothing.
+
+    only_terms     terms that a query keeps; None keeps all
+    without_terms  terms that a query loses
+    query_terms    keep that many heaviest terms
+    threshold      keep weights of at least this share (0 to 1) of the query's largest
+    where          documents must match it; it does not change scores
+    text_weight    times BM25 of the topic's text on the field `text`, added to the score
+    two_phase      see `TwoPhase`
+    feedback       see `Feedback`
+
+    Raises:
+        UsageError: a number is out of its range.
+    """
+
+    only_terms: frozenset[str] | None = None
+    without_terms: frozenset[str] = frozenset()
+    query_terms: int | None = None
+    threshold: float = 0.0
+    where: Clause | None = None
+    text_weight: float = 0.0
+    two_phase: TwoPhase | None = None
+    feedback: Feedback | None = None
+
+    def __post_init__(self) -> None:
+        counts = {} if self.query_terms is None else {"query_terms": self.query_terms}
+        for name, count in {**counts, **(self.two_phase._asdict() if self.two_phase else {})}.items():
+            check_count(name, count)
+        if not 0 <= self.threshold <= 1:
+            raise UsageError(f"threshold {self.threshold}: expected a share between 0 and 1 of the largest weight")
+        if not 0 <= self.text_weight < SCORE_LIMIT:
+            raise UsageError(f"text weight {self.text_weight}: expected a number from 0 to {SCORE_LIMIT - 1:,}")
+
+    @property
+    def needs_trees(self) -> bool:
+        """True if the search needs a query tree, not only a vector."""
+        return self.where is not None or self.text_weight > 0
+
+    def listed(self, vector: Vector) -> dict[str, int]:
+        """The vector with the terms that the lists allow."""
+        only, without = self.only_terms, self.without_terms
+        return {t: w for t, w in vector.items() if t not in without and (only is None or t in only)}
+
+    def cut(self, vector: Vector) -> dict[str, int]:
+        """The vector after the lists of terms, the threshold and the number of terms."""
+        vector = self.listed(vector)
+        least = self.threshold * max(vector.values(), default=0)
+        return heaviest({t: w for t, w in vector.items() if w >= least}, self.query_terms)
+
+    def tree(self, refined: RefinedQuery) -> Clause:
+        """The query with its text and filter, as one tree."""
+        query = refined.query
+        clause = query.clause if isinstance(query, TreeQuery) else Impacts(query.vector)
+        if self.text_weight:
+            clause = AnyOf((clause, Text(_text_of(refined), self.text_weight)))
+        return clause if self.where is None else All((clause, Unscored(self.where)))
+
+
+def refinement_names() -> set[str]:
+    """The names in a run manifest's encoder options that are refinements, not options of the encoder."""
+    return {"require", "forbid", *(field.name for field in fields(Refinement))}
+
+
+def heaviest(vector: Vector, count: int | None) -> dict[str, int]:
+    """The `count` largest weights, in the order of the vector; of equal weights the first ones."""
+    if count is None or len(vector) <= count:
+        return dict(vector)
+    kept = set(sorted(vector, key=lambda term: -vector[term])[:count])
+    return {term: weight for term, weight in vector.items() if term in kept}
+
+
+def refined_queries(queries: Iterable[Any], refinement: Refinement) -> Iterator[Any]:
+    """Encoded queries with lists and cuts applied; query trees are unchanged."""
+    for query in queries:
+        yield query._replace(vector=refinement.cut(query.vector)) if isinstance(query, ImpactQuery) else query
+
+
+def search_refined(
+    engine: ImpactEngine,
+    queries: Iterable[RefinedQuery],
+    refinement: Refinement,
+    hits: int,
+    threads: int = 1,
+    vector_of: VectorOf | None = None,
+    remove_query: bool = False,
+) -> Iterator[list[ScoredDoc]]:
+    """Yields one ranked list per query, whose lists of terms and cuts are already applied.
+
+    Args:
+        engine: an open impact index.
+        vector_of: a document's vector, for feedback.
+        remove_query: feedback ignores a document whose id is the query's.
+
+    Raises:
+        UsageError: a query tree with feedback or two phases, or BM25 for a query without a text.
+    """
+
+    def lists(piece: Sequence[RefinedQuery], hits: int) -> Iterator[list[ScoredDoc]]:
+        if not refinement.needs_trees and all(isinstance(refined.query, ImpactQuery) for refined in piece):
+            return engine.search([refined.query for refined in piece], hits, threads)
+        return (engine.search_tree(refined.query.query_id, refinement.tree(refined), hits) for refined in piece)
+
+    stream = iter(queries)
+    while piece := list(islice(stream, PIECE)):
+        if refinement.feedback or refinement.two_phase:
+            _refuse_trees(piece)
+        if refinement.feedback:
+            assert vector_of is not None
+            firsts = lists(piece, refinement.feedback.documents + remove_query)
+            piece = [
+                _expanded(refined, first, refinement, engine.bound, vector_of, remove_query)
+                for refined, first in zip(piece, firsts, strict=True)
+            ]
+        if refinement.two_phase is None:
+            yield from lists(piece, hits)
+            continue
+        terms, candidates = refinement.two_phase
+        reduced = [_with_vector(a, heaviest(_vector(a), terms)) for a in piece]
+        for refined, first in zip(piece, lists(reduced, max(candidates, hits)), strict=True):
+            among = Ids(tuple(document.doc_id for document in first))
+            yield engine.search_tree(refined.query.query_id, All((refinement.tree(refined), among)), hits)
+
+
+def read_terms(path: Path) -> frozenset[str]:
+    """A list of terms, one a line.
+
+    Raises:
+        DataError: the file cannot be read, or holds no term.
+    """
+    try:
+        terms = frozenset(line.strip() for line in path.read_text(encoding="utf-8").splitlines()) - {""}
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: cannot be read as a list of terms ({error})") from error
+    if not terms:
+        raise DataError(f"{path}: no term in it; expected one a line")
+    return terms
+
+
+def _expanded(
+    refined: RefinedQuery,
+    first: Sequence[ScoredDoc],
+    refinement: Refinement,
+    bound: Callable[[Mapping[str, float]], float],
+    vector_of: VectorOf,
+    remove_query: bool,
+) -> RefinedQuery:
+    """The query after feedback from its first list."""
+    assert refinement.feedback is not None
+    taken = [d.doc_id for d in first if not (remove_query and d.doc_id == refined.query.query_id)]
+    documents = [vector_of(doc_id) for doc_id in taken[: refinement.feedback.documents]]
+    vector = refinement.listed(integers(rocchio(_vector(refined), documents, refinement.feedback), bound))
+    return _with_vector(refined, vector)
+
+
+def _vector(refined: RefinedQuery) -> Vector:
+    assert isinstance(refined.query, ImpactQuery)
+    return refined.query.vector
+
+
+def _with_vector(refined: RefinedQuery, vector: Vector) -> RefinedQuery:
+    return refined._replace(query=ImpactQuery(refined.query.query_id, vector))
+
+
+def _text_of(refined: RefinedQuery) -> str:
+    if refined.text is None:
+        raise UsageError(
+            f"topic {refined.query.query_id!r}: no text for BM25 (an image, or encoded already); give topics with texts"
+        )
+    return refined.text
+
+
+def _refuse_trees(piece: Sequence[RefinedQuery]) -> None:
+    if tree := next((refined.query for refined in piece if not isinstance(refined.query, ImpactQuery)), None):
+        raise UsageError(f"topic {tree.query_id!r} is a query tree; feedback and two phases need an encoded query")

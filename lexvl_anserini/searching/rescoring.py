@@ -1,0 +1,304 @@
+"""Runs scored again by encoders: a weighted sum of several encoders' scores, or the first documents of one run.
+
+`hybrid_lists` sums weight x <query, document> over several encoders, in floats. Joint's authors mix w1 x cosine +
+w2 x lexical dot product. Scores of runs cannot be mixed in this way: those of an impact index are integers with a scale
+of their own per query, and a document may be missing from a list. Here the runs only name candidates; each candidate is
+scored by every run's encoder, which encodes it or has its vector in shards. With more candidates than the corpus has
+documents the result is exact.
+
+`rerank_lists` scores the first documents of a run by one encoder. SVDR's late parametric search indexes documents as
+bags of tokens without a network (beta), and both towers score the first `depth` documents of a query, which are encoded
+on the fly. FDT finds by weights and re-ranks by features. The documents below `depth` keep their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lexvl_anserini.encoders.cards import card_of
+from lexvl_anserini.encoders.loading import load_encoder_of
+from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
+from lexvl_anserini.ground.files import file_sha256
+from lexvl_anserini.ground.manifest import MANIFEST, Counts, EncoderRef, RunManifest, read_manifest, read_run_manifest
+from lexvl_anserini.searching.refine import refinement_names
+from lexvl_anserini.runs.order import ranked
+from lexvl_anserini.runs.fusion import Fusion, fused_manifest
+from lexvl_anserini.runs.trec import DEFAULT_HITS, lists_of
+from lexvl_anserini.ground.records import Document, ScoredDoc, Topic
+from lexvl_anserini.shards.stored_vectors import stored_vectors
+from lexvl_anserini.ground.typed import check_count
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from lexvl_anserini.encoders.encoder import Encoder
+
+# Topics encoded at once.
+PIECE = 256
+# Documents of each run that `hybrid` scores by default.
+CANDIDATES = 100
+# Documents of a run that `rerank` scores by default: the published protocol (model cards of SVDR).
+DEPTH = 100
+
+# Topic -> ids of the documents to score.
+Candidates = Mapping[str, Sequence[str]]
+
+
+@dataclass(frozen=True)
+class WeightedEncoder:
+    """One summand of a hybrid score.
+
+    model      its towers encode topics and documents
+    weight     of its inner product
+    documents  reads the corpus for this encoder, from the start at each call
+    shards     have the documents' vectors; None to encode the documents
+    """
+
+    model: Encoder
+    weight: float
+    documents: Callable[[], Iterator[Document]]
+    shards: Path | None = None
+
+
+def hybrid_lists(
+    topics: Iterable[Topic],
+    candidates: Candidates,
+    encoders: Sequence[WeightedEncoder],
+    hits: int = DEFAULT_HITS,
+    batch_size: int = 32,
+) -> Iterator[list[ScoredDoc]]:
+    """One ranked list per topic: its candidates by the weighted sum of all encoders' scores, summed in float64.
+
+    Each distinct candidate is encoded (or read) once per encoder and its vectors stay in memory: 4 bytes a dimension
+    (dense), 8 a posting (lexical; 12 if read).
+
+    Raises:
+        UsageError: no encoder, or one without vectors.
+        DataError: a candidate is not in an encoder's corpus.
+    """
+    check_count("hits", hits)
+    check_count("batch_size", batch_size)
+    if not encoders:
+        raise UsageError("nothing to score with: give at least one run")
+    rows = {doc_id: row for row, doc_id in enumerate(dict.fromkeys(d for ids in candidates.values() for d in ids))}
+    documents = [candidate_vectors(encoder, rows, batch_size) for encoder in encoders]
+    stream = iter(topics)
+    while piece := list(islice(stream, PIECE)):
+        towers = [encoder.model.query for encoder in encoders]
+        queries = [vectors(tower, map(tower.read_topic, piece), batch_size) for tower in towers]
+        for position, topic in enumerate(piece):
+            doc_ids = candidates.get(topic.query_id, ())
+            chosen = [rows[doc_id] for doc_id in doc_ids]
+            scores = sum(
+                encoder.weight * products(matrix[chosen], query[position])
+                for encoder, matrix, query in zip(encoders, documents, queries, strict=True)
+            )
+            yield ranked(topic.query_id, zip(doc_ids, _rounded(scores), strict=True), hits)
+
+
+def candidate_vectors(encoder: WeightedEncoder, rows: Mapping[str, int], batch_size: int) -> Any:
+    """The vectors of the candidates, in the order of `rows`: float32 [n, D], or CSR [n, V].
+
+    Raises:
+        UsageError: the encoder has no vectors.
+        DataError: a candidate is not in the corpus.
+    """
+    if encoder.shards is not None:
+        return stored_vectors(encoder.shards, rows)
+    tower = encoder.model.document
+    found = {d.doc_id: tower.read(d) for d in encoder.documents() if d.doc_id in rows}
+    if missing := [doc_id for doc_id in rows if doc_id not in found]:
+        raise DataError(
+            f"document {missing[0]!r} of a run ({len(missing)} such) is not in the corpus of encoder "
+            f"{encoder.model.name!r}; give runs of one corpus"
+        )
+    return vectors(tower, (found[doc_id] for doc_id in rows), batch_size)
+
+
+def vectors(tower: Any, inputs: Iterable[Any], batch_size: int) -> Any:
+    """float32 [n, D] of a dense tower, CSR [n, V] of a lexical one.
+
+    Raises:
+        UsageError: a tower of plain texts.
+    """
+    if tower.kind == "text":
+        raise UsageError("bm25 has no vectors to score with; mix its run with python -m lexvl_anserini.fuse")
+    encode = tower.vectors if tower.kind == "dense" else tower.weights
+    return encode(list(inputs), batch_size)
+
+
+def products(documents: Any, query: Any) -> np.ndarray:
+    """Inner products float64 [k] of documents, float [k, D] or CSR [k, V], and one query."""
+    import numpy as np
+
+    dense = query if isinstance(query, np.ndarray) else query.toarray()[0]
+    return np.asarray(documents.astype(np.float64) @ dense.astype(np.float64)).reshape(-1)
+
+
+def _rounded(scores: Any) -> list[float]:
+    """Scores rounded to float32, so that equal vectors keep equal scores."""
+    import numpy as np
+
+    return np.atleast_1d(np.asarray(scores, dtype=np.float32)).tolist()
+
+
+def candidates_of(runs: Sequence[Path], depth: int) -> dict[str, list[str]]:
+    """The first `depth` documents of every run, each once, in the order in which the runs name them.
+
+    Raises:
+        DataError: a run cannot be read.
+    """
+    merged: dict[str, dict[str, None]] = {}
+    for path in runs:
+        for query_id, documents in lists_of(path).items():
+            merged.setdefault(query_id, {}).update(dict.fromkeys(document.doc_id for document in documents[:depth]))
+    return {query_id: list(doc_ids) for query_id, doc_ids in merged.items()}
+
+
+def encoder_of_run(
+    path: Path, weight: float, data_dir: str | None, device: str, shards: Path | None = None
+) -> WeightedEncoder:
+    """The encoder and the corpus of a run, loaded from the run's manifest.
+
+    Args:
+        path: the run.
+        weight: of the encoder's score.
+        data_dir: folder of the datasets, instead of the run's.
+        device: of the encoder.
+        shards: those of the run's index, with the documents' vectors.
+
+    Raises:
+        ArtefactError: no manifest, or another checkpoint than the run's.
+    """
+    about = manifest_of_run(path)
+    vocabulary = None if shards is None else read_manifest(shards).vocabulary_digest
+    model = load_encoder_of(own_encoder(about), device=device, vocabulary=vocabulary)
+    return WeightedEncoder(model, weight, partial(_documents_of, about, data_dir), shards)
+
+
+def own_encoder(about: RunManifest) -> EncoderRef:
+    """The encoder of a run without the options that refined its queries."""
+    options = {name: value for name, value in about.encoder.options.items() if name not in refinement_names()}
+    return EncoderRef({**about.encoder, "options": options})
+
+
+def _documents_of(about: RunManifest, data_dir: str | None) -> Iterator[Document]:
+    from lexvl_anserini.data.dataset import dataset_of
+
+    return dataset_of(about.corpus.ref.at(data_dir)).documents()
+
+
+def manifest_of_run(path: Path) -> RunManifest:
+    """The manifest beside a run.
+
+    Raises:
+        ArtefactError: there is none.
+    """
+    about = read_run_manifest(path)
+    if about is None:
+        raise ArtefactError(f"{path}: no manifest beside it that names its encoder; make the run with search")
+    return about
+
+
+def topics_of_run(about: RunManifest, topics: str | None, data_dir: str | None) -> Iterator[Topic]:
+    """The topics of a run.
+
+    Args:
+        about: the run's manifest.
+        topics: a file of topics, instead of the dataset's.
+        data_dir: folder of the datasets, instead of the run's.
+
+    Raises:
+        UsageError: the run's topics came from a file, and `topics` does not name it.
+    """
+    from lexvl_anserini.data.dataset import dataset_of
+    from lexvl_anserini.data.topics import read_topics
+
+    if topics is not None:
+        return read_topics(Path(topics), about.corpus.escape_ids)
+    if about.judged is None:
+        raise UsageError(f"the topics came from the file {about.topics}; name it with --topics")
+    return dataset_of(about.judged.at(data_dir)).topics()
+
+
+def hybrid_manifest(
+    runs: Sequence[Path],
+    weights: Sequence[float],
+    candidates: int,
+    hits: int,
+    shards: Sequence[Path | None] = (),
+) -> RunManifest:
+    """The manifest of a hybrid run: topics and judgements as in the runs, their names and weights.
+
+    Args:
+        runs: with their manifests.
+        weights: one for each.
+        candidates: taken from each run, per topic.
+        hits: of the hybrid run, per topic.
+        shards: those that are read, one (or None) for each run; empty for none.
+
+    Raises:
+        UsageError: the runs answer different topics.
+    """
+    shared = fused_manifest(runs, Fusion("interpolation", tuple(weights), normalisation="none"), hits)
+    options = {"weights": list(weights), "candidates": candidates, "runs": shared.encoder.options["runs"]}
+    if any(shards):
+        # Their impacts are rounded, so that scores differ from those of encoded documents.
+        options["shards"] = [folder and f"{folder.name}@{file_sha256(folder / MANIFEST)[:12]}" for folder in shards]
+    names = [manifest_of_run(path).encoder.name for path in runs]
+    return replace(shared, encoder=EncoderRef(name="+".join(names), options=options))
+
+
+def rerank_lists(
+    topics: Iterable[Topic],
+    lists: Mapping[str, Sequence[ScoredDoc]],
+    model: Encoder,
+    documents: Callable[[], Iterator[Document]],
+    depth: int = DEPTH,
+    batch_size: int = 32,
+) -> Iterator[list[ScoredDoc]]:
+    """One list per topic: its first `depth` documents by the model's inner product, then the others as they were.
+
+    Args:
+        lists: per topic the documents of the first search, in rank order.
+        documents: the corpus, from the start at each call; only documents that are scored are encoded.
+
+    Raises:
+        UsageError: the model has no vectors.
+        DataError: a document of the lists is not in the corpus.
+    """
+    candidates = {query_id: [d.doc_id for d in found[:depth]] for query_id, found in lists.items()}
+    encoders = [WeightedEncoder(model, 1.0, documents)]
+    for first in hybrid_lists(topics, candidates, encoders, hits=depth, batch_size=batch_size):
+        rest = lists[first[0].query_id][depth:] if first else ()
+        yield [*first, *below(rest, first)]
+
+
+def below(rest: Sequence[ScoredDoc], first: Sequence[ScoredDoc]) -> list[ScoredDoc]:
+    """Documents with scores of another scale, from 1 below the last of `first`; their order and distances stay."""
+    shift = first[-1].score - 1 - rest[0].score if rest else 0.0
+    return [d._replace(rank=rank, score=d.score + shift) for rank, d in enumerate(rest, start=len(first) + 1)]
+
+
+def reranking_encoder(
+    about: RunManifest, checkpoint: str | None, tokenizer: str | None, device: str, settings: Mapping[str, Any]
+) -> Encoder:
+    """The encoder of a run with the options for re-ranking (`rerank_options` of its card) and the user's settings.
+
+    Raises:
+        ArtefactError: the checkpoint is not the one that made the run.
+    """
+    settings = {**card_of(about.encoder.name).rerank_options, **settings}
+    # No vocabulary: it may differ from the index's.
+    return load_encoder_of(own_encoder(about), checkpoint, tokenizer, device, settings)
+
+
+def reranked_manifest(about: RunManifest, model: Encoder, depth: int) -> RunManifest:
+    """The manifest of a re-ranked run: its encoder and depth, and the encoder of the first search."""
+    encoder = EncoderRef({**model.identity(), "reranks": {"depth": depth, "encoder": dict(about.encoder)}})
+    return replace(about, encoder=encoder, quantiser={}, efficiency={}, counts=Counts())

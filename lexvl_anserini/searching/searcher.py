@@ -1,0 +1,400 @@
+"""`Searcher`: an index with its engine and its encoder, opened once for many queries.
+
+Topics are encoded as the index's manifest says, refined, searched, and cut to ranked lists.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import chain, islice, tee
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from lexvl_anserini.data.left_out import log_once
+from lexvl_anserini.encoders.cards import remark_on
+from lexvl_anserini.encoders.encoder import as_lexical
+from lexvl_anserini.encoders.loading import load_encoder_of
+from lexvl_anserini.engines.index_folder import index_manifest, read_report, state_of_index
+from lexvl_anserini.engines.opening import open_index
+from lexvl_anserini.doors.stores.resolving import index_path
+from lexvl_anserini.ground.errors import ArtefactError, UsageError
+from lexvl_anserini.ground.manifest import EncoderRef, Manifest
+from lexvl_anserini.queries.clauses import Query, TreeQuery
+from lexvl_anserini.queries.feedback import ShardVectors
+from lexvl_anserini.queries.query_source import TYPED
+from lexvl_anserini.queries.query_vectors import encode_queries
+from lexvl_anserini.searching.refine import RefinedQuery, Refinement, refined_queries, search_refined
+from lexvl_anserini.runs.order import with_ranks
+from lexvl_anserini.runs.trec import DEFAULT_HITS
+from lexvl_anserini.ground.records import DenseQuery, ImpactQuery, Index, ScoredDoc, Topic
+from lexvl_anserini.ground.typed import MOST, MOST_THREADS, check_count
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from lexvl_anserini.encoders.encoder import Encoder
+    from lexvl_anserini.engines.engine import Engine, ImpactEngine
+    from lexvl_anserini.queries.feedback import VectorOf
+
+QUERIES = (Topic, ImpactQuery, DenseQuery, TreeQuery)
+EXPECTED = "a text, a Topic, an encoded query, a query tree, or an iterable of one of these"
+
+
+@dataclass
+class SearchCost:
+    """What a search costs, counted while its streams run; `served` by the form of the index, at their end."""
+
+    queries: int = 0
+    terms: int = 0
+    encode_s: float = 0.0
+    all_s: float = 0.0
+    served: Mapping[str, int] = field(default_factory=dict)
+
+    def encoded(self, queries: Iterator[Any]) -> Iterator[Any]:
+        """Passes queries on; counts them, their terms, and the seconds that encoding takes."""
+        while True:
+            started = time.perf_counter()
+            query = next(queries, None)
+            self.encode_s += time.perf_counter() - started
+            if query is None:
+                return
+            self.queries += 1
+            self.terms += len(query.vector) if isinstance(query, ImpactQuery) else 0
+            yield query
+
+    def found(self, lists: Iterator[list[ScoredDoc]]) -> Iterator[list[ScoredDoc]]:
+        """Passes lists on; counts the seconds that they take, encoding included."""
+        while True:
+            started = time.perf_counter()
+            documents = next(lists, None)
+            self.all_s += time.perf_counter() - started
+            if documents is None:
+                return
+            yield documents
+
+    def efficiency(self, manifest: Manifest, index: Path) -> dict[str, float]:
+        """Figures for tables; milliseconds are the engine's alone, without encoding."""
+        figures: dict[str, float] = {"index_documents": manifest.counts.documents}
+        if "bytes" in (report := read_report(index)):
+            figures["index_bytes"] = report["bytes"]
+        if self.queries:
+            figures["ms_per_query"] = round((self.all_s - self.encode_s) * 1000 / self.queries, 3)
+        if manifest.kind == "impact" and self.queries:
+            figures["mean_query_terms"] = round(self.terms / self.queries, 2)
+            figures |= {f"queries_from_{form}": count for form, count in self.served.items()}
+            figures["mean_document_terms"] = round(manifest.counts.postings / manifest.counts.documents, 2)
+        return figures
+
+
+@dataclass(frozen=True)
+class EncoderChanges:
+    """How a search changes the encoder of an index.
+
+    checkpoint, tokenizer   new places of the same files
+    options                 of the query side, for example `query_topk`
+    device                  auto, cpu, cuda, ...
+    """
+
+    checkpoint: str | None = None
+    tokenizer: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    device: str = "auto"
+
+    def load(self, manifest: Manifest) -> Encoder:
+        """The encoder of an index, with the changes.
+
+        Raises:
+            ArtefactError: the checkpoint or its vocabulary is not the one that made the index.
+        """
+        if remark := remark_on(manifest.encoder.checkpoint, manifest.corpus.name):
+            log_once(remark, logging.WARNING)
+        return load_encoder_of(
+            manifest.encoder, self.checkpoint, self.tokenizer, self.device, self.options, manifest.vocabulary_digest
+        )
+
+    def entry(self, manifest: Manifest, refinement: Mapping[str, Any]) -> EncoderRef:
+        """The encoder's entry in a run's manifest: as in the index, with the changes and the refinement's options."""
+        moved = {key: value for key, value in (("checkpoint", self.checkpoint), ("tokenizer", self.tokenizer)) if value}
+        options = {**manifest.encoder.options, **self.options, **refinement}
+        return EncoderRef({**manifest.encoder, **moved, "options": options})
+
+
+def located(index: Index | Path | str, manifest: Path | str | None = None) -> tuple[Path, Manifest]:
+    """The folder of an index and its manifest.
+
+    Raises:
+        ArtefactError: not an index.
+    """
+    if isinstance(index, Index):
+        return index.path, index.manifest
+    folder = index_path(index)
+    return folder, index_manifest(folder, Path(manifest) if manifest else None)
+
+
+class Searcher:
+    """An index with its engine and its encoder, each opened when it is first needed and kept: one start, many queries.
+
+        with Searcher("indexes/demo") as searcher:
+            for text in texts:
+                hits = searcher.search(text)
+
+    The end of the block closes the engine; it raises ArtefactError if a file turned out to be damaged, and then no list
+    counts. For one thread at a time. An index that is replaced meanwhile is searched as it was.
+
+    Args:
+        index: an index, its folder, or its URL in a store.
+        model: encodes texts and topics; default the encoder of the index's manifest.
+        encoder: changes of that encoder.
+        manifest: of the shards, for an index that stock Pyserini built.
+
+    Raises:
+        ArtefactError: not an index.
+    """
+
+    def __init__(
+        self,
+        index: Index | Path | str,
+        model: Encoder | None = None,
+        encoder: EncoderChanges = EncoderChanges(),
+        manifest: Path | str | None = None,
+    ):
+        path, about = located(index, manifest)
+        self.index = Index(path, about, about.counts.documents)
+        self._given, self._changes = model, encoder
+
+    @cached_property
+    def model(self) -> Encoder:
+        """The encoder of queries.
+
+        Raises:
+            ArtefactError: it is not the one that made the index.
+        """
+        about = self.index.manifest
+        model = self._changes.load(about) if self._given is None else self._given
+        _refuse_other_vocabulary(model, about, self.index.path)
+        return model
+
+    @cached_property
+    def engine(self) -> Engine:
+        """The engine, open.
+
+        Raises:
+            LexvlError: as `open_index`.
+        """
+        return open_index(self.index.path, self.index.manifest)
+
+    def opened(self) -> Searcher:
+        """Loads the encoder and opens the engine, before the first query; returns the searcher.
+
+        Raises:
+            LexvlError: as `model` and `engine`.
+        """
+        _ = self.model, self.engine
+        return self
+
+    def search(self, query: Any, k: int = 10, refinement: Refinement | None = None) -> Any:
+        """The `k` best documents of a text, a topic, an encoded query or a query tree; of several, a list of lists.
+
+        Raises:
+            LexvlError: as `lists`.
+        """
+        lists = list(self.lists(query, k, refinement=refinement))
+        return lists[0] if isinstance(query, (str, *QUERIES)) else lists
+
+    def lists(
+        self,
+        topics: str | Query | Iterable[str | Query],
+        hits: int = DEFAULT_HITS,
+        remove_query: bool = False,
+        threads: int = 1,
+        batch_size: int = 32,
+        tally: SearchCost | None = None,
+        refinement: Refinement | None = None,
+        feedback_shards: Path | str | None = None,
+    ) -> Iterator[list[ScoredDoc]]:
+        """One ranked list per topic, as the lists are taken; `search_index` explains the arguments.
+
+        Raises:
+            LexvlError: as `search_index`; wrong arguments at the call, before anything is opened.
+        """
+        check_counts(hits, threads, batch_size)
+        about = self.index.manifest
+        stream = queries_of(topics)
+        first = next(stream, None)
+        if first is None:
+            return iter(())
+        queries: Iterator[Any] = chain([first], stream)
+        texts: Iterator[Any] | None = None
+        refinement = refinement or (Refinement() if isinstance(first, TreeQuery) else None)
+        if refinement is not None:
+            refuse_other_kinds(about, self.index.path)
+        if isinstance(first, Topic):
+            if refinement is not None and refinement.text_weight:
+                queries, texts = tee(queries)
+            queries = encode_queries(self.model, queries, about, batch_size)
+        ready = ReadyQueries(_of_kind(queries, about.kind), texts, refinement, feedback_shards)
+        return self._ranked(ready, hits, remove_query, threads, tally or SearchCost())
+
+    def _ranked(
+        self, ready: ReadyQueries, hits: int, remove_query: bool, threads: int, tally: SearchCost
+    ) -> Iterator[list[ScoredDoc]]:
+        fetch = min(hits + remove_query, MOST)
+        if ready.refinement is None:
+            lists = self.engine.search(tally.encoded(ready.queries), fetch, threads)
+        else:
+            counted = tally.encoded(refined_queries(ready.queries, ready.refinement))
+            texts = ready.texts
+            with_texts = (RefinedQuery(query, next(texts).text if texts else None) for query in counted)
+            impacts = cast("ImpactEngine", self.engine)  # `refuse_other_kinds` refuses others
+            vector_of = _vectors(impacts, self.index.manifest, ready.refinement, ready.feedback_shards)
+            lists = search_refined(impacts, with_texts, ready.refinement, fetch, threads, vector_of, remove_query)
+        for documents in tally.found(lists):
+            yield without_query(documents, hits) if remove_query else documents
+        tally.served = self.engine.served()
+
+    def verified(self) -> None:
+        """Waits until the files of the index are compared with their checksums.
+
+        Raises:
+            ArtefactError: one is damaged.
+        """
+        if "engine" in vars(self):
+            self.engine.verified()
+
+    def close(self) -> None:
+        """Closes the engine, if it was opened; another query opens it again."""
+        if "engine" in vars(self):
+            self.engine.close()
+            del self.engine
+
+    def __repr__(self) -> str:
+        """The index."""
+        return f"Searcher({self.index!r})"
+
+    def __enter__(self) -> Searcher:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                self.verified()
+        finally:
+            self.close()
+
+
+def check_counts(hits: int, threads: int, batch_size: int) -> None:
+    """Raises UsageError for a number that is none of them."""
+    check_count("hits", hits)
+    check_count("threads", threads, most=MOST_THREADS)
+    check_count("batch_size", batch_size)
+
+
+class ReadyQueries(NamedTuple):
+    """Encoded queries as an engine takes them; `texts` yields their topics where the refinement reads texts."""
+
+    queries: Iterator[Any]
+    texts: Iterator[Any] | None
+    refinement: Refinement | None
+    feedback_shards: Path | str | None
+
+
+def queries_of(given: Any) -> Iterator[Query]:
+    """Queries or topics from what a caller gives: one or several, texts too.
+
+    Raises:
+        UsageError: something else.
+    """
+    if isinstance(given, (str, *QUERIES)):
+        return iter([_as_query(given, TYPED)])
+    if not isinstance(given, Iterable) or isinstance(given, Mapping | bytes):
+        raise UsageError(f"a value of type {type(given).__name__} is no query; expected {EXPECTED}")
+    stream = (_as_query(one, str(number)) for number, one in enumerate(given, start=1))
+    first = list(islice(stream, 1))  # checked at the call
+    return chain(first, stream)
+
+
+def _as_query(given: Any, query_id: str) -> Query:
+    if isinstance(given, str):
+        return Topic(query_id, given)
+    if not isinstance(given, QUERIES):
+        raise UsageError(f"query {query_id}: a value of type {type(given).__name__} is no query; expected {EXPECTED}")
+    return given
+
+
+def _vectors(
+    engine: ImpactEngine, manifest: Manifest, refinement: Refinement, shards: Path | str | None
+) -> VectorOf | None:
+    """Where feedback reads a document's vector: the shards if the user names them, else the index."""
+    if refinement.feedback is None:
+        return None
+    return engine.vector if shards is None else ShardVectors(Path(shards), manifest)
+
+
+def without_query(documents: list[ScoredDoc], hits: int) -> list[ScoredDoc]:
+    """The list without the document that is the topic itself, cut at `hits`, ranks again from 1."""
+    return with_ranks([d for d in documents if d.doc_id != d.query_id][:hits])
+
+
+def refuse_other_kinds(manifest: Manifest, index: Path) -> None:
+    """Refuses what only an impact index can do.
+
+    Raises:
+        UsageError: the index is of another kind.
+    """
+    if manifest.kind != "impact":
+        raise UsageError(f"{index} is {manifest.kind}; terms, filters and feedback are for impact indexes")
+
+
+def _refuse_other_vocabulary(model: Encoder, manifest: Manifest, index: Path) -> None:
+    """Refuses a model whose dimensions are not the index's.
+
+    Raises:
+        ArtefactError: the model's vocabulary or kind differs.
+    """
+    if model.kind != manifest.kind:
+        raise ArtefactError(f"encoder {model.name!r} is {model.kind}, {index} is {manifest.kind}")
+    vocabulary = as_lexical(model.query).vocabulary.digest if model.kind == "impact" else None
+    if vocabulary is not None and vocabulary != manifest.vocabulary_digest:
+        raise ArtefactError(
+            f"encoder {model.name!r} has vocabulary {vocabulary[:16]}, {index} was built with "
+            f"{str(manifest.vocabulary_digest)[:16]}; search with the encoder that made the index"
+        )
+
+
+def _of_kind(queries: Iterable[Query], kind: str) -> Iterator[Query]:
+    """The queries, each checked to be one that an index of `kind` answers.
+
+    Raises:
+        UsageError: one is not.
+    """
+    expected: tuple[type, ...] = {"impact": (ImpactQuery, TreeQuery), "dense": (DenseQuery,), "text": (Topic,)}[kind]
+    for query in queries:
+        if not isinstance(query, expected):
+            raise UsageError(
+                f"topic {query.query_id!r}: a {type(query).__name__}; an index of kind {kind} answers "
+                f"{expected[0].__name__}"
+            )
+        yield query
+
+
+# The searcher of the last index that was searched by its own method, what it was asked for, and the state of its files.
+_last: list[tuple[Any, Searcher]] = []
+
+
+def found_in(index: Index, query: Any, k: int, model: Encoder | None, device: str) -> Any:
+    """The list of one query, or the lists of several; `Index.search` explains the arguments."""
+    wanted = (str(index.path.absolute()), index.manifest, id(model), device, state_of_index(index.path))
+    if not _last or _last[0][0] != wanted:
+        while _last:
+            _last.pop()[1].close()
+        _last.append((wanted, Searcher(index, model, EncoderChanges(device=device))))
+    searcher = _last[0][1]
+    found = searcher.search(query, k)
+    searcher.verified()
+    return found

@@ -1,0 +1,1 @@
+"""What trainings of texts and of images share."""

@@ -1,0 +1,1 @@
+"""The tests; a package, so that tests of one room import helpers of another."""

@@ -1,0 +1,257 @@
+"""The console script: every module that is a command is one of its commands, and its options are the recorded ones."""
+
+from __future__ import annotations
+
+import errno
+import inspect
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any, get_args
+
+import pytest
+import typer
+from checkout import COMMANDS
+from typer.testing import CliRunner
+
+import lexvl_anserini
+from eval.measures.names import parse_measure
+from eval.options import measure_names
+from lexvl_anserini import cli
+from lexvl_anserini.cli import GROUPS, Command, expanded, guarded, make_app
+from lexvl_anserini.encoders.cards import ENCODERS
+from lexvl_anserini.ground.registry import DATASETS
+
+ROOT = Path(__file__).parents[2]
+# What the installed script `lexvl` does; the last line shows what it has imported.
+SCRIPT = """
+import sys
+from lexvl_anserini.cli import main
+sys.argv[0] = "lexvl"
+try:
+    main()
+finally:
+    print("imported:", *sys.modules, file=sys.stderr)
+"""
+# Every option of every command: names, type, limits and default, in the order of the help. A change of the command
+# line is a change of this file.
+OPTIONS: dict[str, list[str]] = json.loads((ROOT / "tests/golden/cli/options.json").read_text(encoding="utf-8"))
+
+
+def test_every_command_is_listed() -> None:
+    found = set()
+    for package in ("lexvl_anserini", "eval"):
+        for path in (ROOT / package).rglob("*.py"):
+            if re.search(r"^(def command\(|command = )", path.read_text(encoding="utf-8"), re.MULTILINE):
+                found.add(".".join(path.relative_to(ROOT).with_suffix("").parts))
+    assert found == set(COMMANDS.values())
+    assert len(set(COMMANDS.values())) == len(COMMANDS)
+
+
+def option_lines(command: Command) -> list[str]:
+    """One line for each option of a command, in the order of its help."""
+    annotations = {name: p.annotation for name, p in inspect.signature(command, eval_str=True).parameters.items()}
+    lines = []
+    for option in typer.main.get_command(make_app(command)).params:
+        if option.name not in annotations:
+            continue
+        kind, about = get_args(annotations[option.name])
+        limits = "".join(f" {end}={getattr(about, end)}" for end in ("min", "max") if getattr(about, end) is not None)
+        default = "required" if option.required else f"default {option.default!r}"
+        names = " ".join((*option.opts, *option.secondary_opts))
+        shown = inspect.formatannotation(kind).replace("pathlib._local.", "pathlib.")  # its home from Python 3.13 on
+        lines.append(f"{names}: {shown}{limits}, {default}")
+    return lines
+
+
+def test_recorded_commands() -> None:
+    assert list(OPTIONS) == list(COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_options_are_the_recorded_ones(name: str) -> None:
+    assert option_lines(import_module(COMMANDS[name]).command) == OPTIONS[name]
+
+
+@dataclass(frozen=True)
+class Where:
+    path: Annotated[str, typer.Option(help="A path.")]
+    limit: Annotated[int | None, typer.Option("--max", min=1, help="At most.")] = None
+
+
+@dataclass(frozen=True)
+class Seen(Where):
+    bits: Annotated[list[int], typer.Option(help="Several.")] = field(default_factory=lambda: [4, 8])
+
+
+seen: list[Any] = []
+
+
+@expanded
+def toy(
+    first: Annotated[str, typer.Argument(help="First.")], where: Seen, last: Annotated[int, typer.Option()] = 3
+) -> None:
+    """Shows its options.
+
+    Example: toy a --path b
+    """
+    seen[:] = [first, where, last]
+
+
+def test_dataclasses_are_expanded_in_place() -> None:
+    assert option_lines(toy) == [
+        "first: str, required",
+        "--path: str, required",
+        "--max: int | None min=1, default None",
+        "--bits: list[int], default [4, 8]",
+        "--last: int, default 3",
+    ]
+    done = CliRunner().invoke(make_app(toy), ["a", "--path", "b", "--max", "2", "--bits", "1", "--last", "4"])
+    assert done.exit_code == 0 and seen == ["a", Seen("b", 2, [1]), 4]
+    assert CliRunner().invoke(make_app(toy), ["a", "--path", "b", "--max", "0"]).exit_code == 2
+    assert CliRunner().invoke(make_app(toy), ["a"]).exit_code == 2
+    shown = CliRunner().invoke(make_app(toy), ["--help"]).stdout
+    assert "Shows its options." in shown and "A path." in shown and "Example: toy a --path b" in shown
+
+
+def test_an_expanded_command_is_called_with_keywords() -> None:
+    toy(first="a", path="b")
+    assert seen[1] == Seen("b", None, [4, 8])
+    with pytest.raises(TypeError, match="unknown"):
+        toy(first="a", path="b", unknown=1)
+
+
+# ---- as processes
+
+
+def python(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=ROOT,
+        env={**os.environ, "COLUMNS": "80", **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def lexvl(*arguments: str, **variables: str) -> tuple[str, set[str]]:
+    """What the script prints, and the modules that it has imported."""
+    done = python("-c", SCRIPT, *arguments, **variables)
+    log, _, imported = done.stderr.rpartition("imported:")
+    assert log == "" and done.returncode == 0, done.stderr
+    return done.stdout, set(imported.split())
+
+
+def test_help_lists_the_commands_in_groups_and_imports_none() -> None:
+    shown, imported = lexvl("--help")
+    sections = shown.split("\n\n")
+    for title, rows in GROUPS.items():
+        section = next(text for text in sections if text.startswith(f"{title}:\n"))
+        listed = [line.split(maxsplit=1) for line in section.splitlines()[1:]]
+        assert listed == [[name, row.summary] for name, row in rows.items()]
+    assert max(map(len, shown.splitlines())) <= 80
+    assert not imported & {*cli.COMMANDS.values(), "numpy"}
+
+
+def test_only_the_command_that_is_called_is_imported() -> None:
+    shown, imported = lexvl("fuse", "--help")
+    assert shown.startswith("Usage: lexvl fuse ") and imported & set(cli.COMMANDS.values()) == {cli.COMMANDS["fuse"]}
+
+
+def test_an_unknown_command_is_a_usage_error() -> None:
+    done = python("-m", "lexvl_anserini", "seach")
+    assert done.returncode == 2 and "No such command 'seach'. Did you mean 'search'?" in done.stderr
+
+
+def test_version_starts_neither_java_nor_torch() -> None:
+    shown, imported = lexvl("--version")
+    rows = dict(line.split(maxsplit=1) for line in shown.splitlines())
+    assert list(rows) == ["lexvl-anserini", "Python", "pyserini", "torch", "transformers", "Lucene"]
+    assert rows["lexvl-anserini"] == lexvl_anserini.__version__ and rows["torch"] == version("torch")
+    assert not imported & {"torch", "transformers", "pyserini", "jnius", "numpy"}
+    assert python("-m", "lexvl_anserini", "--version").stdout == shown
+
+
+@pytest.mark.parametrize(
+    "called",
+    [
+        "lexvl_anserini index",
+        "lexvl_anserini.index",
+        "lexvl_eval.score",
+        "eval.score",
+        "eval.efficiency",
+        "lexvl_eval.efficiency",
+    ],
+)
+def test_the_example_names_the_command_as_it_was_called(called: str) -> None:
+    shown = python("-m", *called.split(), "--help").stdout
+    assert shown.startswith(f"Usage: python -m {called} ")
+    assert re.search(rf"^  Example: python -m {called} \S", shown, re.MULTILINE), shown
+
+
+def test_every_example_starts_with_the_name_in_lexvl() -> None:
+    """Those of all commands have the shape that is rewritten."""
+    for name, module in COMMANDS.items():
+        example = (inspect.getdoc(import_module(module).command) or "").partition("\n\nExample: ")[2]
+        assert example.startswith(f"python -m {module.removesuffix('.command')} "), name
+        shown = CliRunner().invoke(make_app(import_module(module).command, name, f"lexvl {name}"), ["--help"]).stdout
+        assert re.search(rf"^  Example: lexvl {name} \S", shown, re.MULTILINE), name
+
+
+def completed(shell: str, line: str) -> tuple[list[str], set[str]]:
+    """What a shell offers for the last word of a line, and what was imported for that."""
+    words = line.split(" ")
+    shown, imported = lexvl(
+        _LEXVL_COMPLETE=f"complete_{shell}",
+        COMP_WORDS=line,
+        COMP_CWORD=str(len(words) - 1),
+        _TYPER_COMPLETE_ARGS=line,
+    )
+    offered = shown.split() if shell == "bash" else re.findall(r'^(?:_arguments .*\(\()?"([^"]+)"', shown, re.MULTILINE)
+    return [value.replace("\\", "") for value in offered], imported
+
+
+@pytest.mark.parametrize(
+    "shell,line,expected",
+    [
+        ("bash", "lexvl s", ["search", "serve", "score", "sheet", "score-demo", "sparsity"]),
+        ("zsh", "lexvl s", ["search", "serve", "score", "sheet", "score-demo", "sparsity"]),
+        ("bash", "lexvl encode --encoder sp", ["splade"]),
+        ("bash", "lexvl encode --describe vdr", ["vdr", "vdr-crossmodal"]),
+        ("bash", "lexvl encode --corpus f", ["flickr30k", "flickr8k", "folder:"]),
+        ("zsh", "lexvl encode --corpus f", ["flickr30k", "flickr8k", "folder:"]),
+        ("bash", "lexvl encode --corpus beir/sci", ["beir/scidocs", "beir/scifact"]),
+        ("zsh", "lexvl score --measure RR", ["RR", *(f"RR@{cut}" for cut in (1, 5, 10, 20, 100, 1000))]),
+        ("bash", "lexvl score --measure P", [f"P@{cut}" for cut in (1, 5, 10, 20, 100, 1000)]),
+        ("bash", "lexvl beir --dataset beir/nf", ["beir/nfcorpus"]),
+    ],
+)
+def test_values_are_completed(shell: str, line: str, expected: list[str]) -> None:
+    offered, imported = completed(shell, line)
+    assert offered == expected
+    assert not imported & {"torch", "transformers", "pyserini", "jnius", "ranx", "pandas"}
+
+
+def test_completed_names_are_names() -> None:
+    """Every encoder and corpus of the tables is offered; families of paths are rows of the registry."""
+    assert cli.encoder_names() == list(ENCODERS)
+    assert {name.rstrip(":") for name in cli.corpus_names() if "/" not in name} == set(DATASETS)
+    assert set(DATASETS) > cli.FAMILIES_OF_PATHS
+    assert len({str(parse_measure(name)) for name in measure_names()}) == len(measure_names())
+
+
+def test_no_room_for_standard_output_is_one_line(capsys):
+    def full():
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(SystemExit) as ended:
+        guarded(full)
+    assert ended.value.code == 1
+    assert capsys.readouterr().err.startswith("error: standard output: the disk is full")

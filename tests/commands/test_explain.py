@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.commands.test_search import Toy, encode
+from tests.shards.test_reading import jsonl, write_shards, write_text_shards
+from typer.testing import CliRunner
+
+import lexvl_anserini.searching.shared_terms
+from lexvl_anserini.cli import make_app
+from lexvl_anserini.engines.building import build_index
+from lexvl_anserini.engines.index_folder import index_manifest
+from lexvl_anserini.engines.lucene import LuceneEngine
+from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
+from lexvl_anserini.explain import command
+from lexvl_anserini.ground.manifest import RunManifest
+from lexvl_anserini.searching import searcher
+from lexvl_anserini.searching.shared_terms import Explanation, SharedTerm, explain, explained
+from lexvl_anserini.runs.trec import write_run
+from lexvl_anserini.ground.records import ImpactQuery, ScoredDoc, Topic
+
+DOCUMENTS = [
+    ("d1", {"dog": 9, "cat": 1, "😀": 3}),
+    ("d2", {"dog": 3, "boat": 250}),
+    ("d3", {}),
+    ("é/1", {"cat": 7}),
+]
+QUERY = ImpactQuery("q", {"dog": 2, "cat": 18, "zebra": 5, "😀": 6})
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("explain")
+    terms = ["boat", "cat", "dog", "zebra", "😀"]
+    write_shards(folder / "shards", DOCUMENTS[:2], DOCUMENTS[2:], terms=terms)
+    build_index(folder / "shards", folder / "index")
+    return folder / "index"
+
+
+@pytest.fixture
+def toy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(searcher, "load_encoder_of", lambda *args, **options: Toy())
+    monkeypatch.setattr(lexvl_anserini.searching.shared_terms, "encode_queries", encode)
+
+
+def invoke(*arguments: Any) -> str:
+    result = CliRunner().invoke(make_app(command), [str(a) for a in arguments])
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == 0
+    return result.stdout
+
+
+def test_products_sum_to_the_score(index: Path) -> None:
+    [found] = explain(index, QUERY, ["d1"])
+    # dog, cat and 😀 have 18 each: by term.
+    terms = (SharedTerm("cat", 18, 1, 18), SharedTerm("dog", 2, 9, 18), SharedTerm("😀", 6, 3, 18))
+    assert found == Explanation("q", "d1", 54, terms, 4)
+
+
+def test_the_best_documents_and_documents_without_shared_terms(index: Path) -> None:
+    assert [(e.doc_id, e.score) for e in explain(index, QUERY, hits=2)] == [("é/1", 126), ("d1", 54)]
+    asked = ["d3", "d2", "d3"]
+    assert [(e.doc_id, e.score, len(e.terms)) for e in explain(index, QUERY, asked)] == [
+        ("d3", 0, 0),
+        ("d2", 6, 1),
+        ("d3", 0, 0),
+    ]
+    assert explain(index, ImpactQuery("q", {})) == []
+    assert explain(index, ImpactQuery("q", {}), ["d1"])[0].score == 0
+
+
+def test_unknown_documents_and_other_kinds(index: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no document 'd9' in the index"):
+        explain(index, QUERY, ["d9"])
+    write_text_shards(tmp_path / "shards", [("d1", "a dog")])
+    build_index(tmp_path / "shards", tmp_path / "index")
+    with pytest.raises(UsageError, match="is text; only the score of an impact index is a sum over terms"):
+        explain(tmp_path / "index", Topic("q", "dog"), ["d1"])
+
+
+def test_another_sum_than_the_indexs_raises(index: Path) -> None:
+    engine = LuceneEngine(index, index_manifest(index))
+    top = engine.top
+    engine.top = lambda *args: [hit._replace(score=hit.score + 1) for hit in top(*args)]  # type: ignore[method-assign]
+    with pytest.raises(ArtefactError, match="its products sum to 54, the index's score is 55"):
+        explained(engine, QUERY, ["d1"])
+    engine.close()
+
+
+@pytest.fixture(scope="module")
+def engine(index: Path) -> Any:
+    engine = LuceneEngine(index, index_manifest(index))
+    yield engine
+    engine.close()
+
+
+@settings(max_examples=50, deadline=None)
+@given(vector=st.dictionaries(st.sampled_from(["boat", "cat", "dog", "zebra", "😀"]), st.integers(1, 255)))
+def test_every_document_is_its_dot_product(engine: Any, vector: dict[str, int]) -> None:
+    for found, (doc_id, impacts) in zip(
+        explained(engine, ImpactQuery("q", vector), [d for d, _ in DOCUMENTS]), DOCUMENTS, strict=True
+    ):
+        assert (found.doc_id, found.score) == (doc_id, sum(w * impacts.get(t, 0) for t, w in vector.items()))
+        assert {t.term for t in found.terms} == vector.keys() & impacts.keys()
+
+
+def test_the_command(index: Path, toy: None) -> None:
+    told = invoke("--index", index, "--query", "dog cat cat", "--doc-id", "d1", "--doc-id", "d3", "--terms", 1)
+    assert told.splitlines() == [
+        "document d1: score 11, 2 of 2 query terms",
+        "  term  weight  impact   product   share",
+        "  dog        1       9         9   81.8%",
+        "  1 more, together 2",
+        "",
+        "document d3: score 0, 0 of 2 query terms",
+    ]
+    [found] = json.loads(invoke("--index", index, "--query", "dog", "--hits", 1, "--format", "json"))
+    assert found == {
+        "query_id": "query",
+        "doc_id": "d1",
+        "score": 9,
+        "terms": [{"term": "dog", "weight": 1, "impact": 9, "product": 9}],
+        "query_terms": 1,
+    }
+
+
+def test_topics_encoded_or_not(index: Path, tmp_path: Path, toy: None) -> None:
+    (tmp_path / "q.jsonl").write_bytes(jsonl([{"id": "a", "vector": {"dog": 2}}, {"id": "b", "vector": {"cat": 3}}]))
+    (tmp_path / "t.tsv").write_text("b\tcat cat cat\n")
+    for topics in ("q.jsonl", "t.tsv"):
+        arguments = ["--index", index, "--topics", tmp_path / topics, "--format", "json"]
+        assert [e["score"] for e in json.loads(invoke(*arguments, "--query-id", "b"))] == [21, 3]
+        with pytest.raises(DataError, match=f"{topics}: no topic 'c'"):
+            invoke(*arguments, "--query-id", "c")
+    for wrong in ([], ["--query", "dog", "--query-id", "b"], ["--query", "dog", "--topics", "demo"]):
+        with pytest.raises(UsageError, match="give --query TEXT"):
+            invoke("--index", index, *wrong)
+
+
+def test_the_best_hits_of_a_run(index: Path, tmp_path: Path, toy: None, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "t.tsv").write_text("b\tdog dog cat\n")
+    hits = [ScoredDoc("b", "d1", 1, 18.0), ScoredDoc("b", "d2", 2, 6.0)]
+    about = RunManifest(
+        "t.tsv", "", "", None, {"name": "toy"}, {"name": "toy", "options": {"query_terms": 1}}, {}, "index", 10, False
+    )
+    write_run(tmp_path / "x.trec", [hits], about)
+    arguments = ["--index", index, "--topics", tmp_path / "t.tsv", "--query-id", "b", "--format", "json"]
+    with caplog.at_level(logging.WARNING, "lexvl_anserini"):
+        found = json.loads(invoke(*arguments, "--run", tmp_path / "x.trec", "--hits", 1))
+        # The run cut its queries to one term, and so does the explanation.
+        assert [(e["doc_id"], e["score"]) for e in found] == [("d1", 18)]
+        assert not caplog.messages
+        write_run(tmp_path / "y.trec", [[hits[1]._replace(rank=1, score=5.0)]], about)
+        invoke(*arguments, "--run", tmp_path / "y.trec")
+    assert "1 of 1 documents have another score there (d2: 5, here 6)" in caplog.text
+    with pytest.raises(DataError, match="x.trec: no line for topic 'c'"):
+        (tmp_path / "t.tsv").write_text("b\tdog\nc\tcat\n")
+        invoke(*arguments[:5], "c", "--run", tmp_path / "x.trec")
+
+
+def test_a_query_side_that_reads_pictures(index: Path) -> None:
+    from lexvl_anserini.encoders.encoder import read_image_of
+
+    model: Any = SimpleNamespace(name="toy", kind="impact", query=SimpleNamespace(read_topic=read_image_of))
+    with pytest.raises(UsageError, match="encoder 'toy' reads images, and the query is a text"):
+        explain(index, "dog", model=model)

@@ -1,0 +1,167 @@
+"""Runs scored anew by several encoders: by hand, as the reference mixes Joint's scores, and as a command."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from embedding_tables import write_golden
+from scipy import sparse
+from tests.encoders.test_d2s import measured
+from typer import Typer
+from typer.testing import CliRunner
+
+from lexvl_anserini.data.dataset import load_dataset
+from lexvl_anserini.encoders.encoder import Encoder
+from lexvl_anserini.encoders.loading import load_encoder
+from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
+from lexvl_anserini.hybrid import command
+from lexvl_anserini.searching.rescoring import (
+    WeightedEncoder,
+    candidates_of,
+    encoder_of_run,
+    hybrid_lists,
+    hybrid_manifest,
+    topics_of_run,
+)
+from lexvl_anserini.ground.records import Document, Topic
+from lexvl_anserini.training.objectives.joint_losses import MIXES
+
+
+class Tower:
+    """Reads `1 2 3` as a vector."""
+
+    def __init__(self, kind):
+        self.kind = kind
+
+    def read(self, document):
+        return document.text
+
+    def read_topic(self, topic):
+        return topic.text
+
+    def vectors(self, inputs, batch_size=32):
+        return np.array([[float(number) for number in text.split()] for text in inputs], dtype=np.float32)
+
+    def weights(self, inputs, batch_size=32):
+        return sparse.csr_matrix(self.vectors(inputs))
+
+
+def part(kind, weight, documents):
+    tower = Tower(kind)
+    return WeightedEncoder(Encoder("toy", kind, tower, tower), weight, lambda: iter(documents))
+
+
+DOCUMENTS = [Document(name, text=text) for name, text in (("a", "1 0"), ("b", "0 1"), ("c", "0 1"), ("d", "9 9"))]
+
+
+def test_scores_are_weighted_sums_of_the_candidates_only():
+    """Dense weighs 2, lexical 10: a has 2 x 1 + 10 x 1, b and c tie at 2 x 2 + 10 x 2, d was never found."""
+    parts = [part("dense", 2.0, DOCUMENTS), part("impact", 10.0, DOCUMENTS)]
+    topics = [Topic("q", "1 2"), Topic("none", "1 1")]
+    found, nothing = hybrid_lists(topics, {"q": ["c", "a", "b"]}, parts)
+    assert [(hit.doc_id, hit.rank, hit.score) for hit in found] == [("b", 1, 24), ("c", 2, 24), ("a", 3, 12)]
+    assert nothing == []
+    [[cut], _] = hybrid_lists(topics, {"q": ["c", "a", "b"]}, parts, hits=1)
+    assert cut.doc_id == "b"
+
+
+def test_what_cannot_be_scored():
+    with pytest.raises(UsageError, match="nothing to score with"):
+        list(hybrid_lists([Topic("q", "1 2")], {}, []))
+    with pytest.raises(DataError, match="document 'z' of a run .* is not in the corpus of encoder 'toy'"):
+        list(hybrid_lists([Topic("q", "1 2")], {"q": ["a", "z"]}, [part("dense", 1.0, DOCUMENTS)]))
+    with pytest.raises(UsageError, match="bm25 has no vectors"):
+        list(hybrid_lists([Topic("q", "1 2")], {"q": ["a"]}, [part("text", 1.0, DOCUMENTS)]))
+
+
+def test_candidates_of_several_runs(tmp_path):
+    """The best of each run by its own ranks, each document once."""
+    first, second = tmp_path / "a.trec", tmp_path / "b.trec"
+    first.write_text("q Q0 b 2 4 x\nq Q0 a 1 5 x\nq Q0 c 3 1 x\n")
+    second.write_text("q Q0 c 1 0.5 x\nq Q0 a 2 0.4 x\nr Q0 b 1 1 x\n")
+    assert candidates_of([first, second], 2) == {"q": ["a", "b", "c"], "r": ["b"]}
+    assert candidates_of([first, second], 1) == {"q": ["a", "c"], "r": ["b"]}
+
+
+def test_runs_without_a_manifest(tmp_path):
+    path = tmp_path / "a.trec"
+    path.write_text("q Q0 b 1 4 x\n")
+    with pytest.raises(ArtefactError, match="no manifest beside it"):
+        encoder_of_run(path, 1.0, None, "cpu")
+    with pytest.raises(ArtefactError, match="no manifest beside it"):
+        hybrid_manifest([path], [1.0], 10, 10)
+
+
+# ---- golden
+
+
+@pytest.fixture(scope="module")
+def joint(shared, tmp_path_factory):
+    """The corpus and the last checkpoint of the golden training of Joint."""
+    golden, folder = shared / "golden/joint", tmp_path_factory.mktemp("joint")
+    about, arrays = json.loads((golden / "train_data.json").read_text()), np.load(golden / "train_data.npz")
+    final = {key: torch.from_numpy(value) for key, value in np.load(golden / "train_final.npz").items()}
+    torch.save({"state_dict": final}, folder / "last.ckpt")
+    write_golden(folder / "tiny", about, arrays["img_cls"], arrays["text_cls"], "_before_proj_albef")
+    return folder
+
+
+def load_joint(shared, joint, vectors):
+    tiny = str(shared / "golden/common/tokenizer_bert_tiny")
+    return load_encoder("joint", str(joint / "last.ckpt"), tokenizer=tiny, device="cpu", vectors=vectors)
+
+
+@pytest.mark.shared
+def test_mixed_scores_measure_as_the_reference(shared, joint):
+    """`dense_single` of the last validation: w1 x cosine + w2 x lexical, without the temperature."""
+    dataset = load_dataset(f"embeddings:{joint / 'tiny'},before_proj_albef")
+    mix = MIXES["albef-coco"]
+    parts = [
+        WeightedEncoder(load_joint(shared, joint, vectors), weight, dataset.documents)
+        for vectors, weight in (("dense", mix.w1), ("sparse", mix.w2))
+    ]
+    topics, doc_ids = list(dataset.topics()), [d.doc_id for d in dataset.documents()]
+    lists = list(hybrid_lists(topics, {topic.query_id: doc_ids for topic in topics}, parts))
+    scores = [[{hit.doc_id: hit.score for hit in hits}[doc_id] for doc_id in doc_ids] for hits in lists]
+    found = measured(np.array(scores), dataset, doc_ids, [topic.query_id for topic in topics])
+    golden = json.loads((shared / "golden/joint/train_and_eval.json").read_text())["val_per_epoch"][-1]
+    assert found == pytest.approx(golden["dense_single"], rel=1e-6)
+
+
+@pytest.mark.shared
+def test_the_command_mixes_an_inverted_index_and_faiss(shared, joint, tmp_path):
+    """Both runs of one checkpoint, then their mixture; the same command again has nothing to do."""
+    from lexvl_anserini import build_index, write_impacts
+    from lexvl_anserini.runs.trec import read_run
+    from lexvl_anserini.search import command as search
+
+    dataset = load_dataset(f"embeddings:{joint / 'tiny'},before_proj_albef")
+    app, runs = Typer(), []
+    app.command("hybrid")(command)
+    app.command("search")(search)
+    for vectors in ("sparse", "dense"):
+        write_impacts(dataset, load_joint(shared, joint, vectors), tmp_path / "out" / vectors)
+        build_index(tmp_path / "out" / vectors, tmp_path / "index" / vectors)
+        runs.append(tmp_path / f"{vectors}.trec")
+        options = ["--index", str(tmp_path / "index" / vectors), "--output", str(runs[-1]), "--device", "cpu"]
+        assert not (done := CliRunner().invoke(app, ["search", *options])).exit_code, done.output
+    mixed, mix = tmp_path / "mixed.trec", MIXES["albef-coco"]
+    options = ["--run", str(runs[0]), "--run", str(runs[1]), "--weight", str(mix.w2), "--weight", str(mix.w1)]
+    asked = ["hybrid", *options, "--output", str(mixed), "--device", "cpu"]
+    assert not (done := CliRunner().invoke(app, asked)).exit_code, done.output
+    topics = list(dataset.topics())
+    parts = [encoder_of_run(run, weight, None, "cpu") for run, weight in zip(runs, (mix.w2, mix.w1), strict=True)]
+    expected = [hit for hits in hybrid_lists(topics, candidates_of(runs, 100), parts) for hit in hits]
+    assert [(h.query_id, h.doc_id, h.rank) for h in read_run(mixed)] == [
+        (h.query_id, h.doc_id, h.rank) for h in expected
+    ]
+    before = mixed.stat().st_mtime_ns
+    assert not CliRunner().invoke(app, asked).exit_code and mixed.stat().st_mtime_ns == before
+    other = CliRunner().invoke(app, [*asked, "--candidates", "3"])
+    assert isinstance(other.exception, ArtefactError) and "another request (encoder: " in str(other.exception)
+    about = hybrid_manifest(runs, [1.0, 1.0], 100, 10)
+    assert about.encoder["name"] == "joint+joint" and about.dataset == dataset.name
+    assert [topic.query_id for topic in topics_of_run(about, None, None)] == [topic.query_id for topic in topics]

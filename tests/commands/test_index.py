@@ -1,0 +1,220 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.shards.test_reading import DOCUMENTS, write_dense_shards, write_shards, write_text_shards
+from typer.testing import CliRunner
+
+from lexvl_anserini.cli import make_app
+from lexvl_anserini.engines.building import build_index
+from lexvl_anserini.engines.planning import default_index
+from lexvl_anserini.ground.errors import ArtefactError, LexvlError, UnknownName
+from lexvl_anserini.ground.files import write_json
+from lexvl_anserini.index import command, peak_memory_bytes
+from lexvl_anserini.ground.manifest import Manifest
+
+
+def invoke(*arguments: Any) -> str:
+    result = CliRunner().invoke(make_app(command), [str(a) for a in arguments])
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == 0
+    return result.stdout
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("write", "documents", "engine"),
+    [
+        (write_shards, DOCUMENTS, "lucene"),
+        (write_dense_shards, [("d1", [1.0, 2.0]), ("d2", [0.0, 1.0]), ("d3", [1.0, 1.0])], "faiss"),
+        (write_text_shards, [("d1", "a dog"), ("d2", "a cat"), ("d3", "")], "bm25"),
+    ],
+)
+def test_the_manifest_chooses_the_engine(tmp_path: Path, write: Any, documents: Any, engine: str) -> None:
+    write(tmp_path / "shards", documents)
+    seen: list[int] = []
+    index = build_index(tmp_path / "shards", tmp_path / "new/index", progress=seen.append)
+    assert (index.path, index.documents, sum(seen)) == (tmp_path / "new/index", 3, 3)
+    report = json.loads((index.path / "index.json").read_bytes())
+    assert (report["engine"], report["documents"]) == (engine, 3)
+    assert Manifest.from_json(json.loads((index.path / "manifest.json").read_bytes())) == index.manifest
+
+
+def test_default_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_shards(tmp_path / "impacts/demo.vdr", DOCUMENTS)
+    monkeypatch.chdir(tmp_path)
+    assert default_index(Path("impacts/demo.vdr/")) == Path("indexes/demo.vdr")
+    assert build_index("impacts/demo.vdr").path == Path("indexes/demo.vdr")
+    assert Path("indexes/demo.vdr/index.json").is_file()
+
+
+def test_finished_from_the_same_shards_is_left_alone(tmp_path: Path) -> None:
+    write_shards(tmp_path / "shards", DOCUMENTS)
+    build_index(tmp_path / "shards", tmp_path / "index")
+    before = files(tmp_path / "index")
+    assert build_index(tmp_path / "shards", tmp_path / "index").documents == 3
+    assert files(tmp_path / "index") == before
+
+
+def test_other_shards_need_overwrite(tmp_path: Path) -> None:
+    write_shards(tmp_path / "a", DOCUMENTS)
+    write_shards(tmp_path / "b", [*DOCUMENTS, ("d4", {"c": 1})])
+    build_index(tmp_path / "a", tmp_path / "index")
+    before = files(tmp_path / "index")
+    with pytest.raises(ArtefactError, match=r"an index of another request \(counts: .*; shards: .*\); --overwrite"):
+        build_index(tmp_path / "b", tmp_path / "index")
+    assert files(tmp_path / "index") == before
+    assert build_index(tmp_path / "b", tmp_path / "index", overwrite=True).documents == 4
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "index"]
+
+
+def test_a_failed_overwrite_keeps_the_older_index(tmp_path: Path) -> None:
+    write_shards(tmp_path / "a", DOCUMENTS)
+    write_shards(tmp_path / "b", [("d1", {"a": 1}), ("d1", {"a": 2})])
+    build_index(tmp_path / "a", tmp_path / "index")
+    before = files(tmp_path / "index")
+    with pytest.raises(ArtefactError, match="'d1' occurs twice"):
+        build_index(tmp_path / "b", tmp_path / "index", overwrite=True)
+    assert files(tmp_path / "index") == before
+
+
+def test_a_place_that_is_no_index_is_never_replaced(tmp_path: Path) -> None:
+    write_shards(tmp_path / "shards", DOCUMENTS)
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos/a.jpg").touch()
+    for place in (tmp_path / "photos", tmp_path / "shards"):
+        with pytest.raises(ArtefactError, match="exists and is no index of ours; name another --index"):
+            build_index(tmp_path / "shards", place, overwrite=True)
+    (tmp_path / "empty").mkdir()
+    assert build_index(tmp_path / "shards", tmp_path / "empty").documents == 3
+
+
+def test_what_a_killed_build_left_is_cleared(tmp_path: Path) -> None:
+    write_shards(tmp_path / "shards", DOCUMENTS)
+    (tmp_path / "index.part/sub").mkdir(parents=True)
+    (tmp_path / "index.part/segments_1").write_bytes(b"half")
+    (tmp_path / "index.part/write.lock").touch()
+    assert build_index(tmp_path / "shards", tmp_path / "index").documents == 3
+    assert not (tmp_path / "index.part").exists()
+    assert not (tmp_path / "index/sub").exists()
+
+
+def test_unfinished_and_foreign_shards(tmp_path: Path) -> None:
+    manifest = write_shards(tmp_path / "shards", DOCUMENTS)
+    (tmp_path / "shards/manifest.json").rename(tmp_path / "shards/unfinished.json")
+    with pytest.raises(ArtefactError, match="unfinished; run the same encode command again"):
+        build_index(tmp_path / "shards", tmp_path / "index")
+    with pytest.raises(ArtefactError, match="nothing: no such folder"):
+        build_index(tmp_path / "nothing", tmp_path / "index")
+    write_json(tmp_path / "shards/manifest.json", {**manifest.to_json(), "kind": "impacts"})
+    with pytest.raises(UnknownName, match="unknown engine 'impacts'; did you mean 'impact'?"):
+        build_index(tmp_path / "shards", tmp_path / "index")
+    write_json(tmp_path / "shards/manifest.json", {"kind": "impact"})
+    with pytest.raises(ArtefactError, match="not a manifest of this version"):
+        build_index(tmp_path / "shards", tmp_path / "index")
+
+
+def test_command_prints_what_it_counted(tmp_path: Path) -> None:
+    write_shards(tmp_path / "shards", DOCUMENTS)
+    arguments = (tmp_path / "shards", "--index", tmp_path / "index", "--format", "json")
+    planned = json.loads(invoke(*arguments, "--dry-run"))
+    assert (planned["documents"], planned["postings"], planned["finished"]) == (3, 5, False)
+    assert not (tmp_path / "index").exists()
+    printed = json.loads(invoke(*arguments))
+    assert (printed["documents"], printed["empty"], printed["postings"]) == (3, 1, 5)
+    assert printed["bytes"] > 0 and printed["bytes_per_posting"] > 0 and printed["seconds"] >= 0
+    again = json.loads(invoke(*arguments))
+    assert again == {name: value for name, value in printed.items() if name not in ("seconds", "peak_memory_mib")}
+    assert printed["longest_lists"][0] == {"term": "b", "documents": 2}
+    assert printed["peak_memory_mib"] > 50
+    with pytest.raises(LexvlError, match="expected text or json"):
+        invoke(*arguments, "--format", "xml")
+
+
+def test_the_command_changes_and_checks(tmp_path: Path) -> None:
+    terms = ["a", "b"]
+    one, two, index = tmp_path / "one", tmp_path / "two", tmp_path / "index"
+    write_shards(one, [("d1", {"a": 1}), ("d2", {"b": 3})], terms=terms)
+    write_shards(two, [("d2", {"a": 5}), ("d3", {})], terms=terms)
+    (tmp_path / "ids.txt").write_text("d1\nd3\n")
+
+    def printed(*arguments: Any) -> dict[str, Any]:
+        return json.loads(invoke(*arguments, "--index", index, "--format", "json"))
+
+    assert printed(one)["documents"] == 2
+    with pytest.raises(ArtefactError, match="'d2' is in .* already; --replace takes the new one"):
+        printed(two, "--append")
+    assert printed(two, "--replace", "--dry-run")["todo"] == "replace"
+    found = printed(two, "--replace")
+    assert (found["documents"], found["empty"], found["postings"]) == (3, 1, 2)
+    assert printed(one, two, "--check")["problems"] == 0
+    assert printed("--delete-ids", tmp_path / "ids.txt", "--dry-run") == {"index": str(index), "delete": 2}
+    assert printed("--delete-ids", tmp_path / "ids.txt")["documents"] == 1
+    assert printed(two, one, "--check")["ids"] == 1
+    index = tmp_path / "merged"
+    write_shards(tmp_path / "three", [("d9", {"b": 1})], terms=terms)
+    assert printed(one, tmp_path / "three")["documents"] == 3
+    assert printed(one, tmp_path / "three")["documents"] == 3, "finished already"
+
+
+def test_the_command_refuses_what_makes_no_sense(tmp_path: Path) -> None:
+    write_shards(tmp_path / "shards", DOCUMENTS)
+    index = ("--index", tmp_path / "index")
+    (tmp_path / "ids.txt").write_text("d1\nx y\n")
+    for arguments, message in (
+        ((tmp_path / "shards", "--append"), "--append is for an index that exists: name it with --index"),
+        ((tmp_path / "shards", "--append", "--check", *index), "--append and --check exclude each other"),
+        (("--append", *index), "no shards; name a folder that encode wrote"),
+        ((tmp_path / "shards", "--append", "--term-vectors", *index), "--term-vectors is for building one"),
+        ((tmp_path / "shards", "--delete-ids", tmp_path / "ids.txt", *index), "--delete-ids takes no shards"),
+        (("--delete-ids", tmp_path / "ids.txt", *index), r"ids.txt line 2: 'x y', expected an id without white space"),
+        (("--delete-ids", tmp_path / "none.txt", *index), "none.txt: no file of ids"),
+        ((tmp_path / "shards", "--check", *index), "index: no such folder"),
+    ):
+        with pytest.raises(LexvlError, match=message):
+            invoke(*arguments)
+
+
+def test_data_on_stdout_and_one_line_of_error(tmp_path: Path) -> None:
+    write_text_shards(tmp_path / "shards", [("d1", "a dog"), ("d2", "a cat")])
+    module = [
+        sys.executable,
+        "-m",
+        "lexvl_anserini.index",
+        str(tmp_path / "shards"),
+        "--index",
+        str(tmp_path / "index"),
+    ]
+    done = subprocess.run([*module, "--format", "json"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["documents"] == 2
+    (tmp_path / "shards/docs/shard-00000.jsonl").write_text("")
+    (tmp_path / "index/index.json").unlink()
+    failed = subprocess.run(module, capture_output=True, text=True, check=False)
+    assert (failed.returncode, failed.stdout) == (1, "")
+    assert failed.stderr.count("\n") == 1 and failed.stderr.startswith("error: ")
+
+
+def test_import_loads_nothing_heavy() -> None:
+    code = (
+        "import sys, lexvl_anserini.index, lexvl_anserini.search\n"
+        "print([name for name in ('torch', 'faiss', 'pandas', 'jnius', 'pyserini', 'scipy') if name in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+@pytest.mark.parametrize(("system", "expected"), [("linux", 5 << 20), ("darwin", 5 << 10)])
+def test_peak_memory_in_the_units_of_the_system(monkeypatch, system, expected):
+    monkeypatch.setattr("sys.platform", system)
+    monkeypatch.setattr("resource.getrusage", lambda _: SimpleNamespace(ru_maxrss=5 << 10))
+    assert peak_memory_bytes() == expected

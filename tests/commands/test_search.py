@@ -1,0 +1,521 @@
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import fields
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.engines.test_lucene import stock_index
+from tests.shards.test_reading import Documents, jsonl, publish_shards, write_dense_shards, write_shards, write_text_shards
+from typer.testing import CliRunner
+
+from lexvl_anserini.cli import make_app
+from lexvl_anserini.encoders.encoder import read_image_of, read_topic
+from lexvl_anserini.encoders.loading import load_encoder
+from lexvl_anserini.engines.building import build_index
+from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError, UsageError
+from lexvl_anserini.ground.files import packed, read_json, write_json
+from lexvl_anserini.ground.manifest import Manifest, manifest_path, read_run_manifest
+from lexvl_anserini.searching import retrieval
+from lexvl_anserini.searching import searcher
+from lexvl_anserini.queries.clauses import Term, TreeQuery
+from lexvl_anserini.queries.query_source import TopicSource
+from lexvl_anserini.searching.refine import refinement_names
+from lexvl_anserini.searching.retrieval import search_index
+from lexvl_anserini.runs.trec import read_run
+from lexvl_anserini.ground.records import DenseQuery, ImpactQuery, ScoredDoc, Topic
+from lexvl_anserini.search import FeedbackOptions, RefinementOptions, TwoPhaseOptions, command
+from lexvl_anserini.ground.vocabulary import Vocabulary
+
+DOCUMENTS: Documents = [("q1", {"dog": 9}), ("d1", {"dog": 3, "cat": 1}), ("d2", {"dog": 3}), ("d3", {})]
+TERMS = ["cat", "dog", "zebra"]
+
+
+class Toy:
+    """Its dimensions are words; a topic's weights are the counts of its words."""
+
+    name, kind = "toy", "impact"
+
+    def __init__(self, terms: list[str] = TERMS):
+        self.query = SimpleNamespace(kind="impact", vocabulary=Vocabulary(terms), read_topic=read_topic)
+
+
+def encode(model: Toy, topics: Iterable[Topic], manifest: Manifest, batch_size: int = 32) -> Iterator[ImpactQuery]:
+    for topic in topics:
+        words = Counter((topic.text or "").split())
+        yield ImpactQuery(topic.query_id, {term: n for term, n in words.items() if term in model.query.vocabulary})
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(searcher, "load_encoder_of", lambda *args, **options: Toy())
+    monkeypatch.setattr(searcher, "encode_queries", encode)
+    write_shards(tmp_path / "shards", DOCUMENTS, terms=TERMS)
+    build_index(tmp_path / "shards", tmp_path / "index")
+    return tmp_path / "index"
+
+
+@pytest.fixture
+def beir(tmp_path: Path) -> Path:
+    folder = tmp_path / "beir"
+    (folder / "qrels").mkdir(parents=True)
+    (folder / "corpus.jsonl").write_bytes(jsonl({"_id": i, "title": "", "text": "x"} for i, _ in DOCUMENTS))
+    texts = {"q1": "dog dog", "q2": "zebra", "q3": "unknown", "q4": "cat"}
+    (folder / "queries.jsonl").write_bytes(jsonl({"_id": i, "text": text} for i, text in texts.items()))
+    qrels = "".join(f"{query_id}\td1\t1\n" for query_id in texts)
+    (folder / "qrels/test.tsv").write_text(f"query-id\tcorpus-id\tscore\n{qrels}")
+    return folder
+
+
+def invoke(*arguments: Any) -> str:
+    result = CliRunner().invoke(make_app(command), [str(a) for a in arguments])
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == 0
+    return result.stdout
+
+
+def pairs(documents: list[ScoredDoc]) -> list[tuple[str, int, float]]:
+    return [(d.doc_id, d.rank, d.score) for d in documents]
+
+
+def test_topics_are_encoded_and_searched(index: Path) -> None:
+    lists = list(search_index(index, [Topic("q1", "dog dog"), Topic("q2", "nothing"), Topic("q3", "cat")], hits=2))
+    assert [pairs(documents) for documents in lists] == [[("q1", 1, 18), ("d1", 2, 6)], [], [("d1", 1, 1)]]
+    assert list(search_index(index, [])) == []
+
+
+def test_encoded_queries_need_no_model(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(searcher, "load_encoder_of")
+    [documents] = search_index(str(index), [ImpactQuery("q", {"cat": 4})])
+    assert pairs(documents) == [("d1", 1, 4)]
+
+
+def test_the_topic_itself_is_removed_before_the_cut(index: Path) -> None:
+    topics = [Topic("q1", "dog"), Topic("q9", "dog")]
+    lists = list(search_index(index, topics, hits=2, remove_query=True))
+    assert [pairs(documents) for documents in lists] == [[("d1", 1, 3), ("d2", 2, 3)], [("q1", 1, 9), ("d1", 2, 3)]]
+
+
+def test_another_vocabulary_is_refused(index: Path) -> None:
+    with pytest.raises(ArtefactError, match=r"encoder 'toy' has vocabulary \w{16}, .* was built with \w{16}"):
+        list(search_index(index, [Topic("q", "dog")], model=Toy(["dog", "cat"])))  # type: ignore[arg-type]
+
+
+def test_queries_of_another_kind(index: Path) -> None:
+    with pytest.raises(UsageError, match="topic 'q': a DenseQuery; an index of kind impact answers ImpactQuery"):
+        list(search_index(index, [DenseQuery("q", np.zeros(3))]))
+
+
+def test_no_index_and_no_manifest(index: Path, tmp_path: Path) -> None:
+    with pytest.raises(ArtefactError, match="absent: no such index; build it with"):
+        list(search_index(tmp_path / "absent", [Topic("q", "dog")]))
+    (index / "manifest.json").unlink()
+    with pytest.raises(ArtefactError, match=r"manifest.json: no manifest; .* with --manifest"):
+        list(search_index(index, [Topic("q", "dog")]))
+
+
+def test_a_stock_index_is_searched_with_the_manifest_of_its_shards(index: Path, tmp_path: Path) -> None:
+    stock_index(tmp_path / "shards", tmp_path / "stock")
+    for manifest in (tmp_path / "shards/manifest.json", tmp_path / "shards"):
+        [documents] = search_index(tmp_path / "stock", [Topic("q", "dog")], manifest=manifest)
+        assert pairs(documents) == [("q1", 1, 9), ("d1", 2, 3), ("d2", 3, 3)]
+
+
+def test_a_run_of_a_data_set(index: Path, beir: Path, tmp_path: Path) -> None:
+    run = tmp_path / "runs/toy.trec"
+    told = json.loads(invoke("--index", index, "--topics", f"beir:{beir}", "--output", run, "--format", "json"))
+    assert told == {"run": str(run), "topics": 4, "topics_without_hits": 2, "lines": 3}
+    assert run.read_text() == "q1 Q0 d1 1 6 toy\nq1 Q0 d2 2 6 toy\nq4 Q0 d1 1 1 toy\n"
+    manifest = read_run_manifest(run)
+    assert manifest is not None
+    assert (manifest.dataset, manifest.split, manifest.remove_query) == (f"beir:{beir}", "test", True)
+    assert (manifest.index, manifest.hits, manifest.encoder["name"]) == ("index", 1000, "toy")
+
+
+def test_a_folder_as_run_and_a_file_of_topics_that_is_not_there(index: Path, beir: Path, tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    with pytest.raises(UsageError, match=r"runs: a folder; --output names the run's file, for example .*runs/run.trec"):
+        invoke("--index", index, "--topics", f"beir:{beir}", "--output", tmp_path / "runs", "--overwrite")
+    with pytest.raises(DataError, match=r"^nosuch.tsv: no such file"):
+        invoke("--index", index, "--topics", "nosuch.tsv", "--output", tmp_path / "r.trec")
+
+
+def test_options_of_the_run(index: Path, beir: Path, tmp_path: Path) -> None:
+    def run_with(name: str, *options: Any) -> str:
+        invoke("--index", index, "--topics", f"beir:{beir}", "--output", tmp_path / name, *options)
+        return (tmp_path / name).read_text()
+
+    assert run_with("a", "--no-remove-query", "--hits", 1) == "q1 Q0 q1 1 18 toy\nq4 Q0 d1 1 1 toy\n"
+    assert run_with("b", "--strict-scores").splitlines()[:2] == ["q1 Q0 d1 1 6 toy", "q1 Q0 d2 2 5.9999995 toy"]
+    assert run_with("c", "--output-format", "msmarco") == "q1\td1\t1\nq1\td2\t2\nq4\td1\t1\n"
+    with pytest.raises(UsageError, match="--output-format 'csv': expected trec or msmarco"):
+        run_with("d", "--output-format", "csv")
+
+
+def test_finished_and_other_runs(index: Path, beir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tmp_path / "toy.trec"
+    arguments = ("--index", index, "--topics", f"beir:{beir}", "--output", run)
+    told = invoke(*arguments)
+    before = run.read_bytes()
+    with monkeypatch.context() as patch:
+        patch.delattr(searcher, "encode_queries")
+        assert invoke(*arguments) == told
+    with pytest.raises(ArtefactError, match=r"a run of another request \(hits: .* found, .* requested\); --overwrite"):
+        invoke(*arguments, "--hits", 1)
+    assert run.read_bytes() == before
+    invoke(*arguments, "--hits", 1, "--overwrite")
+    assert len(list(read_run(run))) == 2
+    manifest_path(run).unlink()
+    with pytest.raises(ArtefactError, match="exists without toy.trec.manifest.json; --overwrite replaces it"):
+        invoke(*arguments, "--hits", 1)
+
+
+def make_of(index: Path, beir: Path) -> None:
+    """Makes an index one of a BEIR folder, and of a version that compared no digest of its manifest."""
+    manifest, report = (read_json(index / name, "manifest") for name in ("manifest.json", "index.json"))
+    write_json(index / "manifest.json", {**manifest, "corpus": {"name": f"beir:{beir}", "split": "test"}})
+    write_json(index / "index.json", {key: value for key, value in report.items() if key != "digest"})
+
+
+def test_default_topics_and_default_output(
+    index: Path, beir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_of(index, beir)
+    monkeypatch.chdir(tmp_path)
+    invoke("--index", index)
+    assert [path.name for path in Path("runs").iterdir()] == ["beir-beir.toy.trec", "beir-beir.toy.trec.manifest.json"]
+
+
+def test_a_dataset_whose_topics_changed_is_another_request(
+    index: Path, beir: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    make_of(index, beir)
+    run = tmp_path / "x.trec"
+    invoke("--index", index, "--output", run)
+    queries = (beir / "queries.jsonl").read_text()
+    (beir / "queries.jsonl").write_text(queries.replace("zebra", "dog"))
+    with pytest.raises(ArtefactError, match="another request .topics_sha256: "):
+        invoke("--index", index, "--output", run)
+    about = read_json(manifest_path(run), "manifest")
+    write_json(manifest_path(run), {**about, "topics_sha256": ""})
+    caplog.set_level("INFO", "lexvl_anserini")
+    invoke("--index", index, "--output", run)
+    assert f"{run}: an older version wrote it, without a digest of its topics" in caplog.messages
+    assert f"{run}: finished already, nothing to do" in caplog.messages
+
+
+def test_topics_count_by_what_is_encoded(tmp_path: Path) -> None:
+    """Pictures by their bytes, wherever they are."""
+    picture = tmp_path / "a.png"
+    picture.write_bytes(b"1")
+    copy = tmp_path / "copy.png"
+    copy.write_bytes(b"1")
+
+    def digest(**topic: str) -> str:
+        return TopicSource(lambda: iter([Topic("q", **topic)]), "x").digest()
+
+    before = digest(image=str(picture))
+    assert before == digest(image=str(copy)) != digest(text="1")
+    picture.write_bytes(b"2")
+    assert before != digest(image=str(picture)) != digest(image="none.png")
+
+
+def test_a_file_of_topics(index: Path, tmp_path: Path) -> None:
+    topics = tmp_path / "mine.tsv"
+    topics.write_text("7\tcat dog\n")
+    run = tmp_path / "x.trec.gz"
+    invoke("--index", index, "--topics", topics, "--output", run)
+    assert [(d.query_id, d.doc_id, d.score) for d in read_run(run)] == [("7", "q1", 9), ("7", "d1", 4), ("7", "d2", 3)]
+    manifest = read_run_manifest(run)
+    assert manifest is not None and (manifest.topics, manifest.dataset) == ("mine.tsv", "")
+    topics.write_text("7\tcat\n")
+    with pytest.raises(ArtefactError, match="another request .topics_sha256: "):
+        invoke("--index", index, "--topics", topics, "--output", run)
+    topics.write_text("")
+    with pytest.raises(DataError, match="no query in it"):
+        invoke("--index", index, "--topics", topics, "--output", tmp_path / "none.trec")
+    assert not (tmp_path / "none.trec").exists()
+
+
+def test_a_split_of_a_folder(index: Path, beir: Path, tmp_path: Path) -> None:
+    (beir / "qrels/dev.tsv").write_text("query-id\tcorpus-id\tscore\nq4\td1\t1\n")
+    for number, options in enumerate(
+        (["--topics", f"beir:{beir}/dev"], ["--topics", f"beir:{beir}", "--split", "dev"])
+    ):
+        run = tmp_path / f"{number}.trec.zst"
+        invoke("--index", index, *options, "--output", run)
+        manifest = read_run_manifest(run)
+        assert manifest is not None and (manifest.dataset, manifest.split) == (f"beir:{beir}", "dev")
+        assert [(d.query_id, d.doc_id) for d in read_run(run)] == [("q4", "d1")]
+    (tmp_path / "mine.tsv").write_text("7\tcat\n")
+    with pytest.raises(UsageError, match="mine.tsv: a file of topics has no splits; leave out --split dev"):
+        invoke("--index", index, "--topics", tmp_path / "mine.tsv", "--split", "dev")
+    with pytest.raises(UsageError, match="--split is of topics, --query is one query"):
+        invoke("--index", index, "--query", "cat", "--split", "dev")
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz", "jsonl.zst"])
+def test_a_file_of_encoded_queries(index: Path, tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(searcher, "load_encoder_of")
+    queries = tmp_path / f"q.{suffix}"
+    data = jsonl([{"id": "a", "contents": "", "vector": {"dog": 2}}, {"id": "b", "contents": "", "vector": {}}])
+    with open(queries, "wb") as raw, packed(raw, queries.suffix) as out:
+        out.write(data)
+    told = json.loads(invoke("--index", index, "--topics", queries, "--output", tmp_path / "x", "--format", "json"))
+    assert (told["topics"], told["topics_without_hits"], told["lines"]) == (2, 1, 3)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"id": "b", "vector": {"lion": 1}}, "line 2: term 'lion' is not in the vocabulary of"),
+        ({"id": "b", "vector": {"dog": 0}}, "line 2: weight 0 of term 'dog', expected an integer from 1 to"),
+        ({"id": "b", "vector": {"dog": 1.5}}, "line 2: weight 1.5 of term 'dog'"),
+        ({"id": "b", "vector": [1]}, r"line 2: vector '\[1\]', expected an object"),
+        ({"id": "b c", "vector": {}}, "line 2: id 'b c', expected a text without white space"),
+        ({"id": "a", "vector": {}}, "line 2: query id 'a' a second time"),
+    ],
+)
+def test_malformed_encoded_queries(index: Path, tmp_path: Path, row: Any, message: str) -> None:
+    queries = tmp_path / "q.jsonl"
+    queries.write_bytes(jsonl([{"id": "a", "vector": {"dog": 2}}, row]))
+    with pytest.raises(LexvlError, match=message):
+        invoke("--index", index, "--topics", queries, "--output", tmp_path / "x.trec")
+    assert not (tmp_path / "x.trec").exists()
+
+
+@pytest.mark.parametrize("part", ["vocabulary", "quantiser"])
+def test_encoded_queries_of_another_index(index: Path, tmp_path: Path, part: str) -> None:
+    queries = tmp_path / "q.jsonl"
+    queries.write_bytes(jsonl([{"id": "a", "vector": {"dog": 2}}]))
+    write_json(tmp_path / "q.jsonl.manifest.json", {part: {"digest": "0123", "query": {"scheme": "0123"}}})
+    with pytest.raises(ArtefactError, match=f"q.jsonl: encoded with {part} .*0123.*; encode the topics again"):
+        invoke("--index", index, "--topics", queries, "--output", tmp_path / "x.trec")
+
+
+def test_one_query_on_the_terminal(index: Path) -> None:
+    assert invoke("--index", index, "--query", "dog", "--hits", 2).split() == ["1", "9", "q1", "2", "3", "d1"]
+    told = json.loads(invoke("--index", index, "--query", "cat", "--format", "json"))
+    assert told == [{"rank": 1, "score": 1.0, "doc_id": "d1"}]
+    assert invoke("--index", index, "--query", "zebra") == ""
+    for wrong in (["--query", " "], ["--query", "dog", "--output", "x.trec"]):
+        with pytest.raises(UsageError, match="it cannot be empty, and --output needs --topics"):
+            invoke("--index", index, *wrong)
+    with pytest.raises(UsageError, match="--query and --topics exclude each other"):
+        invoke("--index", index, "--query", "dog", "--topics", "demo")
+
+
+def shown(*arguments: Any) -> list[tuple[str, float]]:
+    return [(hit["doc_id"], hit["score"]) for hit in json.loads(invoke(*arguments, "--format", "json"))]
+
+
+def test_texts_come_from_an_index_that_stores_them(index: Path, tmp_path: Path) -> None:
+    """No corpus of that name could be read."""
+    rows = [{"id": "d1", "contents": "a dog 😀\nat sea", "vector": {"dog": 1}}, {"id": "d2", "vector": {"dog": 2}}]
+    (tmp_path / "told/docs").mkdir(parents=True)
+    (tmp_path / "told/docs/shard-00000.jsonl").write_bytes(jsonl(rows))
+    entry = {"name": "docs/shard-00000.jsonl", "documents": 2, "empty": 0, "postings": 2, "max_impact": 2}
+    publish_shards(tmp_path / "told", "impact", [entry], Vocabulary(TERMS))
+    build_index(tmp_path / "told", tmp_path / "texts", store_text=True)
+    found = json.loads(invoke("--index", tmp_path / "texts", "--match", "dog", "--texts", "--format", "json"))
+    assert [(hit["doc_id"], hit["text"]) for hit in found] == [("d2", ""), ("d1", "a dog 😀\nat sea")]
+
+
+def test_filters_of_one_query(index: Path) -> None:
+    asked = ("--index", index, "--query", "dog")
+    assert shown(*asked, "--require", "cat") == [("d1", 3)]
+    assert shown(*asked, "--forbid", "cat", "--where", "NOT id:d2") == [("q1", 9)]
+    assert shown(*asked, "--where", "cat OR id:q1") == [("q1", 9), ("d1", 3)]
+    with pytest.raises(UsageError, match="term 'dgo' is not in the vocabulary of the index; did you mean 'dog'?"):
+        invoke(*asked, "--where", "+dgo")
+    with pytest.raises(UsageError, match="a bracket is not closed"):
+        invoke(*asked, "--where", "(dog")
+    with pytest.raises(UsageError, match="unknown metadata field 'meta.year'"):
+        invoke(*asked, "--where", "meta.year:2010")
+
+
+def test_an_expression_needs_no_encoder(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(searcher, "load_encoder_of")
+    assert shown("--index", index, "--match", "+dog cat^5") == [("q1", 9), ("d1", 8), ("d2", 3)]
+    assert shown("--index", index, "--match", "dog -cat", "--hits", 1) == [("q1", 9)]
+    assert shown("--index", index, "--match", "NOT dog") == [("d3", 0)]
+    [documents] = search_index(index, [TreeQuery("q", Term("dog") & Term("cat"))])
+    assert pairs(documents) == [("d1", 1, 4)]
+    with pytest.raises(ArtefactError, match="topic 'query': its score could reach 20,000,007, above 16,777,215"):
+        invoke("--index", index, "--match", "dog^2222223")
+
+
+def test_lists_of_terms_and_cuts(index: Path, tmp_path: Path) -> None:
+    (tmp_path / "terms.txt").write_text("cat\n")
+    asked = ("--index", index, "--query", "dog dog cat")
+    assert shown(*asked, "--only-terms", tmp_path / "terms.txt") == [("d1", 1)]
+    assert shown(*asked, "--without-terms", tmp_path / "terms.txt", "--hits", 1) == [("q1", 18)]
+    assert shown(*asked, "--query-terms", 1) == [("q1", 18), ("d1", 6), ("d2", 6)]
+    assert shown(*asked, "--threshold", 0.5) == [("q1", 18), ("d1", 7), ("d2", 6)]
+    assert shown(*asked, "--first-terms", 1, "--candidates", 2, "--hits", 2) == [("q1", 18), ("d1", 7)]
+    with pytest.raises(UsageError, match="index has no term vectors; build it with --term-vectors, or name the shards"):
+        invoke(*asked, "--feedback", 1)
+
+
+def test_feedback_from_the_shards(index: Path) -> None:
+    asked = ("--index", index, "--query", "cat", "--feedback", 1, "--feedback-beta", 1)
+    found = shown(*asked, "--feedback-shards", index.parent / "shards")
+    # d1 brings in its dog.
+    assert [doc_id for doc_id, _ in found] == ["q1", "d1", "d2"]
+
+
+def test_a_refined_run_is_another_making(index: Path, beir: Path, tmp_path: Path) -> None:
+    run = tmp_path / "x.trec"
+    (tmp_path / "terms.txt").write_text("zebra\n")
+    arguments = ("--index", index, "--topics", f"beir:{beir}", "--output", run, "--forbid", "cat")
+    invoke(*arguments, "--without-terms", tmp_path / "terms.txt")
+    assert [(d.query_id, d.doc_id) for d in read_run(run)] == [("q1", "d2")]
+    manifest = read_run_manifest(run)
+    assert manifest is not None
+    options = manifest.encoder["options"]
+    assert options["forbid"] == ["cat"] and options["without_terms"].startswith("terms.txt@")
+    with pytest.raises(ArtefactError, match=r"a run of another request \(encoder: .*\)"):
+        invoke(*arguments)
+
+
+def test_what_a_run_notes_of_a_refinement_is_no_option_of_its_encoder() -> None:
+    assert {field.name for field in fields(RefinementOptions)} == refinement_names()
+
+
+def test_a_refinement_is_noted_in_the_order_of_its_options(tmp_path: Path) -> None:
+    assert RefinementOptions().note() == {} and RefinementOptions().refinement() is None
+    options = RefinementOptions(
+        forbid=["cat"],
+        query_terms=3,
+        two_phase=TwoPhaseOptions(4),
+        text_weight=0.5,
+        feedback=FeedbackOptions(2, feedback_shards="x"),
+    )
+    assert list(options.note().items()) == [
+        ("forbid", ["cat"]),
+        ("query_terms", 3),
+        ("two_phase", [4, 1000]),
+        ("text_weight", 0.5),
+        ("feedback", [2, 20, 1.0, 0.5]),
+    ]
+
+
+def test_a_dry_run_searches_nothing(index: Path, beir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retrieval.IndexSearch, "searcher", lambda self: pytest.fail("searched"))
+    arguments = ("--index", index, "--topics", f"beir:{beir}", "--output", tmp_path / "x", "--dry-run")
+    told = json.loads(invoke(*arguments, "--format", "json"))
+    assert (told["topics"], told["documents"], told["hits"], told["finished"]) == (4, 4, 1000, False)
+    assert not (tmp_path / "x").exists()
+
+
+def test_pictures_for_a_query_side_that_reads_texts(index: Path, tmp_path: Path) -> None:
+    (tmp_path / "dog.png").write_bytes(b"")
+    with pytest.raises(UsageError, match="encoder 'toy' reads texts, and the query is an image; .* image-to-text"):
+        invoke("--index", index, "--query-image", tmp_path / "dog.png")
+    with pytest.raises(DataError, match="cat.png: no such image"):
+        invoke("--index", index, "--query-image", tmp_path / "cat.png")
+    with pytest.raises(UsageError, match="--query and --query-image exclude each other"):
+        invoke("--index", index, "--query", "dog", "--query-image", tmp_path / "dog.png")
+
+
+def test_a_picture_as_query(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def seen(model: Toy, topics: Iterable[Topic], *_: Any) -> Iterator[ImpactQuery]:
+        for topic in topics:
+            yield ImpactQuery(topic.query_id, {Path(str(topic.image)).stem: 2})
+
+    model = Toy()
+    model.query.read_topic = read_image_of
+    monkeypatch.setattr(searcher, "load_encoder_of", lambda *args, **options: model)
+    monkeypatch.setattr(searcher, "encode_queries", seen)
+    (tmp_path / "cat.png").write_bytes(b"")
+    assert shown("--index", index, "--query-image", tmp_path / "cat.png") == [("d1", 2)]
+    with pytest.raises(UsageError, match="encoder 'toy' reads images, and the query is a text; .* text-to-image"):
+        invoke("--index", index, "--query", "dog")
+
+
+def test_filters_are_for_impacts(tmp_path: Path) -> None:
+    write_text_shards(tmp_path / "shards", [("d1", "a dog")])
+    build_index(tmp_path / "shards", tmp_path / "index")
+    with pytest.raises(UsageError, match="index is text; terms, filters and feedback are for impact indexes"):
+        invoke("--index", tmp_path / "index", "--query", "dog", "--require", "dog")
+    with pytest.raises(UsageError, match="index is text; terms, filters and feedback are for impact indexes"):
+        invoke("--index", tmp_path / "index", "--match", "dog")
+
+
+def test_lexical_queries_for_a_dense_index(tmp_path: Path) -> None:
+    write_dense_shards(tmp_path / "shards", [("d1", [1.0, 0.0])])
+    build_index(tmp_path / "shards", tmp_path / "index")
+    (tmp_path / "q.jsonl").write_bytes(jsonl([{"id": "a", "vector": {"dog": 2}}]))
+    with pytest.raises(UsageError, match="encoded lexical queries, but .*index is dense"):
+        invoke("--index", tmp_path / "index", "--topics", tmp_path / "q.jsonl", "--output", tmp_path / "x.trec")
+
+
+def test_texts_are_searched_as_they_are(tmp_path: Path) -> None:
+    write_text_shards(tmp_path / "shards", [("d1", "a dog"), ("d2", "two cats"), ("d3", "")])
+    build_index(tmp_path / "shards", tmp_path / "index")
+    model = load_encoder("bm25")
+    lists = list(search_index(tmp_path / "index", [Topic("q", "cat"), Topic("r", "the")], model=model))
+    assert [[d.doc_id for d in documents] for documents in lists] == [["d2"], []]
+    with pytest.raises(ArtefactError, match="encoder 'toy' is impact, .* is text"):
+        list(search_index(tmp_path / "index", [Topic("q", "cat")], model=Toy()))  # type: ignore[arg-type]
+
+
+def test_a_score_that_would_be_rounded_leaves_no_run(index: Path, tmp_path: Path) -> None:
+    (tmp_path / "q.jsonl").write_bytes(jsonl([{"id": "a", "vector": {"dog": 2**21}}]))
+    with pytest.raises(ArtefactError, match="topic 'a': its score could reach 18,874,368, above 16,777,215"):
+        invoke("--index", index, "--topics", tmp_path / "q.jsonl", "--output", tmp_path / "x.trec")
+    assert not (tmp_path / "x.trec").exists() and not (tmp_path / "x.trec.part").exists()
+
+
+def test_a_query_whose_only_term_is_in_every_document(tmp_path: Path) -> None:
+    # The situation of query 3 in Anserini's JsonVectorEndToEndTest (numbers ours): plain Pyserini finds nothing here.
+    documents = [("2000000", {"##1": 3, "##3": 2}), ("2000001", {"##3": 4, "##4": 1})]
+    (tmp_path / "shards/docs").mkdir(parents=True)
+    name = "docs/shard-00000.jsonl"
+    (tmp_path / "shards" / name).write_bytes(jsonl({"id": i, "contents": "", "vector": v} for i, v in documents))
+    entry = {"name": name, "documents": 2, "empty": 0, "postings": 4}
+    publish_shards(tmp_path / "shards", "impact", [entry], Vocabulary(["##1", "##3", "##4"]))
+    index = build_index(tmp_path / "shards", tmp_path / "index")
+    [documents_found] = search_index(index, [ImpactQuery("3", {"##3": 2})])
+    assert pairs(documents_found) == [("2000001", 1, 8), ("2000000", 2, 4)]
+
+
+def test_lines_of_standard_input_are_answered_with_one_encoder(index, monkeypatch):
+    loaded: list[int] = []
+    monkeypatch.setattr(searcher, "load_encoder_of", lambda *args, **options: loaded.append(1) or Toy())
+    answered = CliRunner().invoke(
+        make_app(command),
+        ["--index", str(index), "--interactive", "--format", "json", "--hits", "2"],
+        input="dog\n\n  cat dog  \nzebra",
+    )
+    assert answered.exit_code == 0, answered.output
+    lists = [json.loads(line) for line in answered.stdout.splitlines()]
+    assert [[row["doc_id"] for row in rows] for rows in lists] == [["q1", "d1"], ["q1", "d1"], []]
+    assert [rows[0]["score"] for rows in lists[:2]] == [9, 9] and len(loaded) == 1
+
+
+def test_an_error_of_one_line_does_not_end_the_others(index, monkeypatch, caplog):
+    one = retrieval.IndexSearch.one
+
+    def failing(self: Any, query: Any, hits: int, searcher: Any) -> Any:
+        if query.text == "bad":
+            raise DataError("a bad line")
+        return one(self, query, hits, searcher)
+
+    monkeypatch.setattr(retrieval.IndexSearch, "one", failing)
+    answered = CliRunner().invoke(make_app(command), ["--index", str(index), "--interactive"], input="bad\ncat\n")
+    assert answered.exit_code == 0 and "error: a bad line" in caplog.text
+    assert answered.stdout.split() == ["1", "1", "d1"]
+
+
+def test_lines_and_a_query_exclude_each_other(index):
+    with pytest.raises(UsageError, match="--query and --interactive exclude each other"):
+        command(index=str(index), query="dog", interactive=True)
+    with pytest.raises(UsageError, match="--output needs --topics"):
+        command(index=str(index), interactive=True, output="x.trec")

@@ -1,0 +1,398 @@
+"""Training end to end on twelve coloured squares: resume, save, load, errors."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+import torch
+from tiny_training import weights_of, write_corpus
+
+from lexvl_anserini.encoders.loading import load_encoder
+from lexvl_anserini.encoders.parts.texts.tokens import columns_ascii
+from lexvl_anserini.ground.errors import ArtefactError, UsageError
+from lexvl_anserini.train import planned, read_changes
+from lexvl_anserini.training.images.augmentation import augment
+from lexvl_anserini.training.common.batches import Batches, CaptionStore, text_batch
+from lexvl_anserini.training.images.captioned import Tokens, read_captioned, tokenise
+from lexvl_anserini.training.images.measuring import backward_rates, hit_rates
+from lexvl_anserini.training.common.stores import Cache, PixelStore, read_pixels
+from lexvl_anserini.training.common.inputs import ImageBatch
+from lexvl_anserini.training.loop import train
+from lexvl_anserini.training.common.loss import Temperatures, objective
+from lexvl_anserini.training.model_settings import OWN_TOWERS
+from lexvl_anserini.training.objectives.caption_terms import term_shares
+from lexvl_anserini.training.objectives.contrastive import Encoded
+from lexvl_anserini.training.common.optimiser import learning_rate_shape
+from lexvl_anserini.training.pairs import KINDS, OVER_NETWORKS
+from lexvl_anserini.training.recipe import Augmentation, ModelSettings, Recipe, checked, read_recipe
+from lexvl_anserini.training.words import FIRST_TOKEN_ID, FIRST_WORD_ID, learn_words, save_tokenizer
+
+COLOURS = {"red": (220, 30, 30), "green": (30, 200, 30), "blue": (30, 30, 220), "white": (250, 250, 250)}
+RECIPES = Path(__file__).parents[2] / "runs" / "recipes"
+ASSETS = Path(__file__).parents[2] / "lexvl_anserini" / "assets"
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A Karpathy corpus of coloured images: 12 for training, 4 for validation, two captions each."""
+    folder = tmp_path_factory.mktemp("corpus")
+    images, captions = [], []
+    for number in range(16):
+        colour = list(COLOURS)[number % 4]
+        pixels = np.full((20, 20, 3), COLOURS[colour], dtype=np.uint8)
+        pixels[number : number + 4, 4:16] = 90
+        images.append(pixels)
+        captions.append([f"a {colour} square", f"the square is {colour} with a grey bar"])
+    return write_corpus(folder, images, captions, train=12)
+
+
+def recipe_of(corpus: str, **changes: Any) -> Recipe:
+    """A recipe small enough for a test; `changes` replace top-level entries."""
+    content: dict[str, Any] = {
+        "name": "tiny",
+        "data": {"corpus": corpus},
+        "model": {
+            "kind": "vdr-crossmodal",
+            "topk": 8,
+            "text": {"width": 16, "layers": 1, "heads": 2, "max_length": 12, "dropout": 0.1},
+            "image": {
+                "resolution": 16,
+                "patch_size": 4,
+                "width": 16,
+                "layers": 1,
+                "heads": 2,
+                "stem": {"widths": [8, 16], "blocks": [0, 1]},
+            },
+        },
+        "objective": {"name": "vdr", "learn_temperature": True, "options": {"topk": 8, "normalised": True}},
+        "augmentation": {"shift": 1},
+        "optimisation": {"steps": 6, "batch_size": 4, "captions_per_image": 2, "warmup_steps": 2},
+        "validate_every": 3,
+        "state_every": 2,
+        "log_every": 1,
+    }
+    return checked({**content, **changes}, "tiny.yaml")
+
+
+@pytest.fixture(scope="module")
+def trained(corpus: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An uninterrupted run."""
+    return train(recipe_of(corpus), tmp_path_factory.mktemp("trained"), device="cpu")
+
+
+@pytest.mark.parametrize("stop", [1, 2, 5])
+def test_a_resumed_run_ends_with_the_same_weights_and_log(
+    stop: int, corpus: str, trained: Path, tmp_path: Path
+) -> None:
+    train(recipe_of(corpus), tmp_path, device="cpu", stop_after=stop)
+    assert not (tmp_path / "model").exists()
+    resumed = train(recipe_of(corpus), tmp_path, device="cpu")
+    expected, found = weights_of(trained), weights_of(resumed)
+    assert expected.keys() == found.keys()
+    assert all(torch.equal(expected[key], found[key]) for key in expected)
+
+    def losses(model: Path) -> list[Any]:
+        rows = [json.loads(line) for line in (model.parent / "log.jsonl").read_text().splitlines()]
+        return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
+
+    assert losses(resumed) == losses(trained)
+
+
+def test_a_killed_run_resumes(corpus: str, trained: Path, tmp_path: Path) -> None:
+    recipe = tmp_path / "tiny.yaml"
+    recipe.write_text(json.dumps(recipe_of(corpus).model_dump(mode="json")))
+    command = [sys.executable, "-m", "lexvl_anserini.train", "--recipe", str(recipe), "--device", "cpu"]
+    command += ["--output", str(tmp_path / "run"), "--threads", str(torch.get_num_threads())]
+    child = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=dict(os.environ))
+    deadline = time.monotonic() + 120
+    while not (tmp_path / "run" / "state").exists() and child.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    model = train(recipe_of(corpus), tmp_path / "run", device="cpu")
+    expected, found = weights_of(trained), weights_of(model)
+    assert all(torch.equal(expected[key], found[key]) for key in expected)
+
+
+def test_a_finished_run_is_left_as_it_is(corpus: str, trained: Path) -> None:
+    before = (trained / "model.safetensors").stat().st_mtime_ns
+    assert train(recipe_of(corpus), trained.parent, device="cpu") == trained
+    assert (trained / "model.safetensors").stat().st_mtime_ns == before
+    with pytest.raises(ArtefactError, match="seed: 12345 found, 7 requested"):
+        train(recipe_of(corpus, seed=7), trained.parent, device="cpu")
+
+
+def test_files_beside_the_weights(trained: Path, corpus: str) -> None:
+    about = json.loads((trained / "training.json").read_text())
+    assert about["recipe"] == recipe_of(corpus).model_dump(mode="json")
+    assert about["images"] == 12 and set(about["validation"]) >= {"t2i_R@1", "i2t_R@10", "alpha_t2i_R@5"}
+    assert not list(trained.parent.glob("stored-*"))
+    assert about["data"] == json.loads((trained.parent / "data.json").read_text())
+    assert (trained / "log.jsonl").read_bytes() == (trained.parent / "log.jsonl").read_bytes()
+
+
+def test_the_checkpoint_is_the_trained_pair(trained: Path, corpus: str, tmp_path: Path) -> None:
+    """Validation inside the loop and the loaded encoder agree on every hit rate."""
+    from lexvl_anserini.data.dataset import load_dataset
+
+    model = load_encoder("vdr-crossmodal", str(trained), device="cpu")
+    held_out = read_captioned(load_dataset(corpus, "val", None, direction="text-to-image"))
+    images = model.document.weights(held_out.images)
+    texts = model.query.weights(held_out.texts)
+    assert images.shape == (4, len(model.document.vocabulary)) and (np.diff(images.indptr) == 8).all()
+    scores = torch.from_numpy((texts @ images.T).toarray())
+    owner = torch.arange(4).repeat_interleave(2)
+    found = {f"t2i_R@{k}": value for k, value in hit_rates(scores, owner).items()}
+    measured = json.loads((trained / "training.json").read_text())["validation"]
+    assert found == {key: measured[key] for key in found}
+    assert "[CLS]" not in model.document.vocabulary.terms and "square" in model.document.vocabulary.terms
+
+
+def test_the_dense_twin_trains_and_loads(corpus: str, tmp_path: Path) -> None:
+    lexical = recipe_of(corpus)
+    dense = recipe_of(
+        corpus,
+        model={**lexical.model.model_dump(mode="json"), "kind": "dense-crossmodal", "dimensions": 12},
+        objective={"name": "info_nce", "learn_temperature": True},
+        weights="float16",
+    )
+    folder = train(dense, tmp_path, device="cpu")
+    model = load_encoder("dense-crossmodal", str(folder), device="cpu", direction="image-to-text")
+    vectors = model.document.vectors(["a red square", ""])
+    assert vectors.shape == (2, 12)
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-6)
+    assert all(w.dtype in (torch.float16, torch.int64) for w in weights_of(folder).values())
+
+
+def test_regularisers_and_full_float_states_take_part(corpus: str, tmp_path: Path) -> None:
+    recipe = recipe_of(corpus, regularisers=[{"name": "flops", "side": "document", "weight": 1000.0}])
+    folder = train(recipe, tmp_path / "a", device="cpu")
+    plain = train(recipe_of(corpus), tmp_path / "b", device="cpu")
+    assert not torch.equal(weights_of(folder)["encoder_p.proj"], weights_of(plain)["encoder_p.proj"])
+
+
+def test_auxiliaries_take_part_and_check_their_options(corpus: str, tmp_path: Path) -> None:
+    naming = {"name": "naming", "weight": 2.0, "options": {"temperature": 0.1}}
+    folder = train(recipe_of(corpus, auxiliaries=[naming]), tmp_path / "a", device="cpu")
+    plain = train(recipe_of(corpus), tmp_path / "b", device="cpu")
+    assert not torch.equal(weights_of(folder)["encoder_p.proj"], weights_of(plain)["encoder_p.proj"])
+    with pytest.raises(UsageError, match="auxiliary 'naming' has no options 'heat'; expected some of temperature"):
+        recipe_of(corpus, auxiliaries=[{**naming, "options": {"heat": 1}}])
+
+
+def test_every_kind_of_a_recipe_can_be_made() -> None:
+    kinds = set(get_args(ModelSettings.model_fields["kind"].annotation))
+    assert set(OVER_NETWORKS) == kinds and set(KINDS) == OWN_TOWERS
+
+
+def test_the_objective_keeps_as_many_dimensions_as_the_model() -> None:
+    query = torch.tensor([[3.0, 2.0, 1.0], [1.0, 3.0, 2.0]])
+    encoded = Encoded(query, query, torch.zeros(2, 3, dtype=torch.bool))
+    model = recipe_of("demo").model.model_dump(mode="json")
+
+    def loss(of_model: int, **options: Any) -> float:
+        chosen = {"name": "vdr", "options": {"nonparametric": 0, **options}}
+        recipe = recipe_of("demo", objective=chosen, model={**model, "topk": of_model})
+        return objective(recipe.stages[0], recipe.model, [encoded], Temperatures(torch.tensor(1.0))).total.item()
+
+    assert loss(1) == loss(2, topk=1) != loss(2)
+
+
+def test_a_dry_run_counts_what_is_read() -> None:
+    assert planned(recipe_of("demo", optimisation={"steps": 3, "batch_size": 4}), Path("out"))["images_seen"] == 12
+    texts = read_recipe(RECIPES / "vdr-text-paper.yaml", {"optimisation.steps": 2, "optimisation.negatives": 3})
+    rows = planned(texts, Path("out"))
+    assert (rows["queries_seen"], rows["passages_seen"]) == (512, 2048)
+
+
+def test_a_change_that_is_not_yaml_raises() -> None:
+    assert read_changes(["optimisation.betas=[0.8, 0.9]"]) == {"optimisation.betas": [0.8, 0.9]}
+    with pytest.raises(UsageError, match="--set: a value is not YAML"):
+        read_changes(["optimisation.betas=[0.8"])
+
+
+def test_recipes_of_the_project_are_valid() -> None:
+    names = [read_recipe(path).name for path in sorted(RECIPES.glob("*.yaml"))]
+    assert names == [path.stem for path in sorted(RECIPES.glob("*.yaml"))] and names
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"modle": 1}, "modle: Extra inputs"),
+        ({"objective.name": "vrd"}, "objective.name 'vrd', expected one of vdr"),
+        ({"model.image.resolution": 65}, "no multiple of patch_size"),
+        ({"optimisation.steps": 0}, "optimisation.steps: Input should be greater"),
+        ({"auxiliaries": [{"name": "namin", "weight": 1}]}, "auxiliary 'namin', expected one of naming"),
+        ({"model.kind": "dense-crossmodal"}, "objective.name 'vdr' needs terms as dimensions"),
+        ({"regularisers": [{"name": "l2", "side": "query", "weight": 1}]}, "regulariser 'l2'"),
+        (
+            {"objective.options.tokp": 3},
+            "objective.name 'vdr' has no options 'tokp'; expected some of temperature, topk",
+        ),
+        ({"objective.options.temperature": 1}, "the temperature is objective.temperature"),
+        ({"objective": {"name": "svdr"}}, "'svdr' needs texts on both sides; kind vdr-crossmodal reads images"),
+        (
+            {"objective": {"name": "splade_kl"}},
+            "'splade_kl' needs texts on both sides; kind vdr-crossmodal reads images",
+        ),
+        ({"objective": {"name": "fdt"}}, "'fdt' needs a codebook"),
+        (
+            {"regularisers": [{"name": "flops", "side": "query", "weight": 1, "options": {"treshold": 3}}]},
+            "regulariser 'flops' has no options 'treshold'; expected some of threshold, normalised",
+        ),
+        (
+            {"regularisers": [{"name": "l1", "side": "query", "weight": 1, "ramp": "n+1"}]},
+            "ramp: Input should be 'n-1'",
+        ),
+        ({"model.text.heads": 3}, "model.text: .*width 128 is no multiple of heads 3"),
+        ({"model.image.patch_size": 16}, "a stem of 3 stages has stride 8, not 16"),
+        ({"model.image.stem.blocks": [0, 1]}, "3 widths and 2 blocks"),
+        ({"model.image.stem.blocks": [0, 1, -1]}, "blocks.2: Input should be greater"),
+        ({"optimisation.betas": [0.9, 1.0]}, "betas.1: Input should be less"),
+        ({"optimisation.learning_rate": float("inf")}, "learning_rate: Input should be a finite"),
+    ],
+)
+def test_a_recipe_that_does_not_fit_raises(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        read_recipe(RECIPES / "demo-vdr.yaml", change)
+
+
+@pytest.mark.parametrize("name", ["demo-dense", "demo-vdr", "photos-dense", "photos-vdr", "lexvl-mini"])
+def test_what_the_package_contains_was_trained_by_the_recipe(name: str) -> None:
+    about, recipe = json.loads((ASSETS / name / "training.json").read_text()), {"lexvl-mini": "vdr-text-small"}
+    assert checked(about["recipe"], name) == read_recipe(RECIPES / f"{recipe.get(name, name)}.yaml")
+    assert (ASSETS / name / "log.jsonl").is_file()
+
+
+def test_a_missing_or_broken_recipe_raises(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no such recipe"):
+        read_recipe(tmp_path / "none.yaml")
+    (tmp_path / "list.yaml").write_text("- a\n")
+    with pytest.raises(UsageError, match="expected keys and values, found list"):
+        read_recipe(tmp_path / "list.yaml")
+
+
+def test_a_batch_larger_than_the_corpus_raises(corpus: str, tmp_path: Path) -> None:
+    recipe = recipe_of(corpus, optimisation={"steps": 1, "batch_size": 64})
+    with pytest.raises(UsageError, match="batch_size 64 is more than the 12 training images"):
+        train(recipe, tmp_path, device="cpu")
+
+
+def test_the_vocabulary_is_the_words_by_frequency(tmp_path: Path) -> None:
+    tokens = learn_words(["A red ball", "a RED cube", "red, blue"], 2000)
+    assert tokens[:5] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"] and tokens[-1] == "red"
+    tokenizer = save_tokenizer(tokens, tmp_path, 8)
+    assert tokenizer.tokenize("Red bat") == ["red", "b", "##a", "##t"]
+    columns = columns_ascii(tokenizer, FIRST_TOKEN_ID)
+    assert len(columns.vocabulary) == len(tokens) - 5
+    assert tokens[FIRST_WORD_ID - 1] == "##z" and tokens[FIRST_WORD_ID:] == ["red"]
+    with pytest.raises(UsageError, match="expected more than"):
+        learn_words(["a b"], 100)
+    with pytest.raises(UsageError, match="0 words"):
+        learn_words(["once only"], 2000)
+
+
+def test_batches_are_a_function_of_seed_and_step(corpus: str, tmp_path: Path) -> None:
+    from lexvl_anserini.data.dataset import load_dataset
+    from lexvl_anserini.encoders.parts.images.pixels import Pixels
+    from lexvl_anserini.encoders.parts.texts.tokens import TextReader
+
+    captioned = read_captioned(load_dataset(corpus, "train", None, direction="text-to-image"))
+    tokenizer = save_tokenizer(learn_words(captioned.texts, 2000), tmp_path / "words", 12)
+    columns, prepare = columns_ascii(tokenizer, FIRST_TOKEN_ID), Pixels(16)
+    kept = (Cache(tmp_path), "training", captioned.digest())
+    pixels = read_pixels(captioned.images, prepare, *kept)
+    assert (read_pixels(captioned.images, prepare, *kept) == pixels).all()
+    tokens = tokenise(captioned.captions, TextReader(tokenizer, 12))
+    assert tokens.first.tolist() == list(range(0, 26, 2))
+
+    def make(seed: int) -> Batches:
+        cpu = torch.device("cpu")
+        images = PixelStore(pixels, prepare, Augmentation(shift=1, zoom=0.8), cpu)
+        return Batches(images, CaptionStore(tokens, columns, cpu), 4, 2, seed)
+
+    def views(batches: Batches, step: int) -> torch.Tensor:
+        documents = batches[step].documents
+        assert isinstance(documents, ImageBatch)
+        return documents.values
+
+    one, again, other = make(1), make(1), make(2)
+    assert torch.equal(views(one, 5), views(again, 5)) and not torch.equal(views(one, 5), views(other, 5))
+    first, second = one[0].rounds
+    assert not torch.equal(first.bag, second.bag)  # two different captions of each image
+    epoch = torch.cat([views(one, step) for step in range(3)])
+    assert len(epoch) == 12 and one.per_epoch == 3
+    words = {columns.vocabulary[int(d)] for d in first.bag[0].nonzero().flatten()}
+    assert "square" in words and words <= {"a", "the", "is", "with", "square", "grey", "bar", *COLOURS}
+
+
+def test_a_bag_has_the_words_and_no_padding() -> None:
+    tokens = Tokens(np.array([[2, 5, 3], [2, 3, 0]]), np.array([3, 2]), np.array([0, 1, 2]))
+
+    class Fake:
+        vocabulary = ("a", "b")
+        of_token = np.array([-1, -1, -1, -1, 0, 1])
+
+    batch = text_batch(tokens, np.array([0, 1]), Fake(), torch.device("cpu"))  # type: ignore[arg-type]
+    assert batch.bag.tolist() == [[False, True], [False, False]]
+    assert batch.attention.tolist() == [[1, 1, 1], [1, 1, 0]]
+
+
+def test_the_share_of_an_image_s_captions_that_hold_a_term() -> None:
+    # Image 0: "a b b" and "b"; image 1: "a". A repeated word counts once, padding (0) not at all.
+    tokens = Tokens(
+        np.array([[2, 4, 5, 5, 3], [2, 5, 3, 0, 0], [2, 4, 3, 0, 0]]), np.array([5, 3, 3]), np.array([0, 2, 3])
+    )
+
+    class Fake:
+        vocabulary = ("a", "b", "c")
+        of_token = np.array([-1, -1, -1, -1, 0, 1, 2])
+
+    assert term_shares(tokens, Fake()).toarray().tolist() == [[0.5, 1, 0], [1, 0, 0]]  # type: ignore[arg-type]
+
+
+def test_augmentation_moves_without_turning() -> None:
+    pixels = torch.arange(16.0).reshape(1, 1, 4, 4).expand(2, 3, 4, 4)
+    draws = np.random.default_rng(0)
+    assert augment(pixels, Augmentation(), draws) is pixels
+    mirrored = augment(pixels, Augmentation(flip=True), np.random.default_rng(3))
+    torch.testing.assert_close(mirrored.sum(), pixels.sum())
+    moved = augment(pixels, Augmentation(shift=1), draws)
+    assert (moved.diff(dim=3) >= -1e-5).all() and not torch.equal(moved, pixels)
+
+
+def test_the_learning_rate_warms_up_and_falls() -> None:
+    factor = learning_rate_shape(
+        recipe_of("demo", optimisation={"steps": 12, "warmup_steps": 2}).stages[0].optimisation
+    )
+    assert [round(factor(step), 3) for step in (0, 1, 2, 7, 12)] == [0.5, 1.0, 1.0, 0.5, 0.0]
+    linear = {"steps": 12, "warmup_steps": 2, "decay": "linear", "last_learning_rate": 0.5}
+    factor = learning_rate_shape(recipe_of("demo", optimisation=linear).stages[0].optimisation)
+    assert [factor(step) for step in (0, 2, 4, 12)] == [0.5, 1.0, 0.9, 0.5]
+
+
+def test_hit_rates_by_hand() -> None:
+    scores = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.3, 0.4]])
+    owner = torch.tensor([0, 1, 1])
+    assert hit_rates(scores, owner)[1] == pytest.approx(66.67)
+    assert backward_rates(scores.T, owner)[1] == 100.0
+
+
+def test_equal_scores_go_by_position() -> None:
+    flat = torch.zeros(4, 4)
+    assert hit_rates(flat, torch.arange(4))[1] == backward_rates(flat, torch.arange(4))[1] == 25.0
+    # Image 0 has captions 0 and 2, image 1 captions 1 and 3; caption 1 ties with image 0's best, which comes later.
+    scores = torch.tensor([[0.1, 0.9, 0.9, 0.0], [0.5, 0.5, 0.1, 0.5]])
+    assert backward_rates(scores, torch.tensor([0, 1, 0, 1]))[1] == 0.0
+    with pytest.raises(UsageError, match="scores that are no numbers"):
+        hit_rates(torch.full((2, 2), torch.nan), torch.arange(2))

@@ -1,0 +1,482 @@
+import gzip
+import json
+import threading
+import zipfile
+from functools import partial
+from hashlib import md5
+from http.server import BaseHTTPRequestHandler, HTTPServer, SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lexvl_anserini.data import fetch
+from lexvl_anserini.data.corpora.beir import read_corpus
+from lexvl_anserini.data.checks import check_corpus, document_bytes
+from lexvl_anserini.data.dataset import data_root, load_dataset
+from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
+from lexvl_anserini.ground.records import Document, Qrel, Topic
+
+SHARED = Path(__file__).parents[3] / "shared" / "data"
+
+CORPUS = (
+    '{"_id": "d1", "title": "A", "text": "one"}\n{"_id": "d2", "text": "two", "metadata": {"url": "u"}, "year": 3}\n'
+)
+QUERIES = '{"_id": "q3", "text": "train"}\n{"_id": "q2", "text": "second"}\n{"_id": "q1", "text": "first"}\n'
+HEADER = "query-id\tcorpus-id\tscore\n"
+
+
+def beir_folder(folder, corpus=CORPUS, queries=QUERIES, test="q1\td1\t1\nq2\td2\t0\n", train="q3\td1\t2\n"):
+    (folder / "qrels").mkdir(parents=True)
+    for name, content in {
+        "corpus.jsonl": corpus,
+        "queries.jsonl": queries,
+        "qrels/test.tsv": test and HEADER + test,
+        "qrels/train.tsv": train and HEADER + train,
+    }.items():
+        if content is not None:
+            (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    return folder
+
+
+@pytest.fixture
+def no_network(monkeypatch):
+    def refuse(source, path):
+        raise fetch._NotFetchedError("ConnectionError: the network or the server refused")
+
+    monkeypatch.setattr(fetch, "_download", refuse)
+
+
+@pytest.fixture
+def served(tmp_path, monkeypatch):
+    """A local server in place of BEIR's; `served(name, corrupt=...)` puts an archive on it."""
+    folder = tmp_path / "www"
+    folder.mkdir()
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *args):
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+    thread.start()
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+
+    def put(name, checksum=None, inside=None, size=None, members=()):
+        source = beir_folder(tmp_path / "source" / (inside or name))
+        archive = folder / f"{name}.zip"
+        with zipfile.ZipFile(archive, "w") as out:
+            for path in source.rglob("*.*"):
+                out.write(path, path.relative_to(tmp_path / "source"))
+            for member, content in members:
+                out.writestr(member, content, zipfile.ZIP_DEFLATED)
+        right = md5(archive.read_bytes()).hexdigest()
+        url = f"http://127.0.0.1:{server.server_port}/{name}.zip"
+        monkeypatch.setattr(
+            fetch, "archive_of", lambda _: fetch.ArchiveSource(url, checksum or right, size or archive.stat().st_size)
+        )
+
+    yield put
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_folder_of_the_data_root_by_name(tmp_path):
+    beir_folder(tmp_path / "beir" / "tiny")
+    data = load_dataset("beir/tiny", data_dir=str(tmp_path))
+    assert (data.name, data.split, data.remove_query) == ("beir/tiny", "test", True)
+    first, second = data.documents()
+    assert first == Document("d1", "A", "one")
+    assert second == Document("d2", None, "two", metadata={"year": 3, "url": "u"})
+    # Topics of the split only, in the order of queries.jsonl.
+    assert list(data.topics()) == [Topic("q2", "second"), Topic("q1", "first")]
+    assert list(data.qrels()) == [Qrel("q1", "d1", 1), Qrel("q2", "d2", 0)]
+    assert list(data.documents()) == [first, second], "each call starts afresh"
+
+
+def test_a_folder_right_below_the_data_root_and_the_environment(tmp_path, monkeypatch):
+    beir_folder(tmp_path / "tiny")
+    monkeypatch.setenv("LEXVL_DATA", str(tmp_path))
+    assert len(list(load_dataset("beir/tiny").documents())) == 2
+    assert data_root("elsewhere") == Path("elsewhere")
+
+
+@pytest.mark.parametrize(
+    ("name", "split"), [("beir/tiny/train", None), ("beir/tiny", "train"), ("beir/tiny/train", "train")]
+)
+def test_a_split_by_name_or_option(tmp_path, name, split):
+    beir_folder(tmp_path / "tiny")
+    data = load_dataset(name, split, str(tmp_path))
+    assert (data.name, data.split) == ("beir/tiny", "train")
+    assert [topic.query_id for topic in data.topics()] == ["q3"]
+
+
+def test_two_different_splits(tmp_path):
+    beir_folder(tmp_path / "tiny")
+    with pytest.raises(UsageError, match="the name says split 'train', the split option 'test'"):
+        load_dataset("beir/tiny/train", "test", str(tmp_path))
+
+
+def test_an_unknown_split_names_those_there(tmp_path):
+    beir_folder(tmp_path / "tiny")
+    with pytest.raises(DataError, match=r"qrels/tset\.tsv: no judgements of split 'tset'; splits there: test, train"):
+        load_dataset("beir/tiny/tset", data_dir=str(tmp_path))
+
+
+def test_msmarco_is_judged_on_dev(tmp_path):
+    folder = beir_folder(tmp_path / "msmarco")
+    (folder / "qrels" / "dev.tsv").write_text(HEADER + "q2\td1\t1\n")
+    assert [topic.query_id for topic in load_dataset("beir/msmarco", data_dir=str(tmp_path)).topics()] == ["q2"]
+
+
+def test_any_path(tmp_path):
+    folder = beir_folder(tmp_path / "some where")
+    data = load_dataset(f"beir:{folder}", "train")
+    assert (data.name, data.split, data.remove_query) == (f"beir:{folder}", "train", True)
+    for family, removes in (("beir", True), ("folder", False)):
+        named = load_dataset(f"{family}:{folder}/train")
+        assert (named.name, named.split, named.remove_query) == (f"{family}:{folder}", "train", removes)
+        assert [topic.query_id for topic in named.topics()] == ["q3"]
+        with pytest.raises(UsageError, match="the name says split 'train', the split option 'test'"):
+            load_dataset(f"{family}:{folder}/train", "test")
+        with pytest.raises(DataError, match=r"no judgements of split 'dev'; splits there: test, train"):
+            load_dataset(f"{family}:{folder}/dev")
+    with pytest.raises(DataError, match="absent: no such folder; expected corpus.jsonl"):
+        load_dataset(f"beir:{tmp_path / 'absent'}")
+    with pytest.raises(DataError, match="qrels: no corpus.jsonl in it"):
+        load_dataset(f"beir:{folder / 'qrels'}")
+
+
+def test_gzip_corpus(tmp_path):
+    folder = beir_folder(tmp_path / "tiny", corpus=None)
+    (folder / "corpus.jsonl.gz").write_bytes(gzip.compress(CORPUS.encode()))
+    assert [doc.doc_id for doc in load_dataset(f"beir:{folder}").documents()] == ["d1", "d2"]
+
+
+def test_a_bare_corpus_can_be_read_but_has_no_topics(tmp_path):
+    folder = beir_folder(tmp_path / "tiny", queries=None, test=None, train=None)
+    data = load_dataset(f"beir:{folder}")
+    assert len(list(data.documents())) == 2
+    with pytest.raises(DataError, match="no judgements of split 'test'; no split is there"):
+        list(data.topics())
+    with pytest.raises(DataError, match="no judgements"):
+        list(data.qrels())
+
+
+def test_missing_queries_and_topics_without_text(tmp_path):
+    data = load_dataset(f"beir:{beir_folder(tmp_path / 'a', queries=None)}")
+    with pytest.raises(DataError, match=r"queries\.jsonl: no queries"):
+        list(data.topics())
+    folder = beir_folder(tmp_path / "b", test="q1\td1\t1\nq8\td1\t1\nq9\td1\t1\n")
+    data = load_dataset(f"beir:{folder}")
+    with pytest.raises(
+        DataError, match=r"queries\.jsonl: no text for 2 of the queries judged in .*test\.tsv: 'q8', 'q9'"
+    ):
+        list(data.topics())
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"_id": "d3", "text": "cut', "malformed JSON"),
+        ("[1]", "a JSON array, expected an object"),
+        ('{"text": "a"}', "no '_id'; keys found: text"),
+        ("{}", "no '_id'; keys found: none"),
+        ('{"_id": "", "text": "a"}', "empty id"),
+        ('{"_id": 1.5, "text": "a"}', "id 1.5 is not a string"),
+        ('{"_id": null, "text": "a"}', "id None is not a string"),
+        ('{"_id": "a b", "text": "a"}', "white space in id 'a b', which a run file cannot hold; --escape-ids"),
+        ('{"_id": "a\\u0007", "text": "a"}', r"control character U\+0007 in id"),
+        ('{"_id": "d3", "text": null}', r"'text' is null, expected a string \(an empty one is allowed\)"),
+        ('{"_id": "d3", "text": 5}', "'text' is number, expected a string"),
+        ('{"_id": "d3", "title": ["a"], "text": "a"}', "'title' is array, expected a string"),
+        ('{"_id": "d3", "title": "a"}', "no 'text'; keys found: _id, title"),
+        (b'{"_id": "d3", "text": "caf\xe9"}', "not valid UTF-8"),
+    ],
+)
+def test_bad_lines_are_told_after_the_good_ones_before(tmp_path, line, message):
+    line = line if isinstance(line, bytes) else line.encode()
+    folder = beir_folder(tmp_path / "tiny", corpus=CORPUS.encode() + b"\n" + line + b"\n")
+    stream = load_dataset(f"beir:{folder}").documents()
+    assert [next(stream).doc_id, next(stream).doc_id] == ["d1", "d2"]
+    with pytest.raises(DataError, match=rf"corpus\.jsonl line 4: {message}"):
+        next(stream)
+
+
+def test_texts_are_kept_as_they_are(tmp_path):
+    texts = [
+        "",
+        "tab\tand \x01 control",
+        "line\u2028separator",
+        "日本語 العربية",
+        "half \ud83d emoji",
+        "whole \U0001f600",
+    ]
+    lines = [json.dumps({"_id": number, "text": text}) for number, text in enumerate(texts)]
+    path = tmp_path / "corpus.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf" + "\r\n".join(lines).encode())
+    documents = list(read_corpus(path))
+    assert [doc.doc_id for doc in documents] == ["0", "1", "2", "3", "4", "5"]
+    assert [doc.text for doc in documents] == [*texts[:4], "half \ufffd emoji", texts[5]]
+
+
+def test_images_of_a_corpus_lie_beside_it(tmp_path):
+    path = tmp_path / "corpus.jsonl"
+    path.write_text('{"_id": "a", "image": "images/a.jpg"}')
+    assert list(read_corpus(path)) == [Document("a", image=str(tmp_path / "images/a.jpg"))]
+
+
+def test_escaped_ids_agree(tmp_path):
+    folder = beir_folder(
+        tmp_path / "tiny",
+        corpus='{"_id": "Ann Lee", "text": "a"}',
+        queries='{"_id": "q 1", "text": "a"}',
+        test="q 1\tAnn Lee\t1\n",
+    )
+    data = load_dataset(f"beir:{folder}", escape_ids=True)
+    assert data.escape_ids
+    assert [doc.doc_id for doc in data.documents()] == ["Ann%20Lee"]
+    assert [topic.query_id for topic in data.topics()] == ["q%201"]
+    assert list(data.qrels()) == [Qrel("q%201", "Ann%20Lee", 1)]
+
+
+def test_unknown_names(tmp_path):
+    beir_folder(tmp_path / "tiny")
+    with pytest.raises(UnknownName, match=r"unknown BEIR dataset 'scfact'; did you mean 'scifact'\? known: .*tiny"):
+        load_dataset("beir/scfact", data_dir=str(tmp_path))
+    with pytest.raises(UnknownName, match="did you mean 'demo'"):
+        load_dataset("dmo")
+    for name in ("beir", "beir/", "beir/../etc"):
+        with pytest.raises(UsageError, match="names no dataset"):
+            load_dataset(name, data_dir=str(tmp_path))
+
+
+def test_without_network_one_error_says_what_to_put_where(tmp_path, no_network):
+    with pytest.raises(DataError) as told:
+        load_dataset("beir/scifact/train", data_dir=str(tmp_path))
+    message = str(told.value)
+    assert "\n" not in message
+    for part in ("corpus.jsonl", "scifact.zip", f"{tmp_path}/beir/scifact", "--data-dir", "$LEXVL_DATA", "refused"):
+        assert part in message
+    assert list((tmp_path / "beir").iterdir()) == []
+
+
+def test_the_loader_of_beir_reads_the_same(tmp_path):
+    from beir.datasets.data_loader import GenericDataLoader
+
+    folder = beir_folder(tmp_path / "tiny")
+    for split in ("test", "train"):
+        corpus, queries, qrels = GenericDataLoader(str(folder)).load(split)
+        ours = load_dataset(f"beir:{folder}", split)
+        assert {d.doc_id: {"title": d.title, "text": d.text} for d in ours.documents()} == corpus
+        assert {topic.query_id: topic.text for topic in ours.topics()} == queries
+        assert {(q, d, r) for q, d, r in ours.qrels()} == {(q, d, r) for q, of in qrels.items() for d, r in of.items()}
+
+
+def test_fetched_once_and_whole(tmp_path, served):
+    served("scifact")
+    root = tmp_path / "root"
+    data = load_dataset("beir/scifact", data_dir=str(root))
+    assert [doc.doc_id for doc in data.documents()] == ["d1", "d2"]
+    assert [path.name for path in (root / "beir").iterdir()] == ["scifact"]
+
+
+def test_a_forum_of_cqadupstack(tmp_path, served):
+    served("cqadupstack", inside="cqadupstack/android")
+    data = load_dataset("beir/cqadupstack/android/train", data_dir=str(tmp_path / "root"))
+    assert (data.name, data.split) == ("beir/cqadupstack/android", "train")
+    assert len(list(data.documents())) == 2
+
+
+def test_a_broken_download_leaves_nothing(tmp_path, served):
+    served("scifact", checksum="0" * 32)
+    with pytest.raises(DataError, match=r"could not be fetched \(what the server sent .* expected 0{32}\)"):
+        load_dataset("beir/scifact", data_dir=str(tmp_path / "root"))
+    assert list((tmp_path / "root" / "beir").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "settings,expected",
+    [
+        ({"size": 100}, r"the server sends \d+ bytes, expected 100"),
+        ({"members": [("../outside.txt", "x")]}, "the member '../outside.txt', which leads out of its folder"),
+        ({"members": [("scifact/../../outside.txt", "x")]}, "which leads out of its folder"),
+        ({"members": [("/tmp/lexvl-outside.txt", "x")]}, "which leads out of its folder"),
+        ({"members": [("scifact/zeros", bytes(10_000_000))]}, r"the archive's \d+ bytes unpack to 100\d+"),
+    ],
+)
+def test_an_archive_that_is_larger_or_elsewhere(tmp_path, served, settings, expected):
+    served("scifact", **settings)
+    with pytest.raises(DataError, match=expected) as told:
+        load_dataset("beir/scifact", data_dir=str(tmp_path / "root"))
+    assert "\n" not in str(told.value)
+    assert list((tmp_path / "root" / "beir").iterdir()) == [] and not list(tmp_path.rglob("outside.txt"))
+
+
+def test_a_refusing_server(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        fetch, "archive_of", lambda _: fetch.ArchiveSource("http://127.0.0.1:9/scifact.zip", "0" * 32, 9)
+    )
+    with pytest.raises(DataError, match=r"could not be fetched \(ConnectionError: the network or the server refused\)"):
+        load_dataset("beir/scifact", data_dir=str(tmp_path))
+
+
+def test_a_server_that_falls_silent(tmp_path, monkeypatch):
+    """It announces more bytes than it sends, and keeps the connection."""
+    over = threading.Event()
+
+    class Silent(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.send_header("Content-Length", "9")
+            self.end_headers()
+            self.wfile.write(b"PK")
+            over.wait(20)
+
+        def log_message(self, *args):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Silent)
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setattr(fetch, "SILENCE_S", 0.2)
+    source = fetch.ArchiveSource(f"http://127.0.0.1:{server.server_port}/scifact.zip", "0" * 32, 9)
+    monkeypatch.setattr(fetch, "archive_of", lambda _: source)
+    with pytest.raises(DataError, match=r"could not be fetched \(ConnectionError: the network or the server refused\)"):
+        load_dataset("beir/scifact", data_dir=str(tmp_path))
+    assert list((tmp_path / "beir").iterdir()) == []
+    over.set()
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_half_filled_folder_is_not_overwritten(tmp_path):
+    (tmp_path / "beir" / "scifact").mkdir(parents=True)
+    (tmp_path / "beir" / "scifact" / "notes.txt").write_text("mine")
+    with pytest.raises(DataError, match="scifact: no corpus.jsonl in it; complete the folder"):
+        load_dataset("beir/scifact", data_dir=str(tmp_path))
+
+
+@pytest.mark.parametrize("at", [0, 30, -30, -10])
+def test_a_damaged_zip_is_not_unpacked(tmp_path, at):
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("x/corpus.jsonl", "x" * 2000, zipfile.ZIP_DEFLATED)
+    data = bytearray((tmp_path / "a.zip").read_bytes())
+    data[at] ^= 0xFF
+    (tmp_path / "a.zip").write_bytes(data)
+    with pytest.raises(fetch._NotFetchedError, match="not a zip archive that can be unpacked"):
+        fetch._unpack(tmp_path / "a.zip", tmp_path / "out")
+
+
+def test_every_known_name_has_an_address():
+    for name in fetch.BEIR_ARCHIVES:
+        source = fetch.archive_of(name)
+        assert source.url.endswith(f"{name.split('/')[0]}.zip")
+        assert len(source.md5) == 32 and source.size > 1000
+
+
+def test_of_a_plain_and_a_packed_file_the_packed_one_is_named(tmp_path, caplog):
+    folder = beir_folder(tmp_path / "x")
+    for name in ("corpus.jsonl", "queries.jsonl"):
+        (folder / f"{name}.gz").write_bytes(gzip.compress(b'{"_id": "other", "text": ""}'))
+    data = load_dataset(f"beir:{folder}")
+    assert [d.doc_id for d in data.documents()] == ["d1", "d2"] and len(list(data.topics())) == 2
+    assert caplog.messages == [
+        f"{folder}/{name}.gz: skipped, {name} beside it is read" for name in ("corpus.jsonl", "queries.jsonl")
+    ]
+
+
+def test_an_error_is_one_line_whatever_it_quotes(tmp_path):
+    path = tmp_path / "a\nfolder" / "corpus.jsonl"
+    path.parent.mkdir()
+    path.write_text(json.dumps({"_id": "a", "k" * 40_000: 1, "last\u2028key": 2}))
+    with pytest.raises(DataError) as caught:
+        list(read_corpus(path))
+    text = str(caught.value)
+    assert len(text) < 2000 and len(text.splitlines()) == 1
+    assert text.startswith(f"{tmp_path}/a folder/corpus.jsonl line 1: no 'text'") and text.endswith("last key")
+
+
+def test_numbers_that_json_does_not_have(tmp_path):
+    """NaN, which some tools write, is null; an integer of any size is kept where Python reads it."""
+    path = tmp_path / "corpus.jsonl"
+    path.write_text('{"_id": "a", "text": "", "x": NaN, "y": [-Infinity], "z": 1}\n')
+    assert [d.metadata for d in read_corpus(path)] == [{"x": None, "y": [None], "z": 1}]
+    path.write_text('{"_id": "a", "text": "", "x": ' + "[" * 5000)
+    with pytest.raises(DataError, match=r"corpus.jsonl line 1: malformed JSON \(.*\)"):
+        list(read_corpus(path))
+    path.write_text('{"_id": "a", "text": "\\ud83d", "x": ' + "9" * 5000 + "}")
+    with pytest.raises(DataError, match="line 1: malformed JSON .*4300 digits"):
+        list(read_corpus(path))
+
+
+# --- check_corpus ---------------------------------------------------------------------------------------------------
+
+
+def of(*documents):
+    return lambda: iter(documents)
+
+
+def test_check_counts_and_digests():
+    documents = [Document("a", text="x"), Document("b", "T", "", None)]
+    summary = check_corpus(of(*documents), "here")
+    assert summary.documents == 2
+    assert len(summary.digest) == 64
+    assert check_corpus(of(*documents), "there") == summary
+    assert check_corpus(of(*reversed(documents)), "here").digest != summary.digest
+
+
+def test_check_refuses_no_document_and_duplicates():
+    with pytest.raises(DataError, match="here: no document in it"):
+        check_corpus(of(), "here")
+    repeated = [Document(name, text="x") for name in "abacab"]
+    with pytest.raises(
+        DataError, match=r"here: ids that occur more than once .*: 'a' at 1, 3, 5; 'b' at 2, 6; ids must be distinct"
+    ):
+        check_corpus(of(*repeated), "here")
+    many = [Document(str(i % 8), text="x") for i in range(16)]
+    with pytest.raises(DataError, match="and 3 more"):
+        check_corpus(of(*many), "here")
+
+
+def test_equal_hashes_are_not_equal_ids():
+    class Colliding(str):
+        def __hash__(self):
+            return 1
+
+    assert check_corpus(of(Document(Colliding("a")), Document(Colliding("b"))), "here").documents == 2
+
+
+def test_an_image_counts_by_its_name():
+    assert document_bytes(Document("a", image="/x/a.jpg")) == document_bytes(Document("a", image="/y/a.jpg"))
+    assert document_bytes(Document("a", image="/x/a.jpg")) != document_bytes(Document("a", image="/x/b.jpg"))
+
+
+# No slash: of an image's path only the last part counts.
+texts = st.none() | st.text(st.characters(exclude_categories=("Cs",), exclude_characters="/"), max_size=4)
+few = st.lists(
+    st.builds(Document, st.text("ab+-", min_size=1, max_size=3), texts, texts, texts, st.just({})), max_size=3
+)
+
+
+@given(few, few)
+def test_the_digest_is_unambiguous(left, right):
+    equal_bytes = b"".join(map(document_bytes, left)) == b"".join(map(document_bytes, right))
+    assert equal_bytes == (left == right)
+
+
+# --- real data ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.shared
+@pytest.mark.skipif(not (SHARED / "beir").is_dir(), reason="no evaluation data beside the checkout")
+@pytest.mark.parametrize(
+    ("name", "documents", "topics", "qrels"),
+    [("beir/scifact", 5183, 300, 339), ("beir/nfcorpus", 3633, 323, 12334), ("beir/nfcorpus/dev", 3633, 324, 11385)],
+)
+def test_real_data_sets_are_read_whole(name, documents, topics, qrels):
+    data = load_dataset(name, data_dir=str(SHARED))
+    assert check_corpus(data.documents, name).documents == documents
+    assert sum(1 for _ in data.topics()) == topics
+    assert sum(1 for _ in data.qrels()) == qrels

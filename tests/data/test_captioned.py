@@ -1,0 +1,452 @@
+import io
+import json
+import tarfile
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from lexvl_anserini.data.corpora.captioned import KNOWN
+from lexvl_anserini.data.dataset import load_dataset
+from lexvl_anserini.data.corpora.demo import captions, scenes
+from lexvl_anserini.data.pictures.images import open_image
+from lexvl_anserini.data.corpora.karpathy import Caption, CaptionedImage, read_karpathy
+from lexvl_anserini.data.world.scenes import SPLITS, make_scene
+from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
+from lexvl_anserini.ground.records import Document, Qrel, Topic
+
+SHARED = Path(__file__).parents[3] / "shared" / "data"
+
+
+def image(number, split="test", texts=("a", "b", "c", "d", "e"), first=None, **others):
+    first = 10 * number if first is None else first
+    sentences = [
+        {"raw": text, "imgid": number, "sentid": first + place, "tokens": [text]} for place, text in enumerate(texts)
+    ]
+    record = {"filename": f"{number}.jpg", "imgid": number, "split": split, "sentences": sentences}
+    return record | {"sentids": [sentence["sentid"] for sentence in sentences]} | others
+
+
+TINY = [
+    image(1),
+    image(2, texts=("p", "q", "r", "s", "t", "u")),
+    image(3, "train"),
+    image(4, "restval"),
+    image(5, "val", texts=("only", "two")),
+]
+
+
+def corpus_of(root, name="coco", images=TINY, folder=None, pictures=True):
+    home = root / (folder or name)
+    home.mkdir(parents=True, exist_ok=True)
+    (home / f"dataset_{name}.json").write_text(json.dumps({"images": images, "dataset": name}))
+    if pictures:
+        (root / name / "images").mkdir(parents=True, exist_ok=True)
+        for record in images:
+            path = root / name / "images" / record.get("filepath", "") / record["filename"]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(b"-")
+    return str(root)
+
+
+def tar_of(path, names):
+    with tarfile.open(path, "w") as archive:
+        for name in names:
+            archive.addfile(tarfile.TarInfo(name), io.BytesIO())
+
+
+def everything(data):
+    return list(data.documents()), list(data.topics()), list(data.qrels())
+
+
+# --- directions -----------------------------------------------------------------------------------------------------
+
+
+def test_text_to_image_is_the_default(tmp_path):
+    data = load_dataset("coco", data_dir=corpus_of(tmp_path))
+    assert (data.name, data.split, data.direction, data.remove_query) == ("coco", "test", "text-to-image", False)
+    documents, topics, qrels = everything(data)
+    folder = tmp_path / "coco" / "images"
+    assert documents == [Document("1", image=f"{folder}/1.jpg"), Document("2", image=f"{folder}/2.jpg")]
+    assert topics[:2] == [Topic("10", "a"), Topic("11", "b")]
+    assert len(topics) == 5 + 6
+    assert qrels[4:6] == [Qrel("14", "1", 1), Qrel("20", "2", 1)]
+
+
+def test_image_to_text(tmp_path):
+    data = load_dataset("coco", data_dir=corpus_of(tmp_path), direction="image-to-text")
+    documents, topics, qrels = everything(data)
+    assert documents[5:7] == [Document("20", text="p"), Document("21", text="q")]
+    assert topics == [
+        Topic("1", image=f"{tmp_path}/coco/images/1.jpg"),
+        Topic("2", image=f"{tmp_path}/coco/images/2.jpg"),
+    ]
+    assert [qrel.doc_id for qrel in qrels if qrel.query_id == "2"] == ["20", "21", "22", "23", "24", "25"]
+
+
+def test_text_to_text_needs_no_images(tmp_path):
+    data = load_dataset("coco", data_dir=corpus_of(tmp_path, pictures=False), direction="text-to-text")
+    documents, topics, qrels = everything(data)
+    assert documents == [Document("1", text="a b c d"), Document("2", text="p q r s")]
+    assert topics == [Topic("14", "e"), Topic("24", "t")]
+    assert qrels == [Qrel("14", "1", 1), Qrel("24", "2", 1)]
+
+
+def test_an_image_with_few_captions_has_no_topic_text_to_text(tmp_path):
+    data = load_dataset("coco/val", data_dir=corpus_of(tmp_path), direction="text-to-text")
+    assert everything(data) == ([Document("5", text="only two")], [], [])
+
+
+def test_streams_start_anew(tmp_path):
+    data = load_dataset("coco", data_dir=corpus_of(tmp_path))
+    assert everything(data) == everything(data)
+
+
+def test_unknown_directions(tmp_path):
+    with pytest.raises(UnknownName, match="unknown direction 'text-to-imgae'; did you mean 'text-to-image'"):
+        load_dataset("coco", data_dir=corpus_of(tmp_path), direction="text-to-imgae")
+    (tmp_path / "corpus.jsonl").write_text('{"_id": "d", "text": "t"}')
+    assert load_dataset(f"beir:{tmp_path}", direction="text-to-text").direction == "text-to-text"
+    with pytest.raises(UsageError, match="has no direction 'text-to-image'; it has text-to-text"):
+        load_dataset(f"beir:{tmp_path}", direction="text-to-image")
+    with pytest.raises(UnknownName, match="unknown direction 'text-to-imgae'"):
+        load_dataset(f"folder:{tmp_path}", direction="text-to-imgae")
+
+
+def test_directions_of_plain_folders(tmp_path):
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "a.txt").write_text("a")
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "a.jpg").write_bytes(b"-")
+    assert load_dataset(f"folder:{tmp_path}/texts").direction == "text-to-text"
+    assert load_dataset(f"folder:{tmp_path}/photos").direction == "text-to-image"
+    assert load_dataset(f"folder:{tmp_path}/photos", direction="text-to-text").direction == "text-to-text"
+
+
+# --- splits ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("split", "expected"), [("train", ["3", "4"]), ("train-only", ["3"]), ("restval", ["4"]), ("val", ["5"])]
+)
+def test_splits(tmp_path, split, expected):
+    root = corpus_of(tmp_path)
+    for data in (load_dataset("coco", split, root), load_dataset(f"coco/{split}", data_dir=root)):
+        assert (data.name, data.split) == ("coco", split)
+        assert [document.doc_id for document in data.documents()] == expected
+
+
+def test_unknown_and_contradicting_splits(tmp_path):
+    root = corpus_of(tmp_path)
+    with pytest.raises(DataError, match="no image of split 'tset'; splits there: restval, test, train, val"):
+        load_dataset("coco", "tset", root)
+    with pytest.raises(UsageError, match="the name says split 'val', the split option 'test'"):
+        load_dataset("coco/val", "test", root)
+
+
+# --- where files are ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("folder", ["flickr8k", "captions", "."])
+def test_where_the_json_may_be(tmp_path, folder):
+    root = corpus_of(tmp_path, "flickr8k", folder=folder)
+    assert len(list(load_dataset("flickr8k", data_dir=root).documents())) == 2
+
+
+def test_the_file_in_the_corpus_own_folder_comes_first(tmp_path):
+    corpus_of(tmp_path, "flickr8k", TINY, "captions")
+    root = corpus_of(tmp_path, "flickr8k", [image(7)])
+    assert [document.doc_id for document in load_dataset("flickr8k", data_dir=root).documents()] == ["7"]
+
+
+def test_coco_folders_as_unpacked(tmp_path):
+    records = [image(1, filepath="val2014"), image(2, filepath="train2014")]
+    root = corpus_of(tmp_path, images=records, pictures=False)
+    for record in records:
+        folder = tmp_path / "coco" / record["filepath"]
+        folder.mkdir()
+        (folder / record["filename"]).write_bytes(b"-")
+    found = [document.image for document in load_dataset("coco", data_dir=root).documents()]
+    assert found == [f"{tmp_path}/coco/val2014/1.jpg", f"{tmp_path}/coco/train2014/2.jpg"]
+
+
+def gallery_of(root, *names):
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(b"-")
+
+
+@pytest.mark.parametrize(
+    "others", [["train2014/1.jpg"], ["train2014/1.jpg", "val2014/2.jpg"], ["images/train2014/1.jpg"]]
+)
+def test_a_picture_of_another_folder_is_not_taken(tmp_path, others):
+    root = corpus_of(tmp_path, images=[image(1, filepath="val2014")], pictures=False)
+    gallery_of(tmp_path / "coco", *others)
+    with pytest.raises(DataError, match=r"1 of 1 images are not in .*: val2014/1\.jpg$"):
+        next(load_dataset("coco", data_dir=root).documents())
+
+
+@pytest.mark.parametrize("where", ["images", "images/all"])
+def test_pictures_of_several_folders_put_into_one(tmp_path, where):
+    names = ["COCO_val2014_1.jpg", "COCO_train2014_2.jpg"]
+    records = [image(n, filepath=names[n - 1].split("_")[1], filename=names[n - 1]) for n in (1, 2)]
+    root = corpus_of(tmp_path, images=records, pictures=False)
+    gallery_of(tmp_path / "coco" / where, *names)
+    found = [document.image for document in load_dataset("coco", data_dir=root).documents()]
+    assert found == [f"{tmp_path}/coco/{where}/{name}" for name in names]
+
+
+def test_one_picture_is_not_taken_for_two_nor_one_of_two(tmp_path):
+    records = [image(1, filepath="a", filename="x.jpg"), image(2, filepath="b", filename="x.jpg")]
+    root = corpus_of(tmp_path, images=records, pictures=False)
+    gallery_of(tmp_path / "coco" / "images", "x.jpg")
+    with pytest.raises(DataError, match=r"2 of 2 images are not in .*: a/x\.jpg, b/x\.jpg$"):
+        next(load_dataset("coco", data_dir=root).documents())
+    root = corpus_of(tmp_path, images=[image(1, filepath="c", filename="x.jpg")], pictures=False)
+    gallery_of(tmp_path / "coco" / "images", "d/x.jpg")
+    with pytest.raises(DataError, match=r"1 of 1 images are not in .*: c/x\.jpg$"):
+        next(load_dataset("coco", data_dir=root).documents())
+
+
+def test_of_pictures_of_one_name_the_one_at_the_top_counts(tmp_path):
+    root = corpus_of(tmp_path, images=[image(1)])
+    gallery_of(tmp_path / "coco" / "images", "0/1.jpg")
+    assert next(load_dataset("coco", data_dir=root).documents()).image == f"{tmp_path}/coco/images/1.jpg"
+
+
+def test_a_folder_within_images_and_files_of_one_name(tmp_path):
+    records = [image(1, filepath="b", filename="x.jpg"), image(2, filepath="a", filename="x.jpg")]
+    root = corpus_of(tmp_path, images=records)
+    found = [document.image for document in load_dataset("coco", data_dir=root).documents()]
+    assert found == [f"{tmp_path}/coco/images/b/x.jpg", f"{tmp_path}/coco/images/a/x.jpg"]
+
+
+def test_images_in_several_tars(tmp_path):
+    root = corpus_of(tmp_path, pictures=False)
+    tar_of(tmp_path / "coco" / "one.tar", ["deep/down/1.jpg"])
+    tar_of(tmp_path / "coco" / "two.tar", ["./2.jpg"])
+    found = [document.image for document in load_dataset("coco", data_dir=root).documents()]
+    assert found == [f"{tmp_path}/coco/one.tar::deep/down/1.jpg", f"{tmp_path}/coco/two.tar::2.jpg"]
+
+
+def test_missing_images_are_counted_and_named(tmp_path):
+    records = [image(number) for number in range(1, 9)]
+    root = corpus_of(tmp_path, images=records)
+    for number in range(2, 9):
+        (tmp_path / "coco" / "images" / f"{number}.jpg").unlink()
+    with pytest.raises(DataError, match=r"coco/test: 7 of 8 images are not in .*: 2\.jpg, .*6\.jpg and 2 more$"):
+        next(load_dataset("coco", data_dir=root).documents())
+
+
+def test_nothing_on_disk(tmp_path):
+    with pytest.raises(DataError) as told:
+        load_dataset("coco", data_dir=str(tmp_path))
+    for part in (
+        f"{tmp_path}/coco/dataset_coco.json",
+        "caption_datasets.zip",
+        f"{tmp_path}/coco/images/",
+        "val2014.zip",
+    ):
+        assert part in str(told.value)
+    assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize("name", ["coco", "flickr30k", "flickr8k"])
+def test_captions_without_images(tmp_path, name):
+    root = corpus_of(tmp_path, name, pictures=False)
+    with pytest.raises(
+        DataError, match=f"{name} has its captions but no images; missing: .*text-to-text needs no images"
+    ):
+        next(load_dataset(name, data_dir=root).documents())
+    with pytest.raises(DataError) as told:
+        next(load_dataset(name, data_dir=root).documents())
+    for folder in ("images", *KNOWN[name].folders):
+        assert f"{tmp_path}/{name}/{folder}/" in str(told.value)
+    assert next(load_dataset(name, data_dir=root).qrels())  # what needs no picture asks for none
+
+
+# --- karpathy:<json> ------------------------------------------------------------------------------------------------
+
+
+def test_a_file_of_ones_own(tmp_path):
+    corpus_of(tmp_path, "mine")
+    path = tmp_path / "mine" / "dataset_mine.json"
+    tar_of(tmp_path / "pictures.tar", ["1.jpg", "2.jpg"])
+    beside = load_dataset(f"karpathy:{path}")
+    assert next(beside.documents()).image == f"{tmp_path}/mine/images/1.jpg"
+    named = load_dataset(f"karpathy:{path},{tmp_path}/pictures.tar")
+    assert named.name == f"karpathy:{path},{tmp_path}/pictures.tar"
+    assert next(named.documents()).image == f"{tmp_path}/pictures.tar::1.jpg"
+    folder = load_dataset(f"karpathy:{path},{tmp_path}/mine/images", "val")
+    assert [document.doc_id for document in folder.documents()] == ["5"]
+
+
+def test_a_file_of_ones_own_that_is_not_there(tmp_path):
+    with pytest.raises(UsageError, match=r"names no file; expected karpathy:<json>"):
+        load_dataset("karpathy")
+    with pytest.raises(DataError, match=r"absent\.json: cannot be read"):
+        load_dataset(f"karpathy:{tmp_path}/absent.json")
+    corpus_of(tmp_path, "mine", pictures=False)
+    path = tmp_path / "mine" / "dataset_mine.json"
+    with pytest.raises(DataError, match="no images beside .*or name them: karpathy:"):
+        next(load_dataset(f"karpathy:{path}").documents())
+    with pytest.raises(DataError, match="no such folder or tar archive of images"):
+        load_dataset(f"karpathy:{path},{tmp_path}/absent")
+    assert next(load_dataset(f"karpathy:{path}", direction="text-to-text").topics()) == Topic("14", "e")
+
+
+# --- the file -------------------------------------------------------------------------------------------------------
+
+
+def karpathy(tmp_path, text):
+    path = tmp_path / "dataset.json"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return list(read_karpathy(path))
+
+
+def test_other_keys_blanks_and_unicode(tmp_path):
+    record = image(1, texts=(" Käse 日本 \n",), filepath="val2014")
+    text = '\ufeff { "info" : {"images": []} ,\n "images" : [ ' + json.dumps(record) + " ] , 3"
+    expected = CaptionedImage("1", "test", "val2014/1.jpg", (Caption("10", "Käse 日本"),))
+    assert karpathy(tmp_path, text) == [expected]
+
+
+def test_half_a_character_becomes_the_replacement_character(tmp_path):
+    text = json.dumps({"images": [image(1, texts=("x",))]}).replace('"raw": "x"', '"raw": "\\ud83d"')
+    assert karpathy(tmp_path, text)[0].captions[0].text == "\ufffd"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "malformed JSON .*expected '{'"),
+        ('{"images": [', "malformed JSON"),
+        ('{"images": [{"imgid": 1,}]}', "malformed JSON .*line 1 column"),
+        ('{"images": [{} {}]}', "image 1 .*: no 'split'; keys found: none"),
+        ('{"dataset": "x"}', "no 'images' in it; expected Karpathy's"),
+        ('{"images": []}', "no image in it"),
+        ('{"images": [3]}', "image 1: 3 is not an object"),
+        ('{"images": {}}', r"malformed JSON .*expected '\['"),
+        (b'{"images": "\xff"}', "not valid UTF-8"),
+        (json.dumps({"images": [image(1, split=3)]}), r"image 1 \(1\.jpg\): 'split' is 3, expected a string"),
+        (json.dumps({"images": [image(1), image(2, sentences=4)]}), r"image 2 \(2\.jpg\): 'sentences' is not a list"),
+        (json.dumps({"images": [image(1, imgid="a b")]}), "white space in id 'a b'"),
+        (json.dumps({"images": [image(1, texts=(None,))]}), "caption 1: 'raw' is None, expected a string"),
+    ],
+)
+def test_malformed_files(tmp_path, text, problem):
+    with pytest.raises(DataError, match=problem) as told:
+        karpathy(tmp_path, text)
+    assert str(told.value).startswith(str(tmp_path))
+
+
+def test_ids_that_come_twice(tmp_path):
+    root = corpus_of(tmp_path, images=[image(1), image(1, first=50)])
+    with pytest.raises(DataError, match="imgid 1 occurs more than once"):
+        load_dataset("coco", data_dir=root)
+    root = corpus_of(tmp_path, images=[image(1), image(2, first=14)])
+    with pytest.raises(DataError, match="sentid 14 occurs more than once"):
+        load_dataset("coco", data_dir=root)
+
+
+def test_escaped_ids(tmp_path):
+    root = corpus_of(tmp_path, images=[image(1, imgid="a b")])
+    data = load_dataset("coco", data_dir=root, escape_ids=True)
+    assert next(data.documents()).doc_id == next(data.qrels()).doc_id == "a%20b"
+
+
+def test_a_changed_file_is_read_again(tmp_path):
+    root = corpus_of(tmp_path)
+    load_dataset("coco", data_dir=root)
+    corpus_of(tmp_path, images=[image(77, texts=("new",))])
+    assert [topic.text for topic in load_dataset("coco", data_dir=root).topics()] == ["new"]
+
+
+# --- demo -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def few(monkeypatch):
+    monkeypatch.setitem(SPLITS, "val", 5)
+
+
+def test_demo_text_to_image(tmp_path, few):
+    data = load_dataset("demo", "val", str(tmp_path), direction="text-to-image")
+    documents, topics, qrels = everything(data)
+    archive = tmp_path / "demo" / "images-v3-64px-val.tar"
+    assert documents[3] == Document("val-00003", image=f"{archive}::val-00003.png")
+    assert open_image(documents[3].image).size == (64, 64)
+    assert [topic.query_id for topic in topics[:6]] == [*(f"val-00000-{n}" for n in range(1, 6)), "val-00001-1"]
+    assert tuple(topic.text for topic in topics[5:10]) == captions(make_scene("val", 1))
+    assert qrels[5] == Qrel("val-00001-1", "val-00001", 1)
+    assert (len(documents), len(topics), len(qrels)) == (5, 25, 25)
+
+
+def test_demo_image_to_text(tmp_path, few):
+    data = load_dataset("demo/val", data_dir=str(tmp_path), direction="image-to-text")
+    documents, topics, qrels = everything(data)
+    assert documents[7] == Document("val-00001-3", text=captions(make_scene("val", 1))[2])
+    assert [topic.query_id for topic in topics] == [scene.scene_id for scene in scenes("val")]
+    assert [qrel.doc_id for qrel in qrels if qrel.query_id == "val-00002"] == [f"val-00002-{n}" for n in range(1, 6)]
+
+
+def test_demo_draws_only_when_pictures_are_asked_for(tmp_path, few):
+    data = load_dataset("demo", "val", str(tmp_path), direction="text-to-image")
+    list(data.topics()), list(data.qrels())
+    list(load_dataset("demo", "val", str(tmp_path), direction="text-to-text").documents())
+    assert not (tmp_path / "demo").exists()
+    next(data.documents())
+    assert (tmp_path / "demo").exists()
+
+
+def test_demo_pictures_are_listed_without_staging_scenes_or_writing_captions(tmp_path, few, monkeypatch):
+    data = load_dataset("demo", "val", str(tmp_path), direction="text-to-image")
+    first = list(data.documents())
+    monkeypatch.setattr("lexvl_anserini.data.corpora.demo.make_scene", None)
+    assert list(data.documents()) == first
+
+
+def test_demo_captions_are_written_once(few, monkeypatch):
+    data = load_dataset("demo", "val", direction="text-to-text")
+    first = everything(data)
+    monkeypatch.setattr("lexvl_anserini.data.corpora.demo.captions", None)
+    assert everything(data) == first
+
+
+# --- real data ------------------------------------------------------------------------------------------------------
+
+shared = pytest.mark.skipif(not SHARED.is_dir(), reason="no shared evaluation data beside the checkout")
+
+
+@shared
+@pytest.mark.shared
+@pytest.mark.parametrize(
+    ("name", "split", "images", "sentences", "first"),
+    [
+        ("coco", "test", 5000, 25010, "A man with a red helmet on a small moped on a dirt road."),
+        ("flickr30k", "test", 1000, 5000, "The man with pierced ears is wearing glasses and an orange hat ."),
+        ("flickr8k", "val", 1000, 5000, "A child and a woman are at waters edge in a big city ."),
+        ("flickr8k", "train", 6000, 30000, "A child in a pink dress is climbing up a set of stairs in an entry way ."),
+    ],
+)
+def test_real_captions(name, split, images, sentences, first):
+    data = load_dataset(name, split, str(SHARED), direction="text-to-text")
+    documents, topics, qrels = everything(data)
+    assert len(documents) == len(topics) == len(qrels) == images
+    assert documents[0].text.startswith(first)
+    path = next(SHARED.glob(f"*/dataset_{name}.json"))
+    assert sum(len(one.captions) for one in read_karpathy(path, frozenset({split}))) == sentences
+
+
+@shared
+@pytest.mark.shared
+def test_real_images():
+    data = load_dataset("flickr8k/val", data_dir=str(SHARED))
+    assert sum(1 for _ in data.documents()) == 1000
+    assert sum(1 for _ in data.topics()) == 5000
+    for document in islice(data.documents(), 3):
+        assert open_image(document.image).size == (128, 128)
+    with pytest.raises(DataError, match="no image of split 'test'; splits there: train, val"):
+        load_dataset("flickr8k", data_dir=str(SHARED))
+    with pytest.raises(DataError, match="coco has its captions but no images"):
+        next(load_dataset("coco", data_dir=str(SHARED)).documents())

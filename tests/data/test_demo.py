@@ -1,0 +1,185 @@
+import re
+from collections import Counter
+from hashlib import sha256
+
+import pytest
+
+from lexvl_anserini.data.checks import check_corpus
+from lexvl_anserini.data.dataset import load_dataset
+from lexvl_anserini.data.corpora.demo import captions, scenes
+from lexvl_anserini.data.world.catalogue import world
+from lexvl_anserini.data.world.draws import Draws
+from lexvl_anserini.data.world.scenes import SPLITS, make_scene
+from lexvl_anserini.ground.errors import UnknownName, UsageError
+
+WORLD = world()
+KINDS, PLACES, HUES = WORLD.kinds, WORLD.places, WORLD.colours.hues
+TIMES, WEATHERS = WORLD.skies.times, WORLD.skies.weathers
+
+DIGEST_OF_TEST_CAPTIONS = "0639b396bd607c905a057390bfcaa4e34d9201991a451b93f0d37af72b08201b"
+
+
+@pytest.fixture(scope="module")
+def written():
+    return [(scene, captions(scene)) for scene in scenes("test")]
+
+
+def things(scene):
+    return [thing for thing in (scene.subject, scene.landmark, scene.backdrop) if thing]
+
+
+def test_splitmix64_as_published():
+    draws = Draws()
+    draws._state = 1234567
+    assert [draws.bits() for _ in range(3)] == [6457827717110365317, 3203168211198807973, 9817491932198370423]
+
+
+def test_weights_and_chances():
+    draws = Draws("weights")
+    drawn = Counter(draws.weighted({"a": 3, "b": 1}) for _ in range(4000))
+    assert 2900 < drawn["a"] < 3100
+    assert 900 < sum(draws.chance(25) for _ in range(4000)) < 1100
+    assert {draws.below(3) for _ in range(100)} == {0, 1, 2}
+
+
+def test_documents_topics_and_qrels():
+    data = load_dataset("demo", direction="text-to-text")
+    assert (data.name, data.split, data.remove_query) == ("demo", "test", False)
+    assert check_corpus(data.documents, "demo").documents == 1000
+    document, topic, qrel = next(data.documents()), next(data.topics()), next(data.qrels())
+    assert (document.doc_id, topic.query_id) == ("test-00000", "test-00000-5")
+    assert qrel == ("test-00000-5", "test-00000", 1)
+    first = captions(next(scenes("test")))
+    assert (document.text, topic.text) == (" ".join(first[:4]), first[4])
+
+
+@pytest.mark.parametrize(("name", "split"), [("demo/val", None), ("demo", "val"), ("demo/val", "val")])
+def test_splits(name, split):
+    data = load_dataset(name, split, direction="text-to-text")
+    assert (data.name, data.split) == ("demo", "val")
+    assert next(data.documents()).doc_id == "val-00000"
+
+
+def test_unknown_and_contradicting_splits():
+    with pytest.raises(UnknownName, match="unknown split of demo 'tets'; did you mean 'test'"):
+        load_dataset("demo/tets")
+    with pytest.raises(UnknownName, match="did you mean 'train'"):
+        scenes("trian")
+    with pytest.raises(UsageError, match="the name says split 'val', the split option 'test'"):
+        load_dataset("demo/val", "test")
+
+
+def test_no_scene_that_is_measured_looks_like_another():
+    assert dict(SPLITS) == {"train": 20_000, "val": 1_000, "test": 1_000}
+    train, val, test = ([scene.sight for scene in scenes(split)] for split in SPLITS)
+    assert len({*val, *test}) == 2_000
+    assert not {*val, *test} & {*train}
+    assert sorted(Counter(train).values())[-6:] == [1, 2, 2, 2, 2, 2], "five pairs"
+
+
+def test_a_scene_alone_is_the_scene_in_its_stream(written):
+    assert make_scene("test", 617) == written[617][0]
+    assert captions(make_scene("test", 617)) == written[617][1]
+
+
+def test_captions_are_the_same_on_every_machine(written):
+    text = "\n".join(caption for _, five in written for caption in five)
+    assert sha256(text.encode()).hexdigest() == DIGEST_OF_TEST_CAPTIONS
+
+
+def test_scenes_hold_only_what_the_tables_know(written):
+    for scene, _ in written:
+        assert scene.place in PLACES
+        assert scene.weather in WEATHERS
+        assert scene.time in TIMES
+        assert scene.relation in (None, *WORLD.words.relations)
+        assert (scene.relation is None) == (scene.landmark is None)
+        for thing in things(scene):
+            assert thing.kind in KINDS
+            assert thing.colour in KINDS[thing.kind].colours or (thing.colour is None and not KINDS[thing.kind].colours)
+            assert 1 <= thing.count <= 4
+            assert thing.size in WORLD.words.sizes
+
+
+def test_scenes_are_plausible():
+    for split in ("val", "test"):
+        for scene in scenes(split):
+            ground = PLACES[scene.place].ground
+            kinds = {thing.kind for thing in things(scene)}
+            assert len(kinds) == len(things(scene)), "each kind once, so that captions are never ambiguous"
+            assert not (scene.weather == "rainbow" and scene.time == "night")
+            assert "boat" not in kinds or ground == "water"
+            assert not {"car", "bus", "train"} & kinds or ground == "ground"
+            if ground == "water" and scene.subject.kind in WORLD.people:
+                assert (scene.relation, scene.landmark.kind) == ("in", "boat")
+            if ground == "home" and scene.subject.kind == "fish":
+                assert (scene.relation, scene.landmark.kind) == ("in", "bowl")
+
+
+def test_captions_are_five_and_of_the_length_people_write(written):
+    for _, five in written:
+        assert len(set(five)) == 5
+        for caption in five:
+            assert 6 <= len(caption.split()) <= 16
+            assert caption[0].isupper() == caption.endswith(".")
+            assert "  " not in caption
+            assert not re.search(r"[{}/_]", caption)
+
+
+def test_articles(written):
+    for _, five in written:
+        for caption in five:
+            for article, word in re.findall(r"\b(an?) ([a-z]+)", caption.lower()):
+                assert (article == "an") == (word[0] in "aeiou" and not word.startswith("ewe")), caption
+
+
+def said(caption):
+    return set(re.findall(r"[a-z-]+", caption.lower()))
+
+
+def test_captions_name_no_colour_their_scene_lacks(written):
+    # Words with another meaning as well say nothing about colour.
+    ambiguous = {"dark", "pale"}
+    for scene, five in written:
+        seen = {thing.colour for thing in things(scene)}
+        for colour in HUES:
+            names = set(HUES[colour].words) - ambiguous
+            if colour not in seen:
+                assert not any(names & said(caption) for caption in five), (scene, colour)
+
+
+def test_captions_name_time_and_weather_truly(written):
+    times = {
+        "night": {"midnight", "moonlight", "moonlit", "stars", "starry"},
+        "sunset": {"dusk", "sunset", "evening", "twilight", "nightfall"},
+        "dawn": {"dawn", "sunrise", "daybreak", "morning"},
+        "day": {"afternoon", "daylight", "sunny", "sunshine"},
+    }
+    weathers = {
+        "rain": {"rain", "rainy", "wet", "drizzly", "downpour", "shower"},
+        "fog": {"fog", "mist", "misty", "hazy"},
+    }
+    for scene, five in written:
+        for table, fact in ((times, scene.time), (weathers, scene.weather)):
+            for other, words in table.items():
+                if other != fact:
+                    assert not any(words & said(caption) for caption in five), (scene, five)
+
+
+def test_every_word_list_is_used_and_known():
+    assert all(kind.nouns for kind in KINDS.values())
+    assert all(place.phrases for place in PLACES.values())
+    assert all(hue.words for hue in HUES.values())
+    assert all(time.phrases and time.nouns and time.on_nouns for time in TIMES.values())
+    poses = {pose for kind in KINDS.values() for some in kind.poses.values() for pose in some}
+    assert poses == {*WORLD.words.verbs, *(pose for kind in KINDS.values() for pose in kind.verbs)}
+
+
+def test_annotators_differ_enough_for_exact_words_to_miss(written):
+    """A plain count of shared words finds the right document for some topics only."""
+    documents = [set().union(*map(said, five[:4])) for _, five in written]
+    found = 0
+    for number, (_, five) in enumerate(written[:300]):
+        overlap = [len(said(five[4]) & document) for document in documents]
+        found += sum(shared >= overlap[number] for shared in overlap) == 1
+    assert 30 < found < 150

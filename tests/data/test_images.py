@@ -1,0 +1,430 @@
+import io
+import struct
+import subprocess
+import sys
+import tarfile
+import threading
+import time
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image, features
+
+from lexvl_anserini.data.pictures.archives import open_archive
+from lexvl_anserini.data.dataset import load_dataset
+from lexvl_anserini.data.pictures.images import AHEAD, OnError, image_suffixes, open_image, read_images, usable_cores
+from lexvl_anserini.ground.errors import DataError, UsageError
+
+SHARED = Path(__file__).parents[3] / "shared" / "data"
+RED, BLUE = (255, 0, 0), (0, 0, 255)
+
+
+def stored(image, kind="PNG", **options):
+    out = io.BytesIO()
+    image.save(out, kind, **options)
+    return out.getvalue()
+
+
+def saved(tmp_path, image, name="a.png", **options):
+    image.save(tmp_path / name, **options)
+    return tmp_path / name
+
+
+def tar_of(path, members, mode="w"):
+    with tarfile.open(path, mode) as archive:
+        for name, data in members.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    return path
+
+
+def pixels(reference, **options):
+    image = open_image(reference, **options)
+    assert image.mode == "RGB"
+    return np.asarray(image)
+
+
+def left_red_right_blue():
+    image = Image.new("RGB", (4, 2), RED)
+    image.paste(BLUE, (2, 0, 4, 2))
+    return image
+
+
+# --- kinds of references --------------------------------------------------------------------------------------------
+
+
+def test_a_path_a_string_a_pil_image_and_a_member_are_the_same_picture(tmp_path):
+    image = left_red_right_blue()
+    path = saved(tmp_path, image)
+    archive = tar_of(tmp_path / "b.tar", {"./in/a.png": path.read_bytes()})
+    expected = np.asarray(image)
+    for reference in (path, str(path), image, f"{archive}::in/a.png", f"{archive}::./in/a.png"):
+        assert (pixels(reference) == expected).all()
+
+
+def test_a_pil_image_is_not_changed():
+    image = Image.new("RGBA", (2, 2), (255, 0, 0, 10))
+    result = open_image(image)
+    result.putpixel((0, 0), BLUE)
+    assert image.mode == "RGBA"
+    assert image.getpixel((0, 0)) == (255, 0, 0, 10)
+    plain = Image.new("RGB", (1, 1), RED)
+    open_image(plain).putpixel((0, 0), BLUE)
+    assert plain.getpixel((0, 0)) == RED
+
+
+# --- modes ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("orientation", "corner"), [(1, RED), (2, BLUE), (3, BLUE), (4, RED), (5, RED), (6, RED), (7, BLUE), (8, BLUE)]
+)
+def test_exif_orientation(tmp_path, orientation, corner):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    path = saved(
+        tmp_path, left_red_right_blue().resize((64, 32), Image.Resampling.NEAREST), "a.jpg", exif=exif, quality=95
+    )
+    seen = pixels(path)
+    assert seen.shape[:2] == ((32, 64) if orientation < 5 else (64, 32))
+    assert np.abs(seen[1, 1].astype(int) - corner).max() < 20
+
+
+def test_exif_data_that_cannot_be_read_says_nothing(tmp_path):
+    path = saved(tmp_path, left_red_right_blue(), "a.jpg", exif=b"Exif\x00\x00MM\x00*\xff\xff\xff\xff")
+    assert pixels(path).shape == (2, 4, 3)
+
+
+def test_alpha_is_dropped_or_composited(tmp_path):
+    image = Image.new("RGBA", (2, 1), (255, 0, 0, 255))
+    image.putpixel((1, 0), (0, 0, 255, 0))
+    path = saved(tmp_path, image)
+    assert pixels(path).tolist() == [[list(RED), list(BLUE)]]
+    assert pixels(path, background=(255, 255, 255)).tolist() == [[list(RED), [255, 255, 255]]]
+
+
+def test_palette_with_a_transparent_colour(tmp_path):
+    image = Image.new("P", (2, 1), 0)
+    image.putpalette([255, 0, 0, 0, 0, 255])
+    image.putpixel((1, 0), 1)
+    path = saved(tmp_path, image, transparency=1)
+    assert pixels(path).tolist() == [[list(RED), list(BLUE)]]
+    assert pixels(path, background=(255, 255, 255)).tolist() == [[list(RED), [255, 255, 255]]]
+
+
+@pytest.mark.parametrize(
+    ("mode", "colour", "expected"),
+    [
+        ("L", 77, (77, 77, 77)),
+        ("LA", (77, 9), (77, 77, 77)),
+        ("1", 1, (255, 255, 255)),
+        ("CMYK", (0, 255, 255, 0), RED),
+    ],
+)
+def test_other_modes(mode, colour, expected):
+    assert pixels(Image.new(mode, (1, 1), colour)).tolist() == [[list(expected)]]
+
+
+def test_cmyk_jpeg(tmp_path):
+    path = saved(tmp_path, Image.new("CMYK", (16, 16), (0, 255, 255, 0)), "a.jpg", quality=95)
+    assert np.abs(pixels(path)[8, 8].astype(int) - RED).max() < 12
+
+
+def test_sixteen_bits_keep_the_upper_eight(tmp_path):
+    values = np.array([[0, 255, 256, 0x8000, 0xFFFF]], np.uint16)
+    for name in ("a.png", "a.tiff"):
+        path = saved(tmp_path, Image.fromarray(values), name)
+        assert pixels(path)[0, :, 0].tolist() == [0, 0, 1, 0x80, 0xFF]
+
+
+def test_integers_and_floats():
+    assert pixels(Image.fromarray(np.array([[0, 200]], np.int32)))[0, :, 0].tolist() == [0, 200]
+    assert pixels(Image.fromarray(np.array([[0, 0xFF00]], np.int32)))[0, :, 0].tolist() == [0, 255]
+    floats = np.array([[-3, 7.9, 300, np.nan, np.inf]], np.float32)
+    assert pixels(Image.fromarray(floats))[0, :, 0].tolist() == [0, 7, 255, 0, 255]
+
+
+def test_an_animation_shows_its_first_frame(tmp_path):
+    frames = [Image.new("RGB", (3, 3), colour) for colour in (RED, BLUE)]
+    path = saved(tmp_path, frames[0], "a.gif", save_all=True, append_images=frames[1:])
+    assert pixels(path)[1, 1].tolist() == list(RED)
+
+
+def test_one_pixel_and_twenty_megapixels(tmp_path):
+    assert pixels(saved(tmp_path, Image.new("RGB", (1, 1), RED))).tolist() == [[list(RED)]]
+    path = saved(tmp_path, Image.new("L", (5000, 4000), 3), "large.png")
+    assert open_image(path).size == (5000, 4000)
+
+
+# --- what is wrong with files ---------------------------------------------------------------------------------------
+
+
+def png_header(width, height):
+    """A PNG that says how large it is and holds nothing."""
+    chunks = ((b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)), (b"IDAT", b""), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
+    )
+
+
+@pytest.mark.parametrize(
+    ("size", "told"), [((9000, 9000), "9000x9000"), ((9500, 10000), "9500x10000"), ((60_000, 60_000), "3,600,000,000")]
+)
+def test_bombs_are_refused(tmp_path, size, told):
+    (tmp_path / "bomb.png").write_bytes(png_header(*size))
+    with pytest.raises(DataError, match=rf"bomb\.png: {told} pixels, more than the limit of 80,000,000; scale"):
+        open_image(tmp_path / "bomb.png")
+
+
+def test_pillows_own_warning_is_not_told_beside_the_error(tmp_path):
+    (tmp_path / "a.png").write_bytes(png_header(10_000, 9_000))
+    code = "import sys; from lexvl_anserini.data.pictures.images import open_image; open_image(sys.argv[1])"
+    done = subprocess.run([sys.executable, "-c", code, tmp_path / "a.png"], capture_output=True, text=True)
+    assert "10000x9000 pixels, more than the limit of 80,000,000" in done.stderr
+    assert "Warning" not in done.stderr
+
+
+def test_the_limit_can_be_set(tmp_path):
+    path = saved(tmp_path, Image.new("L", (100, 100)))
+    with pytest.raises(DataError, match=r"100x100 pixels, more than the limit of 9,999"):
+        open_image(path, max_pixels=9_999)
+    assert open_image(path, max_pixels=10_000).size == (100, 100)
+
+
+def test_the_limit_holds_for_opened_pictures_that_are_not_decoded_yet(tmp_path):
+    (tmp_path / "bomb.png").write_bytes(png_header(9000, 9000))
+    opened = Image.open(tmp_path / "bomb.png")
+    with pytest.raises(DataError, match=r"PIL image .*bomb\.png: 9000x9000 pixels, more than the limit"), opened:
+        open_image(opened)
+    with pytest.raises(DataError, match="PIL image: 100x100 pixels, more than the limit of 9,999"):
+        open_image(Image.new("L", (100, 100)), max_pixels=9_999)
+
+
+def test_postscript_is_not_run_whatever_its_name(tmp_path):
+    (tmp_path / "fake.jpg").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n")
+    with pytest.raises(DataError, match=r"fake\.jpg: not a picture of a known format \(it begins with b'%!PS-Ado'"):
+        open_image(tmp_path / "fake.jpg")
+    assert {".jpg", ".jfif", ".jpe", ".jp2", ".ppm", ".tga", ".dds"} <= image_suffixes()
+    assert not {".eps", ".ps", ".pdf", ".wmf", ".emf", ".mpg", ".h5"} & image_suffixes()
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF"])
+def test_cut_off_files(tmp_path, kind):
+    noise = np.random.default_rng(0).integers(0, 255, (64, 64, 3), np.uint8)
+    data = stored(Image.fromarray(noise), kind)
+    path = tmp_path / "cut.img"
+    path.write_bytes(data[: len(data) // 2])
+    with pytest.raises(DataError, match=r"cut\.img: "):
+        open_image(path)
+
+
+def test_files_that_are_no_pictures(tmp_path):
+    (tmp_path / "fake.jpg").write_bytes(b"<html>404</html>")
+    (tmp_path / "empty.jpg").write_bytes(b"")
+    with pytest.raises(DataError, match=r"fake\.jpg: not a picture of a known format \(it begins with b'<html>40'\)"):
+        open_image(tmp_path / "fake.jpg")
+    with pytest.raises(DataError, match=r"empty\.jpg: not a picture of a known format \(it is empty\)"):
+        open_image(tmp_path / "empty.jpg")
+    with pytest.raises(DataError, match=r"absent\.jpg: cannot be read \(No such file"):
+        open_image(tmp_path / "absent.jpg")
+    with pytest.raises(DataError, match="cannot be read"):
+        open_image(tmp_path)
+
+
+def test_damaged_bytes_never_raise_anything_else(tmp_path):
+    random = np.random.default_rng(1)
+    noise = Image.fromarray(random.integers(0, 255, (32, 32, 3), np.uint8))
+    path = tmp_path / "damaged"
+    kinds = ["JPEG", "PNG", "GIF", "WEBP", "TIFF", "DDS", "BLP", *(["AVIF"] if features.check("avif") else [])]
+    for kind in kinds:
+        data = stored(noise.convert("P") if kind == "BLP" else noise, kind)
+        for _ in range(25):
+            damaged = bytearray(data)
+            for place in random.integers(0, len(data), 8):
+                damaged[place] ^= int(random.integers(1, 256))
+            path.write_bytes(damaged)
+            try:
+                assert open_image(path).mode == "RGB"
+            except DataError as problem:
+                assert str(problem).startswith(str(path))
+
+
+def awkward(kind):
+    """Headers that Pillow's own plugins refuse with a `NotImplementedError`."""
+    if kind == "DDS":
+        data = bytearray(stored(Image.new("RGB", (4, 4)), "DDS"))
+        data[80:84] = struct.pack("<I", 0x4)  # compressed, by a method without a name
+    else:
+        data = bytearray(stored(Image.new("P", (4, 4)), "BLP"))
+        data[4:8] = struct.pack("<I", 77)  # the compression
+    return bytes(data)
+
+
+@pytest.mark.parametrize("kind", ["DDS", "BLP"])
+def test_what_pillow_does_not_implement_is_told_or_skipped(tmp_path, kind):
+    (tmp_path / "odd").write_bytes(awkward(kind))
+    with pytest.raises(DataError, match=r"odd: a damaged or cut off picture \(.*"):
+        open_image(tmp_path / "odd")
+    reader = read_images([tmp_path / "odd"], on_error=OnError("skip"))
+    assert len(list(reader)) == 0 and len(reader.skipped) == 1
+
+
+# --- archives -------------------------------------------------------------------------------------------------------
+
+
+def test_members_are_read_from_their_offsets_by_many_threads(tmp_path):
+    members = {f"m{number}": bytes([number]) * (1 + 700 * number) for number in range(60)}
+    archive = open_archive(tar_of(tmp_path / "a.tar", members))
+    assert open_archive(tmp_path / "a.tar") is archive
+    wrong = []
+
+    def look():
+        for name, data in members.items():
+            if archive.read(name) != data:
+                wrong.append(name)
+
+    threads = [threading.Thread(target=look) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_an_archive_that_changed_is_indexed_again(tmp_path):
+    path = tar_of(tmp_path / "a.tar", {"x": b"1"})
+    assert open_archive(path).read("x") == b"1"
+    tar_of(path, {"y": b"22" * 9000})
+    assert set(open_archive(path).members) == {"y"}
+
+
+def test_long_names_unicode_folders_and_links(tmp_path):
+    path = tmp_path / "a.tar"
+    with tarfile.open(path, "w") as archive:
+        folder = tarfile.TarInfo("folder")
+        folder.type = tarfile.DIRTYPE
+        archive.addfile(folder)
+        link = tarfile.TarInfo("link")
+        link.type, link.linkname = tarfile.SYMTYPE, "x"
+        archive.addfile(link)
+        for name in ("d/" * 80 + "x.jpg", "Käse::日本.jpg"):
+            member = tarfile.TarInfo(name)
+            member.size = 3
+            archive.addfile(member, io.BytesIO(b"abc"))
+    found = open_archive(path)
+    assert set(found.members) == {"d/" * 80 + "x.jpg", "Käse::日本.jpg"}
+    assert found.read("Käse::日本.jpg") == b"abc"
+
+
+def test_what_can_be_wrong_with_archives(tmp_path):
+    picture = stored(left_red_right_blue())
+    whole = tar_of(tmp_path / "whole.tar", {"a.png": picture, "b.png": picture * 50})
+    with pytest.raises(DataError, match=r"whole\.tar: no member 'c\.png' among its 2 files"):
+        open_image(f"{whole}::c.png")
+    (tmp_path / "cut.tar").write_bytes(whole.read_bytes()[:2600])
+    with pytest.raises(DataError, match=r"cut\.tar: "):
+        open_image(f"{tmp_path}/cut.tar::a.png")
+    tar_of(tmp_path / "packed.tar", {"a.png": picture}, "w:gz")
+    with pytest.raises(DataError, match=r"packed\.tar: not an uncompressed tar archive"):
+        open_image(f"{tmp_path}/packed.tar::a.png")
+    with pytest.raises(DataError, match=r"absent\.tar: cannot be read"):
+        open_image(f"{tmp_path}/absent.tar::a.png")
+    with pytest.raises(DataError, match=r"a member is named archive\.tar::member"):
+        open_image(f"{tmp_path}/packed.tar.gz::a.png")
+
+
+# --- many -----------------------------------------------------------------------------------------------------------
+
+
+def grey(value):
+    return Image.new("L", (2, 2), value)
+
+
+def test_order_is_kept_however_long_each_takes():
+    def slowly(image):
+        value = image.getpixel((0, 0))[0]
+        time.sleep(0.02 if value % 3 == 0 else 0)
+        return value
+
+    reader = read_images(map(grey, range(30)), workers=4, prepare=slowly)
+    assert [(one.position, one.value) for one in reader] == [(number, number) for number in range(30)]
+    assert (reader.read, reader.skipped) == (30, [])
+
+
+def test_references_are_taken_only_a_little_ahead():
+    taken = []
+
+    def references():
+        for number in range(1000):
+            taken.append(number)
+            yield grey(number % 256)
+
+    reader = read_images(references(), workers=2)
+    for seen, _ in zip(range(1, 50), reader, strict=False):
+        assert len(taken) <= seen + 2 * AHEAD
+    reader.close()
+    assert len(taken) < 60
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("images")]
+
+
+def test_nothing_and_fewer_than_workers():
+    assert list(read_images([], workers=8)) == []
+    assert [one.position for one in read_images([grey(1)], workers=8)] == [0]
+
+
+def test_failing_and_skipping(tmp_path):
+    good = saved(tmp_path, grey(9))
+    (tmp_path / "bad.png").write_bytes(b"no picture")
+    references = [good, tmp_path / "bad.png", good, tmp_path / "absent.png", good]
+    failing = iter(read_images(references))
+    assert next(failing).position == 0
+    with pytest.raises(DataError, match=r"bad\.png: not a picture"):
+        next(failing)
+    reader = read_images(references, on_error=OnError("skip"))
+    assert [one.position for one in reader] == [0, 2, 4]
+    assert reader.read == 3
+    assert [(skip.position, Path(skip.reference).name) for skip in reader.skipped] == [
+        (1, "bad.png"),
+        (3, "absent.png"),
+    ]
+    assert "not a picture of a known format" in reader.skipped[0].reason
+    with pytest.raises(UsageError, match="on_error 'ignore': expected fail or skip"):
+        OnError("ignore")
+
+
+def test_errors_of_prepare_and_of_the_references_are_the_callers():
+    def broken(image):
+        raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine"):
+        list(read_images([grey(1)], on_error=OnError("skip"), prepare=broken))
+
+    def references():
+        yield grey(1)
+        yield grey(2)
+        raise DataError("corpus line 3: malformed")
+
+    seen = []
+    with pytest.raises(DataError, match="corpus line 3"):
+        seen.extend(iter(read_images(references(), on_error=OnError("skip"))))
+    reader = read_images(references())
+    assert [next(reader).position, next(reader).position] == [0, 1]
+
+
+@pytest.mark.shared
+@pytest.mark.skipif(not (SHARED / "flickr8k").is_dir(), reason="no shared evaluation data beside the checkout")
+def test_photos_out_of_a_tar():
+    references = [document.image for document in load_dataset("flickr8k", "val", str(SHARED)).documents()]
+    reader = read_images(references, workers=2, prepare=np.asarray)
+    assert {one.value.shape for one in reader} == {(128, 128, 3)}
+    assert reader.read == 1000
+
+
+def test_cores_where_the_system_has_no_affinity(monkeypatch):
+    """MacOS has none."""
+    monkeypatch.delattr("os.sched_getaffinity", raising=False)
+    monkeypatch.setattr("os.cpu_count", lambda: 3)
+    assert usable_cores() == 3

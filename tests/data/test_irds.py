@@ -1,0 +1,198 @@
+"""Datasets of ir_datasets: local files that are registered there, and files from a server on this machine."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from hashlib import md5
+from http.server import HTTPServer, SimpleHTTPRequestHandler
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from lexvl_anserini.data.dataset import Dataset, load_dataset
+from lexvl_anserini.data.corpora.irds import _documents
+from lexvl_anserini.ground.errors import DataError, UsageError
+from lexvl_anserini.ground.records import Document, Qrel, Topic
+
+DOCS = "d1\tA dog runs.\nd2\tEin Hündchen läuft 😀.\nd3\t\n"
+QUERIES = "q1\tdog\nq2\tHündchen\n"
+QRELS = "q1 0 d1 2\nq1 0 d2 0\nq2 0 d2 1\n"
+
+
+@pytest.fixture
+def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The registry of ir_datasets, with a folder of its own; what a test registers goes away."""
+    monkeypatch.setenv("IR_DATASETS_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("IR_DATASETS_TMP", str(tmp_path / "tmp"))
+    monkeypatch.setenv("IR_DATASETS_DL_TRIES", "1")
+    import ir_datasets
+
+    monkeypatch.setattr(ir_datasets.registry, "_registered", dict(ir_datasets.registry._registered))
+    return ir_datasets.registry
+
+
+@pytest.fixture
+def local(registry: Any, tmp_path: Path) -> Path:
+    """`irds:mine` of three files, and its subset `irds:mine/judged` with judgements."""
+    import ir_datasets
+
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    for name, text in (("docs.tsv", DOCS), ("queries.tsv", QUERIES), ("qrels", QRELS)):
+        (folder / name).write_text(text, encoding="utf-8")
+    paths = [str(folder / name) for name in ("docs.tsv", "queries.tsv", "qrels")]
+    registry.register("mine", ir_datasets.create_dataset(*paths[:2]))
+    registry.register("mine/judged", ir_datasets.create_dataset(*paths))
+    return folder
+
+
+def test_a_registered_set_of_local_files(local: Path) -> None:
+    data = load_dataset("irds:mine/judged")
+    assert (data.name, data.split, data.direction, data.remove_query) == ("irds:mine/judged", "", "text-to-text", False)
+    assert list(data.documents()) == [
+        Document("d1", text="A dog runs."),
+        Document("d2", text="Ein Hündchen läuft 😀."),
+        Document("d3", text=""),
+    ]
+    assert list(data.topics()) == [Topic("q1", "dog"), Topic("q2", "Hündchen")]
+    assert list(data.qrels()) == [Qrel("q1", "d1", 2), Qrel("q1", "d2", 0), Qrel("q2", "d2", 1)]
+
+
+def test_a_subset_is_a_split(local: Path) -> None:
+    data = load_dataset("irds:mine", "judged")
+    assert (data.name, data.split, len(list(data.qrels()))) == ("irds:mine", "judged", 3)
+    whole = load_dataset("irds:mine")
+    assert len(list(whole.topics())) == 2
+    with pytest.raises(DataError, match="irds:mine: no judgements in it; these have: irds:mine/judged$"):
+        list(whole.qrels())
+
+
+def test_unknown_ids_and_directions(registry: Any, local: Path) -> None:
+    with pytest.raises(DataError, match=r"irds:mine/tset: .* no such dataset; it has irds:mine, irds:mine/judged$"):
+        load_dataset("irds:mine", "tset")
+    with pytest.raises(DataError, match=r"no such dataset; it has irds:.* and \d+ more \(https://ir-datasets.com"):
+        load_dataset("irds:???")
+    with pytest.raises(DataError, match="no such dataset; it has irds:vaswani$"):
+        load_dataset("irds:vaswni")
+    for name in ("irds", "irds:", "irds/mine"):
+        with pytest.raises(UsageError, match="expected irds:<id>, such as irds:beir/scifact/test"):
+            load_dataset(name)
+    with pytest.raises(UsageError, match="irds:mine has no direction 'text-to-image'"):
+        load_dataset("irds:mine", direction="text-to-image")
+    assert load_dataset("irds:beir/nfcorpus/test").remove_query
+
+
+def test_ids_are_checked_and_files_that_go_away_named(local: Path) -> None:
+    (local / "docs.tsv").write_text("d 1\tx\n")
+    with pytest.raises(DataError, match="irds:mine document 1: white space in id 'd 1'"):
+        list(load_dataset("irds:mine").documents())
+    assert [d.doc_id for d in load_dataset("irds:mine", escape_ids=True).documents()] == ["d%201"]
+    (local / "queries.tsv").unlink()
+    with pytest.raises(DataError, match=r"irds:mine: ir_datasets cannot fetch or read its topics \(FileNotFoundError"):
+        list(load_dataset("irds:mine").topics())
+
+
+class Titled(NamedTuple):
+    doc_id: str
+    text: str
+    title: str
+    url: str
+    year: int
+    authors: list[str]
+
+    def default_text(self) -> str:
+        return f"{self.title} {self.text}"
+
+
+class Page(NamedTuple):
+    doc_id: str
+    title: str
+    body: str
+
+    def default_text(self) -> str:
+        return f"{self.title} {self.body}"
+
+
+class Pixels(NamedTuple):
+    doc_id: str
+    data: bytes
+
+
+def test_titles_and_default_texts() -> None:
+    def documents(*records: NamedTuple) -> list[Document]:
+        class Source:
+            def has(self, part: str) -> bool:
+                return part == "docs"
+
+            def docs_iter(self) -> Iterator[NamedTuple]:
+                return iter(records)
+
+        return list(_documents(Source(), "toy", False))  # type: ignore[arg-type]
+
+    [titled, page] = documents(Titled("1", "b", "a", "http://x", 1999, ["n"]), Page("2", "a", "b"))
+    assert titled == Document("1", "a", "b", metadata={"url": "http://x", "year": 1999})
+    assert page == Document("2", None, "a b")
+    assert titled.contents == page.contents
+    with pytest.raises(DataError, match="irds:toy document 1: no text; its fields are doc_id, data"):
+        documents(Pixels("1", b""))
+
+
+@pytest.fixture
+def served(registry: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., list[str]]]:
+    """`served(id)` registers a dataset whose files a local server has; returns the list of the requests."""
+    from ir_datasets.datasets.base import Dataset as Source
+    from ir_datasets.formats import TrecQrels, TsvDocs, TsvQueries
+    from ir_datasets.util import Cache, Download, RequestsDownload
+
+    folder, asked = tmp_path / "www", list[str]()
+    folder.mkdir()
+
+    class Listed(SimpleHTTPRequestHandler):
+        def log_message(self, *_: Any) -> None:
+            asked.append(self.path)
+
+    server = HTTPServer(("127.0.0.1", 0), partial(Listed, directory=str(folder)))
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+
+    def register(dataset_id: str, checksum: str | None = None, port: int = server.server_port) -> list[str]:
+        def cached(name: str, text: str) -> Cache:
+            data = text.encode()
+            (folder / name).write_bytes(data)
+            url = f"http://127.0.0.1:{port}/{name}"
+            download = Download([RequestsDownload(url)], expected_md5=checksum or md5(data).hexdigest())
+            return Cache(download, tmp_path / "home" / dataset_id / name)
+
+        parts = TsvDocs(cached("docs.tsv", DOCS)), TsvQueries(cached("queries.tsv", QUERIES))
+        registry.register(dataset_id, Source(*parts, TrecQrels(cached("qrels", QRELS), {})))
+        return asked
+
+    yield register
+    server.shutdown()
+    server.server_close()
+
+
+def read(data: Dataset) -> tuple[int, int, int]:
+    return len(list(data.documents())), len(list(data.topics())), len(list(data.qrels()))
+
+
+def test_files_are_fetched_once(served: Callable[..., list[str]]) -> None:
+    asked = served("far")
+    data = load_dataset("irds:far")
+    assert asked == []
+    assert read(data) == read(load_dataset("irds:far")) == (3, 2, 3)
+    assert sorted(asked) == ["/docs.tsv", "/qrels", "/queries.tsv"]
+
+
+def test_what_cannot_be_fetched(served: Callable[..., list[str]], tmp_path: Path) -> None:
+    served("changed", checksum="0" * 32)
+    with pytest.raises(DataError, match=r"irds:changed: .* its documents \(HashVerificationError") as told:
+        list(load_dataset("irds:changed").documents())
+    assert "\n" not in str(told.value)
+    served("refused", port=9)
+    with pytest.raises(DataError, match=r"irds:refused: .* its topics \(ConnectionError"):
+        list(load_dataset("irds:refused").topics())
+    assert not list((tmp_path / "home").rglob("*.tsv*"))

@@ -1,0 +1,132 @@
+"""Files of training pairs: DPR's JSON, pairs of texts, triples of ids; the first and last record, and bad lines."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lexvl_anserini.data.dataset import load_dataset
+from lexvl_anserini.ground.errors import LexvlError
+from lexvl_anserini.ground.records import Qrel, TeacherScore
+
+PASSAGE = {"title": "Paris", "text": "the capital é", "passage_id": "7"}
+ENTRIES: list[dict[str, Any]] = [
+    {
+        "question": "where?",
+        "answers": [],
+        "positive_ctxs": [PASSAGE],
+        "hard_negative_ctxs": [{"text": "no\u2028thing"}],
+    },
+    {"question": "nowhere", "positive_ctxs": [], "hard_negative_ctxs": []},
+    {"question": "who?", "query_id": "x", "positive_ctxs": [{"docid": 8, "text": "me"}], "negative_ctxs": [PASSAGE]},
+]
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.jsonl", "a.jsonl.gz"])
+def test_a_dpr_file(name: str, tmp_path: Path) -> None:
+    """Entries without a positive are left out; without hard negatives the other negatives count."""
+    path = tmp_path / name
+    text = json.dumps(ENTRIES) if name == "a.json" else "\n".join(map(json.dumps, ENTRIES))
+    path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
+    dataset = load_dataset(f"dpr:{path}")
+    documents = list(dataset.documents())
+    assert [(document.title, document.text) for document in documents] == [
+        ("Paris", "the capital é"),
+        (None, "no\u2028thing"),
+        (None, "me"),
+    ]
+    assert (documents[0].doc_id, documents[2].doc_id) == ("7", "8")
+    assert [(topic.query_id, topic.text) for topic in dataset.topics()] == [("1", "where?"), ("x", "who?")]
+    assert list(dataset.qrels())[0] == Qrel("1", "7", 1) and list(dataset.qrels())[-1] == Qrel("x", "7", 0)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("[", "a.json: malformed JSON"),
+        ("{}", "a.json: no JSON array"),
+        ("[]", "a.json: no entry in it"),
+        ("[3]", "a.json entry 1: not an object"),
+        ('[{"positive_ctxs": []}]', "a.json entry 1: no 'question'; keys found: positive_ctxs"),
+        ('[{"question": "q"}]', "a.json entry 1: no 'positive_ctxs'; keys found: question"),
+        ('[{"question": "q", "positive_ctxs": {"a": 1}}]', "'positive_ctxs' is not a list of passages"),
+        ('[{"question": "q", "positive_ctxs": ["p"]}]', "passage 1 of 'positive_ctxs' is 'p', expected an object"),
+        ('[{"question": "q", "positive_ctxs": [{"title": "", "text": " "}]}]', "passage 1 of .* has no text"),
+        ('[{"question": "q", "positive_ctxs": []}]', "none of 1 entries has a positive"),
+    ],
+)
+def test_a_damaged_dpr_file_raises(content: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(content)
+    with pytest.raises(LexvlError, match=message):
+        list(load_dataset(f"dpr:{tmp_path}/a.json").topics())
+
+
+def test_an_id_with_two_texts_raises(tmp_path: Path) -> None:
+    entries = [{**ENTRIES[0], "positive_ctxs": [{**PASSAGE, "text": text}]} for text in ("a", "b")]
+    (tmp_path / "a.json").write_text(json.dumps(entries))
+    with pytest.raises(LexvlError, match="a.json entry 2: passage '7' has another text than before"):
+        list(load_dataset(f"dpr:{tmp_path}/a.json").documents())
+
+
+def test_pairs_of_texts(tmp_path: Path) -> None:
+    """The same query on two lines is one topic with two positives."""
+    (tmp_path / "a.tsv").write_text("q\tone\tno\n\nq\ttwo\tno\r\n")
+    dataset = load_dataset(f"pairs:{tmp_path}/a.tsv")
+    assert [topic.text for topic in dataset.topics()] == ["q"]
+    assert [document.text for document in dataset.documents()] == ["one", "no", "two"]
+    assert [qrel.relevance for qrel in dataset.qrels()] == [1, 0, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "a.tsv: no line in it; expected query, positive and optional negatives"),
+        ("q\n", "line 1: 1 columns, expected 2 or more"),
+        ("q\tp\nq\tp\tn\n", "line 2: 3 columns, expected 2 as in the first line"),
+        ("q\t \n", "line 1: column 2 is empty"),
+    ],
+)
+def test_a_damaged_file_of_pairs_raises(content: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text(content)
+    with pytest.raises(LexvlError, match=message):
+        list(load_dataset(f"pairs:{tmp_path}/a.tsv").topics())
+
+
+def test_triples_of_ids(tmp_path: Path) -> None:
+    """Texts from MS MARCO's files; a query without text, a file or a folder that is absent."""
+    (tmp_path / "t.tsv").write_text("1\t10\t11\n2\t11\t10\n")
+    (tmp_path / "collection.tsv").write_text("10\tten\n11\televen\n12\ttwelve\n")
+    (tmp_path / "queries.train.tsv").write_text("1\tone\n2\ttwo\n3\tthree\n")
+    dataset = load_dataset(f"triples:{tmp_path}/t.tsv,{tmp_path}", "train")
+    assert [topic.text for topic in dataset.topics()] == ["one", "two"]
+    assert [document.doc_id for document in dataset.documents()] == ["10", "11", "12"]
+    assert list(dataset.qrels())[1] == Qrel("1", "11", 0)
+    with pytest.raises(LexvlError, match="has no split 'dev'; a file of training pairs has the split train alone"):
+        load_dataset(f"triples:{tmp_path}/t.tsv,{tmp_path}", "dev")
+    (tmp_path / "t.tsv").write_text("9\t10\n")
+    with pytest.raises(LexvlError, match="t.tsv: 1 of its queries have no text, such as '9'"):
+        list(dataset.topics())
+    for name, message in (
+        (f"triples:{tmp_path}/t.tsv", "expected triples:FILE,FOLDER"),
+        (f"triples:{tmp_path}/u.tsv,{tmp_path}", "no such file of training pairs"),
+        (f"triples:{tmp_path}/t.tsv,{tmp_path}/x", "expected corpus.jsonl and queries.jsonl"),
+        (f"pairs:{tmp_path}", "a folder, expected a file of training pairs"),
+    ):
+        with pytest.raises(LexvlError, match=message):
+            load_dataset(name)
+
+
+def test_scores_of_a_dpr_file(tmp_path: Path) -> None:
+    """A passage without a score has none; files of texts alone have no scores."""
+    path = tmp_path / "a.jsonl"
+    entry = {"question": "q", "positive_ctxs": [{**PASSAGE, "score": 2}], "hard_negative_ctxs": [{"text": "x"}]}
+    path.write_text(json.dumps(entry))
+    dataset = load_dataset(f"dpr:{path}")
+    assert dataset.scores is not None and list(dataset.scores()) == [TeacherScore("1", "7", 2.0)]
+    path.write_text(json.dumps({**entry, "positive_ctxs": [{**PASSAGE, "score": "high"}]}))
+    with pytest.raises(LexvlError, match="passage 1 of 'positive_ctxs': 'score' is 'high', expected a number"):
+        list(load_dataset(f"dpr:{path}").topics())

@@ -1,0 +1,178 @@
+"""Doors into other projects, through the code of these projects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import log2
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lexvl_anserini.doors.adapters.indexed_corpus import IndexedCorpus, by_query
+from lexvl_anserini.data.dataset import Dataset
+from lexvl_anserini.encoders.encoder import Encoder
+from lexvl_anserini.engines.building import build_index
+from lexvl_anserini.ground.errors import DataError, UsageError
+from lexvl_anserini.ground.records import Document, Index, ScoredDoc, Topic
+from lexvl_anserini.shards.writing import write_impacts
+
+TEXTS = {"d1": "a dog runs", "d2": "a man on a beach", "d3": "a dog and a man", "d4": "red"}
+QUERIES = {"q1": "a dog", "q2": "man", "q3": "boat"}
+
+
+@pytest.fixture
+def model(load: Callable[..., Encoder]) -> Encoder:
+    """Bags of tokens: a score is the number of common tokens."""
+    return load("bag-of-tokens", "splade/ckpt_bert")
+
+
+@pytest.fixture
+def index(model: Encoder, tmp_path: Path) -> Index:
+    documents = [Document(doc_id, text=text) for doc_id, text in TEXTS.items()]
+    dataset = Dataset("toy", "", lambda: iter(documents), lambda: iter(()), lambda: iter(()))
+    write_impacts(dataset, model, tmp_path / "shards")
+    return build_index(tmp_path / "shards", tmp_path / "index", store_text=False)
+
+
+def test_a_corpus_in_memory_is_searched(model):
+    corpus = IndexedCorpus(model, (Document(doc_id, text=text) for doc_id, text in TEXTS.items()))
+    topics = [Topic(query_id, text) for query_id, text in QUERIES.items()]
+    found = by_query(corpus.lists(topics, 2), topics)
+    assert found == {"q1": {"d1": 2.0, "d3": 2.0}, "q2": {"d2": 1.0, "d3": 1.0}, "q3": {}}
+    among = by_query(corpus.lists_among(topics[:2], {"q1": ["d4", "d3", "d2"], "q2": []}, 9), topics[:2])
+    assert among == {"q1": {"d3": 2.0, "d2": 1.0, "d4": 0.0}, "q2": {}}
+    with pytest.raises(UsageError, match="topic 'q3': no candidates among those of 1 topics"):
+        next(corpus.lists_among(topics[2:], {"q1": ["d1"]}, 3))
+    folder = corpus.index.path.parent
+    assert folder.is_dir()
+    del corpus
+    assert not folder.exists()
+
+
+def test_ids_that_occur_twice_are_refused(model):
+    with pytest.raises(DataError, match="occur more than once"):
+        IndexedCorpus(model, [Document("d", text="a"), Document("d", text="b")])
+
+
+def test_beir_retrieves_and_evaluates(model):
+    from beir.retrieval.evaluation import EvaluateRetrieval
+
+    from lexvl_anserini.doors.adapters.beir_search import BEIRSearch
+
+    corpus = {doc_id: {"title": "", "text": text} for doc_id, text in TEXTS.items()} | {"q1": {"text": "a dog"}}
+    retriever = EvaluateRetrieval(BEIRSearch(model), k_values=[1, 3], score_function="dot")
+    results = retriever.retrieve(corpus, QUERIES)
+    assert results == {"q1": {"d1": 2.0, "d3": 2.0, "d2": 1.0}, "q2": {"d2": 1.0, "d3": 1.0}, "q3": {}}
+    ndcg, _, recall, _ = retriever.evaluate({"q1": {"d3": 1}, "q2": {"d2": 1}}, results, [1, 3])
+    assert recall["Recall@3"] == 1.0 and 0 < ndcg["NDCG@3"] <= 1
+    for method in (BEIRSearch(model).encode, BEIRSearch(model).search_from_files):
+        with pytest.raises(UsageError, match="search the corpus itself"):
+            method("x")
+
+
+def test_pyterrier_experiments(index, model, tmp_path):
+    pt = pytest.importorskip("pyterrier", reason="PyTerrier (python-terrier) is not installed")
+    import pandas as pd
+
+    from lexvl_anserini.doors.adapters.pyterrier_search import PyTerrierIndexer, PyTerrierRetriever
+
+    topics = pd.DataFrame({"qid": [1, 2, 3], "query": list(QUERIES.values()), "note": ["x", "y", "z"]})
+    found = PyTerrierRetriever(index, hits=2)(topics)
+    assert found[["qid", "docno", "rank", "note"]].values.tolist() == [
+        ["1", "d1", 0, "x"],
+        ["1", "d3", 1, "x"],
+        ["2", "d2", 0, "y"],
+        ["2", "d3", 1, "y"],
+    ]
+    assert found["score"].tolist()[0] == 2.0 > found["score"].tolist()[1] > 1.999
+    qrels = pd.DataFrame({"qid": ["1", "2"], "docno": ["d3", "d3"], "label": [1, 1]})
+    table = pt.Experiment([PyTerrierRetriever(index.path)], topics.astype({"qid": str}), qrels, ["recip_rank"])
+    assert table["recip_rank"].tolist() == [0.5]
+    made = PyTerrierIndexer(model, tmp_path / "made").index(
+        {"docno": doc_id, "text": text} for doc_id, text in TEXTS.items()
+    )
+    pipeline = PyTerrierRetriever(made, model=model) % 1
+    assert pipeline(topics)["docno"].tolist() == ["d1", "d2"]
+    with pytest.raises(UsageError, match="topics without the column 'query'"):
+        PyTerrierRetriever(index)(topics[["qid"]])
+
+
+def test_langchain_retrieves(model, tmp_path):
+    pytest.importorskip("langchain_core", reason="LangChain (langchain-core) is not installed")
+    from lexvl_anserini.doors.adapters.langchain_retriever import LexVLRetriever
+
+    documents = [Document(doc_id, text=text) for doc_id, text in TEXTS.items()]
+    dataset = Dataset("toy", "", lambda: iter(documents), lambda: iter(()), lambda: iter(()))
+    from lexvl_anserini.shards.layout import Layout
+
+    write_impacts(dataset, model, tmp_path / "s", layout=Layout(contents=True))
+    index = build_index(tmp_path / "s", tmp_path / "i", store_text=True)
+    for one in (index, index.path, str(index.path)):
+        found = LexVLRetriever(index=one, k=2).invoke("a dog")
+        assert [(d.id, d.page_content, d.metadata["score"]) for d in found] == [
+            ("d1", "a dog runs", 2.0),
+            ("d3", "a dog and a man", 2.0),
+        ]
+
+
+def test_ir_measures_reads_our_hits_and_judgements(index, model):
+    measures = pytest.importorskip("ir_measures", reason="ir_measures is not installed")
+    from lexvl_anserini import Searcher
+    from lexvl_anserini.ground.records import Qrel
+
+    topics = [Topic(query_id, text) for query_id, text in QUERIES.items()]
+    with Searcher(index, model) as searcher:
+        hits = [hit for ranking in searcher.lists(topics, 2) for hit in ranking]
+    # q1 finds d1 and d3, q2 finds d2 and d3
+    qrels = [Qrel("q1", "d3", 1), Qrel("q2", "d2", 1)]
+    found = measures.calc_aggregate([measures.RR, measures.R @ 2], qrels, hits)
+    assert found == {measures.RR: 0.75, measures.R @ 2: 1.0}
+
+
+class TestMTEB:
+    """MTEB's own mock tasks, through `mteb.evaluate`."""
+
+    @staticmethod
+    def evaluated(model: Any, task: Any) -> Any:
+        mteb = pytest.importorskip("mteb", reason="MTEB is not installed")
+        from lexvl_anserini.doors.adapters.mteb_search import MTEBSearch
+
+        search = MTEBSearch(model, "lexvl/test")
+        results = mteb.evaluate(search, [task], cache=None)
+        [result] = results.task_results
+        return result.scores
+
+    def test_texts(self, model):
+        pytest.importorskip("mteb", reason="MTEB is not installed")
+        from mteb.mocks.mock_tasks.retrieval import MockMultilingualRetrievalTask, MockRetrievalTask
+
+        scores = self.evaluated(model, MockRetrievalTask())
+        # "a test sentence" shares more words with the other of the two documents, so the relevant one is second.
+        assert scores["test"][0]["ndcg_at_10"] == pytest.approx(1 / log2(3), abs=1e-5)
+        scores = self.evaluated(model, MockMultilingualRetrievalTask())
+        assert {row["hf_subset"] for row in scores["test"]} == {"eng", "fra"}
+
+    def test_candidates(self, model):
+        pytest.importorskip("mteb", reason="MTEB is not installed")
+        from mteb.mocks.mock_tasks.reranking import MockRerankingTask
+
+        scores = self.evaluated(model, MockRerankingTask())
+        assert 0 < scores["test"][0]["ndcg_at_10"] <= 1
+
+    @pytest.mark.parametrize("direction", ["text-to-image", "image-to-text"])
+    def test_pictures(self, direction):
+        pytest.importorskip("mteb", reason="MTEB is not installed")
+        from mteb.mocks.mock_tasks import retrieval
+
+        from lexvl_anserini.encoders.loading import load_encoder
+
+        name = "MockAny2AnyRetrievalT2ITask" if direction == "text-to-image" else "MockAny2AnyRetrievalI2TTask"
+        model = load_encoder("vdr-crossmodal", "demo-vdr", direction=direction)
+        scores = self.evaluated(model, getattr(retrieval, name)())
+        assert 0 <= scores["test"][0]["ndcg_at_10"] <= 1
+
+
+def test_lists_by_query_keep_topics_without_hits():
+    hits = [[ScoredDoc("q1", "d1", 1, 3.0)], []]
+    assert by_query(hits, [Topic("q1"), Topic("q2")]) == {"q1": {"d1": 3.0}, "q2": {}}

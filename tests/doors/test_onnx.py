@@ -1,0 +1,320 @@
+"""Exported encoders: ONNX Runtime gives the vectors of torch, and refuses what is not its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from tiny_encoders import BERT, PUBLISHED, made_dense, made_twin
+
+from lexvl_anserini import load_encoder
+from lexvl_anserini.encoders.encoder import Encoder
+from lexvl_anserini.encoders.loading import load_encoder_of
+from lexvl_anserini.encoders.parts.sparsify import Sparsifier, kept, kept_rows
+from lexvl_anserini.ground.errors import ArtefactError, CheckpointError, MissingExtra, UnknownName, UsageError
+from lexvl_anserini.ground.files import file_sha256
+from lexvl_anserini.ground.manifest import EncoderRef
+from lexvl_anserini.ground.records import Document
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+# Different lengths, so that there are several batches with padding; empty; longer than every limit; Unicode.
+TEXTS = [
+    "a red boat",
+    "",
+    "two dogs play",
+    "Café \u2603 moon!",
+    "the sea " * 40,
+    "a",
+    "a red boat under the moon at night",
+]
+
+MAKERS: dict[str, tuple[str, Callable[[Path], str], dict]] = {
+    "two sides, padded": ("vdr", lambda folder: str(GOLDEN / PUBLISHED), {}),
+    "alpha, union": (
+        "vdr",
+        lambda folder: str(GOLDEN / PUBLISHED),
+        {"mode": "alpha", "padding": "none", "lexical_union": True, "topk": 9},
+    ),
+    "sum, top k": ("splade", lambda folder: str(GOLDEN / BERT), {"pooling": "sum", "topk": 16, "query_topk": 4}),
+    "dense sentences": ("sentence", lambda folder: str(made_dense(GOLDEN, folder)), {"dimensions": 8}),
+    "dense images": ("dense-crossmodal", lambda folder: str(made_twin(GOLDEN, folder)), {}),
+    "drawings": ("vdr-crossmodal", lambda folder: "demo-vdr", {}),
+}
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory) -> Callable[[str], tuple[Encoder, Path]]:
+    """By the name of a case: the encoder of torch, and the folder of its export."""
+    for package in ("onnx", "onnxscript", "onnxruntime"):
+        pytest.importorskip(package, reason=f"{package} is not installed: pip install 'lexvl-anserini[onnx]'")
+    from lexvl_anserini.doors.onnx.exporting import export
+
+    @cache
+    def made(case: str) -> tuple[Encoder, Path]:
+        name, checkpoint, options = MAKERS[case]
+        folder = tmp_path_factory.mktemp("exported")
+        model = load_encoder(name, checkpoint(folder), device="cpu", **options)
+        export(model, folder / "export")
+        return model, folder / "export"
+
+    return made
+
+
+def drawn(count: int) -> list[Image.Image]:
+    """Pictures of several shapes."""
+    rng = np.random.default_rng(7)
+    return [Image.fromarray(rng.integers(0, 256, (40 + 9 * number, 70, 3), dtype=np.uint8)) for number in range(count)]
+
+
+@pytest.mark.parametrize("case", MAKERS)
+def test_vectors_are_those_of_torch(case, exported):
+    """Both sides, in batches of several sizes."""
+    model, folder = exported(case)
+    graphs = load_encoder(model.name, str(folder), runtime="onnx")
+    assert graphs.kind == model.kind
+    assert graphs.options == {**model.options, "runtime": "onnx"}
+    assert graphs.checkpoint_digest == model.checkpoint_digest
+    for side in ("query", "document"):
+        expected, found = getattr(model, side), getattr(graphs, side)
+        images = "images" in case or case == "drawings"
+        inputs = drawn(5) if images and side == "document" else TEXTS
+        if model.kind == "dense":
+            vectors = expected.vectors(inputs)
+            for batch_size in (1, 3, 32):
+                np.testing.assert_allclose(found.vectors(inputs, batch_size), vectors, rtol=1e-5, atol=1e-5)
+            continue
+        weights = expected.weights(inputs)
+        np.testing.assert_allclose(found.dense_weights(inputs, 2), expected.dense_weights(inputs), rtol=1e-5, atol=1e-5)
+        for batch_size in (1, 3, 32):
+            ours = found.weights(inputs, batch_size)
+            assert ours.shape == weights.shape and ours.dtype == np.float32
+            np.testing.assert_allclose(ours.toarray(), weights.toarray(), rtol=1e-5, atol=1e-5)
+        assert found.vocabulary.digest == expected.vocabulary.digest
+        assert found.binary == expected.binary
+        assert found.weights([]).shape == (0, len(found.vocabulary))
+
+
+def test_eight_bits_are_equal(exported):
+    """The packaged pair's captions and drawings, as impacts."""
+    model, folder = exported("drawings")
+    graphs = load_encoder("vdr-crossmodal", str(folder), runtime="onnx")
+    for side, inputs in (("query", TEXTS[:4]), ("document", drawn(6))):
+        cells = [np.rint(getattr(one, side).weights(inputs).toarray() * 255) for one in (model, graphs)]
+        assert cells[0].sum() > 0
+        np.testing.assert_array_equal(*cells)
+
+
+def test_documents_are_read_alike(exported):
+    """Titles are joined as the encoder of torch joins them."""
+    model, folder = exported("two sides, padded")
+    graphs = load_encoder("vdr", str(folder), runtime="onnx")
+    document = Document("d", title="Boat", text="on the sea")
+    assert graphs.document.read(document) == model.document.read(document)
+
+
+def test_equal_networks_share_a_file(exported):
+    """SPLADE has one network for both sides; a bag of tokens has none."""
+    shared = json.loads((exported("sum, top k")[1] / "export.json").read_text())
+    assert shared["query"]["graph"] == shared["document"]["graph"] == "query.onnx"
+    bag = json.loads((exported("alpha, union")[1] / "export.json").read_text())
+    assert bag["query"].get("graph") is None and bag["document"]["graph"] == "document.onnx"
+
+
+def test_neither_torch_nor_transformers_is_imported(exported):
+    """In a process of its own, which encodes a query."""
+    _, folder = exported("drawings")
+    code = (
+        "import sys\n"
+        "from lexvl_anserini import load_encoder\n"
+        f"model = load_encoder('vdr-crossmodal', {str(folder)!r}, runtime='onnx')\n"
+        "assert model.encode_query('a red boat').nnz > 9\n"
+        "print([name for name in ('torch', 'transformers', 'sentence_transformers') if name in sys.modules])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_an_index_of_torch_is_searched_by_its_export(exported):
+    """And the reverse: the digest is that of the checkpoint."""
+    model, folder = exported("drawings")
+    found = load_encoder_of(model.identity(), str(folder), settings={"runtime": "onnx"})
+    assert found.options["runtime"] == "onnx"
+    back = load_encoder_of(found.identity(), "demo-vdr", device="cpu", settings={"runtime": "torch"})
+    assert back.query.__class__.__name__ == "TextTower"
+    again = load_encoder_of(found.identity())
+    assert again.options["runtime"] == "onnx" and again.checkpoint == str(folder.resolve())
+
+
+def test_an_export_with_other_options_than_the_index_is_refused(exported):
+    """In both directions: an option too few, and one too many."""
+    model, folder = exported("sum, top k")
+    plain = EncoderRef({**model.identity(), "options": {"pooling": "sum"}})
+    with pytest.raises(ArtefactError, match="was exported with query_topk=4"):
+        load_encoder_of(plain, str(folder), settings={"runtime": "onnx"})
+    with pytest.raises(UsageError, match="exported with query_topk=4, requested query_topk=5; export again"):
+        load_encoder_of(model.identity(), str(folder), settings={"runtime": "onnx", "query_topk": "5"})
+    other = EncoderRef({**model.identity(), "checkpoint_digest": "0" * 64})
+    with pytest.raises(ArtefactError, match="has digest"):
+        load_encoder_of(other, str(folder), settings={"runtime": "onnx"})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda folder: (folder / "query.onnx").write_bytes(b"other"), "query.onnx: has SHA-256 .*, expected"),
+        (lambda folder: (folder / "query.onnx").unlink(), "query.onnx: cannot be read"),
+        (lambda folder: (folder / "query.tokenizer.json").write_text("{}"), "query.tokenizer.json: has SHA-256"),
+        (lambda folder: (folder / "export.json").write_text("{"), "export.json"),
+        (lambda folder: edit(folder, format="lexvl-onnx/9"), "not an export of this version"),
+        (lambda folder: edit(folder, kind=3), "kind is 3, expected a text"),
+        (lambda folder: edit(folder, files={}), "without its digest"),
+        (lambda folder: swap(folder, b"no graph"), "ONNX Runtime cannot load the graph"),
+        (lambda folder: edit(folder, query={"reads": "images", "pixels": {"kind": "Odd"}}), "kind|resolution"),
+        (lambda folder: (folder / "export.json").unlink(), "not exported for --runtime onnx"),
+    ],
+)
+def test_damaged_exports_are_refused(change, message, exported, tmp_path):
+    """Each by one line that says what to do."""
+    import shutil
+
+    model, folder = exported("sum, top k")
+    copy = Path(shutil.copytree(folder, tmp_path / "copy"))
+    change(copy)
+    with pytest.raises(CheckpointError, match=message) as error:
+        load_encoder("splade", str(copy), runtime="onnx")
+    assert "export" in str(error.value)
+
+
+def edit(folder: Path, **values) -> None:
+    """Changes entries of export.json."""
+    data = json.loads((folder / "export.json").read_text())
+    (folder / "export.json").write_text(json.dumps({**data, **values}))
+
+
+def swap(folder: Path, data: bytes) -> None:
+    """Another graph, with its digest."""
+    (folder / "query.onnx").write_bytes(data)
+    files = json.loads((folder / "export.json").read_text())["files"]
+    edit(folder, files={**files, "query.onnx": file_sha256(folder / "query.onnx")})
+
+
+def test_requests_that_no_export_fulfils(exported, tmp_path):
+    """Another encoder, no checkpoint, another device, a tokenizer, an unknown runtime, torch on an export."""
+    _, folder = exported("sum, top k")
+    with pytest.raises(CheckpointError, match="an export of encoder 'splade', expected one of 'vdr'"):
+        load_encoder("vdr", str(folder), runtime="onnx")
+    with pytest.raises(UsageError, match="lexvl export-onnx --encoder splade"):
+        load_encoder("splade", runtime="onnx")
+    with pytest.raises(CheckpointError, match="not exported.*lexvl export-onnx --encoder splade"):
+        load_encoder("splade", str(tmp_path), runtime="onnx")
+    with pytest.raises(UsageError, match="computes on the CPU"):
+        load_encoder("splade", str(folder), runtime="onnx", device="cuda")
+    with pytest.raises(UsageError, match="leave the other folders out"):
+        load_encoder("splade", str(folder), tokenizer=str(tmp_path), runtime="onnx")
+    with pytest.raises(UnknownName, match="unknown runtime 'onx'; did you mean 'onnx'"):
+        load_encoder("splade", str(folder), runtime="onx")
+    with pytest.raises(CheckpointError, match="an exported encoder; load it with --runtime onnx"):
+        load_encoder("splade", str(folder), device="cpu")
+
+
+def test_encoders_without_graphs_are_refused(exported, tmp_path):
+    """The message names those that have them."""
+    from lexvl_anserini.doors.onnx.exporting import EXPORTED, export
+
+    exported("sum, top k")
+    with pytest.raises(UsageError, match=f"'bm25' cannot be exported; those that can: {', '.join(EXPORTED)}"):
+        export(load_encoder("bm25"), tmp_path / "bm25")
+    assert not (tmp_path / "bm25").exists()
+
+
+def test_missing_packages_name_the_extra(exported, monkeypatch):
+    """Of the exporter and of the runtime."""
+    from lexvl_anserini.doors.onnx.exporting import check_exporter
+
+    _, folder = exported("sum, top k")
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'lexvl-anserini\[onnx\]'"):
+        load_encoder("splade", str(folder), runtime="onnx")
+    with pytest.raises(MissingExtra, match=r"pip install 'lexvl-anserini\[onnx\]'"):
+        check_exporter()
+
+
+@pytest.mark.parametrize("topk", [None, 0, 1, 3, 5, 9])
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("first", [None, 3])
+def test_rules_keep_the_same_of_arrays_and_tensors(topk, own, first):
+    """Ties, zeros, negative numbers, and own tokens that weigh nothing."""
+    import torch
+
+    weights = np.array([[2, 1, 1, 1, 0], [0, 0, -1, 0, 0], [1, 1, 1, 1, 1], [5, 4, 3, 2, 1]], dtype=np.float32)
+    tokens = np.array([[0, 0, 0, 1, 1], [1, 0, 0, 0, 0], [0, 0, 0, 0, 1], [0, 0, 0, 0, 0]], dtype=bool)
+    rule = Sparsifier(topk, own, first)
+    expected = kept(torch.from_numpy(weights), torch.from_numpy(tokens), rule).numpy()
+    np.testing.assert_array_equal(kept_rows(weights, tokens, rule), expected)
+    if (topk, own, first) == (3, True, None):
+        np.testing.assert_array_equal(expected[0], [True, True, True, True, False])
+    if (topk, own, first) == (1, False, 3):
+        np.testing.assert_array_equal(expected[0], [True, False, False, True, False])
+
+
+def test_the_command_writes_refuses_and_resumes(exported, tmp_path):
+    """A second call does nothing; other options need --overwrite; a folder of something else stays."""
+    from typer.testing import CliRunner
+
+    from lexvl_anserini.doors.onnx.export_onnx import command
+    from lexvl_anserini.cli import make_app
+
+    exported("sum, top k")
+    app, runner = make_app(command), CliRunner()
+    call = ["--encoder", "bag-of-tokens", "--checkpoint", str(GOLDEN / BERT), "--output", str(tmp_path / "e")]
+    first = runner.invoke(app, [*call, "--format", "json"])
+    assert first.exit_code == 0, first.exception
+    assert json.loads(first.stdout)["query"] == "a bag of tokens, no graph"
+    stamp = (tmp_path / "e/export.json").stat().st_mtime_ns
+    assert runner.invoke(app, call).exit_code == 0
+    assert (tmp_path / "e/export.json").stat().st_mtime_ns == stamp
+    other = runner.invoke(app, [*call, "--set", "max_length=9"])
+    assert isinstance(other.exception, ArtefactError) and "--overwrite" in str(other.exception)
+    assert runner.invoke(app, [*call, "--set", "max_length=9", "--overwrite"]).exit_code == 0
+    bag = load_encoder("bag-of-tokens", str(tmp_path / "e"), runtime="onnx", max_length="9")
+    expected = load_encoder("bag-of-tokens", str(GOLDEN / BERT), max_length=9)
+    assert (bag.encode_query(TEXTS) != expected.encode_query(TEXTS)).nnz == 0
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/notes.txt").write_text("keep")
+    refused = runner.invoke(app, [*call[:-1], str(tmp_path / "mine")])
+    assert isinstance(refused.exception, ArtefactError) and (tmp_path / "mine/notes.txt").read_text() == "keep"
+
+
+def test_encode_notes_the_runtime(exported, tmp_path):
+    """Shards by a graph are a request of their own; without an option, queries are encoded by it too."""
+    from typer.testing import CliRunner
+
+    from lexvl_anserini.cli import make_app
+    from lexvl_anserini.encode import command
+    from lexvl_anserini.ground.manifest import read_manifest
+
+    model, folder = exported("sum, top k")
+    (tmp_path / "c/qrels").mkdir(parents=True)
+    (tmp_path / "c/corpus.jsonl").write_text('{"_id": "d1", "title": "", "text": "a red boat"}\n')
+    (tmp_path / "c/queries.jsonl").write_text('{"_id": "q1", "text": "boat"}\n')
+    (tmp_path / "c/qrels/test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td1\t1\n")
+    call = ["--corpus", f"beir:{tmp_path}/c", "--encoder", "splade", "--output", str(tmp_path / "impacts")]
+    done = CliRunner().invoke(make_app(command), [*call, "--runtime", "onnx", "--checkpoint", str(folder)])
+    assert done.exit_code == 0, done.exception
+    manifest = read_manifest(tmp_path / "impacts")
+    assert manifest.encoder.options == {**model.options, "runtime": "onnx"}
+    assert manifest.encoder.checkpoint_digest == model.checkpoint_digest
+    assert "onnxruntime" in manifest.versions
+    assert load_encoder_of(manifest.encoder).options["runtime"] == "onnx"
+    settings = [f"--set={key}={value}" for key, value in model.options.items()]
+    other = CliRunner().invoke(make_app(command), [*call, "--checkpoint", str(GOLDEN / BERT), *settings])
+    assert isinstance(other.exception, ArtefactError) and "another request (encoder" in str(other.exception)

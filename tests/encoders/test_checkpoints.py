@@ -1,0 +1,555 @@
+"""Where checkpoints come from, what they are recognised by, and the hub against a server of our own."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+import warnings
+from collections import OrderedDict, defaultdict
+from fractions import Fraction
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from hub_server import SHA, away, serving
+from safetensors.torch import save_file
+from torch import nn
+
+from lexvl_anserini.encoders.checkpoints.filenames import TORCH_SUFFIXES, model_files
+from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
+from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_contents, read_weight_file, read_weights
+from lexvl_anserini.encoders.loading import load_encoder
+from lexvl_anserini.ground.errors import CheckpointError, reason_of
+
+BERT = "splade/ckpt_bert"
+
+
+# ---- which files count
+
+
+def test_files_of_a_model():
+    names = [
+        "README.md",
+        ".gitattributes",
+        ".cache/x.json",
+        "config.json",
+        "model.safetensors",
+        "pytorch_model.bin",
+        "tf_model.h5",
+        "vocab.txt",
+        "merges.txt",
+        "spiece.model",
+        "training_args.bin",
+        "onnx/model.onnx",
+        "1_Pooling/config.json",
+        "2_Dense/pytorch_model.bin",
+    ]
+    assert model_files(reversed(names)) == [
+        "1_Pooling/config.json",
+        "2_Dense/pytorch_model.bin",
+        "config.json",
+        "merges.txt",
+        "model.safetensors",
+        "spiece.model",
+        "vocab.txt",
+    ]
+    without = model_files(names, weights=False)
+    assert set(model_files(names)) - set(without) == {"model.safetensors", "2_Dense/pytorch_model.bin"}
+    assert model_files(["pytorch_model-00001-of-00002.bin"]) == ["pytorch_model-00001-of-00002.bin"]
+
+
+@pytest.fixture
+def copy(golden, tmp_path):
+    return Path(shutil.copytree(golden / BERT, tmp_path / "model"))
+
+
+def test_digest_is_of_contents(golden, copy):
+    before = find_checkpoint(str(copy)).digest()
+    assert before == find_checkpoint(str(golden / BERT)).digest()
+    (copy / "README.md").write_text("new")
+    (copy / "pytorch_model.bin").write_bytes(b"not read, there are safetensors")
+    assert find_checkpoint(str(copy)).digest() == before
+    (copy / "config.json").write_text((copy / "config.json").read_text() + "\n")
+    assert find_checkpoint(str(copy)).digest() != before
+
+
+def test_digest_below_a_hidden_folder(copy, tmp_path):
+    """The hub's own cache lies under ~/.cache."""
+    hidden = tmp_path / ".cache" / "model"
+    shutil.copytree(copy, hidden)
+    assert Checkpoint("x", hidden).digest() == Checkpoint("x", copy).digest()
+    (hidden / "vocab.txt").write_text("other")
+    assert Checkpoint("x", hidden).digest() != Checkpoint("x", copy).digest()
+
+
+def test_digest_covers_every_part(golden, load):
+    """A query encoder or a tokenizer from elsewhere is part of what made the vectors; where it lies is not."""
+    alone = load("splade", BERT)
+    separate = load("splade", BERT, query_checkpoint=str(golden / "splade/ckpt_query_bert"))
+    assert alone.checkpoint_digest == find_checkpoint(str(golden / BERT)).digest()
+    assert separate.checkpoint_digest != alone.checkpoint_digest
+    assert load("splade", BERT, tokenizer=str(golden / BERT)).checkpoint_digest != alone.checkpoint_digest
+
+
+def test_places_are_recorded_as_absolute(golden, monkeypatch):
+    monkeypatch.chdir(golden / "splade")
+    model = load_encoder("splade", "ckpt_bert", query_checkpoint="ckpt_query_bert", device="cpu")
+    assert model.checkpoint == str((golden / BERT).resolve())
+    assert model.options == {"query_checkpoint": str((golden / "splade/ckpt_query_bert").resolve())}
+
+
+# ---- weights
+
+
+def test_weights_of_both_formats_agree(golden):
+    safe, torch_file = read_weights(golden / BERT), read_weights(golden / "splade/ckpt_bert_bin")
+    assert set(safe) <= set(torch_file)  # safetensors drops the tied decoder
+    assert all(torch.equal(safe[key], torch_file[key]) for key in safe)
+
+
+def test_sharded_weights_are_joined(tmp_path):
+    torch.save({"a": torch.ones(1)}, tmp_path / "pytorch_model-00001-of-00002.bin")
+    torch.save({"b": torch.zeros(2)}, tmp_path / "pytorch_model-00002-of-00002.bin")
+    assert {key: value.shape for key, value in read_weights(tmp_path).items()} == {"a": (1,), "b": (2,)}
+
+
+def test_weight_file_that_is_a_list(tmp_path):
+    torch.save([torch.ones(1)], tmp_path / "pytorch_model.bin")
+    with pytest.raises(CheckpointError, match="expected a mapping"):
+        read_weight_file(tmp_path / "pytorch_model.bin")
+
+
+WEIGHTS = {"layer.weight": torch.arange(6.0).reshape(2, 3), "layer.bias": torch.ones(2)}
+MODULE = {f"module.{key}": value for key, value in WEIGHTS.items()}
+
+FORMATS = {
+    "state.bin": WEIGHTS,
+    "state.pt": OrderedDict(WEIGHTS),
+    "parameters.pth": {key: nn.Parameter(value) for key, value in WEIGHTS.items()},
+    "beside.pt": {**WEIGHTS, "epoch": 3, "note": "x", "history": [1, 2.5, None]},
+    "lightning.ckpt": {
+        "epoch": 1,
+        "state_dict": WEIGHTS,
+        "optimizer_states": [{"state": {0: {"exp_avg": torch.ones(1)}}}],
+        "hyper_parameters": {"lr": 0.1, "names": ["a"]},
+    },
+    "lavis.pth": {"model": WEIGHTS, "optimizer": {"state": {}}, "config": {"run": {"seed": 1}}, "epoch": 2},
+    "naver model.tar": {"epoch": 7, "model_state_dict": MODULE, "optimizer_state_dict": {}, "loss": 0.5},
+    "with regularisers.tar": {"model_state_dict": MODULE, "regularizer": {"train": None}},
+    "dpr.cp": {"model_dict": WEIGHTS, "optimizer_dict": {}, "offset": 3},
+    "ckpt_3.pth.tar": {"last_iter": 3, "model": MODULE, "optimizer": {"param_groups": [{"lr": 0.1}]}},
+    "compiled.pt": {f"_orig_mod.module.{key}": value for key, value in WEIGHTS.items()},
+    "slip.pt": {
+        "state_dict": MODULE,
+        "args": argparse.Namespace(model="x"),
+        "best": np.float32(0.5),
+        "at": Path("x"),
+        "seen": defaultdict(list, {"a": [1]}),
+    },
+}
+
+
+@pytest.mark.parametrize("old", [False, True], ids=["zip", "before torch 1.6"])
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_gives_the_same_weights(tmp_path, name, old):
+    if old and name == "slip.pt":
+        pytest.skip("the names of foreign classes cannot be listed in that format")
+    torch.save(FORMATS[name], tmp_path / name, _use_new_zipfile_serialization=not old)
+    for place in (tmp_path, tmp_path / name):
+        found = read_weights(place)
+        assert list(found) == list(WEIGHTS) and all(torch.equal(found[key], WEIGHTS[key]) for key in WEIGHTS)
+
+
+class PosixPath:
+    """A path as Python 3.13 pickles it: a class of the module `pathlib._local`."""
+
+    def __reduce__(self):
+        return type(self), ()
+
+
+def test_a_path_that_python_3_13_wrote(tmp_path, monkeypatch):
+    PosixPath.__module__ = "pathlib._local"
+    monkeypatch.setitem(sys.modules, "pathlib._local", SimpleNamespace(PosixPath=PosixPath))
+    torch.save({"state_dict": WEIGHTS, "at": PosixPath()}, tmp_path / "x.pt")
+    monkeypatch.undo()
+    assert b"pathlib._local" in (tmp_path / "x.pt").read_bytes()
+    assert list(read_weights(tmp_path / "x.pt")) == list(WEIGHTS)
+
+
+def test_what_stands_beside_the_weights(tmp_path):
+    torch.save(FORMATS["lightning.ckpt"], tmp_path / "x.ckpt")
+    assert read_contents(tmp_path / "x.ckpt").extra == {
+        "epoch": 1,
+        "hyper_parameters": {"lr": 0.1, "names": ["a"]},
+    }
+    torch.save(FORMATS["beside.pt"], tmp_path / "x.ckpt")
+    assert read_contents(tmp_path / "x.ckpt").extra == {"epoch": 3, "note": "x", "history": [1, 2.5, None]}
+
+
+def test_a_prefix_that_only_some_names_have_stays(tmp_path):
+    torch.save({"module.a": torch.ones(1), "b": torch.ones(1)}, tmp_path / "x.pt")
+    assert set(read_weights(tmp_path)) == {"module.a", "b"}
+
+
+def test_sharded_safetensors_are_those_of_the_index(tmp_path):
+    save_file({"a": torch.ones(1)}, tmp_path / "model-00001-of-00002.safetensors")
+    save_file({"b": torch.ones(2)}, tmp_path / "model-00002-of-00002.safetensors")
+    save_file({"a": torch.zeros(1)}, tmp_path / "another.safetensors")
+    with pytest.raises(CheckpointError, match=r"a is in several of another\.safetensors, model-00001"):
+        read_weights(tmp_path)
+    shards = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
+    assert {key: value.tolist() for key, value in read_weights(tmp_path).items()} == {"a": [1], "b": [1, 1]}
+    (tmp_path / shards["b"]).unlink()
+    with pytest.raises(CheckpointError, match="lists model-00002-of-00002.safetensors, not there"):
+        read_weights(tmp_path)
+
+
+def test_several_torch_files_are_not_guessed_from(tmp_path):
+    for name in ("epoch1.ckpt", "last.ckpt"):
+        torch.save(WEIGHTS, tmp_path / name)
+    for name in ("training_args.bin", "optimizer.pt", "rng_state_0.pth"):
+        torch.save({"x": 1}, tmp_path / name)
+    with pytest.raises(CheckpointError, match=r"several weight files \(epoch1\.ckpt, last\.ckpt\); name the one"):
+        read_weights(tmp_path)
+    (tmp_path / "epoch1.ckpt").unlink()
+    assert set(read_weights(tmp_path)) == set(WEIGHTS)
+
+
+class Runs:
+    """Pickles as the call of a function."""
+
+    def __init__(self, function, *arguments):
+        self.call = (function, arguments)
+
+    def __reduce__(self):
+        return self.call
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_a_pickle_with_code_is_named_and_not_run(tmp_path, old):
+    for evil in (Runs(os.mkdir, str(tmp_path / "marker")), Runs(eval, "1"), Runs(getattr, "x", "upper"), Fraction(1)):
+        path = tmp_path / "x.pt"
+        torch.save({"a": torch.ones(1), "b": evil}, path, _use_new_zipfile_serialization=not old)
+        with pytest.raises(CheckpointError, match=r"x\.pt: refused, .* could run code \(it has [\w.]+\)"):
+            read_weights(path)
+    assert not (tmp_path / "marker").exists()
+
+
+@pytest.mark.parametrize("old", [False, True], ids=["zip", "before torch 1.6"])
+@pytest.mark.parametrize("name", FORMATS)
+def test_code_in_any_format_is_refused(tmp_path, name, old):
+    """Wherever it hides: beside the weights, among them, in an optimiser's state."""
+    inside = next((key for key, value in FORMATS[name].items() if isinstance(value, dict)), None)
+    evil = Runs(os.mkdir, str(tmp_path / "marker"))
+    for where in ((), (inside,)) if inside else ((),):
+        data = dict(FORMATS[name])
+        for key in where:
+            data[key] = {**data[key], "x": evil}
+        if not where:
+            data["x"] = evil
+        torch.save(data, tmp_path / name, _use_new_zipfile_serialization=not old)
+        with pytest.raises(
+            CheckpointError, match=f"{name}: refused, .* could run code .*use a safetensors file"
+        ) as caught:
+            read_weights(tmp_path / name)
+        assert "\n" not in str(caught.value)
+    assert not (tmp_path / "marker").exists()
+
+
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
+@pytest.mark.parametrize("suffix", TORCH_SUFFIXES)
+@pytest.mark.parametrize("protocol", range(2, 6))
+def test_code_in_a_plain_pickle_is_refused(tmp_path, suffix, protocol):
+    path = tmp_path / f"x{suffix}"
+    path.write_bytes(pickle.dumps({"a": Runs(os.mkdir, str(tmp_path / "marker"))}, protocol))
+    with pytest.raises(CheckpointError, match=r"x\.\w+: (refused|cannot be read as weights)"):
+        read_weights(path)
+    assert not (tmp_path / "marker").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"junk" * 100, b"\x80\x02", b"PK\x03\x04" + b"\0" * 99])
+@pytest.mark.parametrize("suffix", [".pt", ".ckpt", ".tar", ".safetensors"])
+def test_garbage_is_one_line(tmp_path, suffix, content):
+    path = tmp_path / f"x{suffix}"
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match=rf"x\{suffix}: (cannot be read as weights|refused)") as caught:
+        read_weights(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_no_tensors(tmp_path):
+    for data in ({"a": {"b": {"c": torch.ones(1)}}}, {}, {"model": 3}):
+        torch.save(data, tmp_path / "x.pt")
+        with pytest.raises(CheckpointError, match="expected a mapping of names to tensors, or one under state_dict"):
+            read_weights(tmp_path)
+
+
+# ---- a file as checkpoint
+
+
+def test_a_weight_file_is_a_checkpoint(tmp_path):
+    torch.save(FORMATS["lavis.pth"], tmp_path / "blip.pth")
+    torch.save(WEIGHTS, tmp_path / "other.pth")
+    found = find_checkpoint(str(tmp_path / "blip.pth"))
+    assert found.path == tmp_path / "blip.pth" and found.folder == tmp_path
+    assert found.reference == str((tmp_path / "blip.pth").resolve())
+    before = found.digest()
+    (tmp_path / "notes.json").write_text("{}")
+    (tmp_path / "other.pth").unlink()
+    assert found.digest() == before
+    (tmp_path / "config.json").write_text("{}")
+    assert found.digest() != before and find_checkpoint(str(tmp_path / "blip.pth")).config() == {}
+
+
+def test_a_file_that_is_no_checkpoint(tmp_path, golden):
+    (tmp_path / "x.txt").write_text("x")
+    with pytest.raises(CheckpointError, match=r"x\.txt: not a weight file"):
+        find_checkpoint(str(tmp_path / "x.txt"))
+    assert find_checkpoint(str(tmp_path / "x.txt"), weights=False).path == tmp_path / "x.txt"
+    with pytest.raises(CheckpointError, match="a file; name the folder"):
+        find_checkpoint(str(golden / BERT / "model.safetensors"))
+
+
+def test_configuration_in_yaml(tmp_path):
+    (tmp_path / "config.yaml").write_text("a: 1\nb: {c: [x]}\n")
+    assert Checkpoint("x", tmp_path).config() == {"a": 1, "b": {"c": ["x"]}}
+    for wrong in ("- a", "a: [", "!!python/object/apply:os.mkdir [x]"):
+        (tmp_path / "config.yaml").write_text(wrong)
+        with pytest.raises(CheckpointError, match=r"config\.yaml: (expected a mapping|not readable as YAML)"):
+            Checkpoint("x", tmp_path).config()
+
+
+# ---- strict loading
+
+
+def test_load_strictly_names_what_does_not_fit():
+    linear = nn.Linear(2, 1)
+    load_strictly(linear, {"weight": torch.ones(1, 2), "bias": torch.ones(1), "x.position_ids": torch.ones(1)}, "here")
+    assert linear.weight.tolist() == [[1, 1]]
+    with pytest.raises(CheckpointError) as caught:
+        load_strictly(linear, {"weight": torch.ones(2, 1), "extra": torch.ones(1)}, "here")
+    assert str(caught.value) == (
+        "here: the weights do not fit the model; missing: bias; unexpected: extra; "
+        "mis-shaped: weight [2, 1], expected [1, 2]"
+    )
+
+
+def test_load_strictly_cuts_long_lists():
+    many = {f"key{i:02d}": torch.ones(1) for i in range(13)}
+    with pytest.raises(CheckpointError, match="key09 and 3 more .*--verbose names all") as caught:
+        load_strictly(nn.Identity(), many, "here")
+    assert caught.value.__notes__ == [f"unexpected: {', '.join(many)}"]
+
+
+# ---- the hub
+
+
+@pytest.fixture
+def hub(golden, tmp_path, monkeypatch):
+    """A hub on this machine with `tiny/splade` (both weight formats) and `gated/splade`; its cache in tmp_path."""
+    files = Path(shutil.copytree(golden / BERT, tmp_path / "repository"))
+    shutil.copyfile(golden / "splade/ckpt_bert_bin/pytorch_model.bin", files / "pytorch_model.bin")
+    (files / "README.md").write_text("never downloaded")
+    (files / ".gitattributes").write_text("neither")
+    with serving(files, tmp_path / ".cache" / "hub", monkeypatch) as server:
+        yield server
+
+
+def test_download_by_id_pins_the_revision(hub, golden, load):
+    model = load_encoder("splade", "tiny/splade", device="cpu")
+    assert model.checkpoint == f"tiny/splade@{SHA}"
+    assert model.checkpoint_digest == load("splade", BERT).checkpoint_digest
+    found, expected = (m.document.weights(["a dog on a beach"]) for m in (model, load("splade", BERT)))
+    assert (found != expected).nnz == 0
+    assert not any("README" in path or "pytorch_model" in path for path in hub.requests)
+
+
+@pytest.mark.parametrize("reference", ["tiny/splade", "tiny/splade@main", f"tiny/splade@{SHA}"])
+def test_second_load_works_without_the_hub(hub, reference):
+    first = find_checkpoint(reference)
+    away(hub)
+    second = find_checkpoint(reference)
+    assert second == first and second.reference == f"tiny/splade@{SHA}"
+    assert second.digest() == first.digest()
+    assert find_checkpoint(first.reference) == first
+
+
+def test_offline_mode_uses_the_cache(hub, monkeypatch):
+    from huggingface_hub import constants
+
+    first = find_checkpoint("tiny/splade")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    requests = len(hub.requests)
+    assert find_checkpoint("tiny/splade") == first and len(hub.requests) == requests
+
+
+def test_a_tokenizer_is_had_without_weights(hub, golden):
+    model = load_encoder("bag-of-tokens", tokenizer="tiny/splade")
+    assert model.options == {"tokenizer": f"tiny/splade@{SHA}"}
+    assert not any("model.safetensors" in path for path in hub.requests)
+    away(hub)
+    again = load_encoder("bag-of-tokens", tokenizer=model.options["tokenizer"])
+    assert again.checkpoint_digest == model.checkpoint_digest
+
+
+def test_torch_weights_where_there_are_no_others(hub):
+    (hub.repositories["tiny/splade"] / "model.safetensors").unlink()
+    model = load_encoder("splade", "tiny/splade", device="cpu")
+    assert model.document.weights(["a dog"]).nnz
+
+
+@pytest.mark.parametrize(
+    "reference,told",
+    [
+        ("tiny/nothing", "tiny/nothing: not on the hub"),
+        ("tiny/splade@v9", "tiny/splade@v9: not on the hub"),
+        ("gated/splade", "gated/splade: gated on the hub; accept its terms there and set HF_TOKEN"),
+    ],
+)
+def test_what_the_hub_refuses(hub, reference, told):
+    with pytest.raises(CheckpointError) as caught:
+        load_encoder("splade", reference)
+    assert str(caught.value).startswith(told) and "\n" not in str(caught.value)
+
+
+def test_hub_away_and_nothing_cached(hub):
+    away(hub)
+    with pytest.raises(CheckpointError) as caught:
+        find_checkpoint("tiny/splade")
+    message = str(caught.value)
+    assert message.startswith("tiny/splade: cannot be had from the hub") and "pass its folder" in message
+    assert "\n" not in message
+
+
+def test_download_that_breaks_is_not_taken_for_whole(hub, golden):
+    """The hub loses the weights in the middle: an error now, the whole model when they are back."""
+    hub.broken = "model.safetensors"
+    with pytest.raises(CheckpointError):
+        load_encoder("splade", "tiny/splade")
+    hub.broken = None
+    assert find_checkpoint("tiny/splade").digest() == find_checkpoint(str(golden / BERT)).digest()
+
+
+def test_an_interrupted_download_is_continued(hub, golden, monkeypatch):
+    """The connection closes in the middle of the weights: an error that says so, then the rest only."""
+    monkeypatch.setattr("time.sleep", lambda seconds: None)  # between the library's own tries
+    monkeypatch.setattr("huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE", 1 << 14)  # real weights have many chunks
+    hub.cut = "model.safetensors"
+    with pytest.raises(CheckpointError) as caught:
+        find_checkpoint("tiny/splade")
+    message = str(caught.value)
+    assert message.startswith("tiny/splade: ") and "\n" not in message
+    assert "the download broke off" in message and "run again" in message
+    assert hub.ranges[0] == 0 and hub.ranges[-1] > 0, "each try goes on where the last one stopped"
+    hub.cut = None
+    whole = find_checkpoint("tiny/splade")
+    assert whole.digest() == find_checkpoint(str(golden / BERT)).digest()
+
+
+def test_a_wrong_checksum_is_refused_and_mended(hub, golden):
+    hub.damaged = "model.safetensors"
+    with pytest.raises(CheckpointError) as caught:
+        find_checkpoint("tiny/splade")
+    message = str(caught.value)
+    assert "model.safetensors arrived damaged (SHA-256 " in message and "run again" in message and "\n" not in message
+    hub.damaged = None
+    assert find_checkpoint("tiny/splade").digest() == find_checkpoint(str(golden / BERT)).digest()
+
+
+def test_a_damaged_cache_is_seen_without_the_hub(hub):
+    checkpoint = find_checkpoint("tiny/splade")
+    away(hub)
+    blob = (checkpoint.folder / "model.safetensors").resolve()
+    blob.write_bytes(blob.read_bytes()[:-1] + b"?")
+    with pytest.raises(CheckpointError, match="arrived damaged"):
+        find_checkpoint("tiny/splade")
+
+
+def test_the_pinned_revision_is_in_the_manifest(hub, tmp_path):
+    from lexvl_anserini.data.dataset import Dataset
+    from lexvl_anserini.encoders.loading import load_encoder_of
+    from lexvl_anserini.ground.records import Document
+    from lexvl_anserini.shards.writing import write_impacts
+
+    dataset = Dataset("x", "test", lambda: iter([Document("1", text="a dog")]), lambda: iter(()), lambda: iter(()))
+    manifest = write_impacts(dataset, load_encoder("splade", "tiny/splade@main", device="cpu"), tmp_path / "out")
+    assert manifest.encoder["checkpoint"] == f"tiny/splade@{SHA}"
+    assert (
+        load_encoder_of(manifest.encoder, device="cpu", vocabulary=manifest.vocabulary_digest).checkpoint
+        == f"tiny/splade@{SHA}"
+    )
+
+
+def test_a_token_is_sent(hub, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    find_checkpoint("tiny/splade")
+    assert hub.tokens == {"Bearer hf_secret"}
+    with pytest.raises(CheckpointError) as caught:
+        find_checkpoint("gated/splade")
+    assert "HF_TOKEN" in str(caught.value) and "hf_secret" not in str(caught.value)
+
+
+def test_the_whole_line_from_a_hub_of_its_own(hub, golden, tmp_path):
+    """A process that knows the hub by HF_ENDPOINT only: the download breaks, goes on, arrives damaged, is whole.
+
+    Then the hub is away: the same command says it is finished, and the index is searched from the cache.
+    """
+    (tmp_path / "beir/qrels").mkdir(parents=True)
+    (tmp_path / "beir/corpus.jsonl").write_text('{"_id": "1", "title": "", "text": "a dog on a beach"}\n')
+    (tmp_path / "beir/queries.jsonl").write_text('{"_id": "q", "text": "a dog"}\n')
+    (tmp_path / "beir/qrels/test.tsv").write_text("query-id\tcorpus-id\tscore\nq\t1\t1\n")
+    environ = {
+        **{key: value for key, value in os.environ.items() if not key.lower().endswith("_proxy")},
+        "HF_ENDPOINT": f"http://127.0.0.1:{hub.server_port}",
+        "HF_HOME": str(tmp_path / "home"),
+        "HF_HUB_CACHE": str(tmp_path / "home/hub"),
+        "HF_HUB_OFFLINE": "0",
+        "HF_HUB_DISABLE_XET": "1",
+    }
+
+    def encode(expected: int) -> str:
+        command = [sys.executable, "-m", "lexvl_anserini.encode", "--corpus", f"beir:{tmp_path / 'beir'}"]
+        command += ["--encoder", "splade", "--checkpoint", "tiny/splade", "--output", str(tmp_path / "out")]
+        done = subprocess.run([*command, "--device", "cpu"], env=environ, capture_output=True, text=True, timeout=300)
+        assert done.returncode == expected, done.stderr
+        return done.stderr
+
+    hub.damaged = "model.safetensors"
+    told = encode(1)
+    assert told.startswith("error: tiny/splade@") and "arrived damaged" in told and told.count("\n") == 1
+    hub.damaged = None
+    encode(0)
+    manifest = json.loads((tmp_path / "out/manifest.json").read_text())
+    assert manifest["encoder"]["checkpoint"] == f"tiny/splade@{SHA}"
+    assert manifest["encoder"]["checkpoint_digest"] == find_checkpoint(str(golden / BERT)).digest()
+    away(hub)
+    told = encode(0)
+    assert "the hub cannot be reached" in told and "finished already" in told
+
+
+@pytest.mark.parametrize("protocol", [4, 5])
+def test_a_pickle_of_another_protocol_is_one_line(tmp_path, protocol):
+    """torch warns on several lines about what it then refuses."""
+    (tmp_path / "pytorch_model.bin").write_bytes(pickle.dumps({"a": 1}, protocol))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(CheckpointError, match="refused"):
+            read_weights(tmp_path)
+
+
+def test_advice_to_run_code_is_not_passed_on():
+    asking = "The repository x contains custom code which must be executed to correctly load the model."
+    assert reason_of(ValueError(asking)) == (
+        "ValueError: it names code of its own, and code of a checkpoint is never run"
+    )
+    assert reason_of(ValueError("Validation error:\n  expected int, got str")) == (
+        "ValueError: Validation error: expected int, got str"
+    )

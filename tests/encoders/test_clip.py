@@ -1,0 +1,370 @@
+"""CLIP and its relatives' layouts against transformers' and the references' outputs (shared golden data)."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file, save_file
+
+from lexvl_anserini.data.pictures.images import open_image
+from lexvl_anserini.encoders.checkpoints.clip_layout import MERGES, ClipShape, is_open_layout, renamed
+from lexvl_anserini.encoders.loading import load_encoder
+from lexvl_anserini.encoders.parts.texts.clip_bpe import END, START, ClipBpe, clean
+from lexvl_anserini.encoders.parts.images.crops import Crop, read_preprocessor
+from lexvl_anserini.encoders.parts.images.pixels import offset
+from lexvl_anserini.ground.errors import CheckpointError, UsageError
+from lexvl_anserini.ground.records import Document, Topic
+
+LAYOUTS = ("legacy_v4", "legacy_v5", "eos_v4", "eos_v5")
+
+
+@pytest.fixture(scope="module")
+def folder(shared: Path) -> Path:
+    return shared / "golden" / "clip"
+
+
+@pytest.fixture(scope="module")
+def images(shared: Path) -> list[str]:
+    return [str(path) for path in sorted((shared / "golden" / "common" / "images").glob("*.png"))]
+
+
+def load(folder: Path, **options):
+    return load_encoder("clip", str(folder), device="cpu", **options)
+
+
+def texts_of(folder: Path, layout: str) -> list[str]:
+    return json.loads((folder / f"meta_{layout[-2:]}.json").read_text())["texts"]
+
+
+def unit(vectors: np.ndarray) -> np.ndarray:
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_features_are_transformers(folder, images, layout):
+    arrays, texts = np.load(folder / f"outputs_{layout}.npz"), texts_of(folder, layout)
+    model = load(folder / f"ckpt_{layout}")
+    for name, prompt in (("plain", ""), ("prompt", "a photo of ")):
+        prompted = load(folder / f"ckpt_{layout}", prompt=prompt).query
+        np.testing.assert_allclose(
+            prompted.features(texts, 5), arrays[f"{name}_text_features_pad77"], atol=1e-5, rtol=1e-5
+        )
+        ids, mask = arrays[f"{name}_input_ids_77"], arrays[f"{name}_attention_mask_77"]
+        expected = [row[kept == 1].tolist() for row, kept in zip(ids, mask, strict=True)]
+        assert prompted.items.reader(texts) == expected
+    found = model.document.features(images, 2)
+    # The version before: the newer one composites the last picture's alpha on white instead of dropping it.
+    reference = np.load(folder / f"outputs_{layout[:-1]}4.npz")
+    np.testing.assert_allclose(found, reference["image_features_png"], atol=1e-5, rtol=1e-5)
+    embedded = unit(arrays["plain_text_features_pad77"])
+    np.testing.assert_allclose(model.query.vectors(texts), embedded, atol=1e-5)
+    np.testing.assert_allclose(model.document.vectors(images), reference["forward_image_embeds"], atol=1e-5)
+
+
+@pytest.mark.shared
+def test_pixels_are_transformers(folder, images):
+    arrays = np.load(folder / "outputs_eos_v4.npz")
+    for crop, expected, step in (
+        (read_preprocessor(folder / "ckpt_eos_v4", 32), arrays["pixel_values_from_png_32"], 1),
+        (Crop(224, floor=True), arrays["pixel_values_224_stride8"], 8),
+    ):
+        crops = torch.from_numpy(np.stack([crop.crop(open_image(name)) for name in images]))
+        np.testing.assert_allclose(crop.normalise(crops)[:, :, ::step, ::step], expected, atol=1e-6)
+
+
+@pytest.mark.shared
+def test_a_checkpoint_without_tokenizer(folder):
+    """An old folder of .bin weights with position_ids in them; its tokenizer comes from elsewhere."""
+    texts = texts_of(folder, "legacy_v4")
+    with pytest.raises(CheckpointError, match="no tokenizer"):
+        load(folder / "ckpt_legacy_bin")
+    model = load(folder / "ckpt_legacy_bin", tokenizer=str(folder / "ckpt_legacy_v4"))
+    other = load(folder / "ckpt_legacy_v4")
+    np.testing.assert_allclose(model.query.vectors(texts), other.query.vectors(texts), atol=1e-6)
+
+
+@pytest.mark.shared
+def test_directions_and_neighbours(folder, images):
+    texts = texts_of(folder, "eos_v4")
+    there = load(folder / "ckpt_eos_v4")
+    back, same = (load(folder / "ckpt_eos_v4", direction=name) for name in ("image-to-text", "text-to-text"))
+    assert there.kind == "dense" and there.query.read_topic(Topic("q", text="a")) == "a"
+    assert back.query.read_topic(Topic("q", image="x")) == "x" and back.document.read(Document("d", "t", "a")) == "t a"
+    np.testing.assert_array_equal(same.query.vectors(texts), same.document.vectors(texts))
+    alone = np.concatenate([there.query.vectors([text]) for text in texts])
+    np.testing.assert_allclose(there.query.vectors(texts[::-1], 3)[::-1], alone, atol=1e-5)
+    opened = [Image.open(name) for name in images]
+    np.testing.assert_allclose(there.document.vectors(opened, 1), there.document.vectors(images, 5), atol=1e-6)
+    assert there.query.vectors([]).shape == (0, 24) == there.document.vectors([]).shape
+    done: list[int] = []
+    there.query.vectors(texts, 5, done.append)
+    assert sum(done) == len(texts)
+
+
+@pytest.mark.shared
+def test_other_checkpoints_are_refused(folder, tmp_path):
+    bert = folder.parent / "splade" / "ckpt_bert"
+    with pytest.raises(CheckpointError, match="a bert model, expected clip"):
+        load(bert)
+    with pytest.raises(CheckpointError, match="no modules.json"):
+        load_encoder("sentence", str(folder / "ckpt_eos_v4"), device="cpu")
+    with pytest.raises(CheckpointError):
+        load_encoder("splade", str(folder / "ckpt_eos_v4"), device="cpu")
+    shutil.copytree(folder / "ckpt_eos_v4", tmp_path / "broken")
+    weights = load_file(tmp_path / "broken" / "model.safetensors")
+    del weights["text_projection.weight"]
+    weights["visual_projection.weight"] = torch.zeros(3, 3)
+    save_file({**weights, "extra": torch.zeros(1)}, tmp_path / "broken" / "model.safetensors")
+    with pytest.raises(
+        CheckpointError,
+        match=r"missing: text_projection.weight; unexpected: extra; mis-shaped: visual_projection.weight \[3, 3\]",
+    ):
+        load(tmp_path / "broken")
+    with pytest.raises(UsageError, match="config.json has its own"):
+        load(folder / "ckpt_eos_v4", activation="gelu")
+
+
+def test_the_offset_of_a_crop():
+    """Three pixels over: transformers cuts one off on the left, torchvision two; five over: two and two."""
+    assert [offset(35, 32, floor) for floor in (True, False)] == [1, 2]
+    assert [offset(37, 32, floor) for floor in (True, False)] == [2, 2]
+
+
+def test_preprocessors(tmp_path):
+    path = tmp_path / "preprocessor_config.json"
+    assert read_preprocessor(tmp_path, 64) == Crop(64, floor=True)
+    path.write_text('{"size": 224, "crop_size": 224, "resample": 2, "image_mean": [0, 0, 0], "image_std": [1, 1, 1]}')
+    assert read_preprocessor(tmp_path, 224) == Crop(224, (0, 0, 0), (1, 1, 1), 224, 2, True)
+    for text, message in (
+        ('{"size": {"height": 32, "width": 32}, "crop_size": 32}', "size {'height': 32, 'width': 32}; expected"),
+        ('{"size": 32, "crop_size": 32, "do_center_crop": false}', "without do_center_crop; expected"),
+        ('{"size": 32, "crop_size": {"height": 24, "width": 24}}', "crops to 24 pixels, the model reads 32"),
+    ):
+        path.write_text(text)
+        with pytest.raises(CheckpointError, match=message):
+            read_preprocessor(tmp_path, 32)
+
+
+# --- weights in OpenAI's and DeCLIP's layout
+
+
+def as_open_layout(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The inverse of `renamed`, written out: transformers' names to OpenAI's."""
+    result = {}
+    blocks = (("self_attn.out_proj", "attn.out_proj"), ("layer_norm", "ln_"), ("fc1", "c_fc"), ("fc2", "c_proj"))
+    flat = {
+        "text_model.embeddings.token_embedding.weight": "token_embedding.weight",
+        "text_model.embeddings.position_embedding.weight": "positional_embedding",
+        "vision_model.embeddings.class_embedding": "visual.class_embedding",
+        "vision_model.embeddings.patch_embedding.weight": "visual.conv1.weight",
+        "vision_model.embeddings.position_embedding.weight": "visual.positional_embedding",
+        "logit_scale": "logit_scale",
+    }
+    norms = {"pre_layrnorm": "ln_pre", "post_layernorm": "ln_post", "final_layer_norm": "ln_final"}
+    for key, value in weights.items():
+        tower = "visual." if key.startswith("vision_model") else ""
+        if key in flat:
+            result[flat[key]] = value
+        elif key.endswith("projection.weight"):
+            result["visual.proj" if "visual" in key else "text_projection"] = value.T.contiguous()
+        elif ".layers." in key:
+            number, _, rest = key.partition(".layers.")[2].partition(".")
+            if rest.startswith(("self_attn.k", "self_attn.v")):
+                continue
+            if rest.startswith("self_attn.q"):
+                others = (key.replace("q_proj", f"{part}_proj") for part in "qkv")
+                value, rest = torch.cat([weights[other] for other in others]), f"attn.in_proj_{rest.split('.')[-1]}"
+            for old, new in blocks:
+                rest = rest.replace(old, new)
+            result[f"{tower}transformer.resblocks.{number}.{rest}"] = value
+        else:
+            _, name, kind = key.split(".")
+            result[f"{tower}{norms[name]}.{kind}"] = value
+    return result
+
+
+@pytest.fixture(scope="module")
+def openai(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny checkpoint as OpenAI's layout, with what its archives hold besides, and a configuration of heads."""
+    to = tmp_path_factory.mktemp("openai")
+    weights = as_open_layout(load_file(folder / "ckpt_legacy_v4" / "model.safetensors"))
+    extra = {name: torch.tensor(77) for name in ("input_resolution", "context_length", "vocab_size")}
+    torch.save({**weights, **extra}, to / "vit.pt")
+    heads = {"image_encode": {"heads": 2}, "text_encode": {"transformer_heads": 2}}
+    (to / "config.json").write_text(json.dumps({"model": {"kwargs": heads}}))
+    return to
+
+
+@pytest.mark.shared
+def test_openai_layout_gives_the_same_vectors(folder, images, openai):
+    tokenizer = str(folder / "ckpt_legacy_v4")
+    texts = texts_of(folder, "legacy_v4")
+    model, expected = load(openai / "vit.pt", tokenizer=tokenizer), load(folder / "ckpt_legacy_v4")
+    np.testing.assert_allclose(model.query.features(texts), expected.query.features(texts), atol=1e-6)
+    squares = [open_image(name).resize((32, 32)) for name in images]  # the two libraries round a crop's offset apart
+    np.testing.assert_allclose(model.document.features(squares), expected.document.features(squares), atol=1e-6)
+    gelu = load(openai, tokenizer=tokenizer, activation="gelu")
+    assert np.abs(gelu.query.features(texts) - model.query.features(texts)).max() > 1e-3
+    with pytest.raises(CheckpointError, match="no BPE merges"):
+        load(openai)
+
+
+@pytest.mark.shared
+def test_open_clip_folders(folder, openai, tmp_path):
+    """open_clip's configuration says heads, activation and statistics."""
+    weights = torch.load(openai / "vit.pt", weights_only=True)
+    save_file(
+        {k: v.contiguous() for k, v in weights.items() if v.dim() or k == "logit_scale"}, tmp_path / "a.safetensors"
+    )
+    config = {
+        "model_cfg": {"vision_cfg": {"width": 32, "head_width": 16}, "text_cfg": {"heads": 2}, "quick_gelu": True},
+        "preprocess_cfg": {"mean": [0.5] * 3, "std": [0.5] * 3},
+    }
+    (tmp_path / "open_clip_config.json").write_text(json.dumps(config))
+    tokenizer = str(folder / "ckpt_legacy_v4")
+    texts = texts_of(folder, "legacy_v4")
+    model = load(tmp_path, tokenizer=tokenizer)
+    np.testing.assert_allclose(
+        model.query.features(texts), load(openai, tokenizer=tokenizer).query.features(texts), atol=1e-6
+    )
+    assert model.document.items.pixels == Crop(32, (0.5,) * 3, (0.5,) * 3)
+    config["preprocess_cfg"]["resize_mode"] = "squash"
+    (tmp_path / "open_clip_config.json").write_text(json.dumps(config))
+    with pytest.raises(CheckpointError, match="resize_mode 'squash', expected shortest"):
+        load(tmp_path, tokenizer=tokenizer)
+
+
+@pytest.mark.shared
+def test_declip_layout_is_the_references_own_features(shared, tmp_path):
+    """FDT's towers without FDT are DeCLIP's CLIP: its class and end features, its text projection with a bias."""
+    fdt = shared / "golden" / "fdt"
+    about, arrays = json.loads((fdt / "fdt-tiny.json").read_text()), np.load(fdt / "fdt-tiny.npz")
+    state = torch.load(fdt / "checkpoints/ckpt_37800.pth.tar", weights_only=True)
+    own = ("module.space_dict", "module.logit_scale_sd", "module.img_query", "module.txt_query")
+    plain = {key: value for key, value in state["model"].items() if not key.startswith(own)}
+    torch.save({"model": plain, "last_iter": 3}, tmp_path / "ckpt.pth.tar")
+    for name in ("config.json", "bpe_tiny.txt.gz"):
+        shutil.copyfile(fdt / name, tmp_path / name)
+    model = load(tmp_path / "ckpt.pth.tar")
+    np.testing.assert_allclose(model.query.features(about["captions"]), arrays["txt_ft"], atol=2e-5, rtol=1e-5)
+    found = model.document.features([str(fdt / name) for name in about["images"]])
+    np.testing.assert_allclose(found, arrays["img_ft"], atol=2e-5, rtol=1e-5)
+    with pytest.raises(CheckpointError, match="unexpected: .*space_dict"):
+        load(fdt / "checkpoints/ckpt_37800.pth.tar")
+
+
+def test_keys_that_are_of_no_tower_keep_their_names():
+    weights = {"visual.attnpool.x": torch.zeros(1), "mlp.fc1.weight": torch.zeros(1), "logit_scale": torch.zeros(1)}
+    assert set(renamed(weights, "x")) == {"visual.attnpool.x".removeprefix("visual."), "mlp.fc1.weight", "logit_scale"}
+    assert not is_open_layout(weights)
+    with pytest.raises(CheckpointError, match=r"in_proj_weight \[4, 2\], expected three"):
+        renamed({"visual.transformer.resblocks.0.attn.in_proj_weight": torch.zeros(4, 2)}, "x")
+
+
+def test_shapes_of_configurations():
+    assert ClipShape.of_run({}) == ClipShape()
+    assert ClipShape.of_run({"model": {"kwargs": {"clip": {"text_encode": {"transformer_heads": 4}}}}}) == ClipShape(
+        None, 4
+    )
+    config = {"vision_cfg": {"width": 1280, "head_width": 80}, "text_cfg": {"heads": 16}}
+    assert ClipShape.of_open_clip(config) == ClipShape(16, 16, "gelu")
+
+
+@pytest.mark.shared
+def test_names_of_open_clip_go_through_its_package(folder, openai, images, monkeypatch, tmp_path):
+    """A package with open_clip's interface around the tiny weights; the installed one is used the same way."""
+    with pytest.raises(UsageError, match="exclude each other"):
+        load(openai, open_clip="ViT-tiny/x")
+    if "open_clip" not in sys.modules:
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+        with pytest.raises(UsageError, match="pip install open_clip_torch"):
+            load_encoder("clip", device="cpu", open_clip="ViT-tiny/x")
+        monkeypatch.undo()
+
+    class QuickGELU(torch.nn.Module):
+        pass
+
+    class Original(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.activation = QuickGELU()
+            self.visual = torch.nn.Module()
+            self.visual.preprocess_cfg = {"mean": (0.5,) * 3, "std": (0.25,) * 3}
+
+        def state_dict(self):
+            return torch.load(openai / "vit.pt", weights_only=True)
+
+    def create_model(name, pretrained, device):
+        if (name, pretrained, device) != ("ViT-tiny", "x", "cpu"):
+            raise RuntimeError(f"Model config for {name} not found.")
+        return Original()
+
+    merges = (folder / "ckpt_legacy_v4" / "merges.txt").read_text().rstrip("\n")
+    (tmp_path / MERGES).write_text(merges)
+    config = {"vision_cfg": {"width": 32, "head_width": 16}, "text_cfg": {"heads": 2}}
+    package = SimpleNamespace(
+        __file__=str(tmp_path / "__init__.py"),
+        __spec__=SimpleNamespace(name="open_clip"),
+        create_model=create_model,
+        get_model_config=lambda name: config,
+        model=SimpleNamespace(QuickGELU=QuickGELU),
+    )
+    monkeypatch.setitem(sys.modules, "open_clip", package)
+    texts = texts_of(folder, "legacy_v4")
+    model, expected = load_encoder("clip", device="cpu", open_clip="ViT-tiny/x"), load(folder / "ckpt_legacy_v4")
+    np.testing.assert_allclose(model.query.vectors(texts), expected.query.vectors(texts), atol=1e-6)
+    assert model.document.items.pixels == Crop(32, (0.5,) * 3, (0.25,) * 3)
+    with pytest.raises(UsageError, match="open_clip='ViT-huge/x': cannot be had \\(Model config for ViT-huge"):
+        load_encoder("clip", device="cpu", open_clip="ViT-huge/x")
+
+
+# --- the tokenizer
+
+
+def test_bpe_by_hand(tmp_path):
+    """Merges a b, then ab c</w>: "abc" is one token, "ab" the bytes a and b</w>."""
+    path = tmp_path / "merges.txt"
+    path.write_text("#version\na b\nab c</w>")
+    bpe = ClipBpe(path)
+    assert len(bpe) == 256 + 256 + 2 + 2
+    a, b_end = ord("a") - 33, 256 + ord("b") - 33
+    assert bpe(["ABC &amp;amp; ab", ""], 77)["input_ids"] == [
+        [514, 513, 256 + ord("&") - 33, a, b_end, 515],
+        [514, 515],
+    ]
+    assert bpe(["abc abc abc"], 4)["input_ids"] == [[514, 513, 513, 515]]
+    assert bpe(["abc"], 4, add_special_tokens=False)["input_ids"] == [[513]]
+    assert bpe([f"a {END} {START}"], 9)["input_ids"] == [[514, 256 + a, 515, 514, 515]]
+
+
+def test_a_final_newline_counts_if_the_model_was_made_so(tmp_path):
+    path = tmp_path / "merges.txt"
+    path.write_text("#version\na b\n")
+    assert len(ClipBpe(path)) == len(ClipBpe(path, size=515)) == 515
+    junk = ClipBpe(path, size=516)
+    assert junk.ids[START] == 514 and junk(["ab"], 9)["input_ids"] == [[514, 64, 256 + 65, 515]]
+    with pytest.raises(CheckpointError, match="515 tokens, the model has 520"):
+        ClipBpe(path, size=520)
+
+
+def test_merges_that_are_none(tmp_path):
+    for text, message in (("#version\na b\nabc\nd e", "line 3: 'abc', expected two symbols"),):
+        (tmp_path / "merges.txt").write_text(text)
+        with pytest.raises(CheckpointError, match=message):
+            ClipBpe(tmp_path / "merges.txt")
+    (tmp_path / "merges.txt").write_bytes(b"\x1f\x8bno gzip")
+    with pytest.raises(CheckpointError, match="cannot be read as BPE merges"):
+        ClipBpe(tmp_path / "merges.txt")
+
+
+def test_texts_are_cleaned():
+    assert clean("  A\t\u00a0Dog \n &amp;lt; CAFÉ ") == "a dog < café"

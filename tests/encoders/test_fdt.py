@@ -1,0 +1,279 @@
+"""FDT against the reference's outputs (shared golden data), its parts by hand, and the line with both of its spaces."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lexvl_anserini.data.pictures.images import open_image
+from lexvl_anserini.encoders.families.fdt import Grounding, floored_max, floored_mean, sparsemax, temperature_of
+from lexvl_anserini.encoders.loading import load_encoder
+from lexvl_anserini.encoders.parts.images.crops import BILINEAR, Crop
+from lexvl_anserini.ground.errors import CheckpointError, UsageError
+from lexvl_anserini.ground.records import Topic
+
+RUN = "checkpoints/ckpt_37800.pth.tar"
+
+
+@pytest.fixture(scope="module")
+def folder(shared: Path) -> Path:
+    return shared / "golden" / "fdt"
+
+
+@pytest.fixture(scope="module")
+def about(folder: Path) -> dict:
+    return json.loads((folder / "fdt-tiny.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def images(folder: Path, about: dict) -> list[str]:
+    return [str(folder / name) for name in about["images"]]
+
+
+@pytest.fixture(scope="module")
+def arrays(folder: Path):
+    return np.load(folder / "fdt-tiny.npz")
+
+
+def load(folder: Path, **options):
+    return load_encoder("fdt", str(folder), device="cpu", **options)
+
+
+def copied(folder: Path, to: Path, **changes) -> Path:
+    """A copy of the run whose configuration's `fdt` entry is changed; None removes an entry."""
+    (to / "checkpoints").mkdir(parents=True)
+    shutil.copyfile(folder / RUN, to / RUN)
+    shutil.copyfile(folder / "bpe_tiny.txt.gz", to / "bpe_tiny.txt.gz")
+    config = json.loads((folder / "config.json").read_text())
+    for key, value in changes.items():
+        place = config if key == "t_decay" else config["model"]["kwargs"]["fdt"]
+        if value is None:
+            place.pop(key)
+        else:
+            place[key] = value
+    (to / "config.json").write_text(json.dumps(config))
+    return to
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize(
+    ("name", "temperature", "weight_atol", "sum_atol"),
+    [("Tckpt", None, 1e-6, 2e-5), ("T1000", 1000.0, 1e-6, 2e-5), ("T005", 0.05, 2e-4, 1e-3)],
+)
+def test_weights_and_features_are_the_references(
+    folder, about, images, arrays, name, temperature, weight_atol, sum_atol
+):
+    options = {} if temperature is None else {"temperature": temperature}
+    model = load(folder, normalise=False, **options)
+    dense = load(folder, space="features", **options)
+    for side, own, features, inputs in (
+        ("txt", model.query, dense.query, about["captions"]),
+        ("img", model.document, dense.document, images),
+    ):
+        found = own.weights(inputs, 2)
+        np.testing.assert_allclose(found.toarray(), arrays[f"{side}_att_{name}"], atol=weight_atol)
+        assert np.diff(found.indptr).tolist() == about[f"nnz_{side}_{name}"]
+        np.testing.assert_allclose(found.sum(axis=1), 1, atol=1e-6)
+        np.testing.assert_allclose(features.features(inputs, 2), arrays[f"{side}_sd_{name}"], atol=sum_atol)
+
+
+@pytest.mark.shared
+def test_scores_are_cosines(folder, about, images, arrays):
+    """Weights are compared L2-normalised on both sides by default, features always."""
+    captions = about["captions"]
+    model, dense = load(folder), load(folder, space="features")
+    scores = (model.document.weights(images) @ model.query.weights(captions).T).toarray()
+    np.testing.assert_allclose(scores, arrays["cos_att"], atol=1e-5)
+    np.testing.assert_allclose(
+        dense.document.vectors(images) @ dense.query.vectors(captions).T, arrays["cos_fdt"], atol=1e-5
+    )
+    raw = load(folder, normalise=False)
+    scores = (raw.document.weights(images) @ raw.query.weights(captions).T).toarray()
+    np.testing.assert_allclose(scores, arrays["dot_att"], atol=1e-5)
+    assert model.query.vocabulary[:2] == ("fdt00000", "fdt00001") and len(model.query.vocabulary) == 512
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("attention", ["softmax", "sigmoid", "sparsemax"])
+@pytest.mark.parametrize("pooling", ["max", "mean", "sum"])
+def test_other_attentions_and_poolings(folder, about, arrays, tmp_path, attention, pooling):
+    run = copied(folder, tmp_path / "run", att_func_type=attention, pool_type=pooling)
+    name = f"var_{attention}_{pooling}"
+    if attention == "sparsemax" and pooling == "max":
+        name = "txt"
+    weights = arrays["txt_att_Tckpt"] if name == "txt" else arrays[f"{name}_att"]
+    sums = arrays["txt_sd_Tckpt"] if name == "txt" else arrays[f"{name}_sd"]
+    captions = about["captions"]
+    found = load(run, normalise=False).query.dense_weights(captions, 2)
+    np.testing.assert_allclose(found[: len(weights)], weights, atol=1e-6)
+    np.testing.assert_allclose(load(run, space="features").query.features(captions, 2), sums, atol=2e-5)
+
+
+@pytest.mark.shared
+def test_tokens_and_crops(folder, about, images, arrays):
+    model = load(folder)
+    assert model.query.reader(about["captions"]) == about["token_ids"]
+    crops = np.stack([model.document.pixels.crop(open_image(name)) for name in images])
+    assert np.abs(crops.astype(int) - arrays["image_crop_uint8"]).max() <= 1
+    assert model.document.pixels.shorter == 256 and model.document.pixels.resample == BILINEAR
+
+
+@pytest.mark.shared
+def test_sparsemax_of_a_real_size(arrays):
+    expected = np.zeros(arrays["sparsemax_in"].shape, dtype=np.float32)
+    expected[arrays["sparsemax_rows"], arrays["sparsemax_cols"]] = arrays["sparsemax_vals"]
+    found = sparsemax(torch.from_numpy(arrays["sparsemax_in"])).numpy()
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    assert ((found > 0) == (expected > 0)).all()
+
+
+def test_sparsemax_by_hand():
+    """(2, 1, 0): 1 + 2 * 1 > 3 is false, so one is kept; (1, 0.8, 0): two, threshold 0.4; equal ones share."""
+    rows = torch.tensor([[2.0, 1.0, 0.0], [1.0, 0.8, 0.0], [5.0, 5.0, 5.0]])
+    expected = [[1, 0, 0], [0.6, 0.4, 0], [1 / 3, 1 / 3, 1 / 3]]
+    np.testing.assert_allclose(sparsemax(rows).numpy(), expected, atol=1e-6)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    st.lists(st.floats(-50, 50, width=32), min_size=1, max_size=12),
+    st.floats(-30, 30, width=32),
+)
+def test_sparsemax_projects_on_the_simplex(row, shift):
+    """Rows sum to 1, a shift changes nothing, and no point of the simplex's corners is nearer than what is found."""
+    z = torch.tensor([row], dtype=torch.float64)
+    w = sparsemax(z)
+    assert w.sum().item() == pytest.approx(1, abs=1e-6) and (w >= 0).all()
+    torch.testing.assert_close(sparsemax(z + shift), w, atol=1e-6, rtol=0)
+    distance = (w - z).norm()
+    for corner in torch.eye(len(row), dtype=torch.float64):
+        assert distance <= (corner - z).norm() + 1e-9
+
+
+def test_padding_counts_as_zero():
+    """Two positions, the second masked: the maximum has a floor of 0, the mean divides by the model's positions."""
+    logits, masked = torch.tensor([[[-1.0, 3.0], [9.0, 9.0]]]), torch.tensor([1])
+    assert floored_max(logits.clone(), masked, lambda x: x / 2).tolist() == [[0.0, 1.5]]
+    assert floored_mean(logits.clone(), masked, lambda x: x, positions=4).tolist() == [[-0.25, 0.75]]
+
+
+def test_pruning_then_normalising():
+    weights = torch.tensor([[0.6, 0.3, 0.06, 0.04]])
+    both = Grounding(sparsemax, topk=3, threshold=0.2).pruned(weights)
+    np.testing.assert_allclose(both, [[2 / 5**0.5, 1 / 5**0.5, 0, 0]], atol=1e-6)
+    np.testing.assert_allclose(Grounding(sparsemax, topk=1, normalise=False).pruned(weights), [[0.6, 0, 0, 0]])
+
+
+@pytest.mark.shared
+def test_the_temperature_of_an_iteration(about):
+    decay = {"org_t": 1000, "sd_T_decay_iter": 2700, "sd_T_min": 0.01}
+    for factor, iteration, expected in about["temperature_examples"]:
+        config = {"t_decay": {**decay, "sd_T_decay_w": factor}}
+        assert temperature_of(config, {"last_iter": iteration}, "x") == pytest.approx(expected)
+
+
+def test_a_temperature_must_be_had():
+    config = {"t_decay": {"org_t": 1000, "sd_T_decay_iter": 2700, "sd_T_decay_w": 1, "sd_T_min": 0.01}}
+    with pytest.raises(CheckpointError, match="lack last_iter; give it with --set temperature=T"):
+        temperature_of(config, {}, "x")
+    with pytest.raises(CheckpointError, match="lack org_t, sd_T_decay_iter"):
+        temperature_of({}, {"last_iter": 3}, "x")
+    stored = {"model": {"kwargs": {"fdt": {"temperature": 17.5}}}}
+    assert temperature_of(stored, {}, "x") == 17.5
+
+
+@pytest.mark.shared
+def test_a_text_alone_is_as_in_a_batch(folder, about):
+    """The floor of short texts does not depend on whether a longer one is beside them."""
+    for options in ({}, {"temperature": 1000.0}):
+        tower = load(folder, **options).query
+        alone = np.concatenate([tower.weights([text]).toarray() for text in about["captions"]])
+        np.testing.assert_allclose(tower.weights(about["captions"], 5).toarray(), alone, atol=1e-6)
+
+
+@pytest.mark.shared
+def test_a_file_is_a_checkpoint_too(folder, about):
+    whole, file = load(folder), load(folder / RUN)
+    captions = about["captions"]
+    assert (whole.query.weights(captions) != file.query.weights(captions)).nnz == 0
+
+
+@pytest.mark.shared
+def test_refusals(folder, tmp_path):
+    for options, message in (
+        ({"dimensions": 8}, "dimensions is for dense vectors"),
+        ({"space": "features", "topk": 4}, "are for space=weights"),
+        ({"threshold": 1.0}, "threshold 1.0"),
+        ({"topk": 0}, "topk 0"),
+        ({"temperature": 0.0}, "temperature 0.0: expected a number above 0"),
+        ({"space": "features", "dimensions": 33}, "dimensions 33: expected 1 to 32"),
+        ({"space": "images"}, "space='images'"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            load(folder, **options)
+    with pytest.raises(CheckpointError, match="pool_type 'median' is not known; expected max, sum, mean"):
+        load(copied(folder, tmp_path / "pool", pool_type="median"))
+    with pytest.raises(CheckpointError, match="no temperature; .* lack org_t"):
+        load(copied(folder, tmp_path / "decay", t_decay=None))
+    several = copied(folder, tmp_path / "several")
+    shutil.copyfile(several / RUN, several / "checkpoints" / "ckpt_1.pth.tar")
+    with pytest.raises(CheckpointError, match=r"several iterations \(ckpt_1.pth.tar, ckpt_37800.pth.tar\)"):
+        load(several)
+    without = copied(folder, tmp_path / "without")
+    (without / "bpe_tiny.txt.gz").unlink()
+    with pytest.raises(CheckpointError, match="no BPE merges"):
+        load(without)
+    assert load(without, merges=str(folder / "bpe_tiny.txt.gz")).query.reader(["a dog"])
+    with pytest.raises(CheckpointError, match="no such file"):
+        load(without, merges=str(tmp_path / "none.txt"))
+    clip = folder.parent / "clip" / "ckpt_eos_v4"
+    with pytest.raises(CheckpointError, match=r"no codebook \(space_dict\)"):
+        load(clip)
+
+
+@pytest.mark.shared
+def test_left_over_and_missing_keys_are_named(folder, tmp_path):
+    run = copied(folder, tmp_path / "run")
+    state = torch.load(run / RUN, weights_only=True)
+    state["model"]["module.predictor.weight"] = torch.zeros(2)
+    del state["model"]["module.visual.ln_pre.bias"]
+    torch.save(state, run / RUN)
+    with pytest.raises(CheckpointError, match="missing: visual.ln_pre.bias; unexpected: predictor.weight"):
+        load(run)
+
+
+@pytest.mark.shared
+def test_the_line_with_both_spaces(folder, images, tmp_path):
+    """Weights are indexed in Lucene under anonymous terms, features in FAISS; a caption finds pictures in both."""
+    from lexvl_anserini import build_index, load_dataset, search_index, write_impacts
+
+    (tmp_path / "pictures").mkdir()
+    for number, name in enumerate(images):
+        open_image(name).save(tmp_path / "pictures" / f"picture{number}.png")
+    corpus = load_dataset(f"folder:{tmp_path / 'pictures'}", direction="text-to-image")
+    topics = [Topic("q", text="two giraffes standing near a tree!")]
+    for space in ("weights", "features"):
+        model = load(folder, space=space)
+        shards, index = tmp_path / f"{space}.shards", tmp_path / f"{space}.index"
+        write_impacts(corpus, model, shards)
+        build_index(shards, index)
+        [hits] = search_index(index, topics, hits=5, model=model)
+        assert hits and len(hits) <= len(images)
+    first = json.loads((tmp_path / "weights.shards/docs/shard-00000.jsonl").read_text().splitlines()[0])
+    assert all(term.startswith("fdt0") for term in first["vector"])
+
+
+def test_bilinear_crop_of_the_shorter_side():
+    """A picture of 256 x 512: nothing is resized, the crop is its centre."""
+    from PIL import Image
+
+    picture = Image.fromarray(np.arange(256 * 512 * 3, dtype=np.uint32).astype(np.uint8).reshape(256, 512, 3))
+    crop = Crop(224, shorter=256, resample=BILINEAR).crop(picture)
+    assert (crop == np.asarray(picture)[16:240, 144:368]).all()

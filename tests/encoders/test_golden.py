@@ -1,0 +1,350 @@
+"""Conformance with the public reference code, on tiny random checkpoints (tests/golden/*/README.md says how made)."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lexvl_anserini.encoders.loading import load_encoder
+from lexvl_anserini.encoders.parts.texts.tokens import TextReader, load_tokenizer
+from lexvl_anserini.ground.quantise import Quantiser
+from lexvl_anserini.ground.records import Document
+
+ST_MODELS = ("symmetric_bert_max", "two_encoders", "inference_free_idf_log1p", "doc_only_ones")
+SIDES = ("q", "p")
+
+
+def close(found: Any, expected: np.ndarray, atol: float = 1e-5, rtol: float = 1e-5) -> None:
+    found = found.toarray() if hasattr(found, "toarray") else found
+    np.testing.assert_allclose(found, expected, atol=atol, rtol=rtol)
+
+
+# ---- tokenizer
+
+
+def test_token_ids(golden):
+    texts = json.loads((golden / "common/texts.json").read_text())
+    expected = json.loads((golden / "common/tokenized.json").read_text())
+    tokenizer = load_tokenizer(golden / "common/tokenizer_bert_tiny")
+    for key, length, specials in (
+        ("pad_longest", 512, True),
+        ("longest_max256", 256, True),
+        ("max_length_30_pad", 30, True),
+        ("no_special", 512, False),
+    ):
+        rows, masks = expected[key]["input_ids"], expected[key].get("attention_mask")
+        if masks is not None:
+            rows = [[t for t, m in zip(row, mask, strict=True) if m] for row, mask in zip(rows, masks, strict=True)]
+        assert TextReader(tokenizer, length, specials=specials)(texts) == rows
+
+
+# ---- SPLADE
+
+
+@pytest.fixture(scope="module")
+def splade(golden):
+    texts = json.loads((golden / "splade/texts.json").read_text())
+    return dict(np.load(golden / "splade/encode.npz")), texts["docs"], texts["queries"]
+
+
+@pytest.mark.parametrize("pooling", ["max", "sum"])
+@pytest.mark.parametrize("checkpoint", ["ckpt_bert", "ckpt_bert_bin", "ckpt_distilbert"])
+def test_splade(golden, load, splade, checkpoint, pooling):
+    expected, docs, queries = splade
+    model = load("splade", f"splade/{checkpoint}", pooling=pooling, tokenizer=str(golden / "splade/ckpt_bert"))
+    name = "distilbert" if "distil" in checkpoint else "bert"
+    close(model.document.weights(docs, batch_size=4), expected[f"{name}_{pooling}_doc"])
+    close(model.query.weights(queries), expected[f"{name}_{pooling}_query"])
+
+
+def test_splade_scores(load, splade):
+    expected, docs, queries = splade
+    model = load("splade", "splade/ckpt_bert")
+    close(model.query.weights(queries) @ model.document.weights(docs).T, expected["bert_max_score_batch"], rtol=1e-4)
+
+
+def test_splade_doc_only(load, splade):
+    expected, docs, queries = splade
+    model = load("splade", "splade/ckpt_distilbert", doc_only=True)
+    close(model.query.weights(queries), expected["doc_only_query_bow"], atol=0, rtol=0)
+    close(model.document.weights(docs), expected["doc_only_doc_max"])
+    assert model.query.binary and not model.document.binary
+
+
+def test_splade_separate_query_encoder(golden, load, splade):
+    expected, docs, queries = splade
+    model = load("splade", "splade/ckpt_bert", query_checkpoint=str(golden / "splade/ckpt_query_bert"))
+    close(model.query.weights(queries), expected["separate_query_max"])
+    close(model.document.weights(docs), expected["bert_max_doc"])
+
+
+def test_splade_topk(load, splade):
+    expected, docs, queries = splade
+    model = load("splade", "splade/ckpt_bert", topk=16, query_topk=4)
+    close(model.document.weights(docs), expected["topk16_doc"])
+    close(model.query.weights(queries), expected["topk4_query"])
+
+
+@pytest.mark.parametrize("lexical", ["query", "document", "both"])
+def test_splade_lexical(load, splade, lexical):
+    expected, docs, queries = splade
+    model = load("splade", "splade/ckpt_bert", lexical=lexical)
+    close(model.document.weights(docs), expected[f"lexical_{lexical}_doc"])
+    close(model.query.weights(queries), expected[f"lexical_{lexical}_query"])
+
+
+def as_exported(tower: Any, impacts: Any) -> list[dict[str, int]]:
+    terms = tower.vocabulary.terms
+    return [{terms[d]: int(v) for d, v in zip(row.indices, row.data, strict=True)} for row in impacts]
+
+
+def same_but_for_halves(found: dict[str, int], expected: dict[str, int], weights: np.ndarray, terms: Any) -> None:
+    """Equal, or one apart where weight x 100 lies within 1e-3 of a half."""
+    for term in set(found) | set(expected):
+        difference = abs(found.get(term, 0) - expected.get(term, 0))
+        scaled = float(weights[terms.dimension[term]]) * 100
+        assert difference == 0 or (difference == 1 and abs(scaled % 1 - 0.5) < 1e-3), (term, scaled)
+
+
+def test_splade_exported_documents(golden, load, splade):
+    _, docs, _ = splade
+    model = load("splade", "splade/ckpt_bert")
+    weights = model.document.weights(docs)
+    found = as_exported(model.document, Quantiser.named("naver").documents(weights).impacts)
+    lines = [json.loads(line) for line in (golden / "splade/docs_anserini.jsonl").read_text().splitlines()]
+    # The reference gives a document without any impact one made-up term; the empty document here has real ones.
+    assert len(lines) == len(found) == len(docs)
+    for row, line in enumerate(lines):
+        assert line["content"] == docs[line["id"]]
+        same_but_for_halves(found[row], line["vector"], weights[row].toarray()[0], model.document.vocabulary)
+
+
+def test_splade_exported_queries(golden, load, splade):
+    _, _, queries = splade
+    model = load("splade", "splade/ckpt_bert")
+    weights = model.query.weights(queries)
+    found = as_exported(model.query, Quantiser.named("naver").queries(weights).impacts)
+    text = gzip.decompress((golden / "splade/queries_anserini.tsv.gz").read_bytes()).decode()
+    for line in text.splitlines():
+        number, _, words = line.partition("\t")
+        counted: dict[str, int] = {}
+        for word in words.split():
+            counted[word] = counted.get(word, 0) + 1
+        row = int(number)
+        same_but_for_halves(found[row], counted, weights[row].toarray()[0], model.query.vocabulary)
+
+
+# ---- sentence-transformers
+
+
+@pytest.mark.parametrize("name", ST_MODELS)
+@pytest.mark.parametrize("version", ["st5", "st6"])
+def test_sparse_encoder_folders(golden, load, splade, version, name):
+    _, docs, queries = splade
+    expected = np.load(golden / f"sentence_transformers_sparse/{version}_outputs.npz")
+    model = load("splade", f"sentence_transformers_sparse/{version}_{name}")
+    query, document = model.encode_query(queries), model.encode_document(docs)
+    close(query, expected[f"{name}_query"])
+    close(document, expected[f"{name}_doc"])
+    close(query @ document.T, expected[f"{name}_sim"], atol=1e-4)
+    assert model.query.binary == (name == "doc_only_ones")
+
+
+def test_sparse_encoder_max_active_dims(golden, load, splade):
+    _, docs, _ = splade
+    expected = np.load(golden / "sentence_transformers_sparse/st6_outputs.npz")
+    model = load("splade", "sentence_transformers_sparse/st6_symmetric_bert_max", topk=16)
+    close(model.document.weights(docs), expected["symmetric_bert_max_active16_doc"])
+
+
+def test_sparse_encoder_max_active_dims_of_the_folder(golden, splade, tmp_path):
+    folder = tmp_path / "model"
+    shutil.copytree(golden / "sentence_transformers_sparse/st6_symmetric_bert_max", folder)
+    about = json.loads((folder / "config_sentence_transformers.json").read_text())
+    (folder / "config_sentence_transformers.json").write_text(json.dumps({**about, "max_active_dims": 16}))
+    expected = np.load(golden / "sentence_transformers_sparse/st6_outputs.npz")
+    model = load_encoder("splade", str(folder), device="cpu")
+    close(model.document.weights(splade[1]), expected["symmetric_bert_max_active16_doc"])
+
+
+@pytest.mark.parametrize("version", ["st5", "st6"])
+def test_sparse_encoder_decode(golden, load, splade, version):
+    about = json.loads((golden / f"sentence_transformers_sparse/{version}_meta.json").read_text())
+    model = load("splade", f"sentence_transformers_sparse/{version}_symmetric_bert_max")
+    decoded = model.decode(model.encode_document(splade[1][:1]), top_k=5)[0]
+    expected = about["symmetric_bert_max"]["decode_doc0_top5"]
+    assert [term for term, _ in decoded] == [term for term, _ in expected]
+    assert [weight for _, weight in decoded] == pytest.approx([weight for _, weight in expected], abs=1e-5)
+
+
+# ---- VDR
+
+
+@pytest.fixture(scope="module")
+def vdr(golden):
+    about = json.loads((golden / "vdr/text-tiny.json").read_text())
+    return dict(np.load(golden / "vdr/text-tiny.npz")), {"q": about["queries"], "p": about["passages"]}, about
+
+
+def tower_of(model: Any, side: str) -> Any:
+    return model.query if side == "q" else model.document
+
+
+def longest(tower: Any, texts: list[str]) -> int:
+    """The reference pads to the longest text of its batch; giving that length as the limit does the same."""
+    return max(map(len, tower.reader(texts)))
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_vdr_tokens(load, vdr, side):
+    _, texts, about = vdr
+    assert tower_of(load("vdr", "vdr/text-tiny"), side).reader(texts[side]) == about[f"{side}_input_ids"]
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_vdr_before_the_mask(load, vdr, side):
+    expected, texts, _ = vdr
+    tower = tower_of(load("vdr", "vdr/text-tiny"), side)
+    close(tower.dense_weights(texts[side], batch_size=3), expected[f"{side}_dense_padmax"], atol=2e-5)
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_vdr_without_padding(load, vdr, side):
+    expected, texts, _ = vdr
+    tower = tower_of(load("vdr", "vdr/text-tiny", padding="none", lexical_union=True), side)
+    close(tower.weights(texts[side]), expected[f"{side}_embed_bs1"], atol=2e-5)
+
+
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize(
+    "name,options",
+    [
+        ("embed", {"lexical_union": True}),
+        ("embed_nolex", {}),
+        ("embed_top0", {"topk": 0}),
+        ("embed_top16", {"topk": 16, "lexical_union": True}),
+        ("embed_all", {"topk": -1}),
+    ],
+)
+def test_vdr_masks(load, vdr, side, name, options):
+    expected, texts, _ = vdr
+    length = longest(tower_of(load("vdr", "vdr/text-tiny"), side), texts[side])
+    model = load("vdr", "vdr/text-tiny", max_length=length, query_max_length=length, **options)
+    close(tower_of(model, side).weights(texts[side]), expected[f"{side}_{name}"], atol=2e-5)
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_vdr_limit_of_eight(load, vdr, side):
+    expected, texts, _ = vdr
+    model = load("vdr", "vdr/text-tiny", max_length=8, query_max_length=8, lexical_union=True)
+    close(tower_of(model, side).weights(texts[side]), expected[f"{side}_embed_len8"], atol=2e-5)
+
+
+@pytest.mark.parametrize("side,mode", [("q", "alpha"), ("p", "beta")])
+def test_vdr_bag_of_tokens(load, vdr, side, mode):
+    expected, texts, _ = vdr
+    tower = tower_of(load("vdr", "vdr/text-tiny", mode=mode), side)
+    close(tower.weights(texts[side]), expected[f"{side}_bow"], atol=0, rtol=0)
+    assert tower.binary
+
+
+def test_svdr_is_vdr_with_documents_as_bags(load, vdr):
+    expected, texts, _ = vdr
+    model = load("svdr", "vdr/text-tiny")
+    close(model.document.weights(texts["p"]), expected["p_bow"], atol=0, rtol=0)
+    close(model.query.dense_weights(texts["q"]), expected["q_dense_padmax"], atol=2e-5)
+
+
+@pytest.mark.parametrize("mode", ["full", "alpha", "beta"])
+def test_vdr_scores(load, vdr, mode):
+    expected, texts, _ = vdr
+    plain = load("vdr", "vdr/text-tiny")
+    lengths = {
+        "query_max_length": longest(plain.query, texts["q"]),
+        "max_length": longest(plain.document, texts["p"]),
+    }
+    model = load("vdr", "vdr/text-tiny", mode=mode, lexical_union=True, **lengths)
+    scores = (model.query.weights(texts["q"]) @ model.document.weights(texts["p"]).T).toarray()
+    np.testing.assert_allclose(scores, expected[f"scores_{mode}"], atol=2e-3, rtol=1e-5)
+
+
+def test_vdr_titles(load, vdr):
+    expected, _, about = vdr
+    entries = [e if isinstance(e, dict) else {"text": e} for e in about["encode_corpus_input"]]
+    documents = [Document(str(i), e.get("title"), e["text"]) for i, e in enumerate(entries)]
+    tower = load("vdr", "vdr/text-tiny").document
+    texts = [tower.read(document) for document in documents]
+    tower = load("vdr", "vdr/text-tiny", max_length=longest(tower, texts)).document
+    close(tower.weights(texts), expected["encode_corpus"], atol=2e-5)
+
+
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("name,atol", [("norm", 1e-6), ("shared", 2e-5)])
+def test_vdr_variants(load, vdr, side, name, atol):
+    expected, texts, _ = vdr
+    checkpoint = f"vdr/text-tiny-{name}"
+    length = longest(tower_of(load("vdr", checkpoint), side), texts[side])
+    model = load("vdr", checkpoint, max_length=length, query_max_length=length, lexical_union=True)
+    close(tower_of(model, side).weights(texts[side]), expected[f"{name}_{side}_embed"], atol=atol)
+
+
+def test_vdr_shared_encoder_reads_as_much_on_both_sides(load, vdr):
+    model = load("vdr", "vdr/text-tiny-shared")
+    lengths = [model.query.reader.max_length, model.document.reader.max_length]
+    assert [*lengths, True] == vdr[2]["shared_max_len"]
+    assert model.query.composition.head.matrix is model.document.composition.head.matrix
+
+
+def test_vdr_normalised_bag(load, vdr):
+    expected, texts, _ = vdr
+    tower = load("vdr", "vdr/text-tiny-norm", mode="alpha").query
+    close(tower.weights(texts["q"]), expected["norm_q_bow"], atol=1e-6)
+    assert not tower.binary
+
+
+def variant(golden: Path, folder: Path, checkpoint: str = "text-tiny", **changes: Any) -> str:
+    """A copy of a published checkpoint with other fields in both encoders' configurations."""
+    shutil.copytree(golden / "vdr" / checkpoint, folder / checkpoint)
+    shutil.copytree(golden / "vdr/tiny-bert", folder / "tiny-bert")
+    config = json.loads((folder / checkpoint / "config.json").read_text())
+    for side in ("encoder_q", "encoder_p"):
+        config[side] = {**config[side], **changes}
+    (folder / checkpoint / "config.json").write_text(json.dumps(config))
+    return str(folder / checkpoint)
+
+
+def test_vdr_mean_of_the_two_largest(golden, load, vdr, tmp_path):
+    expected, texts, _ = vdr
+    checkpoint = variant(golden, tmp_path, pooling="mean", pooling_topk=2)
+    length = longest(load("vdr", "vdr/text-tiny").query, texts["q"])
+    model = load_encoder("vdr", checkpoint, device="cpu", query_max_length=length, lexical_union=True)
+    close(model.query.weights(texts["q"]), expected["mean2_q_embed"], atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    "changes,nonzero",
+    [({"topk": None}, 768), ({"topk": -1}, 1901), ({"topk": 5}, 5), ({"topk": 5, "pooling": None, "new": 1}, 5)],
+)
+def test_vdr_fields_of_the_configuration(golden, vdr, tmp_path, changes, nonzero):
+    model = load_encoder("vdr", variant(golden, tmp_path, **changes), device="cpu")
+    weights = model.document.weights(vdr[1]["p"])
+    assert np.diff(weights.indptr).tolist() == [nonzero] * len(vdr[1]["p"])
+
+
+def test_vdr_zero_topk_of_the_configuration_keeps_own_tokens(golden, load, vdr, tmp_path):
+    found = load_encoder("vdr", variant(golden, tmp_path, topk=0), device="cpu").document.weights(vdr[1]["p"])
+    bag = load("vdr", "vdr/text-tiny", mode="beta").document.weights(vdr[1]["p"])
+    assert (found.indices == bag.indices).all() and (found.indptr == bag.indptr).all()
+
+
+def test_vdr_shared_and_normalised(golden, vdr, tmp_path):
+    model = load_encoder("vdr", variant(golden, tmp_path, "text-tiny-shared", norm=True), device="cpu")
+    for tower in (model.query, model.document):
+        lengths = np.linalg.norm(tower.dense_weights(vdr[1]["q"]), axis=1)
+        np.testing.assert_allclose(lengths, 1, atol=1e-5)

@@ -1,0 +1,382 @@
+"""BLIP and ALBEF against LAVIS and transformers (shared golden data), and what a small model of our own shows."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from safetensors.torch import save_file
+
+from lexvl_anserini.data.pictures.images import open_image
+from lexvl_anserini.encoders.checkpoints.itc_layout import load_itc
+from lexvl_anserini.encoders.loading import load_encoder
+from lexvl_anserini.encoders.parts.texts.caption_cleaning import clean_caption
+from lexvl_anserini.encoders.parts.images.crops import Squares
+from lexvl_anserini.encoders.parts.features import image_items
+from lexvl_anserini.encoders.parts.itc_network import ItcModel, interpolated
+from lexvl_anserini.ground.errors import CheckpointError, UsageError
+from lexvl_anserini.ground.records import Document, Topic
+
+TEXTS = ("a man riding a horse on a beach", "", "A dog!", "two dogs and a frisbee " * 20)
+
+
+# ---- golden: LAVIS
+
+FILES = {"blip": "lavis_checkpoint.pth", "albef": "lavis_checkpoint.pt"}
+# The tiny golden models have two heads of 16.
+TINY = {"head_width": 16, "device": "cpu"}
+
+
+@pytest.fixture(scope="module", params=FILES)
+def lavis(request, shared):
+    """Family, its folder, what its texts and images are, and what LAVIS made of them."""
+    folder = shared / "golden" / request.param
+    about = json.loads((folder / "lavis_meta.json").read_text())
+    return request.param, folder, about, np.load(folder / "lavis_outputs.npz")
+
+
+def load_lavis(shared, family, **options):
+    path, tokenizer = shared / "golden" / family / FILES[family], shared / "golden/common/tokenizer_bert_tiny"
+    return load_encoder(family, str(path), tokenizer=str(tokenizer), **{**TINY, **options})
+
+
+def pictures(shared, about):
+    return [str(shared / "golden/common/images" / name) for name in about["images"]]
+
+
+@pytest.mark.shared
+def test_vectors_of_lavis(shared, lavis):
+    family, _, about, arrays = lavis
+    model = load_lavis(shared, family)
+    assert model.kind == "dense"
+    texts, images = model.query.vectors(about["raw_texts"], 4), model.document.vectors(pictures(shared, about), 2)
+    np.testing.assert_allclose(texts, arrays["text_feat"], atol=1e-5, rtol=1e-5)
+    np.testing.assert_allclose(images, arrays["image_feat"], atol=1e-5, rtol=1e-5)
+    np.testing.assert_allclose(images @ texts.T, arrays["sims"], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.shared
+def test_states_captions_and_pixels_of_lavis(shared, lavis):
+    family, folder, about, arrays = lavis
+    model = load_lavis(shared, family)
+    assert [clean_caption(text) for text in about["raw_texts"]] == about["cleaned_texts"]
+    rows = [list(ids[mask == 1]) for ids, mask in zip(arrays["input_ids_35"], arrays["attention_mask_35"], strict=True)]
+    assert model.query.items.reader([clean_caption(text) for text in about["raw_texts"]]) == rows
+    for batch in model.document.items.batches(pictures(shared, about), 5):
+        # Resizing may round half a grey level the other way.
+        np.testing.assert_allclose(batch.inputs[0].numpy(), arrays["pixel_values_48"], atol=1 / 255 / 0.26)
+    from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
+
+    loaded = load_itc(find_checkpoint(str(folder / FILES[family])), torch.device("cpu"), head_width=16)
+    ids, mask = (torch.from_numpy(arrays[f"{name}_35"]) for name in ("input_ids", "attention_mask"))
+    with torch.inference_mode():
+        states = loaded.model.text_states(ids, mask).numpy()
+        seen = loaded.model.image_states(torch.from_numpy(arrays["pixel_values_48"])).numpy()
+    np.testing.assert_allclose(states, arrays["text_cls_hidden"], atol=1e-5, rtol=1e-5)
+    np.testing.assert_allclose(seen, arrays["image_cls_hidden"], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.shared
+def test_directions(shared, lavis):
+    family, _, about, _ = lavis
+    images, texts = pictures(shared, about), about["raw_texts"][:3]
+    there, back = load_lavis(shared, family), load_lavis(shared, family, direction="image-to-text")
+    assert (there.query.vectors(texts) == back.document.vectors(texts)).all()
+    assert (there.document.vectors(images) == back.query.vectors(images)).all()
+    both = load_lavis(shared, family, direction="text-to-text")
+    assert both.query.read_topic(Topic("q", "a")) == both.document.read(Document("d", text="a")) == "a"
+    with pytest.raises(UsageError, match="document 'd' has no image"):
+        there.document.read(Document("d", text="a"))
+
+
+@pytest.mark.shared
+def test_the_other_family_is_refused(shared, lavis):
+    family, folder, _, _ = lavis
+    other = {"blip": "albef", "albef": "blip"}[family]
+    with pytest.raises(
+        CheckpointError, match=f"the weights are of {family.upper()}; load them with --encoder {family}"
+    ):
+        load_encoder(other, str(folder / FILES[family]), **TINY)
+
+
+@pytest.mark.shared
+def test_all_layers_of_albef_give_other_vectors(shared):
+    """What loading a text tower of twelve layers would silently do."""
+    about = json.loads((shared / "golden/albef/lavis_meta.json").read_text())
+    right, wrong = load_lavis(shared, "albef"), load_lavis(shared, "albef", fusion_layer=4)
+    assert np.abs(right.query.vectors(about["raw_texts"]) - wrong.query.vectors(about["raw_texts"])).max() > 0.1
+
+
+@pytest.mark.shared
+def test_position_embeddings_for_larger_pictures(shared):
+    arrays = np.load(shared / "golden/albef/pos_embed_interpolation_3x3_to_6x6.npz")
+    before, after = torch.from_numpy(arrays["before"]), arrays["after"]
+    sides = [round((rows - 1) ** 0.5) for rows in (before.shape[1], after.shape[1])]
+    np.testing.assert_allclose(interpolated(before, *sides).numpy(), after, atol=1e-6)
+    images = [str(shared / "golden/common/images/img0.png")]
+    large = load_lavis(shared, "albef", resolution=96)
+    assert large.document.items.pixels.resolution == 96 and large.document.vectors(images).shape[1] == 16
+    with pytest.raises(UsageError, match="resolution 100: expected a multiple of the patch size 16"):
+        load_lavis(shared, "albef", resolution=100)
+
+
+# ---- golden: transformers
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("version,background", [("v4", None), ("v5", (255, 255, 255))])
+def test_vectors_of_transformers(shared, version, background):
+    """Version 4 drops a picture's alpha channel, as we do; version 5 puts white behind it."""
+    folder = shared / "golden/blip"
+    about, arrays = (
+        json.loads((folder / f"meta_{version}.json").read_text()),
+        np.load(folder / f"outputs_{version}.npz"),
+    )
+    model = load_encoder("blip", str(folder / f"ckpt_{version}"), device="cpu")
+    images = [open_image(name, background) for name in pictures(shared, about)]
+    texts, seen = model.query.vectors(about["texts"], 2), model.document.vectors(images, 3)
+    np.testing.assert_allclose(texts, arrays["text_feat"], atol=1e-5, rtol=1e-5)
+    np.testing.assert_allclose(seen, arrays["image_feat"], atol=1e-5, rtol=1e-5)
+    np.testing.assert_allclose(seen @ texts.T, arrays["itc_score"], atol=1e-5, rtol=1e-5)
+    large = torch.from_numpy(np.stack([Squares(384).crop(image) for image in images]))
+    strided = Squares(384).normalise(large)[:, :, ::12, ::12].numpy()
+    np.testing.assert_allclose(strided, arrays["pixel_values_384_stride12"], atol=1 / 255 / 0.26)
+
+
+@pytest.mark.shared
+def test_cleaned_captions_are_an_option_of_transformers_folders(shared):
+    plain, cleaned = (
+        load_encoder("blip", str(shared / "golden/blip/ckpt_v5"), device="cpu", clean=clean) for clean in (None, True)
+    )
+    assert np.abs(plain.query.vectors(["A dog!"]) - plain.query.vectors(["a dog"])).max() > 1e-3
+    assert (cleaned.query.vectors(["A dog!"]) == plain.query.vectors(["a dog"])).all()
+
+
+# ---- a small model of our own
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory, golden):
+    """One model in three layouts: a Hugging Face folder, LAVIS' file, and that of the original ALBEF."""
+    from transformers import BlipConfig
+
+    torch.manual_seed(5)
+    folder = tmp_path_factory.mktemp("blip")
+    config = BlipConfig(
+        text_config={
+            "vocab_size": 2000,
+            "hidden_size": 32,
+            "intermediate_size": 48,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 2,
+            "max_position_embeddings": 40,
+            "bos_token_id": None,
+            "eos_token_id": None,
+            "sep_token_id": None,
+            "is_decoder": False,
+        },
+        vision_config={
+            "hidden_size": 48,
+            "intermediate_size": 64,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 3,
+            "image_size": 32,
+            "layer_norm_eps": 1e-6,
+        },
+        image_text_hidden_size=8,
+    )
+    model = ItcModel(config.vision_config, config.text_config, 8)
+    for weight in model.parameters():
+        torch.nn.init.normal_(weight, std=0.25)
+    transformers = {key: value.detach().contiguous() for key, value in model.state_dict().items()}
+    for name in ("vocab.txt", "tokenizer.json", "tokenizer_config.json"):
+        shutil.copyfile(golden / "splade/ckpt_bert" / name, folder / name)
+    config.save_pretrained(folder)
+    save_file(transformers, folder / "model.safetensors", {"format": "pt"})
+    lavis = tmp_path_factory.mktemp("lavis")
+    crossing = {f"text_encoder.encoder.layer.{n}.crossattention.self.query.weight": torch.zeros(1) for n in range(3)}
+    extra = {"temp": torch.tensor(0.07), "itm_head.bias": torch.zeros(2), "image_queue": torch.zeros(8, 4)}
+    both = {**as_lavis(transformers), **extra}
+    momentum = {
+        key.replace("encoder.", "encoder_m.", 1): value for key, value in both.items() if key.startswith("visual_")
+    }
+    torch.save({"model": {**both, **crossing, **momentum}}, lavis / "blip.pth")
+    fused = {key: value for key, value in crossing.items() if ".layer.2." in key}
+    authors = {key.replace("text_encoder.", "text_encoder.bert."): value for key, value in {**both, **fused}.items()}
+    torch.save({"model": {**authors, "text_encoder.cls.predictions.bias": torch.zeros(2000)}}, lavis / "ALBEF.pth")
+    torch.save({"model": both}, lavis / "without.pth")
+    return folder, lavis
+
+
+def as_lavis(weights):
+    """Hugging Face's names as LAVIS'."""
+    names = {
+        "vision_model.embeddings.class_embedding": "visual_encoder.cls_token",
+        "vision_model.embeddings.position_embedding": "visual_encoder.pos_embed",
+        "vision_model.embeddings.patch_embedding.weight": "visual_encoder.patch_embed.proj.weight",
+        "vision_model.embeddings.patch_embedding.bias": "visual_encoder.patch_embed.proj.bias",
+        "vision_model.post_layernorm.weight": "visual_encoder.norm.weight",
+        "vision_model.post_layernorm.bias": "visual_encoder.norm.bias",
+    }
+    renamed = {}
+    for key, value in weights.items():
+        key = names.get(key, key.replace("vision_model.encoder.layers.", "visual_encoder.blocks."))
+        if key.startswith("visual_encoder.blocks."):
+            key = key.replace(".layer_norm", ".norm").replace(".self_attn.projection.", ".attn.proj.")
+            key = key.replace(".self_attn.qkv.", ".attn.qkv.")
+        renamed[key] = value
+    return renamed
+
+
+def load_small(small, name="blip", file=None, **options):
+    folder, lavis = small
+    where = folder if file is None else lavis / file
+    return load_encoder(name, str(where), tokenizer=str(folder), **{**TINY, **options})
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    rng = np.random.default_rng(9)
+    return [Image.fromarray(rng.integers(0, 256, (20 + n, 70 - 9 * n, 3), dtype=np.uint8)) for n in range(5)]
+
+
+def test_layouts_agree(small, drawn):
+    folder, file = load_small(small, clean=True), load_small(small, file="blip.pth")
+    np.testing.assert_allclose(folder.query.vectors(TEXTS), file.query.vectors(TEXTS), atol=1e-6)
+    np.testing.assert_allclose(folder.document.vectors(drawn), file.document.vectors(drawn), atol=1e-6)
+
+
+def test_the_original_albef_reads_texts_below_its_fusion_layer(small, drawn):
+    authors, lavis = load_small(small, "albef", "ALBEF.pth"), load_small(small, file="blip.pth")
+    assert (authors.document.vectors(drawn) == lavis.document.vectors(drawn)).all()
+    assert np.abs(authors.query.vectors(TEXTS) - lavis.query.vectors(TEXTS)).max() > 1e-3
+    told = load_small(small, "albef", "without.pth", fusion_layer=2)
+    assert (told.query.vectors(TEXTS) == authors.query.vectors(TEXTS)).all()
+    with pytest.raises(CheckpointError, match="no text layer has cross-attention"):
+        load_small(small, "albef", "without.pth")
+    with pytest.raises(UsageError, match="fusion_layer 9: the text encoder has 3 layers"):
+        load_small(small, "albef", "without.pth", fusion_layer=9)
+
+
+def test_vectors_are_of_unit_length_and_of_their_own_item(small, drawn):
+    model = load_small(small)
+    for tower, inputs in ((model.query, list(TEXTS)), (model.document, drawn)):
+        whole = tower.vectors(inputs, 3)
+        np.testing.assert_allclose(np.linalg.norm(whole, axis=1), 1, atol=1e-6)
+        alone = np.concatenate([tower.vectors([item]) for item in inputs])
+        np.testing.assert_allclose(whole, alone, atol=1e-5)
+        np.testing.assert_allclose(tower.vectors(inputs[::-1], 2)[::-1], alone, atol=1e-5)
+        assert tower.vectors([]).shape == (0, 8)
+    cut = load_small(small, dimensions=3).query.vectors(TEXTS)
+    first = model.query.vectors(TEXTS)[:, :3]
+    np.testing.assert_allclose(cut, first / np.linalg.norm(first, axis=1, keepdims=True), atol=1e-6)
+
+
+def test_pictures_are_squeezed():
+    """Nothing is cropped: the left and right edge of a wide picture are both there."""
+    wide = Image.new("RGB", (90, 10))
+    wide.paste((255, 255, 255), (45, 0, 90, 10))
+    crop = Squares(30).crop(wide)
+    assert crop.shape == (30, 30, 3) and crop[:, 0].max() == 0 and crop[:, -1].min() == 255
+    assert crop[:, :14].max() < 30 and crop[:, 16:].min() > 225
+
+
+def test_weights_that_do_not_fit(small, tmp_path):
+    folder, lavis = small
+    for change, match in (
+        (lambda w: w.pop("text_proj.bias"), "missing: text_proj.bias"),
+        (lambda w: w.pop("text_proj.weight"), "no text_proj.weight; not a retrieval model"),
+        (lambda w: w.update({"head.bias": torch.zeros(1)}), "unexpected: head.bias"),
+        (
+            lambda w: w.update({"vision_proj.bias": torch.zeros(3)}),
+            r"mis-shaped: vision_proj.bias \[3\], expected \[8\]",
+        ),
+        (lambda w: w.update({"visual_encoder.pos_embed": torch.zeros(1, 6, 48)}), "6 position embeddings, expected"),
+        (lambda w: w.pop("text_encoder.encoder.layer.2.output.dense.bias"), "missing: .*layer.2.output.dense.bias"),
+        (lambda w: w.pop("text_encoder.embeddings.word_embeddings.weight"), "no text_encoder.embeddings.word_emb"),
+    ):
+        weights = torch.load(lavis / "blip.pth", weights_only=True)["model"]
+        change(weights)
+        torch.save({"model": weights}, tmp_path / "changed.pth")
+        with pytest.raises(CheckpointError, match=match):
+            load_encoder("blip", str(tmp_path / "changed.pth"), tokenizer=str(folder), **TINY)
+    with pytest.raises(UsageError, match="head_width 64: does not divide the width"):
+        load_small(small, file="blip.pth", head_width=64)
+
+
+def test_what_is_not_blip_is_refused(golden, small):
+    with pytest.raises(CheckpointError, match="model type 'bert'; expected a BLIP retrieval folder"):
+        load_encoder("blip", str(golden / "splade/ckpt_bert"), device="cpu")
+    with pytest.raises(CheckpointError, match="the weights are of BLIP"):
+        load_small(small, "albef")
+    with pytest.raises(CheckpointError):
+        load_encoder("splade", str(small[0]), device="cpu")
+    with pytest.raises(CheckpointError):
+        load_encoder("sentence", str(small[0]), device="cpu")
+
+
+def test_tokenizers(small, tmp_path):
+    """A weight file has none of its own, and the hub is away."""
+    path = Path(shutil.copyfile(small[1] / "blip.pth", tmp_path / "blip.pth"))
+    with pytest.raises(
+        CheckpointError,
+        match="bert-base-uncased.*name a folder that has the tokenizer of .* with --tokenizer",
+    ):
+        load_encoder("blip", str(path), **TINY)
+    shutil.copyfile(small[0] / "tokenizer.json", tmp_path / "tokenizer.json")
+    shutil.copyfile(small[0] / "tokenizer_config.json", tmp_path / "tokenizer_config.json")
+    assert load_encoder("blip", str(path), **TINY).query.vectors(["a dog"]).shape == (1, 8)
+    with pytest.raises(UsageError, match="reads at least 3 and at most 40 tokens"):
+        load_small(small, max_length=41)
+
+
+def test_image_items_have_the_resolution(small):
+    loaded = load_itc(_checkpoint(small[0]), torch.device("cpu"), resolution=64)
+    assert loaded.resolution == image_items(loaded, torch.device("cpu")).pixels.resolution == 64
+    assert loaded.model.image_states(torch.zeros(1, 3, 64, 64)).shape == (1, 48)
+
+
+def _checkpoint(folder):
+    from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
+
+    return find_checkpoint(str(folder))
+
+
+@pytest.mark.parametrize(
+    "raw,cleaned",
+    [
+        ("A Dog.", "a dog"),
+        ("", ""),
+        ("...", ""),
+        ('"Wow!" (he said): #1 * ~ a;b', "wow he said 1 a b"),
+        ("it's a T-shirt, isn't it?", "it's a t-shirt, isn't it?"),
+        ("a  b\t\nc\n", "a b c"),
+        (" ".join(map(str, range(60))), " ".join(map(str, range(50)))),
+    ],
+)
+def test_cleaned_captions(raw, cleaned):
+    assert clean_caption(raw) == cleaned
+
+
+@settings(max_examples=50, deadline=None, derandomize=True)
+@given(st.text(max_size=60))
+def test_cleaning_leaves_no_mark(text):
+    cleaned = clean_caption(text)
+    assert not set(cleaned) & set('.!"()*#:;~') and len(cleaned.split(" ")) <= 50
+    assert cleaned == cleaned.strip(" ")
+
+
+def test_positions_of_the_same_grid_stay(small):
+    positions = torch.arange(10.0).view(1, 5, 2)
+    assert interpolated(positions, 2, 2) is positions
+    flat = torch.cat([positions[:, :1], torch.ones(1, 4, 2)], dim=1)
+    larger = interpolated(flat, 2, 3)
+    assert (larger[:, 0] == flat[:, 0]).all()
+    np.testing.assert_allclose(larger[:, 1:], 1, atol=1e-6)

@@ -1,0 +1,205 @@
+"""Every row of `--list-encoders`, from a checkpoint in its published layout through encode, index and search."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from checkout import SHARED
+from embedding_tables import write_embeddings
+from PIL import Image
+from tiny_encoders import TINY_ENCODERS, Tiny
+from typer.testing import CliRunner
+
+import lexvl_anserini.encode
+import lexvl_anserini.index
+import lexvl_anserini.search
+from lexvl_anserini.cli import make_app
+from lexvl_anserini.encoders.cards import ENCODERS, card_of
+from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.manifest import read_manifest
+
+# Five captions of each picture: the fifth is the topic where captions alone are searched.
+TEXTS = {
+    "1": ("a man on a horse", "a horse near the ocean", "a beach", "a man rides", "a man riding a horse on the beach"),
+    "2": ("a dog", "a frisbee in the park", "two dogs", "a dog jumps", "two dogs playing with a frisbee"),
+    "3": ("a pizza", "a wooden table", "people eating", "pizza for two", "people eating pizza on a table"),
+}
+CAPTIONS = {
+    picture: {f"{picture}{number}": text for number, text in enumerate(texts)} for picture, texts in TEXTS.items()
+}
+
+# One composition of each registered encoder: the first that the table of tiny models has.
+ROWS: dict[str, Tiny] = {}
+for tiny in TINY_ENCODERS.values():
+    ROWS.setdefault(tiny.encoder, tiny)
+
+
+def rows(wanted: Callable[[Tiny], bool] = lambda tiny: True) -> list[Any]:
+    """Parameters: the encoders by name; those whose checkpoint lies beside the checkout are marked."""
+    marks = {name: [pytest.mark.shared] if tiny.needs_shared else [] for name, tiny in ROWS.items()}
+    return [pytest.param(name, marks=marks[name], id=name) for name, tiny in ROWS.items() if wanted(tiny)]
+
+
+def reads_pictures(tiny: Tiny) -> bool:
+    return "image" in card_of(tiny.encoder).modalities and not tiny.vectors
+
+
+@pytest.fixture(scope="module")
+def place(golden, tmp_path_factory) -> Callable[[Any], str]:
+    """What a place of the table stands for; made once."""
+    made: dict[Any, Path] = {}
+
+    def of(where: Any) -> str:
+        if callable(where):
+            if where not in made:
+                made[where] = where(golden, tmp_path_factory.mktemp("made"))
+            return str(made[where])
+        return str(SHARED / where.removeprefix("shared/") if where.startswith("shared/") else golden / where)
+
+    return of
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory) -> Path:
+    """A captioned corpus of three pictures, as `karpathy:` names it."""
+    folder = tmp_path_factory.mktemp("captions")
+    random = np.random.default_rng(4)
+    (folder / "images").mkdir()
+    images = []
+    for number, captions in CAPTIONS.items():
+        pixels = random.integers(0, 256, (40, 48, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / "images" / f"{number}.png")
+        sentences = [{"raw": text, "sentid": caption} for caption, text in captions.items()]
+        images.append({"imgid": number, "filename": f"{number}.png", "split": "test", "sentences": sentences})
+    (folder / "dataset.json").write_text(json.dumps({"images": images}))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def corpora(pictures, tmp_path_factory) -> Callable[[Tiny], str]:
+    """`corpora(tiny)`: the captions and pictures, or vectors in their place, that it reads."""
+
+    def of(tiny: Tiny) -> str:
+        if tiny.vectors is None:
+            return f"karpathy:{pictures / 'dataset.json'},{pictures / 'images'}"
+        random = np.random.default_rng(5)
+        images, texts = (
+            {name: random.standard_normal(tiny.vectors).astype(np.float32) for name in names}
+            for names in (CAPTIONS, [caption for captions in CAPTIONS.values() for caption in captions])
+        )
+        return f"embeddings:{write_embeddings(tmp_path_factory.mktemp('vectors'), images, texts, CAPTIONS)}"
+
+    return of
+
+
+def invoke(module: Any, *arguments: Any) -> str:
+    """Standard output of a command run in this process; what it raises is raised."""
+    done = CliRunner().invoke(make_app(module.command), list(map(str, arguments)), catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def settings_of(tiny: Tiny, place: Callable[[Any], str]) -> Iterable[str]:
+    """Its options and its tokenizer as the command line takes them."""
+    for key, value in tiny.options.items():
+        text = place(value.removeprefix("path:")) if str(value).startswith("path:") else str(value)
+        yield from ("--tokenizer", text) if key == "tokenizer" else ("--set", f"{key}={text}")
+
+
+@pytest.fixture
+def indexed(place, corpora, tmp_path):
+    """`indexed(name, direction)`: encodes and indexes the corpus by the commands; returns the index."""
+
+    def run(name: str, direction: str | None = None) -> Path:
+        tiny = ROWS[name]
+        checkpoint = () if tiny.checkpoint is None else ("--checkpoint", place(tiny.checkpoint))
+        chosen = () if direction is None else ("--direction", direction)
+        shards, index = tmp_path / "shards", tmp_path / "index"
+        arguments = ("--corpus", corpora(tiny), "--output", shards, "--device", "cpu", *chosen)
+        invoke(lexvl_anserini.encode, "--encoder", name, *checkpoint, *arguments, *settings_of(tiny, place))
+        manifest = read_manifest(shards)
+        assert manifest is not None and manifest.encoder["name"] == name and manifest.counts["documents"] >= 3
+        assert manifest.encoder["checkpoint"] == (checkpoint and str(Path(checkpoint[1]).resolve()) or None)
+        invoke(lexvl_anserini.index, shards, "--index", index)
+        return index
+
+    return run
+
+
+def found(index: Path, *arguments: Any) -> list[dict[str, Any]]:
+    """The hits of one query, printed as JSON."""
+    return json.loads(
+        invoke(lexvl_anserini.search, "--index", index, "--device", "cpu", "--format", "json", *arguments)
+    )
+
+
+def check(hits: list[dict[str, Any]], ids: Iterable[str]) -> None:
+    """Something was found, ranks count from 1, scores do not rise, and ids are those of the corpus."""
+    assert hits and [hit["rank"] for hit in hits] == list(range(1, len(hits) + 1))
+    assert {hit["doc_id"] for hit in hits} <= set(ids)
+    scores = [hit["score"] for hit in hits]
+    assert scores == sorted(scores, reverse=True) and np.isfinite(scores).all()
+
+
+def wide(name: str) -> Iterable[str]:
+    """What lets a query of random weights have a term in common with a document."""
+    return ("--set", "query_topk=-1") if name in ("svdr", "vdr-crossmodal") else ()
+
+
+PICTURE_IDS = list(CAPTIONS)
+CAPTION_IDS = [caption for captions in CAPTIONS.values() for caption in captions]
+
+
+def test_every_row_is_here():
+    assert set(ROWS) == set(ENCODERS)
+
+
+@pytest.mark.parametrize("name", rows(lambda tiny: not tiny.vectors))
+def test_a_text_is_searched(name, indexed):
+    """Texts find pictures, or the captions of one picture where the encoder reads no pictures."""
+    index = indexed(name)
+    check(found(index, "--query", "a dog on the beach", *wide(name)), PICTURE_IDS)
+    run = index.parent / "x.trec"
+    invoke(lexvl_anserini.search, "--index", index, "--device", "cpu", "--output", run, *wide(name))
+    topics = {line.split()[0] for line in run.read_text().splitlines()}
+    assert topics and topics <= {*CAPTION_IDS, *PICTURE_IDS}
+
+
+@pytest.mark.parametrize("name", rows(reads_pictures))
+def test_a_picture_is_searched(name, indexed, pictures):
+    index = indexed(name, "image-to-text")
+    check(found(index, "--query-image", pictures / "images/2.png", *wide(name)), CAPTION_IDS)
+    with pytest.raises(UsageError, match=f"encoder '{name}' reads images, and the query is a text"):
+        found(index, "--query", "a dog")
+
+
+@pytest.mark.parametrize("name", rows(lambda tiny: bool(tiny.vectors)))
+@pytest.mark.parametrize("direction", ["text-to-image", "image-to-text"])
+def test_stored_vectors_are_searched(name, direction, indexed):
+    """Topics have vectors in the corpus; a typed text has none, and the tower's own words say what would give one."""
+    index = indexed(name, direction)
+    run = index.parent / "x.trec"
+    invoke(lexvl_anserini.search, "--index", index, "--device", "cpu", "--output", run)
+    topics, documents = ({line.split()[i] for line in run.read_text().splitlines()} for i in (0, 2))
+    ids = (CAPTION_IDS, PICTURE_IDS) if direction == "text-to-image" else (PICTURE_IDS, CAPTION_IDS)
+    assert topics == set(ids[0]) and documents <= set(ids[1]) and documents
+    with pytest.raises(UsageError, match="topic 'query' has no embedding.*--set backbone_checkpoint=") as caught:
+        found(index, "--query", "a dog")
+    assert "reads images" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", rows(lambda tiny: "image" not in card_of(tiny.encoder).modalities))
+def test_pictures_for_an_encoder_of_texts(name, place, pictures, tmp_path):
+    """A folder of pictures: one line that says so, and no shard."""
+    tiny = ROWS[name]
+    checkpoint = () if tiny.checkpoint is None else ("--checkpoint", place(tiny.checkpoint))
+    output = tmp_path / "out"
+    arguments = ("--corpus", f"folder:{pictures / 'images'}", "--device", "cpu", "--output", output)
+    with pytest.raises(UsageError, match="has no text, not even a caption; this side") as caught:
+        invoke(lexvl_anserini.encode, "--encoder", name, *checkpoint, *arguments, *settings_of(tiny, place))
+    assert "\n" not in str(caught.value) and not list(output.glob("docs/*"))

@@ -1,0 +1,271 @@
+"""Activations, poolings, sparsifiers, the projector and the readers against naive formulas."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from lexvl_anserini.encoders.encoder import Encoder
+from lexvl_anserini.encoders.loading import choose_device, load_encoder
+from lexvl_anserini.encoders.parts import pooling
+from lexvl_anserini.encoders.parts.activations import elu1p, log1p_log1p_relu, log1p_relu
+from lexvl_anserini.encoders.parts.texts.padding import ENOUGH_TOKENS, MOST_PADDING, by_length
+from lexvl_anserini.encoders.parts.pooling import Projector, masked_max, masked_sum, mean_of_top
+from lexvl_anserini.encoders.parts.sparsify import kept, own_tokens, positive, top_k, top_k_or_own, top_mask
+from lexvl_anserini.encoders.parts.texts.tokens import (
+    TextReader,
+    columns_from,
+    columns_without,
+    first_word_id,
+    load_tokenizer,
+)
+from lexvl_anserini.encoders.parts.towers import Composition, Head, TextTower
+from lexvl_anserini.ground.errors import CheckpointError, LexvlError, UsageError
+
+quickly = settings(max_examples=60, deadline=None, derandomize=True)
+
+
+# ---- activations
+
+
+def test_activations_at_known_points():
+    x = torch.tensor([-1000.0, -1.0, 0.0, 1.0, np.e - 1])
+    assert log1p_relu(x).tolist() == pytest.approx([0, 0, 0, np.log(2), 1], abs=1e-6)
+    assert log1p_log1p_relu(x).tolist() == pytest.approx([0, 0, 0, np.log1p(np.log(2)), np.log(2)], abs=1e-6)
+    assert elu1p(x).tolist() == pytest.approx([0, np.exp(-1), 1, 2, np.e], abs=1e-6)
+    assert elu1p(torch.tensor([-20.0])).item() == 0  # as the reference: ELU(x) + 1 in float32
+
+
+# ---- sparsifiers
+
+
+def top_mask_by_sorting(weights: np.ndarray, k: int) -> np.ndarray:
+    mask = np.zeros(weights.shape, dtype=bool)
+    for row, values in enumerate(weights):
+        mask[row, sorted(range(len(values)), key=lambda d: (-values[d], d))[:k]] = True
+    return mask
+
+
+@quickly
+@given(
+    weights=arrays.arrays(
+        np.float32,
+        st.tuples(st.integers(1, 4), st.integers(1, 12)),
+        elements=st.sampled_from([0.0, 0.5, 1.0, 1.0, 2.0]),
+    ),
+    k=st.integers(0, 15),
+)
+def test_top_mask_prefers_the_lowest_dimension_among_equals(weights, k):
+    found = top_mask(torch.from_numpy(weights), k).numpy()
+    assert (found == top_mask_by_sorting(weights, k)).all()
+
+
+def test_sparsifiers():
+    weights = torch.tensor([[3.0, 1.0, 0.0, 2.0, 2.0]])
+    own = torch.tensor([[False, True, True, False, False]])
+
+    def dims(sparsifier, own=own):
+        return kept(weights, own if sparsifier.needs_own else None, sparsifier).nonzero()[:, 1].tolist()
+
+    assert dims(positive()) == [0, 1, 3, 4]
+    assert dims(top_k(2)) == [0, 3]
+    assert dims(top_k(99)) == [0, 1, 3, 4]  # a weight of 0 is never kept
+    assert dims(top_k_or_own(1)) == [0, 1]
+    assert dims(own_tokens()) == [1]
+
+
+# ---- poolings
+
+
+def by_definition(features, masked, matrix, bias, activation, pool):
+    """Full logits [B, L, V], then activation, then pooling over the unmasked positions of each text."""
+    logits = features @ matrix.T + (0 if bias is None else bias)
+    rows = []
+    for row, mask in zip(activation(logits), masked, strict=True):
+        rows.append(pool(row[~mask]) if (~mask).any() else torch.zeros(matrix.shape[0]))
+    return torch.stack(rows)
+
+
+def largest_two(rows):
+    return rows.topk(min(2, len(rows)), dim=0).values.mean(dim=0)
+
+
+POOLED = {
+    "max": (masked_max, lambda rows: rows.amax(dim=0)),
+    "sum": (masked_sum, lambda rows: rows.sum(dim=0)),
+    "mean of 2": (mean_of_top(2), largest_two),
+}
+
+
+@pytest.mark.parametrize("buffer_floats", [8 << 20, 64, 1])
+@pytest.mark.parametrize("activation", [log1p_relu, log1p_log1p_relu, elu1p])
+@pytest.mark.parametrize("name", POOLED)
+@pytest.mark.parametrize("biased", [True, False])
+def test_projector_equals_the_definition(monkeypatch, buffer_floats, activation, name, biased):
+    """Whatever the number of slices: 8M floats hold all, 64 need several, 1 takes a column at a time."""
+    monkeypatch.setattr(pooling, "BUFFER_FLOATS", buffer_floats)
+    numbers = torch.Generator().manual_seed(5)
+    features = torch.randn(3, 4, 8, generator=numbers)
+    matrix = torch.randn(11, 8, generator=numbers)
+    bias = torch.randn(11, generator=numbers) if biased else None
+    masked = torch.tensor([[False] * 4, [False, False, True, True], [False, True, True, True]])
+    pool, definition = POOLED[name]
+    project = Projector()
+    expected = by_definition(features, masked, matrix, bias, activation, definition)
+    for _ in range(2):  # the buffer is used again
+        found = project(features.clone(), masked, matrix, bias, pool, activation)
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("activation", [log1p_relu, elu1p])
+@pytest.mark.parametrize("name", POOLED)
+def test_a_text_without_any_position_has_no_weight(activation, name):
+    found = Projector()(
+        torch.ones(1, 3, 2), torch.ones(1, 3, dtype=torch.bool), torch.ones(5, 2), None, POOLED[name][0], activation
+    )
+    assert found.tolist() == [[0.0] * 5]
+
+
+def test_projector_keeps_one_buffer(monkeypatch):
+    monkeypatch.setattr(pooling, "BUFFER_FLOATS", 1000)
+    project = Projector()
+    masked = torch.zeros(2, 5, dtype=torch.bool)
+    run = partial(project, masked=masked, matrix=torch.ones(300, 4), bias=None, pooling=masked_max, activation=elu1p)
+    run(torch.ones(2, 5, 4))
+    [buffer] = project.idle
+    run(torch.ones(2, 5, 4))
+    assert project.idle[0] is buffer and len(project.idle) == 1 and buffer.numel() == 1000
+
+
+# ---- towers
+
+
+def toy_tower(tokenizer, weight=1.0):
+    """Eight dimensions; every token's hidden state is (1, its id)."""
+
+    def backbone(input_ids, attention_mask):
+        return torch.stack([torch.ones_like(input_ids), input_ids], dim=2).float()
+
+    matrix = torch.zeros(len(tokenizer), 2)
+    matrix[:, 0] = weight
+    composition = Composition(backbone, Head(torch.nn.Identity(), matrix), log1p_relu, masked_max, top_k(3))
+    return TextTower(composition, TextReader(tokenizer, 8), columns_without(tokenizer, []))
+
+
+@pytest.fixture(scope="module")
+def tokenizer(golden):
+    return load_tokenizer(golden / "common/tokenizer_bert_tiny")
+
+
+def test_equal_weights_keep_the_lowest_dimensions(tokenizer):
+    assert toy_tower(tokenizer).weights(["a dog", "a"]).indices.tolist() == [0, 1, 2] * 2
+
+
+def test_terms_beside_those_of_unit_length(tokenizer):
+    """Weights 3, 4 and 12: the first two get length 1, and the third is divided by the same 5."""
+    tower, hidden = toy_tower(tokenizer), torch.tensor([[[3.0, 4.0, 12.0]]])
+    head = Head(torch.nn.Identity(), torch.eye(3))
+    tower.composition = Composition(lambda states: states, head, torch.relu, masked_max, positive(), True, unit_terms=2)
+    torch.testing.assert_close(tower.pooled((hidden,), None), torch.tensor([[0.6, 0.8, 2.4]]))
+    tower.composition = replace(tower.composition, unit_terms=None)
+    torch.testing.assert_close(tower.pooled((hidden,), None), hidden[:, 0] / 13)
+
+
+def test_weights_that_are_not_finite_are_told(tokenizer):
+    with pytest.raises(LexvlError, match="not finite.*a dog"):
+        toy_tower(tokenizer, weight=np.nan).weights(["a dog"])
+
+
+@quickly
+@given(lengths=st.lists(st.integers(0, 300), max_size=80), batch_size=st.integers(1, 40), accelerator=st.booleans())
+def test_batches_by_length(lengths, batch_size, accelerator):
+    """Every text once, the longest first; a batch on a CPU that could have ended earlier has little padding."""
+    batches = [rows.tolist() for rows in by_length(lengths, batch_size, not accelerator)]
+    order = [position for rows in batches for position in rows]
+    assert order == sorted(range(len(lengths)), key=lambda i: -lengths[i])
+    assert all(1 <= len(rows) <= batch_size for rows in batches)
+    if accelerator:
+        assert [len(rows) for rows in batches[:-1]] == [batch_size] * (len(batches) - 1)
+        return
+    for rows in batches:
+        longest, shortest = lengths[rows[0]], lengths[rows[-1]]
+        assert shortest >= (1 - MOST_PADDING) * longest or (len(rows) - 1) * longest < ENOUGH_TOKENS
+
+
+def test_batches_by_length_by_hand():
+    lengths = [100, 256, 90, 256, 80, 10, 10]
+    found = [rows.tolist() for rows in by_length(lengths, 32, True)]
+    assert found == [[1, 3], [0, 2, 4, 5, 6]], "512 tokens are enough; 270 are not"
+    assert [rows.tolist() for rows in by_length(lengths, 4, False)] == [[1, 3, 0, 2], [4, 5, 6]]
+
+
+def test_vocabulary_must_fit_the_head(tokenizer):
+    tower = toy_tower(tokenizer)
+    with pytest.raises(CheckpointError, match="2000 dimensions, the vocabulary 1999"):
+        TextTower(tower.composition, tower.reader, columns_from(tokenizer, 1))
+
+
+def test_a_text_encoder_has_no_vectors():
+    model = load_encoder("bm25")
+    assert isinstance(model, Encoder) and model.kind == "text"
+    with pytest.raises(UsageError, match="bm25 has no vectors"):
+        model.encode_query(["a"])
+
+
+@pytest.mark.parametrize("device", ["tpu9000", "meta", "cuda:99", ""])
+def test_devices_that_are_not_there(device):
+    with pytest.raises(UsageError, match="cannot be used here"):
+        choose_device(device)
+
+
+# ---- readers and columns
+
+
+@pytest.mark.parametrize("length,limit", [(2, None), (0, None), (-1, None), (9, 8)])
+def test_lengths_that_make_no_sense(tokenizer, length, limit):
+    """Below three a tokenizer with [CLS] and [SEP] would not truncate at all."""
+    with pytest.raises(UsageError, match=f"max_length {length}"):
+        TextReader(tokenizer, length, limit=limit)
+
+
+def test_reader_puts_its_prompt_first(tokenizer):
+    assert TextReader(tokenizer, 9, prompt="query: ")(["dog"]) == TextReader(tokenizer, 9)(["query: dog"])
+
+
+def test_padding_to_the_batch_is_not_offered(tokenizer):
+    with pytest.raises(UsageError, match="padding 'longest'"):
+        TextReader(tokenizer, 8, padding="longest")
+
+
+def test_first_word_id_only_in_the_layout_of_bert_uncased(golden, tokenizer, tmp_path):
+    assert first_word_id(tokenizer) == 999
+    other = tmp_path / "other"
+    shutil.copytree(golden / "common/tokenizer_bert_tiny", other)
+    about = json.loads((other / "tokenizer.json").read_text())
+    words = about["model"]["vocab"]
+    words["[unused993]"], words["dog"] = words["dog"], words["[unused993]"]
+    (other / "tokenizer.json").write_text(json.dumps(about))
+    (other / "vocab.txt").unlink()
+    assert first_word_id(load_tokenizer(other)) == 0
+
+
+def test_columns_shift(tokenizer):
+    columns = columns_from(tokenizer, 999)
+    assert columns.vocabulary[0] == tokenizer.convert_ids_to_tokens(999) and len(columns.vocabulary) == 1001
+    assert columns.own([[101, 999, 1001, 999, 102], [], [0]])[0].tolist() == [0, 2]
+    assert [len(own) for own in columns.own([[], [101]])] == [0, 0]
+
+
+@pytest.mark.parametrize("shift", [-1, 2000])
+def test_shifts_that_leave_nothing(tokenizer, shift):
+    with pytest.raises(UsageError, match=f"shift {shift}"):
+        columns_from(tokenizer, shift)

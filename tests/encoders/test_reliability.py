@@ -1,0 +1,533 @@
+"""Checkpoints that are damaged or hostile: no code of theirs runs, no size they claim is believed, each is one line."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from lexvl_anserini.encoders.checkpoints.weights import read_contents, read_weights
+from lexvl_anserini.encoders.loading import load_encoder
+from lexvl_anserini.ground.errors import CheckpointError, LexvlError, UnknownName
+
+BERT = "splade/ckpt_bert"
+
+
+@pytest.fixture
+def bert(golden, tmp_path):
+    return Path(shutil.copytree(golden / BERT, tmp_path / "model"))
+
+
+def edit(path, **changes):
+    content = json.loads(path.read_text()) if path.is_file() else {}
+    path.write_text(json.dumps(content | changes))
+
+
+def refused(name, folder, **options):
+    """The line of the error that loading a checkpoint raises."""
+    with pytest.raises(CheckpointError) as caught:
+        load_encoder(name, str(folder), device="cpu", **options)
+    line = str(caught.value)
+    assert "\n" not in line and "weights_only" not in line and "trust_remote_code" not in line
+    return line
+
+
+# ---- code
+
+
+@pytest.fixture
+def planted(bert, tmp_path):
+    """A folder with modules of every kind that a loader could import; each would write the file `ran`."""
+    code = f"open({str(tmp_path / 'ran')!r}, 'w').close()\nfrom transformers import *\n"
+    classes = ("Tokenizer(BertTokenizerFast)", "Config(BertConfig)", "Model(BertModel)", "MaskedLM(BertForMaskedLM)")
+    body = "".join(f"class {name}: pass\n" for name in classes)
+    body += (
+        "class Module(__import__('torch').nn.Module):\n    @classmethod\n    def load(cls, *_, **__): return cls()\n"
+    )
+    for name in ("evil.py", "modeling_evil.py", "tokenization_evil.py", "__init__.py"):
+        (bert / name).write_text(code + body)
+    yield bert
+    assert not (tmp_path / "ran").exists(), "code of the checkpoint ran"
+
+
+AUTO_MAP = {
+    "AutoConfig": "evil.Config",
+    "AutoModel": "evil.Model",
+    "AutoModelForMaskedLM": "evil.MaskedLM",
+    "AutoTokenizer": ["evil.Tokenizer", "evil.Tokenizer"],
+}
+ENCODERS = ("bag-of-tokens", "splade", "vdr", "bertlex", "sentence")
+
+
+LOAD = """
+import sys
+from lexvl_anserini.encoders.loading import load_encoder
+from lexvl_anserini.ground.errors import LexvlError
+folder, *names = sys.argv[1:]
+for name in names:
+    try:
+        load_encoder(name, folder, device="cpu").query
+        print(name, "loaded")
+    except LexvlError as error:
+        assert "\\n" not in str(error)
+        print(name, error)
+"""
+
+
+def loaded(folder, names=ENCODERS):
+    """Loads a folder by several encoders in a process that says yes; returns what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-c", LOAD, str(folder), *names],
+        input="y\n" * 100,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "[y/N]" not in done.stdout + done.stderr and "trust_remote_code" not in done.stdout
+    return dict(line.split(" ", 1) for line in done.stdout.splitlines())
+
+
+def test_code_that_configuration_and_tokenizer_name(planted):
+    """A model type and a tokenizer that only the folder's code knows."""
+    edit(planted / "config.json", auto_map=AUTO_MAP, model_type="evil")
+    edit(planted / "tokenizer_config.json", auto_map=AUTO_MAP, tokenizer_class="EvilTokenizer")
+    edit(planted / "modules.json")
+    (planted / "modules.json").write_text(json.dumps([{"idx": 0, "name": "0", "path": "", "type": "evil.Module"}]))
+    told = loaded(planted)
+    assert "tokenizer cannot be read" in told["bag-of-tokens"] or told["bag-of-tokens"] == "loaded"
+    assert "transformers has no model type 'evil'; code of a checkpoint is never run" in told["vdr"]
+    assert "loaded" not in {told["splade"], told["sentence"]}
+
+
+def test_a_tokenizer_alone_names_code(planted):
+    """Nothing but the tokenizer's own files: transformers asked whether to run them."""
+    (planted / "config.json").unlink()
+    edit(planted / "tokenizer_config.json", auto_map=AUTO_MAP, tokenizer_class="EvilTokenizer")
+    told = loaded(planted, ["bag-of-tokens"])
+    assert told["bag-of-tokens"] == "loaded" or "tokenizer cannot be read" in told["bag-of-tokens"]
+
+
+def test_code_beside_weights_of_naver(planted, tmp_path):
+    """`from_config` asked for a model type that transformers has, but not as a masked LM."""
+    weights = {f"transformer_rep.transformer.{k}": v for k, v in load_file(planted / "model.safetensors").items()}
+    (planted / "model.safetensors").unlink()
+    torch.save({"model_state_dict": weights}, planted / "model.tar")
+    edit(planted / "config.json", auto_map=AUTO_MAP, model_type="clip")
+    assert "clip is not a masked LM" in loaded(planted, ["splade"])["splade"]
+
+
+@pytest.mark.parametrize(
+    "type_",
+    [
+        "evil.Module",
+        "os.system",
+        "sentence_transformers.util.import_from_string",
+        "sentence_transformers.models.Transformer.x.WordEmbedding",
+    ],
+)
+def test_modules_are_classes_of_models_only(planted, type_):
+    (planted / "modules.json").write_text(json.dumps([{"idx": 0, "name": "0", "path": "", "type": type_}]))
+    assert "code of a checkpoint is never run" in refused("sentence", planted)
+
+
+TRANSFORMER = {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}
+
+
+@pytest.mark.parametrize(
+    "kind,file,content,expected",
+    [
+        ("Router", "router_config.json", {"types": {"a": "evil.Module"}, "structure": {}}, "never run"),
+        ("Router", "config.json", {"types": {"../a": "sentence_transformers.models.Dense"}}, "expected a name inside"),
+        ("Dense", "config.json", {"activation_function": "evil.Module"}, "not a class that Dense uses"),
+        ("Dense", "config.json", {"activation_function": "torch.hub.load"}, "not a class that Dense uses"),
+        ("WordEmbeddings", "config.json", {"tokenizer_class": "evil.Tokenizer"}, "not a class that WordEmbeddings"),
+    ],
+)
+def test_classes_inside_of_modules(planted, kind, file, content, expected):
+    module = {"idx": 1, "name": "1", "path": "1_X", "type": f"sentence_transformers.models.{kind}"}
+    (planted / "modules.json").write_text(json.dumps([TRANSFORMER, module]))
+    (planted / "1_X").mkdir()
+    (planted / "1_X" / file).write_text(json.dumps(content))
+    assert expected in refused("sentence", planted)
+
+
+@pytest.mark.parametrize(
+    "key,value",
+    [
+        ("model_args", {"use_kernels": True}),
+        ("model_kwargs", {"attn_implementation": "owner/kernel"}),
+        ("tokenizer_args", {"tokenizer_file": "/x"}),
+        ("config_kwargs", ["x"]),
+    ],
+)
+def test_arguments_that_a_folder_may_not_choose(planted, key, value):
+    (planted / "modules.json").write_text(json.dumps([TRANSFORMER]))
+    edit(planted / "sentence_bert_config.json", **{key: value})
+    assert "which a checkpoint may not choose" in refused("sentence", planted)
+
+
+def test_code_in_other_places_of_a_folder_is_data(planted, load):
+    """Templates of chats, pipelines, a kernel of the hub: the vectors are those of the folder without them."""
+    command = "{{ cycler.__init__.__globals__.os.system('touch ran') }}"
+    edit(planted / "tokenizer_config.json", chat_template=command)
+    (planted / "chat_template.jinja").write_text(command)
+    edit(
+        planted / "config.json",
+        custom_pipelines={"x": {"impl": "evil.Model", "pt": ["AutoModel"]}},
+        attn_implementation="owner/kernel",
+        _attn_implementation="owner/kernel",
+        _name_or_path="owner/other",
+        auto_map=AUTO_MAP,
+    )
+    found = load_encoder("splade", str(planted), device="cpu").document.weights(["a dog"])
+    assert (found != load("splade", BERT).document.weights(["a dog"])).nnz == 0
+
+
+def test_an_adapter_is_not_followed(planted):
+    """transformers would load the model that the adapter names instead of the folder's own."""
+    edit(planted / "adapter_config.json", base_model_name_or_path="owner/other", peft_type="LORA")
+    assert "has an adapter" in refused("splade", planted)
+
+
+@pytest.mark.parametrize("name", ["os:system", "lexvl_anserini.cli:main", "../splade", ""])
+def test_names_in_data_are_rows_of_tables(name):
+    """A manifest names its encoder and an index its engine; neither is imported by that name."""
+    from lexvl_anserini.encoders.loading import load_encoder_of
+    from lexvl_anserini.engines.opening import engine_class
+    from lexvl_anserini.ground.manifest import EncoderRef
+
+    with pytest.raises(UnknownName, match="unknown encoder"):
+        load_encoder_of(EncoderRef(name=name))
+    with pytest.raises(UnknownName, match="unknown engine"):
+        engine_class(name)
+
+
+@pytest.mark.parametrize("suffix", ["bin", "safetensors", "pt"])
+@pytest.mark.parametrize("name", ["splade", "vdr", "bertlex", "sentence"])
+def test_no_reader_of_pickles_advises_to_run_them(bert, tmp_path, name, suffix):
+    """torch's own error advises to set weights_only to False."""
+
+    class Runs:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "ran"),)
+
+    (bert / "model.safetensors").unlink()
+    torch.save({"a": Runs()}, bert / f"pytorch_model.{suffix}")
+    if name == "sentence":
+        (bert / "modules.json").write_text(json.dumps([TRANSFORMER]))
+    line = refused(name, bert)
+    assert "could run code" in line or suffix == "safetensors"
+    assert f"pytorch_model.{suffix}" in line and not (tmp_path / "ran").exists()
+
+
+# ---- sizes
+
+
+def peak(command, *arguments, limit_s=60):
+    """Resident memory in MB that a process grew to after its imports, and what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-c", command, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=limit_s,
+        check=True,
+    )
+    *told, grown = done.stdout.splitlines()
+    return int(grown) // 1024, "\n".join(told)
+
+
+GROWTH = """
+import resource, sys
+import torch, transformers
+from lexvl_anserini.encoders.checkpoints.weights import read_weights
+from lexvl_anserini.encoders.loading import load_encoder
+from lexvl_anserini.ground.errors import CheckpointError
+from pathlib import Path
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+for path in sys.argv[2:]:
+    try:
+        read_weights(Path(path)) if sys.argv[1] == "weights" else load_encoder(sys.argv[1], path, device="cpu")
+        print("loaded")
+    except CheckpointError as error:
+        print(error)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+@pytest.fixture(scope="module")
+def bomb(tmp_path_factory):
+    """389 KB that unpack to 400 MB of zeros."""
+    path = tmp_path_factory.mktemp("bomb") / "x.pt"
+    whole = path.with_name("whole.pt")
+    torch.save({"a": torch.zeros(100_000_000)}, whole)
+    with zipfile.ZipFile(whole) as source, zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as out:
+        for name in source.namelist():
+            out.writestr(name, source.read(name))
+    whole.unlink()
+    return path
+
+
+def expanded(path):
+    """A few numbers that claim to be 40 GB, by strides of 0."""
+    torch.save({"a": torch.zeros(1).expand(100_000, 100_000)}, path)
+    return path
+
+
+def shared_lists(path):
+    """Plain values whose lists are each twice in the next: 2^100 paths to one number."""
+    value = [1]
+    for _ in range(100):
+        value = [value, value]
+    torch.save({"a": torch.ones(1), "options": value}, path)
+    return path
+
+
+def test_weights_that_claim_more_than_they_have(bomb, tmp_path):
+    meta = tmp_path / "meta.pt"
+    torch.save({"a": torch.zeros(10, device="meta"), "b": torch.ones(1).to_sparse()}, meta)
+    grown, told = peak(GROWTH, "weights", bomb, expanded(tmp_path / "e.pt"), shared_lists(tmp_path / "s.pt"), meta)
+    first, second, third, fourth = told.splitlines()
+    assert "refused, its 38" in first and "unpack to 400" in first and grown < 100
+    assert "a [100000, 100000] repeats numbers or is not dense" in second and third == "loaded"
+    assert "repeats numbers or is not dense" in fourth or "cannot be read" in fourth
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"num_hidden_layers": 10_000_000},
+        {"num_hidden_layers": 300},
+        {"hidden_size": 1 << 40, "num_attention_heads": 1},
+        {"vocab_size": 10**12},
+        {"max_position_embeddings": 10**9},
+        {"intermediate_size": 10**9},
+        {"num_labels": 10**9},
+        {"type_vocab_size": 10**11},
+    ],
+    ids=lambda changes: " ".join(map(str, changes)),
+)
+def test_a_configuration_that_claims_more_than_the_weights(bert, changes):
+    edit(bert / "config.json", **changes)
+    for name in ("splade", "vdr"):
+        line = refused(name, bert)
+        assert "config.json: " in line
+        assert "far larger model" in line or "expected at most" in line or "no model that can be built" in line
+
+
+def test_claims_cost_neither_memory_nor_time(golden, tmp_path):
+    folders = []
+    for number, changes in enumerate(({"max_position_embeddings": 10**9}, {"num_hidden_layers": 1000})):
+        folder = Path(shutil.copytree(golden / BERT, tmp_path / f"{number}"))
+        edit(folder / "config.json", **changes)
+        folders.append(folder)
+    grown, told = peak(GROWTH, "splade", *folders)
+    assert grown < 150 and told.count("\n") == 1 and "loaded" not in told
+
+
+def test_a_network_is_counted_while_it_is_made():
+    from lexvl_anserini.encoders.checkpoints.bounds import build
+
+    weights = {"weight": torch.ones(4, 3), "bias": torch.ones(4)}
+    assert build(lambda: nn.Linear(3, 4), weights, "here").weight.device.type == "cpu"
+    with pytest.raises(CheckpointError, match=r"here: describes a far larger model .*\(2 tensors, 16 numbers\)"):
+        build(lambda: nn.Linear(10_000, 10_000), weights, "here")
+    with pytest.raises(CheckpointError, match="far larger model"):
+        build(lambda: nn.ModuleList(nn.Identity() for _ in range(20_000)), weights, "here")
+    with pytest.raises(CheckpointError, match=r"no model that can be built \(RuntimeError: "):
+        build(lambda: nn.Linear(-3, 4), weights, "here")
+    nn.Linear(10_000, 10_000, device="meta")  # nothing is counted afterwards
+
+
+# ---- wrong types
+
+
+@pytest.mark.parametrize("wrong", ["null", "3", '"x"', "[]", "[[1]]", '{"a": {}}', "{", "[" * 500, "\ufffd"])
+@pytest.mark.parametrize(
+    "name,file",
+    [
+        ("splade", "config.json"),
+        ("bag-of-tokens", "tokenizer.json"),
+        ("bag-of-tokens", "tokenizer_config.json"),
+        ("splade", "modules.json"),
+        ("sentence", "modules.json"),
+        ("sentence", "1_Pooling/config.json"),
+        ("sentence", "config_sentence_transformers.json"),
+        ("vdr", "config.json"),
+    ],
+)
+def test_files_of_another_type(bert, name, file, wrong):
+    pooling = {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}
+    (bert / "1_Pooling").mkdir()
+    edit(bert / "1_Pooling/config.json", word_embedding_dimension=32, pooling_mode_mean_tokens=True)
+    if name == "sentence":
+        (bert / "modules.json").write_text(json.dumps([TRANSFORMER, pooling]))
+    (bert / file).write_text(wrong)
+    try:
+        load_encoder(name, str(bert), device="cpu")
+    except LexvlError as error:
+        assert "\n" not in str(error) and str(bert) in str(error)
+
+
+def test_a_shard_that_leads_out_of_the_folder(bert, tmp_path):
+    shutil.move(bert / "model.safetensors", tmp_path / "x.safetensors")
+    save_file({"a": torch.ones(1)}, bert / "y.safetensors")
+    for name in ("../x.safetensors", str(tmp_path / "x.safetensors"), "a/../../x.safetensors"):
+        edit(bert / "model.safetensors.index.json", weight_map={"a": name})
+        with pytest.raises(CheckpointError, match="expected a name inside"):
+            read_weights(bert)
+    edit(bert / "model.safetensors.index.json", weight_map=[1])
+    with pytest.raises(CheckpointError, match="weight_map is not a mapping"):
+        read_weights(bert)
+
+
+def test_values_that_hold_themselves(tmp_path):
+    value: list = [1]
+    value.append(value)
+    torch.save({"a": torch.ones(1), "options": value}, tmp_path / "x.pt")
+    assert read_contents(tmp_path / "x.pt").extra.keys() == {"options"}
+
+
+def test_merges_that_unpack_without_end(tmp_path):
+    """CLIP's merges are gzipped text; 195 KB unpack to 200 MB."""
+    from lexvl_anserini.encoders.parts.texts.clip_bpe import read_merges
+
+    path = tmp_path / "bpe_simple_vocab_16e6.txt.gz"
+    path.write_bytes(gzip.compress(bytes(200_000_000), 9))
+    with pytest.raises(CheckpointError, match="more than 67108864 characters, expected BPE merges"):
+        read_merges(path)
+    path.write_bytes(gzip.compress(b"header\na b\n")[:-5])
+    with pytest.raises(CheckpointError, match="cannot be read as BPE merges"):
+        read_merges(path)
+
+
+def test_a_recipe_is_data(tmp_path):
+    """YAML may name Python objects; an objective of a recipe is a row of a table."""
+    from lexvl_anserini.training.recipe import read_recipe
+
+    for text in (f"!!python/object/apply:os.mkdir [{tmp_path / 'ran'}]", "objective: {name: 'os:mkdir'}"):
+        (tmp_path / "recipe.yaml").write_text(text)
+        with pytest.raises(LexvlError) as caught:
+            read_recipe(tmp_path / "recipe.yaml")
+        assert "recipe.yaml" in str(caught.value)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("file", ["optimizer.bin", "random_states_0.pkl"])
+def test_the_state_of_a_training_is_data(tmp_path, file):
+    """A run folder from elsewhere, resumed: accelerate reads pickles."""
+    from accelerate import Accelerator
+
+    from lexvl_anserini.ground.errors import ArtefactError
+    from lexvl_anserini.training.run_folder import TrainingState, keep, resume
+
+    class Runs:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "ran"),)
+
+    accelerator = Accelerator(cpu=True)
+    model = nn.Linear(2, 2)
+    accelerator.prepare(model, torch.optim.SGD(model.parameters()))
+    keep(accelerator, tmp_path, TrainingState())
+    with open(tmp_path / "state" / file, "wb") as out:
+        pickle.dump({"state": Runs()}, out, 2)
+    if file == "optimizer.bin":  # accelerate goes on without random states
+        with pytest.raises(ArtefactError, match=r"a damaged state \(UnpicklingError: more than plain data") as caught:
+            resume(lambda _: accelerator, tmp_path)
+        assert "weights_only" not in str(caught.value) and "\n" not in str(caught.value)
+    else:
+        resume(lambda _: accelerator, tmp_path)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("name", ["vdr", "splade", "sentence"])
+def test_a_configuration_that_has_no_end(bert, name):
+    """A pipe, a device: reading them would wait, or fill the memory."""
+    for make in (os.mkfifo, lambda path: path.symlink_to("/dev/zero"), Path.mkdir, lambda path: path.symlink_to(path)):
+        (bert / "config.json").unlink()
+        make(bert / "config.json")
+        assert "config.json" in refused(name, bert)
+        if (bert / "config.json").is_dir():
+            (bert / "config.json").rmdir()
+            (bert / "config.json").touch()
+
+
+@pytest.mark.parametrize("file", ["config_sentence_transformers.json", "vocab.txt", "README.md", "modules.json"])
+def test_a_pipe_in_a_folder_of_sentence_transformers(bert, file):
+    (bert / "modules.json").write_text(json.dumps([TRANSFORMER]))
+    (bert / file).unlink(missing_ok=True)
+    os.mkfifo(bert / file)
+    assert file in refused("sentence", bert)
+
+
+def test_a_width_that_only_a_file_says(bert):
+    """numpy's error about -727379968 columns came with the first texts."""
+    pooling = {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}
+    (bert / "modules.json").write_text(json.dumps([TRANSFORMER, pooling]))
+    (bert / "1_Pooling").mkdir()
+    for width in (32, 33, 10**12, -5):
+        about = {"word_embedding_dimension": width, "pooling_mode_mean_tokens": True}
+        (bert / "1_Pooling/config.json").write_text(json.dumps(about))
+        if width == 32:
+            assert load_encoder("sentence", str(bert), device="cpu").encode_document(["a dog"]).shape == (1, 32)
+        else:
+            assert f"its modules say {width} dimensions, and give" in refused("sentence", bert)
+
+
+def test_a_type_in_a_parquet_file_is_not_unpickled(tmp_path):
+    """Older pyarrow unpickled the metadata of this extension type."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from lexvl_anserini.data.corpora.embeddings import read_embeddings
+
+    class Runs:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "ran"),)
+
+    about = {"ARROW:extension:name": "arrow.py_extension_type", "ARROW:extension:metadata": pickle.dumps(Runs())}
+    schema = pa.schema([pa.field("id", pa.string()), pa.field("emb", pa.list_(pa.float32()), metadata=about)])
+    pq.write_table(pa.table({"id": ["1"], "emb": [[1.0, 2.0]]}, schema=schema), tmp_path / "img_embs.parquet")
+    try:
+        read_embeddings([f"{tmp_path / 'img_embs.parquet'}::1"])
+    except LexvlError as error:
+        assert "\n" not in str(error)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_pixels_that_only_hyper_parameters_say(tmp_path):
+    """LexLIP's checkpoint gives its image size beside the weights; the position index grows by its fourth power."""
+    from lexvl_anserini.encoders.families.lexlip import Beit, ImageStates, image_states
+
+    shape = {"width": 8, "layers": 1, "heads": 2, "inner": 8, "patch_size": 16, "window": 2}
+    weights = {
+        f"image_transformer.{key}": value
+        for key, value in ImageStates(Beit(**shape, resolution=32), 8).state_dict().items()
+    }
+    assert image_states(weights, 48, "here").beit.resolution == 48
+    for pixels in (16 * 300, 16 * 10**9):
+        with pytest.raises(CheckpointError, match=f"here: image_transformer at {pixels} pixels: describes"):
+            image_states(weights, pixels, "here")
+
+
+def test_a_tokenizer_that_fails_at_some_texts_only(bert):
+    """Its unknown token is missing; a token has an id above all dimensions."""
+    about = json.loads((bert / "tokenizer.json").read_text())
+    words = dict(about["model"]["vocab"])
+    without = {word: number for word, number in words.items() if word != "[UNK]"}
+    for change in ({"vocab": without}, {"vocab": {**words, "dog": 5000}}):
+        edit(bert / "tokenizer.json", model={**about["model"], **change})
+        line = refused("bag-of-tokens", bert)
+        assert "the tokenizer cannot be read (Exception: WordPiece error" in line or "has the id" in line

@@ -1,0 +1,447 @@
+"""SPLADE's other formats: runs of naver's trainers, `model.tar`, padded matrices; and what an index is given."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+import yaml
+from safetensors.torch import load_file, save_file
+
+from lexvl_anserini.encoders.loading import load_encoder
+from lexvl_anserini.encoders.parts.texts.tokens import load_tokenizer
+from lexvl_anserini.encoders.families.splade import fits
+from lexvl_anserini.ground.errors import CheckpointError, UsageError
+from lexvl_anserini.ground.quantise import Quantiser
+
+TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
+
+
+@pytest.fixture(scope="module")
+def splade(golden):
+    texts = json.loads((golden / "splade/texts.json").read_text())
+    return dict(np.load(golden / "splade/encode.npz")), texts["docs"], texts["queries"]
+
+
+def close(found: Any, expected: np.ndarray) -> None:
+    np.testing.assert_allclose(found.toarray(), expected, atol=1e-5, rtol=1e-5)
+
+
+def whole_state(folder: Path) -> dict[str, torch.Tensor]:
+    """A model's state dict as PyTorch gives it, tied matrices and old buffers included."""
+    state = transformers.AutoModelForMaskedLM.from_pretrained(str(folder)).state_dict()
+    return {**state, "bert.embeddings.position_ids": torch.arange(128)[None]}
+
+
+def tar_state(document: Path, query: Path | None = None, prefix: str = "") -> dict[str, torch.Tensor]:
+    """What naver's trainer calls `model_state_dict`."""
+    state = {f"{prefix}transformer_rep.transformer.{k}": v for k, v in whole_state(document).items()}
+    if query is not None:
+        state |= {f"{prefix}transformer_rep_q.transformer.{k}": v for k, v in whole_state(query).items()}
+    return state
+
+
+def write_tar(path: Path, state: dict[str, torch.Tensor], **beside: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    torch.save({"step": 7, "perf": 0.5, "model_state_dict": state, "optimizer_state_dict": {}, **beside}, path)
+    return path
+
+
+def copy_tokenizer(source: Path, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in TOKENIZER:
+        shutil.copyfile(source / name, folder / name)
+
+
+@pytest.fixture(scope="module")
+def bert(golden) -> Path:
+    return golden / "splade/ckpt_bert"
+
+
+@pytest.fixture(scope="module")
+def tiny(golden) -> Path:
+    return golden / "splade/ckpt_query_bert"
+
+
+# ---- model.tar
+
+
+def test_tar_with_a_configuration_beside_it(bert, splade, tmp_path):
+    expected, docs, queries = splade
+    tar = write_tar(tmp_path / "model/model.tar", tar_state(bert))
+    copy_tokenizer(bert, tmp_path / "model")
+    shutil.copyfile(bert / "config.json", tmp_path / "model/config.json")
+    for name in (tmp_path, tmp_path / "model", tar):
+        model = load_encoder("splade", str(name), device="cpu")
+        close(model.document.weights(docs), expected["bert_max_doc"])
+        close(model.query.weights(queries), expected["bert_max_query"])
+
+
+def test_tar_alone(bert, splade, tmp_path):
+    expected, docs, _ = splade
+    tar = write_tar(tmp_path / "best.tar", tar_state(bert, prefix="module."))
+    model = load_encoder("splade", str(tar), tokenizer=str(bert), backbone_config=str(bert), device="cpu")
+    close(model.document.weights(docs), expected["bert_max_doc"])
+    with pytest.raises(CheckpointError, match="best.tar: no configuration.*--backbone-config"):
+        load_encoder("splade", str(tar), tokenizer=str(bert), device="cpu")
+    with pytest.raises(CheckpointError, match="no tokenizer .*--tokenizer"):
+        shutil.copyfile(bert / "config.json", tmp_path / "config.json")
+        load_encoder("splade", str(tmp_path / "best.tar"), device="cpu")
+
+
+def test_tar_of_two_encoders(bert, tiny, splade, tmp_path):
+    expected, docs, queries = splade
+    write_tar(tmp_path / "run/model/model.tar", tar_state(bert, tiny))
+    about = {
+        "config": {"matching_type": "splade", "tokenizer_type": str(bert), "max_length": 100},
+        "init_dict": {"model_type_or_dir": str(bert), "model_type_or_dir_q": str(tiny), "agg": "max"},
+    }
+    (tmp_path / "run/config.yaml").write_text(yaml.safe_dump(about))
+    model = load_encoder("splade", str(tmp_path / "run"), device="cpu")
+    close(model.document.weights(docs[:12]), expected["bert_max_doc"][:12])  # the last one has more tokens
+    close(model.query.weights(queries), expected["separate_query_max"])
+    assert model.query.reader.max_length == model.document.reader.max_length == 100
+
+
+def test_tar_whose_query_encoder_has_another_shape(bert, tiny, tmp_path):
+    """Without a word on the query encoder, its configuration would be the documents'."""
+    tar = write_tar(tmp_path / "model.tar", tar_state(bert, tiny))
+    with pytest.raises(CheckpointError, match="mis-shaped: .*missing: |missing: .*mis-shaped: "):
+        load_encoder("splade", str(tar), tokenizer=str(bert), backbone_config=str(bert), device="cpu")
+
+
+@pytest.mark.parametrize(
+    "config,init,name",
+    [
+        ({"matching_type": "splade"}, {"agg": "sum"}, "bert_sum"),
+        ({"matching_type": "splade_doc"}, {"agg": "max"}, "doc_only"),
+        ({"matching_type": "splade_topk"}, {"top_d": 16, "top_q": 4}, "topk"),
+        ({"matching_type": "splade_topk"}, {"top_d": -1, "top_q": -1}, "bert_max"),
+        ({"matching_type": "splade_lexical"}, {"agg": "max"}, "lexical_query"),
+        ({"matching_type": "splade_lexical"}, {"agg": "max", "lexical_type": "both"}, "lexical_both"),
+    ],
+)
+def test_recipe_of_a_run(bert, splade, tmp_path, config, init, name):
+    expected, docs, queries = splade
+    write_tar(tmp_path / "model/model.tar", tar_state(bert))
+    about = {"config": {**config, "tokenizer_type": str(bert)}, "init_dict": {"model_type_or_dir": str(bert), **init}}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(about))
+    model = load_encoder("splade", str(tmp_path), device="cpu")
+    names = {
+        "doc_only": ("doc_only_query_bow", "bert_max_doc"),
+        "topk": ("topk4_query", "topk16_doc"),
+    }.get(name, (f"{name}_query", f"{name}_doc"))
+    close(model.query.weights(queries), expected[names[0]])
+    close(model.document.weights(docs), expected[names[1]])
+    plain = load_encoder("splade", str(tmp_path), pooling="max", doc_only=False, lexical="none", device="cpu")
+    if name != "topk":
+        close(plain.query.weights(queries), expected["bert_max_query"])
+
+
+def test_recipe_may_be_overruled(bert, splade, tmp_path):
+    expected, _, queries = splade
+    write_tar(tmp_path / "model/model.tar", tar_state(bert))
+    about = {"config": {"matching_type": "splade_doc", "tokenizer_type": str(bert)}}
+    about["init_dict"] = {"model_type_or_dir": str(bert), "agg": "max"}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(about))
+    for options in ({"query_topk": 4}, {"query_checkpoint": str(bert), "query_topk": 4}):
+        model = load_encoder("splade", str(tmp_path), device="cpu", **options)
+        close(model.query.weights(queries), expected["topk4_query"])
+    with pytest.raises(UsageError, match="doc_only leaves no query encoder"):
+        load_encoder("splade", str(tmp_path), doc_only=True, query_topk=4)
+
+
+@pytest.mark.parametrize(
+    "config,init,message",
+    [
+        ({"matching_type": "siamese"}, {}, "matching_type 'siamese' is not SPLADE"),
+        ({}, {"agg": "cls"}, "agg 'cls' is not known"),
+        ({}, {"model_type_or_dir": "no/such-model"}, "trained from no/such-model.*--backbone-config"),
+    ],
+)
+def test_runs_that_cannot_be_loaded(bert, tmp_path, config, init, message):
+    write_tar(tmp_path / "model/model.tar", tar_state(bert))
+    about = {"config": {"tokenizer_type": str(bert), **config}, "init_dict": {"model_type_or_dir": str(bert), **init}}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(about))
+    with pytest.raises(CheckpointError, match=message):
+        load_encoder("splade", str(tmp_path), device="cpu")
+
+
+def test_other_weights_in_a_tar(bert, tmp_path):
+    state = tar_state(bert)
+    write_tar(tmp_path / "bare.tar", whole_state(bert))
+    with pytest.raises(CheckpointError, match=r"missing: transformer_rep\.transformer\.\*; unexpected: bert\."):
+        load_encoder("splade", str(tmp_path / "bare.tar"), str(bert), str(bert))
+    write_tar(tmp_path / "more.tar", {**state, "head.weight": torch.zeros(1)})
+    with pytest.raises(CheckpointError, match="unexpected: head.weight"):
+        load_encoder("splade", str(tmp_path / "more.tar"), str(bert), str(bert))
+    del state["transformer_rep.transformer.cls.predictions.transform.dense.bias"]
+    write_tar(tmp_path / "less.tar", state)
+    with pytest.raises(CheckpointError, match=r"missing: cls\.predictions\.transform\.dense\.bias"):
+        load_encoder("splade", str(tmp_path / "less.tar"), str(bert), str(bert))
+
+
+class Planted:
+    """A pickle that would make a file when it is loaded by Python's own rules."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def __reduce__(self):
+        return (Path.touch, (self.path,))
+
+
+def foreign(module: str, name: str, monkeypatch) -> Any:
+    """An object of a class that only exists while the test runs."""
+    parts = module.split(".")
+    for i in range(len(parts)):
+        inner = ".".join(parts[: i + 1])
+        monkeypatch.setitem(sys.modules, inner, types.ModuleType(inner))
+    kind = type(name, (), {"__module__": module})
+    monkeypatch.setattr(sys.modules[module], name, kind, raising=False)
+    thing = kind()
+    thing.value = 3
+    return thing
+
+
+def test_tar_with_the_trainers_own_objects(bert, splade, tmp_path):
+    """naver's trainer saves its configuration (omegaconf) and regularisers beside the tensors; none is imported."""
+    expected, docs, _ = splade
+    with pytest.MonkeyPatch.context() as patch:
+        objects = {
+            "config": foreign("omegaconf.dictconfig", "DictConfig", patch),
+            "regularizer": {"train": {"FLOPS": {"loss": foreign("splade.losses.regularization", "FLOPS", patch)}}},
+        }
+        tar = write_tar(tmp_path / "model.tar", tar_state(bert), **objects)
+    model = load_encoder("splade", str(tar), tokenizer=str(bert), backbone_config=str(bert), device="cpu")
+    close(model.document.weights(docs), expected["bert_max_doc"])
+
+
+def test_tar_that_would_run_code(bert, tmp_path):
+    tar = write_tar(tmp_path / "model.tar", tar_state(bert), config=Planted(tmp_path / "planted"))
+    with pytest.raises(CheckpointError, match="could run code"):
+        load_encoder("splade", str(tar), tokenizer=str(bert), backbone_config=str(bert))
+    assert not (tmp_path / "planted").exists()
+
+
+# ---- folders of two encoders
+
+
+@pytest.mark.parametrize("layout", ["model_q", "model/query", "query"])
+def test_two_folders(bert, tiny, splade, tmp_path, layout):
+    expected, docs, queries = splade
+    main = tmp_path if layout == "query" else tmp_path / "model"
+    shutil.copytree(bert, main, dirs_exist_ok=True)
+    shutil.copytree(tiny, tmp_path / layout)
+    model = load_encoder("splade", str(tmp_path), device="cpu")
+    close(model.document.weights(docs), expected["bert_max_doc"])
+    close(model.query.weights(queries), expected["separate_query_max"])
+    # The query encoder may share the documents' tokenizer.
+    for name in TOKENIZER:
+        (tmp_path / layout / name).unlink()
+    close(load_encoder("splade", str(tmp_path), device="cpu").query.weights(queries), expected["separate_query_max"])
+
+
+def test_a_run_has_its_queries_digest(bert, tiny, tmp_path):
+    """Another query encoder is another encoder."""
+    shutil.copytree(bert, tmp_path / "model")
+    one = load_encoder("splade", str(tmp_path), device="cpu").checkpoint_digest
+    shutil.copytree(tiny, tmp_path / "model_q")
+    assert load_encoder("splade", str(tmp_path), device="cpu").checkpoint_digest != one
+
+
+def test_a_run_has_its_tars_digest(bert, tmp_path):
+    """A run named as a whole: its weights lie one folder below, and other weights are another encoder."""
+    write_tar(tmp_path / "model/model.tar", tar_state(bert))
+    for name in (*TOKENIZER, "config.json"):
+        shutil.copyfile(bert / name, tmp_path / "model" / name)
+    one = load_encoder("splade", str(tmp_path), device="cpu").checkpoint_digest
+    state = tar_state(bert)
+    state["transformer_rep.transformer.cls.predictions.bias"] += 1
+    write_tar(tmp_path / "model/model.tar", state)
+    assert load_encoder("splade", str(tmp_path), device="cpu").checkpoint_digest != one
+
+
+def test_weights_of_a_folder_come_before_its_tar(bert, splade, tmp_path):
+    """The trainer writes both, and they are the same; safetensors need no unpickling."""
+    shutil.copytree(bert, tmp_path / "model")
+    write_tar(tmp_path / "model/model.tar", {"transformer_rep.transformer.x": torch.zeros(1)})
+    for name in (tmp_path, tmp_path / "model"):
+        model = load_encoder("splade", str(name), device="cpu")
+        close(model.document.weights(splade[1]), splade[0]["bert_max_doc"])
+
+
+# ---- padded matrices
+
+
+def padded(folder: Path, target: Path, rows: int) -> Path:
+    """A copy of a masked LM whose matrices have more rows than there are tokens; the new ones win every maximum."""
+    shutil.copytree(folder, target)
+    model = transformers.AutoModelForMaskedLM.from_pretrained(str(folder))
+    before = model.config.vocab_size
+    model.resize_token_embeddings(rows, mean_resizing=False)
+    with torch.no_grad():
+        model.get_output_embeddings().bias[before:] = 50.0
+    model.save_pretrained(str(target))
+    return target
+
+
+@pytest.mark.parametrize("rows", [2008, 2048, 2127])
+@pytest.mark.parametrize("name", ["bert", "distilbert"])
+def test_padded_rows_are_no_dimensions(golden, splade, tmp_path, name, rows):
+    expected, docs, queries = splade
+    folder = padded(golden / f"splade/ckpt_{name}", tmp_path / "model", rows)
+    model = load_encoder("splade", str(folder), device="cpu")
+    assert len(model.document.vocabulary) == 2000
+    close(model.document.weights(docs), expected[f"{name}_max_doc"])
+    close(model.query.weights(queries), expected[f"{name}_max_query"])
+
+
+def test_padded_and_unpadded_encoders_share_a_vocabulary(golden, bert, splade, tmp_path):
+    folder = padded(golden / "splade/ckpt_query_bert", tmp_path / "model", 2048)
+    model = load_encoder("splade", str(bert), query_checkpoint=str(folder), device="cpu")
+    close(model.query.weights(splade[2]), splade[0]["separate_query_max"])
+
+
+def test_padded_modernbert(golden, tmp_path):
+    """As ModernBERT-like models are: 2,000 tokens, 2,048 rows."""
+    copy_tokenizer(golden / "splade/ckpt_bert", tmp_path)
+    torch.manual_seed(3)
+    config = transformers.ModernBertConfig(
+        vocab_size=2048,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        max_position_embeddings=64,
+        pad_token_id=0,
+        cls_token_id=2,
+        sep_token_id=3,
+        bos_token_id=2,
+        eos_token_id=3,
+    )
+    lm = transformers.ModernBertForMaskedLM(config).eval()
+    with torch.no_grad():
+        for parameter in lm.parameters():
+            parameter += torch.randn_like(parameter) * 0.2
+    lm.save_pretrained(str(tmp_path))
+    model = load_encoder("splade", str(tmp_path), device="cpu")
+    ids = torch.tensor(model.document.reader(["a dog on a beach"]))
+    with torch.no_grad():
+        logits = lm(input_ids=ids, attention_mask=torch.ones_like(ids)).logits
+    expected = torch.log1p(torch.relu(logits)).amax(1)[:, :2000].numpy()
+    close(model.document.weights(["a dog on a beach"]), expected)
+
+
+@pytest.mark.parametrize("rows", [2128, 4000, 30522])
+def test_too_many_rows_are_another_models(bert, tmp_path, rows):
+    with pytest.raises(CheckpointError, match=f"the tokenizer has 2000 tokens, the model {rows}; name"):
+        load_encoder("splade", str(padded(bert, tmp_path / "model", rows)), device="cpu")
+
+
+def test_fewer_rows_than_tokens(bert, tmp_path):
+    with pytest.raises(CheckpointError, match="the tokenizer has 2000 tokens, the model 1999"):
+        load_encoder("splade", str(padded(bert, tmp_path / "model", 1999)), device="cpu")
+
+
+class Tokens:
+    """Stands for a tokenizer with these ids."""
+
+    def __init__(self, ids: list[int]):
+        self.ids = ids
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def get_vocab(self) -> dict[str, int]:
+        return {str(i): i for i in self.ids}
+
+
+@pytest.mark.parametrize(
+    "ids,rows,answer",
+    [
+        (range(40), 40, True),
+        (range(40), 64, True),
+        (range(40), 79, True),
+        (range(40), 80, False),  # twice as many
+        (range(40), 39, False),
+        (range(5), 64, False),  # the tokenizer transformers makes up
+        (range(128100 - 99), 128100, True),  # DeBERTa-v3
+        (range(30522), 30528, True),  # BERT, padded to a multiple of 64
+        (range(30522), 30522 + 128, False),
+        ([*range(39), 50], 64, False),  # row 50 is a token
+        ([], 3, False),
+    ],
+)
+def test_what_counts_as_padding(ids, rows, answer):
+    assert fits(rows, Tokens(list(ids))) is answer
+
+
+def test_padded_static_weights(golden, load, splade, tmp_path):
+    _, _, queries = splade
+    name = "sentence_transformers_sparse/st6_inference_free_idf_log1p"
+    folder = Path(shutil.copytree(golden / name, tmp_path / "model"))
+    path = folder / "query_0_SparseStaticEmbedding/model.safetensors"
+    save_file({"weight": torch.cat([load_file(path)["weight"], torch.full((48,), 9.0)])}, path)
+    found = load_encoder("splade", str(folder), device="cpu").query.weights(queries)
+    close(found, load("splade", name).query.weights(queries).toarray())
+
+
+def test_another_similarity_than_dot_is_refused(golden, tmp_path):
+    folder = Path(shutil.copytree(golden / "sentence_transformers_sparse/st5_doc_only_ones", tmp_path / "model"))
+    about = folder / "config_sentence_transformers.json"
+    about.write_text(about.read_text().replace('"dot"', '"cosine"'))
+    with pytest.raises(CheckpointError, match="similarity_fn_name 'cosine', but an impact index"):
+        load_encoder("splade", str(folder), device="cpu")
+
+
+# ---- what an index is given
+
+
+@pytest.mark.shared
+def test_doc_only_queries_as_exported(shared, golden, load, splade):
+    """Factor 1; the empty query, which the reference fills with a made-up term, stays empty."""
+    lines = (shared / "golden/splade/queries_anserini_doc_only.tsv").read_text().splitlines()
+    model = load("splade", "splade/ckpt_distilbert", doc_only=True)
+    impacts = Quantiser.named("naver").for_towers(True, False).queries(model.query.weights(splade[2])).impacts
+    terms = model.query.vocabulary.terms
+    for line in lines:
+        number, _, words = line.partition("\t")
+        row = impacts[int(number)]
+        found = {terms[d]: int(v) for d, v in zip(row.indices, row.data, strict=True)}
+        expected = dict.fromkeys(words.split(), 1)
+        assert found == ({} if list(expected) == ["[unused993]"] else expected)
+
+
+@pytest.mark.shared
+def test_float_scores_and_statistics_of_the_reference_index(shared, load, splade):
+    _, docs, queries = splade
+    expected = json.loads((shared / "golden/splade/numba_index_run.json").read_text())
+    flops = json.loads((shared / "golden/splade/flops_metric.json").read_text())
+    model = load("splade", "splade/ckpt_bert")
+    document, query = model.document.weights(docs), model.query.weights(queries)
+    scores = (query @ document.T).toarray()
+    for number, hits in expected["run"].items():
+        row = scores[int(number)]
+        best = sorted(np.argsort(-row)[: expected["top_k"]].tolist())
+        assert best == sorted(int(doc) for doc in hits)
+        for doc, score in hits.items():
+            assert row[int(doc)] == pytest.approx(score, rel=1e-4)
+    lengths = np.diff(document.tocsc().indptr)
+    assert {str(d): int(n) for d, n in enumerate(lengths) if n} == expected["index_dist"]
+    assert query.nnz / len(queries) == pytest.approx(expected["query_stats"]["L0_q"])
+    shares = lengths / len(docs), np.diff(query.tocsc().indptr) / len(queries)
+    assert float(shares[0] @ shares[1]) == pytest.approx(flops["flops_metric_sum_pd_pq"])
+
+
+def test_tokenizer_fixture_has_no_gaps(golden):
+    tokenizer = load_tokenizer(golden / "splade/ckpt_bert")
+    assert fits(2000, tokenizer) and fits(2048, tokenizer) and not fits(1999, tokenizer)

@@ -1,0 +1,152 @@
+"""VDR cross-modal against the reference's outputs (shared golden data), and the whole line with images."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from lexvl_anserini.data.pictures.images import open_image
+from lexvl_anserini.encoders.loading import load_encoder
+from lexvl_anserini.encoders.parts.images.pixels import Pixels
+from lexvl_anserini.ground.errors import CheckpointError, UsageError
+from lexvl_anserini.ground.records import Document, Topic
+
+V = 27623
+
+
+@pytest.fixture(scope="module")
+def folder(shared: Path) -> Path:
+    return shared / "golden" / "vdr"
+
+
+@pytest.fixture(scope="module")
+def about(folder: Path) -> dict:
+    return json.loads((folder / "crossmodal-tiny.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def images(folder: Path, about: dict) -> list[str]:
+    return [str(folder / name) for name in about["images"]]
+
+
+@pytest.fixture(scope="module")
+def arrays(folder: Path):
+    return np.load(folder / "crossmodal-tiny.npz")
+
+
+def dense(arrays, name: str, rows: int) -> np.ndarray:
+    matrix = np.zeros((rows, V), dtype=np.float32)
+    matrix[arrays[f"{name}_rows"], arrays[f"{name}_cols"]] = arrays[f"{name}_vals"]
+    return matrix
+
+
+def load(folder: Path, **options):
+    return load_encoder("vdr-crossmodal", str(folder / "crossmodal-tiny"), device="cpu", **options)
+
+
+@pytest.mark.shared
+def test_both_towers_give_the_reference_vectors(folder, about, images, arrays):
+    model = load(folder)
+    captions = about["captions"]
+    np.testing.assert_allclose(model.query.dense_weights(captions, 2), arrays["text_dense"], atol=1e-6)
+    np.testing.assert_allclose(model.document.dense_weights(images, 2), arrays["image_dense"], atol=1e-6)
+    texts, pictures = model.query.weights(captions), model.document.weights(images)
+    np.testing.assert_allclose(texts.toarray(), dense(arrays, "text_embed", len(captions)), atol=1e-6)
+    np.testing.assert_allclose(pictures.toarray(), dense(arrays, "image_embed", len(images)), atol=1e-6)
+    np.testing.assert_allclose((pictures @ texts.T).toarray(), arrays["scores_image_text"], atol=1e-6)
+
+
+@pytest.mark.shared
+def test_topk_and_alpha(folder, about, images, arrays):
+    captions = about["captions"]
+    model = load(folder, topk=16)
+    expected = dense(arrays, "text_embed_top16", len(captions))
+    np.testing.assert_allclose(model.query.weights(captions).toarray(), expected, atol=1e-6)
+    expected = dense(arrays, "image_embed_top16", len(images))
+    np.testing.assert_allclose(model.document.weights(images).toarray(), expected, atol=1e-6)
+    alpha = load(folder, mode="alpha")
+    assert alpha.query.binary and not alpha.document.binary
+    assert (alpha.query.weights(captions).toarray() == dense(arrays, "text_bow", len(captions))).all()
+
+
+@pytest.mark.shared
+def test_pixels_within_one_grey_level(folder, images, arrays):
+    crops = np.stack([Pixels(224).crop(open_image(name)) for name in images])
+    assert np.abs(crops.astype(int) - arrays["image_crop_uint8"]).max() <= 1
+
+
+@pytest.mark.shared
+def test_directions_batches_and_inputs(folder, about, images):
+    there, back = load(folder), load(folder, direction="image-to-text")
+    assert there.query.read_topic(Topic("q", text="a")) == "a" and there.document.read(Document("d", image="x")) == "x"
+    assert back.query.read_topic(Topic("q", image="x")) == "x" and back.document.read(Document("d", text="a")) == "a"
+    with pytest.raises(UsageError, match="document 'd' has no image"):
+        there.document.read(Document("d", text="a"))
+    with pytest.raises(UsageError, match="topic 'q' has no text"):
+        there.query.read_topic(Topic("q", image="x"))
+    one, three = there.document.dense_weights(images, 1), there.document.dense_weights(images[::-1], 3)[::-1]
+    np.testing.assert_allclose(one, three, atol=1e-6)
+    opened = [Image.open(name) for name in images]
+    np.testing.assert_allclose(there.document.dense_weights(opened), one, atol=1e-6)
+    assert there.document.weights([]).shape == (0, V)
+
+
+@pytest.mark.shared
+def test_a_text_checkpoint_is_refused(folder):
+    with pytest.raises(CheckpointError, match="encoder_q is of type 'vdr', expected 'vdr_crossmodal_text'"):
+        load_encoder("vdr-crossmodal", str(folder / "text-tiny"), device="cpu")
+    with pytest.raises(CheckpointError, match="this encoder loads VDR text models"):
+        load_encoder("vdr", str(folder / "crossmodal-tiny"), device="cpu")
+
+
+@pytest.mark.parametrize("size", [(61, 97), (97, 61), (1, 1), (224, 224)])
+def test_the_crop_is_the_centre(size):
+    """A picture whose left half is black and right half white keeps its edge in the middle of the crop."""
+    picture = Image.new("RGB", size)
+    picture.paste((255, 255, 255), (size[0] // 2, 0, size[0], size[1]))
+    crop = Pixels(224).crop(picture)
+    assert crop.shape == (224, 224, 3) and crop.dtype == np.uint8
+    if size[0] > 1:
+        assert crop[:, 0].max() == 0 and crop[:, -1].min() == 255
+
+
+@pytest.mark.parametrize("size", [(20, 30_011), (30_011, 33), (16, 20_000)])
+def test_of_a_long_strip_only_the_centre_is_computed(size, monkeypatch):
+    monkeypatch.setattr("lexvl_anserini.encoders.parts.images.pixels.MOST_PIXELS", 1 << 14)
+    picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8))
+    shorter, longer = min(size), max(size)
+    resized = [16 if length == shorter else int(16 * longer / shorter) for length in size]
+    left, top = (round((length - 16) / 2) for length in resized)
+    whole = picture.resize(resized, Image.Resampling.BICUBIC).crop((left, top, left + 16, top + 16))
+    assert np.abs(Pixels(16).crop(picture).astype(int) - np.asarray(whole)).max() <= 1
+
+
+def test_a_strip_of_one_pixel_s_width_takes_no_memory():
+    assert Pixels(64).crop(Image.new("RGB", (1, 20_000_000), (9, 8, 7)))[5, 5].tolist() == [9, 8, 7]
+
+
+@pytest.mark.shared
+def test_the_line_with_pictures(folder, images, tmp_path):
+    """Pictures in a folder are encoded, indexed and found by a caption, with the exact integer score."""
+    from lexvl_anserini import build_index, load_dataset, search_index, write_impacts
+    from lexvl_anserini.queries.query_vectors import encode_queries
+
+    (tmp_path / "pictures").mkdir()
+    for number, name in enumerate(images):
+        open_image(name).save(tmp_path / "pictures" / f"picture{number}.png")
+    corpus = load_dataset(f"folder:{tmp_path / 'pictures'}", direction="text-to-image")
+    model = load(folder, direction=corpus.direction)
+    manifest = write_impacts(corpus, model, tmp_path / "out" / "impacts", batch_size=2)
+    assert manifest.counts["documents"] == len(images)
+    index = build_index(tmp_path / "out" / "impacts", tmp_path / "out" / "index")
+    topics = [Topic("q", text="two giraffes standing near a tree")]
+    [hits] = search_index(index, topics, model=model)
+    [query] = encode_queries(model, topics, manifest)
+    lines = (tmp_path / "out" / "impacts" / "docs" / "shard-00000.jsonl").read_text().splitlines()
+    vectors = {row["id"]: row["vector"] for row in map(json.loads, lines)}
+    for hit in hits:
+        assert hit.score == sum(w * vectors[hit.doc_id].get(term, 0) for term, w in query.vector.items())

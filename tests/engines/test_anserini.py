@@ -1,0 +1,105 @@
+"""The facts of Anserini's own end-to-end test of impact vectors (JsonVectorEndToEndTest), through our index."""
+
+from __future__ import annotations
+
+from math import log
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.engines.test_lucene import stock_index, stock_lists
+from tests.shards.test_reading import write_shards
+
+from lexvl_anserini.engines.building import build_index
+from lexvl_anserini.engines.index_folder import read_report
+from lexvl_anserini.engines.jvm import java_class
+from lexvl_anserini.engines.lucene import LuceneEngine
+from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, as_reader, open_reader
+from lexvl_anserini.engines.lucene.postings import vector_of
+from lexvl_anserini.ground.manifest import read_manifest
+from lexvl_anserini.ground.records import ImpactQuery
+
+DOCUMENTS = [
+    ("doc1", {"f1": 1, "f2": 2, "f3": 1, "f4": 4, "f5": 1}),
+    ("doc2", {"f4": 3, "f5": 1, "f9": 2, "f22": 6, "f35": 8}),
+]
+TOPICS = {"1": "f35", "2": "f3", "3": "f4"}
+
+# Its reference run: the order that both BM25 and impacts give, and BM25's scores.
+RUN = {
+    "1": [("doc2", 0.6136)],
+    "2": [("doc1", 0.3931)],
+    "3": [("doc1", 0.1531), ("doc2", 0.1355)],
+}
+IMPACTS = {"1": [("doc2", 8.0)], "2": [("doc1", 1.0)], "3": [("doc1", 4.0), ("doc2", 3.0)]}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("anserini")
+    write_shards(folder / "shards", DOCUMENTS)
+    build_index(folder / "shards", folder / "index", term_vectors=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def engine(folder: Path) -> Any:
+    engine = LuceneEngine(folder / "index", read_manifest(folder / "index"))
+    yield engine
+    engine.close()
+
+
+def test_statistics(folder: Path) -> None:
+    """2 documents; 10 terms, 12 postings and 31 tokens; an id counts as a term, a posting and a token."""
+    reader = open_reader(folder / "index")
+    totals = [0, 0, 0]
+    for field in (CONTENTS, ID):
+        terms = java_class("org.apache.lucene.index.MultiTerms").getTerms(as_reader(reader), field)
+        # Frequencies are not kept of ids: as many as postings.
+        tokens = terms.getSumTotalTermFreq() if field == CONTENTS else terms.getSumDocFreq()
+        for place, count in enumerate((terms.size(), terms.getSumDocFreq(), tokens)):
+            totals[place] += int(count)
+    assert (int(reader.numDocs()), *totals) == (2, 10, 12, 31)
+    reader.close()
+    report = read_report(folder / "index")
+    assert (report["documents"], report["postings"], report["impacts"]) == (2, 10, 29)
+
+
+def test_vectors_come_back(engine: LuceneEngine) -> None:
+    assert {doc_id: vector_of(engine.reader, doc_id) for doc_id, _ in DOCUMENTS} == dict(DOCUMENTS)
+
+
+def test_the_run_by_impacts(engine: LuceneEngine) -> None:
+    lists = engine.search([ImpactQuery(query_id, {term: 1}) for query_id, term in TOPICS.items()], 10)
+    found = {hits[0].query_id: [(hit.doc_id, hit.score) for hit in hits] for hits in lists}
+    assert found == IMPACTS
+    assert {q: [d for d, _ in hits] for q, hits in found.items()} == {
+        q: [d for d, _ in hits] for q, hits in RUN.items()
+    }
+
+
+def test_the_runs_own_scores_from_our_frequencies(engine: LuceneEngine) -> None:
+    """BM25 (k1 = 0.9, b = 0.4) of the frequencies that our index holds, a document's length being their sum."""
+    vectors = {doc_id: vector_of(engine.reader, doc_id) for doc_id, _ in DOCUMENTS}
+    average = sum(sum(vector.values()) for vector in vectors.values()) / len(vectors)
+    for query_id, term in TOPICS.items():
+        holding = sum(term in vector for vector in vectors.values())
+        idf = log(1 + (len(vectors) - holding + 0.5) / (holding + 0.5))
+        for doc_id, expected in RUN[query_id]:
+            frequency, length = vectors[doc_id][term], sum(vectors[doc_id].values())
+            norm = 0.9 * (1 - 0.4 + 0.4 * length / average)
+            assert idf * frequency / (frequency + norm) == pytest.approx(expected, abs=5e-5)
+
+
+@pytest.mark.heavy
+def test_stock_reads_ours_and_we_read_stock(folder: Path, engine: LuceneEngine) -> None:
+    queries = [{term: 1} for term in TOPICS.values()]
+    [stock] = stock_lists(folder, [(folder / "index", queries)])
+    assert [[(doc_id, round(score, 3)) for doc_id, score in hits] for hits in stock] == [
+        [(doc_id, score) for doc_id, score in hits] for hits in IMPACTS.values()
+    ]
+    stock_index(folder / "shards", folder / "stock")
+    theirs = LuceneEngine(folder / "stock", engine.manifest)
+    queries = [ImpactQuery(query_id, {term: 1}) for query_id, term in TOPICS.items()]
+    assert list(theirs.search(queries, 10)) == list(engine.search(queries, 10))
+    theirs.close()

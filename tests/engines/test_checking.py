@@ -1,0 +1,229 @@
+"""Damage: what `index --check` finds, and that searching a damaged index invents nothing."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.shards.test_reading import Documents, write_shards
+from typer.testing import CliRunner
+
+from lexvl_anserini.cli import make_app
+from lexvl_anserini.engines.building import build_index, check_index
+from lexvl_anserini.engines.index_folder import read_report, report_digest, write_report
+from lexvl_anserini.engines.jvm import our_class
+from lexvl_anserini.engines.lucene import LuceneEngine
+from lexvl_anserini.engines.lucene.fields import field_similarity
+from lexvl_anserini.engines.lucene.versions import commit_id, creator
+from lexvl_anserini.ground.errors import ArtefactError, LexvlError
+from lexvl_anserini.index import command
+from lexvl_anserini.ground.manifest import read_manifest
+from lexvl_anserini.ground.records import ImpactQuery
+
+TERMS = [f"t{number}" for number in range(40)]
+DOCUMENTS: Documents = [
+    (f"d{n}", {TERMS[(n * step) % 40]: (n * step) % 250 + 1 for step in range(n % 7 + 1)}) for n in range(150)
+] + [("empty", {})]
+QUERIES = [ImpactQuery(term, {term: 3, "t1": 2}) for term in TERMS]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `shards` and `index`; not to be changed."""
+    folder = tmp_path_factory.mktemp("checked")
+    write_shards(folder / "shards", DOCUMENTS[:100], DOCUMENTS[100:], terms=TERMS)
+    build_index(folder / "shards", folder / "index", term_vectors=True)
+    return folder
+
+
+@pytest.fixture
+def copied(built: Path, tmp_path: Path) -> Path:
+    for name in ("shards", "index"):
+        shutil.copytree(built / name, tmp_path / name)
+    return tmp_path
+
+
+def answers(index: Path) -> list[list[tuple[str, float]]]:
+    engine = LuceneEngine(index, read_manifest(index))
+    try:
+        return [[(d.doc_id, d.score) for d in documents] for documents in engine.search(QUERIES, 1000)]
+    finally:
+        engine.close()
+
+
+def flips(path: Path) -> Iterator[None]:
+    """The file with one bit of one byte turned, at its ends, in its middle and at some places between."""
+    whole = path.read_bytes()
+    last = len(whole) - 1
+    places = {0, last // 7, last // 3, last // 2, last - last // 5, last - 9, last}
+    for place in sorted(places & set(range(len(whole)))):
+        broken = bytearray(whole)
+        broken[place] ^= 1 << place % 8
+        path.write_bytes(broken)
+        yield
+    path.write_bytes(whole)
+
+
+def test_a_sound_index(built: Path) -> None:
+    found = check_index(built / "index", built / "shards")
+    postings = sum(len(vector) for _, vector in DOCUMENTS)
+    assert found.pop("index") == str(built / "index")
+    compared = {"documents": 151, "postings": postings, "ids": 151, "sampled_documents": 151, "sampled_queries": 20}
+    assert found == {**compared, "problems": 0}
+
+
+def test_a_flipped_bit_in_any_file_of_the_index(copied: Path) -> None:
+    for path in sorted((copied / "index").iterdir()):
+        for _ in flips(path):
+            with pytest.raises(LexvlError):
+                print(path.name, check_index(copied / "index", copied / "shards"))
+    assert check_index(copied / "index", copied / "shards")["problems"] == 0
+
+
+def test_a_flipped_bit_in_any_file_of_the_shards(copied: Path) -> None:
+    for path in sorted(p for p in (copied / "shards").rglob("*") if p.is_file()):
+        for _ in flips(path):
+            with pytest.raises(LexvlError):
+                print(path.name, check_index(copied / "index", copied / "shards"))
+
+
+def test_searching_a_damaged_index_invents_nothing(copied: Path) -> None:
+    """Either one clear line, or the very answers of the sound index."""
+    sound, refused = answers(copied / "index"), 0
+    files = [p for p in sorted((copied / "index").iterdir()) if p.name.startswith(("_", "segments"))]
+    for path in files:
+        for _ in flips(path):
+            try:
+                assert answers(copied / "index") == sound, f"another answer after a flip in {path.name}"
+            except ArtefactError as error:
+                assert "\n" not in str(error) and str(copied / "index") in str(error)
+                refused += 1
+    # Checksums are of all of Lucene's files.
+    assert refused >= 7 * len(files) - 7
+
+
+@pytest.mark.parametrize("damage", ["cut", "gone", "zero", "empty"])
+def test_files_cut_gone_or_emptied(copied: Path, damage: str) -> None:
+    for path in sorted((copied / "index").iterdir()):
+        if not path.name.startswith(("_", "segments")):
+            continue
+        whole = path.read_bytes()
+        if damage == "gone":
+            path.unlink()
+        else:
+            path.write_bytes({"cut": whole[:-5], "zero": bytes(len(whole)), "empty": b""}[damage])
+        for act in (answers, lambda index: check_index(index, copied / "shards")):
+            with pytest.raises(ArtefactError, match="index: (cannot be opened as a Lucene index|damaged)"):
+                act(copied / "index")
+        path.write_bytes(whole)
+    assert check_index(copied / "index", copied / "shards")["problems"] == 0
+
+
+def without(index: Path, doc_id: str) -> None:
+    """Takes a document out behind the back of manifest and report."""
+    updater = our_class("IndexUpdater")(str(index), field_similarity(), creator([index]))
+    updater.delete(f"{doc_id}\n".encode())
+    updater.finish(True)
+
+
+def test_a_missing_document(copied: Path) -> None:
+    without(copied / "index", "d77")
+    with pytest.raises(ArtefactError, match="150 documents in the index, index.json says 151; .*manifest.json"):
+        check_index(copied / "index", copied / "shards")
+    with pytest.raises(ArtefactError, match="Lucene's files are not those"):
+        answers(copied / "index")
+    with pytest.raises(ArtefactError, match="150 documents, the manifest says 151"):
+        answers(owned(copied / "index"))
+
+
+def swapped(folder: Path, documents: Documents) -> Path:
+    """The index with Lucene's files of other documents."""
+    write_shards(folder / "others", documents[:100], documents[100:], terms=TERMS)
+    build_index(folder / "others", folder / "other", term_vectors=True)
+    for path in (folder / "other").iterdir():
+        if path.suffix not in (".json", ".txt"):
+            shutil.copyfile(path, folder / "index" / path.name)
+    return folder / "index"
+
+
+def owned(index: Path) -> Path:
+    """The index with an index.json that names the commit that is there."""
+    report, manifest = read_report(index), read_manifest(index)
+    about = {**report, "commit": commit_id(index)}
+    write_report(index, {**about, "digest": report_digest(about, manifest)})
+    return index
+
+
+def test_lucenes_files_of_another_index(copied: Path) -> None:
+    """Even if all counts are the same."""
+    index = swapped(copied, [(doc_id, dict(DOCUMENTS)[doc_id]) for doc_id, _ in DOCUMENTS])
+    with pytest.raises(ArtefactError, match="index: Lucene's files are not those that index.json was written for"):
+        answers(index)
+    with pytest.raises(ArtefactError, match="index: Lucene's files are not those that index.json was written for"):
+        check_index(index, copied / "shards")
+
+
+def test_an_edited_manifest(copied: Path) -> None:
+    path = copied / "index/manifest.json"
+    path.write_text(path.read_text().replace('"max_impact": 25', '"max_impact": 24'))
+    with pytest.raises(ArtefactError, match="index: index.json and manifest.json are not as they were written"):
+        answers(copied / "index")
+
+
+def test_another_document_in_its_place(copied: Path) -> None:
+    index = swapped(copied, [("d077" if doc_id == "d77" else doc_id, vector) for doc_id, vector in DOCUMENTS])
+    owned(index)
+    with pytest.raises(ArtefactError, match="1 documents of the shards are not in the index, the first is 'd77'"):
+        check_index(index, copied / "shards")
+
+
+def test_other_impacts_with_the_same_counts(copied: Path) -> None:
+    """Two documents exchange their vectors: every sum stays."""
+    vectors = dict(DOCUMENTS)
+    exchanged = {**vectors, "d6": vectors["d13"], "d13": vectors["d6"]}
+    index = owned(swapped(copied, list(exchanged.items())))
+    with pytest.raises(ArtefactError, match=r"document 'd(6|13)': impact None of term 't\d+', its shard says \d+"):
+        check_index(index, copied / "shards")
+
+
+def test_foreign_shards(copied: Path) -> None:
+    write_shards(copied / "foreign", DOCUMENTS[:100], [*DOCUMENTS[100:], ("d999", {})], terms=TERMS)
+    with pytest.raises(ArtefactError, match="foreign holds other shards than the index was built from"):
+        check_index(copied / "index", copied / "foreign")
+    with pytest.raises(ArtefactError, match="foreign holds other shards"):
+        check_index(copied / "index", [copied / "shards", copied / "foreign"])
+    write_shards(copied / "words", [("d1", {"zebra": 1})])
+    with pytest.raises(ArtefactError, match="words is of another vocabulary"):
+        check_index(copied / "index", copied / "words")
+
+
+def test_a_foreign_shard_in_the_folder(copied: Path) -> None:
+    shutil.copyfile(copied / "shards/docs/shard-00000.jsonl", copied / "shards/docs/shard-00002.jsonl")
+    with pytest.raises(ArtefactError, match="shard-00002.jsonl: not a shard of .*manifest.json; remove it"):
+        check_index(copied / "index", copied / "shards")
+
+
+def test_an_index_without_its_vocabulary(copied: Path) -> None:
+    (copied / "index/vocab.txt").unlink()
+    with pytest.raises(ArtefactError, match="index/vocab.txt: missing"):
+        check_index(copied / "index", copied / "shards")
+
+
+def invoke(*arguments: Any) -> str:
+    result = CliRunner().invoke(make_app(command), [str(a) for a in arguments])
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == 0
+    return result.stdout
+
+
+def test_the_command(copied: Path) -> None:
+    arguments = (copied / "shards", "--index", copied / "index", "--check")
+    assert json.loads(invoke(*arguments, "--format", "json"))["problems"] == 0
+    without(copied / "index", "empty")
+    with pytest.raises(ArtefactError, match="150 documents in the index"):
+        invoke(*arguments)

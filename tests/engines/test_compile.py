@@ -1,0 +1,255 @@
+from __future__ import annotations
+
+from datetime import date
+from math import log
+from pathlib import Path
+from typing import Any
+
+import pytest
+from brute_force import Doc, Oracle
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.shards.test_reading import jsonl, publish_shards, write_shards
+
+from lexvl_anserini.engines.index_folder import read_report
+from lexvl_anserini.engines.lucene import LuceneEngine
+from lexvl_anserini.engines.lucene.compile import Compiler
+from lexvl_anserini.engines.lucene.writing import IndexOptions
+from lexvl_anserini.ground.errors import ArtefactError, UnknownName, UsageError
+from lexvl_anserini.queries.clauses import (
+    All,
+    AnyOf,
+    Boost,
+    Clause,
+    Equals,
+    Ids,
+    Impacts,
+    Not,
+    Range,
+    Term,
+    Text,
+    Unscored,
+)
+from lexvl_anserini.queries.parser import parse
+from lexvl_anserini.ground.records import ImpactQuery
+from lexvl_anserini.ground.vocabulary import Vocabulary
+
+DOCUMENTS = [
+    Doc("d1", {"a": 3, "b": 1}),
+    Doc("d10", {"a": 3, "c": 7}),
+    Doc("d2", {"b": 5, "c": 2}),
+    Doc("empty", {}),
+    Doc("é😀", {"日本": 4, "😀": 2, "a": 1}),
+]
+ORACLE = Oracle(DOCUMENTS)
+A, B, C = map(Term, "abc")
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = tmp_path_factory.mktemp("trees")
+    manifest = write_shards(folder / "shards", [(d.doc_id, d.vector) for d in DOCUMENTS])
+    LuceneEngine.build(folder / "shards", folder / "index", manifest)
+    engine = LuceneEngine(folder / "index", manifest)
+    yield engine
+    engine.close()
+
+
+def found(engine: Any, clause: Clause, hits: int = 10) -> list[tuple[str, float]]:
+    return [(d.doc_id, d.score) for d in engine.top(Compiler({}).query(clause), hits)]
+
+
+@pytest.mark.parametrize(
+    ("clause", "expected"),
+    [
+        (Impacts({"a": 2, "b": 3}), [("d2", 15), ("d1", 9), ("d10", 6), ("é😀", 2)]),
+        (Impacts({}), []),
+        (A & Not(C), [("d1", 3), ("é😀", 1)]),
+        (A | Term("c", 2), [("d10", 17), ("d2", 4), ("d1", 3), ("é😀", 1)]),
+        (~A, [("d2", 0), ("empty", 0)]),
+        (All((), (A,)), [("d1", 3), ("d10", 3), ("é😀", 1), ("d2", 0), ("empty", 0)]),
+        (All((B,), (A,)), [("d2", 5), ("d1", 4)]),
+        (All((Impacts({"c": 1}), Unscored(A))), [("d10", 7)]),
+        (AnyOf(()), []),
+        (AnyOf((Unscored(A), Ids(("empty", "d2", "nobody")))), [(d.doc_id, 0) for d in DOCUMENTS]),
+        (Ids(("é😀",)) & Term("😀"), [("é😀", 2)]),
+        (Boost(A | B, 0.5), [("d2", 2.5), ("d1", 2), ("d10", 1.5), ("é😀", 0.5)]),
+        (Boost(A, 0), [("d1", 0), ("d10", 0), ("é😀", 0)]),
+        (A & A, [("d1", 6), ("d10", 6), ("é😀", 2)]),
+    ],
+)
+def test_trees_by_hand(engine: Any, clause: Clause, expected: list[tuple[str, float]]) -> None:
+    assert found(engine, clause) == expected
+    assert ORACLE.ranked(clause, 10) == expected
+
+
+TERMS = st.sampled_from(["a", "b", "c", "日本", "😀", "nowhere"])
+LEAVES = (
+    st.builds(Impacts, st.dictionaries(TERMS, st.integers(1, 255), max_size=5))
+    | st.builds(Term, TERMS, st.integers(1, 9))
+    | st.builds(Ids, st.lists(st.sampled_from([d.doc_id for d in DOCUMENTS] + ["x"]), max_size=3).map(tuple))
+)
+
+
+def grown(leaves: st.SearchStrategy[Clause]) -> st.SearchStrategy[Clause]:
+    """Trees over these leaves."""
+
+    def above(below: st.SearchStrategy[Clause]) -> st.SearchStrategy[Clause]:
+        some = st.lists(below, max_size=4).map(tuple)
+        one = st.builds(Not, below) | st.builds(Unscored, below) | st.builds(Boost, below, st.integers(0, 3))
+        return st.builds(All, some, some) | st.builds(AnyOf, some) | one
+
+    return st.recursive(leaves, above, max_leaves=12)
+
+
+@settings(max_examples=400, deadline=None)
+@given(clause=grown(LEAVES), hits=st.integers(1, 6))
+def test_lucene_and_brute_force_agree(engine: Any, clause: Clause, hits: int) -> None:
+    assert found(engine, clause, hits) == ORACLE.ranked(clause, hits)
+
+
+WORDS = ["dog", "cat", "sun", "boat"]
+WITH_FIELDS = [
+    Doc("d1", {"a": 3, "b": 1}, "dog cat dog", {"year": 2010, "price": 1.5, "source": "web", "day": "2020-01-31"}),
+    Doc("d10", {"a": 3}, "sun", {"year": -3, "price": -0.0, "source": "new york", "day": "1969-12-31"}),
+    Doc("d2", {"b": 5}, "", {"year": 2**60, "price": 0.0, "source": "Web", "day": "2024-02-29"}),
+    Doc("d3", {}, "dog sun boat cat cat cat cat", {"year": 2010, "source": "😀"}),
+    Doc("d4", {"c": 9}, "boat", {}),
+]
+# The texts of a metadata filter as they stand in a query, and values as Python has them.
+VALUES = {
+    "meta.year": st.sampled_from([2010, -3, 2**60, 2**70, -(2**70), 0, "2010", "2009.5", 2010.5]),
+    "meta.price": st.sampled_from([1.5, 0, 0.0, -0.0, "0", "1.50", 2, -1.0]),
+    "meta.source": st.sampled_from(["web", "Web", "new york", "😀", "x", ""]),
+    "meta.day": st.sampled_from(["2020-01-31", "1969-12-31", "2024-02-29", "1970-01-01", date(2020, 1, 31)]),
+}
+FIELD = st.sampled_from(sorted(VALUES))
+FILTERS = FIELD.flatmap(lambda field: st.builds(Equals, st.just(field), VALUES[field])) | FIELD.flatmap(
+    lambda field: st.builds(
+        Range, st.just(field), st.none() | VALUES[field], st.none() | VALUES[field], st.booleans(), st.booleans()
+    )
+)
+TEXTS = st.builds(
+    Text, st.lists(st.sampled_from([*WORDS, "moon"]), unique=True).map(" ".join), st.sampled_from([0.5, 1, 3])
+)
+
+
+@pytest.fixture(scope="module")
+def with_fields(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = tmp_path_factory.mktemp("fields")
+    (folder / "shards/docs").mkdir(parents=True)
+    name = "docs/shard-00000.jsonl"
+    rows = ({"id": d.doc_id, "contents": d.text, "vector": d.vector, "metadata": d.metadata} for d in WITH_FIELDS)
+    (folder / "shards" / name).write_bytes(jsonl(rows))
+    entry = {"name": name, "documents": 5, "empty": 1, "postings": 5, "max_impact": 9}
+    manifest = publish_shards(folder / "shards", "impact", [entry], Vocabulary(["a", "b", "c"]))
+    LuceneEngine.build(
+        folder / "shards", folder / "index", manifest, options=IndexOptions(text=True, term_vectors=True)
+    )
+    engine = LuceneEngine(folder / "index", manifest)
+    yield engine, read_report(folder / "index")["fields"]
+    engine.close()
+
+
+@settings(max_examples=300, deadline=None)
+@given(clause=grown(LEAVES | FILTERS), hits=st.integers(1, 6))
+def test_filters_and_brute_force_agree(with_fields: Any, clause: Clause, hits: int) -> None:
+    engine, fields = with_fields
+    found = [(d.doc_id, d.score) for d in engine.top(Compiler(fields).query(clause), hits)]
+    assert found == Oracle(WITH_FIELDS).ranked(clause, hits)
+
+
+@settings(max_examples=200, deadline=None)
+@given(clause=grown(LEAVES | FILTERS | TEXTS))
+def test_impacts_and_bm25_add_up(with_fields: Any, clause: Clause) -> None:
+    engine, fields = with_fields
+    found = {d.doc_id: d.score for d in engine.top(Compiler(fields).query(clause), 10)}
+    assert found == pytest.approx(dict(Oracle(WITH_FIELDS).ranked(clause, 10)), rel=1e-5)
+
+
+def test_a_weighted_text_beside_impacts(with_fields: Any) -> None:
+    engine, fields = with_fields
+    clause = Impacts({"a": 2}) | Text("dogs", 10)
+    found = engine.top(Compiler(fields).query(clause), 10)
+    # idf of "dog", in 2 of 4 texts, is ln 2; "dog cat dog" has it twice, among 3 words of 3 on average.
+    bm25 = log(2) * 2 / (2 + 0.9)
+    assert [d.doc_id for d in found] == ["d1", "d10", "d3"]
+    assert found[0].score == pytest.approx(6 + 10 * bm25, rel=1e-6)
+    assert found[1].score == 6
+
+
+def test_what_an_index_does_not_have(engine: Any) -> None:
+    compiler = Compiler({"meta.year": "long", "meta.day": "date"})
+    with pytest.raises(UnknownName, match="unknown metadata field 'meta.yaer'; did you mean 'meta.year'"):
+        compiler.query(Equals("meta.yaer", 1))
+    with pytest.raises(UsageError, match="no text field"):
+        compiler.query(Text("a dog"))
+    with pytest.raises(UsageError, match="meta.year: 'soon' is no number, and the field is long"):
+        compiler.query(Range("meta.year", "soon"))
+    with pytest.raises(UsageError, match="meta.day: 'tomorrow' is no date, expected YYYY-MM-DD"):
+        compiler.query(Equals("meta.day", "tomorrow"))
+
+
+@pytest.mark.parametrize("weight", [0, -1, 1.5, True, "2"])
+def test_weights_that_lucene_would_bend(weight: Any) -> None:
+    with pytest.raises(UsageError, match="of term 'a': expected an integer from 1 to 16,777,215"):
+        Term("a", weight)
+    with pytest.raises(UsageError, match="expected a number from 0 to 16,777,215"):
+        Boost(A, float("nan"))
+
+
+def test_signs_in_brackets(engine: Any) -> None:
+    with_b, every_a = [("d1", 3), ("d10", 3), ("é😀", 1)], [("d10", 3), ("é😀", 1)]
+    for expression, expected in (
+        ("+a (-b)", with_b),
+        ("+a (-b)^1", with_b),
+        ("+a -b", every_a),
+        ("+a +(-b)", every_a),
+        ("a (-b)", [("d1", 3), ("d10", 3), ("é😀", 1), ("empty", 0)]),
+        ("-(-b)", [("d1", 0), ("d2", 0)]),
+    ):
+        hits = engine.search_tree("q", parse(expression), 10)
+        assert [(hit.doc_id, hit.score) for hit in hits] == expected == ORACLE.ranked(parse(expression), 10)
+
+
+def test_the_deepest_tree(engine: Any) -> None:
+    deep: Clause = A
+    for level in range(99):
+        deep = (Boost(deep, 1), AnyOf((deep, B)), All((deep,), (C,)), Not(deep))[level % 4]
+    assert [(h.doc_id, h.score) for h in engine.search_tree("q", deep, 10)] == ORACLE.ranked(deep, 10)
+    for _ in range(2000):
+        deep = Unscored(deep)
+    with pytest.raises(UsageError, match="nested more than 100 deep"):
+        engine.search_tree("q", deep, 10)
+
+
+@pytest.fixture
+def heavy(tmp_path: Path) -> Any:
+    """Terms whose greatest impacts differ: 65,535 and 255."""
+    manifest = write_shards(tmp_path / "shards", [("d1", {"a": 65_535, "b": 1}), ("d2", {"b": 255, "c": 255})])
+    LuceneEngine.build(tmp_path / "shards", tmp_path / "index", manifest)
+    engine = LuceneEngine(tmp_path / "index", manifest)
+    yield engine
+    engine.close()
+
+
+def test_a_tree_has_the_bound_of_its_encoded_query(heavy: Any) -> None:
+    """Up to 2^24 - 1, whatever the shape of the tree; the greatest impact of each term decides, not that of all."""
+    for tree, score in (
+        (parse("b^200 c^200"), 200 * 510),
+        (parse("a^200 b^200 c^200"), 200 * 65_536),
+        (parse("a^255 (b^255)^1"), 255 * 65_536),
+        (Boost(Term("b", 255) | Term("c", 255), 128), 128 * 255 * 510),
+        (Boost(Term("a", 2) | Term("b", 3), 0.5), 65_536.5),
+        (All((Term("b", 2), Not(Term("a", 2**23)), Unscored(Term("c", 2**23)))), 510),
+        (Term("nowhere", 2**24 - 1) | Term("b"), 255),
+    ):
+        assert heavy.search_tree("q", tree, 1)[0].score == score
+    for tree, most in (
+        (parse("a^256 b^2"), 256 * 65_535 + 510),
+        (Boost(Term("b", 255) | Term("c", 255), 129.5), 16_841_475),
+    ):
+        with pytest.raises(ArtefactError, match=f"topic 'q': its score could reach {most:,}, above 16,777,215"):
+            heavy.search_tree("q", tree, 1)
+    with pytest.raises(ArtefactError, match="its score could reach 16,777,470, above"):
+        next(heavy.search([ImpactQuery("q", {"a": 256, "b": 2})], 1))

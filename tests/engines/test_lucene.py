@@ -1,0 +1,380 @@
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from memory_engine import MemoryIndex
+from tests.shards.test_reading import Documents, jsonl, publish_shards, write_shards
+
+from lexvl_anserini.engines import jvm
+from lexvl_anserini.engines.building import append_index, build_index, delete_documents
+from lexvl_anserini.engines.index_folder import read_report
+from lexvl_anserini.engines.jvm import lucene_version
+from lexvl_anserini.engines.lucene import LuceneEngine
+from lexvl_anserini.engines.lucene.metadata import value_type
+from lexvl_anserini.engines.lucene.versions import dotted
+from lexvl_anserini.ground.errors import ArtefactError, UsageError
+from lexvl_anserini.ground.manifest import Manifest, read_manifest
+from lexvl_anserini.ground.records import ImpactQuery, ScoredDoc
+from lexvl_anserini.shards.combine import source_digest
+from lexvl_anserini.ground.vocabulary import Vocabulary
+
+# d1..d3 hold "a"; "the" is in every document that has terms at all.
+DOCUMENTS: Documents = [
+    ("d1", {"a": 3, "the": 1}),
+    ("d2", {"a": 1, "b": 5, "the": 1}),
+    ("d10", {"a": 3, "the": 1}),
+    ("empty", {}),
+    ("é😀", {"日本": 7, "😀": 2, "the": 1}),
+]
+
+
+def built(folder: Path, *shards: Documents, **options: Any) -> tuple[LuceneEngine, Manifest]:
+    manifest = write_shards(folder / "shards", *shards, **options)
+    LuceneEngine.build(folder / "shards", folder / "index", manifest)
+    return LuceneEngine(folder / "index", manifest), manifest
+
+
+def ranked(engine: Any, vector: dict[str, int], hits: int = 10) -> list[tuple[str, float]]:
+    [documents] = engine.search([ImpactQuery("q", vector)], hits)
+    assert [d.rank for d in documents] == list(range(1, len(documents) + 1))
+    return [(d.doc_id, d.score) for d in documents]
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    engine, _ = built(tmp_path_factory.mktemp("lucene"), DOCUMENTS[:2], DOCUMENTS[2:], terms=None)
+    yield engine
+    engine.close()
+
+
+def test_scores_are_dot_products(engine: LuceneEngine) -> None:
+    # d2: 2*1 + 3*5 = 17; d1 and d10: 2*3 = 6, the tie in the order of ids.
+    assert ranked(engine, {"a": 2, "b": 3}) == [("d2", 17), ("d1", 6), ("d10", 6)]
+
+
+def test_the_cut_inside_a_tie_keeps_the_smaller_id(engine: LuceneEngine) -> None:
+    assert ranked(engine, {"a": 2, "b": 3}, hits=2) == [("d2", 17), ("d1", 6)]
+
+
+def test_a_term_of_every_document_counts(engine: LuceneEngine) -> None:
+    assert ranked(engine, {"the": 4}) == [("d1", 4), ("d10", 4), ("d2", 4), ("é😀", 4)]
+
+
+def test_terms_of_other_scripts_and_beyond_16_bits(engine: LuceneEngine) -> None:
+    assert ranked(engine, {"日本": 2, "😀": 1}) == [("é😀", 16)]
+
+
+def test_empty_and_unmatched_queries_have_empty_lists(engine: LuceneEngine) -> None:
+    queries = [ImpactQuery("q1", {}), ImpactQuery("q2", {"nowhere": 3}), ImpactQuery("q3", {"b": 1})]
+    assert list(engine.search(queries, 5)) == [[], [], [ScoredDoc("q3", "d2", 1, 5.0)]]
+
+
+def test_numpy_weights_are_integers_too(engine: LuceneEngine) -> None:
+    assert ranked(engine, {"b": np.int64(3)}) == [("d2", 15)]  # type: ignore[dict-item]
+    assert ranked(engine, {"b": np.float32(3)}) == [("d2", 15)]  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize("weight", [0, -1, 1.5, float("nan"), float("inf"), 2**24, 10**400, "1"])
+def test_weights_that_lucene_would_bend(engine: LuceneEngine, weight: Any) -> None:
+    with pytest.raises(UsageError, match="topic 'q': weight .* of term 'b': expected an integer from 1 to 16,777,215"):
+        ranked(engine, {"b": weight})
+
+
+def test_hits_below_one(engine: LuceneEngine) -> None:
+    with pytest.raises(UsageError, match="hits is 0"):
+        ranked(engine, {"b": 1}, hits=0)
+
+
+def test_an_empty_document_is_a_document_of_the_index(engine: LuceneEngine) -> None:
+    assert engine.documents == len(DOCUMENTS)
+
+
+def test_the_index_knows_what_it_holds(tmp_path: Path) -> None:
+    engine, manifest = built(tmp_path, DOCUMENTS)
+    engine.close()
+    report = read_report(tmp_path / "index")
+    assert report.pop("bytes") > 0 and len(report.pop("digest")) == 64
+    options = {"text": False, "store_text": False, "term_vectors": False, "metadata": True}
+    [source] = report.pop("sources")
+    assert source == {"corpus": "toy", "documents": 5, "shards": source_digest(manifest)}
+    lists = [[4, "the"], [3, "a"], [1, "b"], [1, "日本"], [1, "😀"]]
+    found = {"documents": 5, "empty": 1, "postings": 10, "impacts": 25, "max_impact": 7}
+    fixed = {"engine": "lucene", "fields": {}, "options": options, "changed": False, "longest_lists": lists}
+    assert report.pop("lucene") == dotted(lucene_version())
+    assert re.fullmatch("[0-9a-f]{32}", report.pop("commit"))
+    assert report == {**fixed, **found}
+    names = {path.name for path in (tmp_path / "index").iterdir()}
+    assert {"manifest.json", "vocab.txt", "index.json"} <= names
+    assert not {name for name in names if name.endswith((".part", ".lock"))} - {"write.lock"}
+
+
+def test_more_terms_than_lucenes_default_limit(tmp_path: Path) -> None:
+    vector = {f"t{i:05d}": i % 7 + 1 for i in range(5000)}
+    engine, _ = built(tmp_path, [("d1", vector), ("d2", {"t00000": 1})])
+    assert ranked(engine, dict.fromkeys(vector, 3)) == [("d1", 3 * sum(vector.values())), ("d2", 3)]
+
+
+def test_terms_longer_than_lucenes_default_token(tmp_path: Path) -> None:
+    long = "x" * 32_766
+    engine, _ = built(tmp_path, [("d1", {long: 9}), ("d2", {long[:255]: 5, "|": 2})])
+    assert ranked(engine, {long: 2}) == [("d1", 18)]
+    assert ranked(engine, {long[:255]: 2, "|": 1}) == [("d2", 12)]
+
+
+def test_scores_are_exact_up_to_the_limit_and_refused_above(tmp_path: Path) -> None:
+    top = 2**12 - 1
+    engine, _ = built(tmp_path, [("d1", {"a": top, "b": 1}), ("d2", {"a": top - 1}), ("d3", {"b": 2})])
+    assert ranked(engine, {"a": 2**12, "b": 3}) == [("d1", top * 2**12 + 3), ("d2", (top - 1) * 2**12), ("d3", 6)]
+    # 4096 * (4095 + 2) would pass; the greatest impact of "b" is 2, so this does not.
+    assert engine.bound({"a": 2**12, "b": 2**11}) == 2**12 * top + 2**11 * 2
+    with pytest.raises(ArtefactError, match=r"topic 'q': its score could reach 33,546,240, .* with 1 bit less"):
+        ranked(engine, {"a": 2**13})
+    with pytest.raises(ArtefactError, match=r"could reach 33,554,432, .* with 2 bits less"):
+        ranked(engine, {"a": 2**13, "b": 2**12})
+
+
+def test_large_impacts(tmp_path: Path) -> None:
+    engine, _ = built(tmp_path, [("d1", {"a": 2**24 - 1}), ("d2", {"a": 2**24 - 2})])
+    assert ranked(engine, {"a": 1}) == [("d1", 2**24 - 1), ("d2", 2**24 - 2)]
+
+
+def test_greatest_impacts_are_read_from_the_index(tmp_path: Path) -> None:
+    documents = [(f"d{i}", {"a": 1 + (i == 200) * 40, "b": 2}) for i in range(300)]
+    engine, _ = built(tmp_path, documents, terms=["a", "b", "c"])
+    assert [engine.bound({term: 2**24}) for term in ("a", "b", "c")] == [41 * 2**24, 2 * 2**24, 0]
+
+
+def test_an_id_in_two_shards_is_refused_and_nothing_is_left(tmp_path: Path) -> None:
+    manifest = write_shards(tmp_path / "shards", [("d1", {"a": 1})], [("d2", {}), ("d1", {"a": 2})])
+    with pytest.raises(ArtefactError, match="document id 'd1' occurs twice"):
+        LuceneEngine.build(tmp_path / "shards", tmp_path / "index", manifest)
+    assert [path.name for path in tmp_path.iterdir()] == ["shards"]
+
+
+def without_ids(index: Path) -> dict[str, bytes]:
+    """The files of an index of one segment, without its random id and checksums; the .si has a date."""
+    [info] = index.glob("_*.si")
+    data = info.read_bytes()
+    # Magic number, the format's name after its length, version.
+    start = 4 + 1 + data[4] + 4
+    segment = data[start : start + 16]
+    files = (path for path in index.glob("_*") if path != info)
+    return {path.name: path.read_bytes()[:-8].replace(segment, b"") for path in files}
+
+
+def test_an_index_is_the_same_whatever_the_number_of_threads(tmp_path: Path) -> None:
+    """Four tasks of about a million postings, more threads than cores: the documents are in the order of the shards."""
+    random = np.random.default_rng(1)
+    terms = [f"t{n}" for n in range(3000)]
+    rows = [(f"d{n}", {terms[t]: 1 + n % 9 for t in random.choice(3000, 1000, False)}) for n in range(1000)]
+    shards = [[(f"{doc_id}-{part}", vector) for doc_id, vector in rows] for part in range(4)]
+    write_shards(tmp_path / "shards", *shards, terms=terms, suffix="parquet")
+    one, two, five = (
+        build_index(tmp_path / "shards", tmp_path / f"index{threads}", threads=threads).path for threads in (1, 2, 5)
+    )
+    whole = without_ids(one)
+    assert {Path(name).suffix for name in whole} >= {".doc", ".tim", ".fdt", ".dvd"}
+    assert without_ids(two) == whole and without_ids(five) == whole
+    reports = [{**read_report(index), "commit": None, "digest": None} for index in (one, two, five)]
+    assert reports[0] == reports[1] == reports[2]
+
+
+def test_a_failure_in_the_middle_leaves_no_lock(tmp_path: Path) -> None:
+    manifest = write_shards(tmp_path / "shards", [("d1", {"a": 1})], [("d2", {"a": 1})])
+    second = tmp_path / "shards/docs/shard-00001.jsonl"
+    whole = second.read_bytes()
+    second.write_bytes(whole.replace(b"d2", b"d3"))
+    with pytest.raises(ArtefactError, match="shard-00001.jsonl: damaged or changed"):
+        LuceneEngine.build(tmp_path / "shards", tmp_path / "index", manifest)
+    assert [path.name for path in tmp_path.iterdir()] == ["shards"]
+    second.write_bytes(whole)
+    assert LuceneEngine.build(tmp_path / "shards", tmp_path / "index", manifest).documents == 2
+
+
+def test_an_id_too_long_for_lucene(tmp_path: Path) -> None:
+    manifest = write_shards(tmp_path / "shards", [("d" * 40_000, {"a": 1})])
+    with pytest.raises(ArtefactError, match="line 1: document id .*, of at most 32,766 bytes"):
+        LuceneEngine.build(tmp_path / "shards", tmp_path / "index", manifest)
+
+
+def test_no_document(tmp_path: Path) -> None:
+    manifest = write_shards(tmp_path / "shards", [], terms=["a"])
+    with pytest.raises(ArtefactError, match="no document; nothing to index"):
+        LuceneEngine.build(tmp_path / "shards", tmp_path / "index", manifest)
+
+
+def test_only_empty_documents(tmp_path: Path) -> None:
+    engine, _ = built(tmp_path, [("d1", {}), ("d2", {})], terms=["a"])
+    assert engine.documents == 2
+    assert ranked(engine, {"a": 1}) == []
+
+
+def test_an_index_of_other_documents(tmp_path: Path) -> None:
+    built(tmp_path, DOCUMENTS)[0].close()
+    other = write_shards(tmp_path / "other", [("d1", {"a": 1})])
+    with pytest.raises(ArtefactError, match="5 documents, the manifest says 1 of which 0 empty"):
+        LuceneEngine(tmp_path / "index", other)
+    (tmp_path / "none").mkdir()
+    with pytest.raises(ArtefactError, match="none: cannot be opened as a Lucene index: IndexNotFoundException"):
+        LuceneEngine(tmp_path / "none", other)
+
+
+TERMS = ["a", "b", "##c", "|", "日本", "😀", "a^2", "AND", '"', "t(e\\rm)"]
+VECTORS = st.dictionaries(st.sampled_from(TERMS), st.integers(1, 2**20) | st.integers(1, 3), max_size=5)
+IDS = st.text(st.characters(codec="utf-8", exclude_categories=["Z", "C"]), min_size=1, max_size=3)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    documents=st.dictionaries(IDS, VECTORS, min_size=1, max_size=12),
+    queries=st.lists(st.dictionaries(st.sampled_from(TERMS), st.integers(1, 3), max_size=5), min_size=1, max_size=4),
+    hits=st.integers(1, 6),
+)
+def test_lucene_and_the_exact_oracle_agree(documents: dict[str, Any], queries: list[Any], hits: int) -> None:
+    rows = list(documents.items())
+    topics = [ImpactQuery(f"q{number}", vector) for number, vector in enumerate(queries)]
+    with TemporaryDirectory() as folder:
+        half = len(rows) // 2
+        engine, manifest = built(Path(folder), rows[:half], rows[half:], terms=TERMS)
+        oracle = MemoryIndex.from_shards(Path(folder) / "shards", manifest)
+        try:
+            assert list(engine.search(topics, hits)) == list(oracle.search(topics, hits))
+        finally:
+            engine.close()
+
+
+def random_documents(count: int, terms: int, seed: int = 0) -> Documents:
+    rng = np.random.default_rng(seed)
+    documents = []
+    for number in range(count):
+        dims = rng.choice(terms, size=rng.integers(0, 12), replace=False)
+        # Small impacts make many ties.
+        documents.append((f"d{number}", {f"t{dim}": int(rng.integers(1, 4)) for dim in dims} | {"all": 1}))
+    return documents
+
+
+# Stock Pyserini in a process of its own: its import loads everything.
+STOCK_SEARCH = """
+import json, sys
+from lexvl_anserini.stock import prepare
+prepare()
+from pyserini.search.lucene import LuceneImpactSearcher
+class Cached:
+    def encode(self, query):
+        return json.loads(query)
+found = []
+for index, queries in json.load(open(sys.argv[1])):
+    searcher = LuceneImpactSearcher(index, query_encoder=Cached(), min_idf=-1)
+    found.append([[(h.docid, h.score) for h in searcher.search(json.dumps(q), 50)] for q in queries])
+print("LISTS" + json.dumps(found))
+"""
+
+StockLists = list[list[tuple[str, float]]]
+
+
+def stock_lists(folder: Path, topics: Sequence[tuple[Path, Sequence[dict[str, int]]]]) -> list[StockLists]:
+    """What stock `LuceneImpactSearcher` finds in each of some indexes, for each of its queries, up to rank 50."""
+    (folder / "topics.json").write_text(json.dumps([(str(index), list(queries)) for index, queries in topics]))
+    child = subprocess.run(
+        [sys.executable, "-c", STOCK_SEARCH, str(folder / "topics.json")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert child.returncode == 0, child.stderr[-2000:]
+    found = json.loads(child.stdout.rpartition("LISTS")[2])
+    return [[[(doc_id, score) for doc_id, score in hits] for hits in lists] for lists in found]
+
+
+def test_stock_pyserini_reads_our_indexes_and_ranks_the_same(tmp_path: Path) -> None:
+    """A plain index; one with all that an index may hold besides; one that was appended to and deleted from."""
+    documents = [*random_documents(300, 30), ("é/😀", {"all": 1, "t3": 2})]
+    terms = [*(f"t{dim}" for dim in range(30)), "all"]
+    write_shards(tmp_path / "all", documents, [], terms=terms)
+    write_shards(tmp_path / "first", documents[:150], terms=terms)
+    write_shards(tmp_path / "rest", documents[150:], terms=terms, suffix="parquet")
+    build_index(tmp_path / "all", tmp_path / "plain")
+    build_index(tmp_path / "all", tmp_path / "more", text=True, store_text=True, term_vectors=True)
+    build_index(tmp_path / "first", tmp_path / "changed")
+    append_index(tmp_path / "changed", tmp_path / "rest")
+    delete_documents(tmp_path / "changed", ["d0", "d151", "d299"])
+    rng = np.random.default_rng(1)
+    queries = [{f"t{dim}": int(rng.integers(1, 3)) for dim in rng.choice(30, 6)} | {"all": 2} for _ in range(20)]
+    indexes = [tmp_path / name for name in ("plain", "more", "changed")]
+    for index, stock in zip(indexes, stock_lists(tmp_path, [(index, queries) for index in indexes]), strict=True):
+        engine = LuceneEngine(index, read_manifest(index))
+        ours = [ranked(engine, query, hits=50) for query in queries]
+        engine.close()
+        assert [[doc_id for doc_id, _ in hits] for hits in ours] == [[doc_id for doc_id, _ in hits] for hits in stock]
+        # Anserini lowers tied scores by 1e-6 each, which integers of this size do not show.
+        for mine, theirs in zip(ours, stock, strict=True):
+            assert [score for _, score in mine] == pytest.approx([score for _, score in theirs], abs=1e-3)
+
+
+def stock_index(shards: Path, index: Path) -> None:
+    jvm.start()
+    arguments = ["-collection", "JsonVectorCollection", "-input", str(shards / "docs"), "-index", str(index)]
+    arguments += ["-generator", "DefaultLuceneDocumentGenerator", "-threads", "1", "-impact", "-pretokenized"]
+    with jvm.captured_stdout():
+        jvm.java_class("io.anserini.index.IndexCollection").main([*arguments, "-memoryBuffer", "64"])
+
+
+def test_our_searcher_reads_a_stock_index_and_ranks_the_same(tmp_path: Path) -> None:
+    documents = [*random_documents(200, 20), ("empty", {}), ("dé", {"😀": 3, "日本": 2})]
+    engine, manifest = built(tmp_path, documents)
+    stock_index(tmp_path / "shards", tmp_path / "stock")
+    stock = LuceneEngine(tmp_path / "stock", manifest)
+    # Stock Anserini leaves the empty document out, ours keeps it.
+    assert (engine.documents, stock.documents) == (202, 201)
+    rng = np.random.default_rng(2)
+    queries = [{f"t{dim}": int(rng.integers(1, 3)) for dim in rng.choice(20, 4)} | {"all": 1} for _ in range(20)]
+    topics = [ImpactQuery(f"q{n}", query) for n, query in enumerate([*queries, {"😀": 1}])]
+    assert list(stock.search(topics, 30)) == list(engine.search(topics, 30))
+    assert stock.bound({"😀": 2**24}) == 3 * 2**24
+
+
+def test_stock_index_that_lost_documents_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "shards/docs").mkdir(parents=True)
+    name = "docs/shard-00000.jsonl"
+    # A zero impact: the term is dropped, and with it the document.
+    (tmp_path / "shards" / name).write_bytes(
+        jsonl([{"id": "d1", "contents": "", "vector": {"a": 1}}, {"id": "d2", "contents": "", "vector": {"a": 0}}])
+    )
+    entry = {"name": name, "documents": 2, "empty": 0, "postings": 2}
+    manifest = publish_shards(tmp_path / "shards", "impact", [entry], Vocabulary(["a"]))
+    stock_index(tmp_path / "shards", tmp_path / "stock")
+    with pytest.raises(ArtefactError, match="stock: 1 documents, the manifest says 2"):
+        LuceneEngine(tmp_path / "stock", manifest)
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [("x" * 32_766, "keyword"), ("2024-02-29", "date"), (True, "keyword"), (2**63 - 1, "long"), (-0.5, "double")],
+)
+def test_types_of_metadata(value: object, found: str) -> None:
+    assert value_type("key", value) == found
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("é" * 16_384, "metadata 'key': a text of 32,768 bytes, an index holds 32,766; shorten it or"),
+        (2**63, "is a int; expected a text, a number below"),
+        ([1], "is a list"),
+        ({"a": 1}, "is a dict"),
+    ],
+)
+def test_metadata_that_no_field_holds(value: object, message: str) -> None:
+    with pytest.raises(ArtefactError, match=message):
+        value_type("key", value)

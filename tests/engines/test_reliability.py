@@ -1,0 +1,394 @@
+"""What goes wrong around an index: killed processes, full disks, two writers, readers of what changes; and extremes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_disks import mounted, resize
+from tests.engines.test_updating import TERMS, expect, held, shards
+from tests.shards.test_reading import Documents, write_shards
+
+from lexvl_anserini.engines.building import append_index, build_index, check_index, delete_documents
+from lexvl_anserini.engines.lucene import LuceneEngine
+from lexvl_anserini.ground.errors import ArtefactError, LexvlError
+from lexvl_anserini.ground.files import new_folder
+from lexvl_anserini.ground.manifest import read_manifest
+from lexvl_anserini.queries.clauses import Impacts
+from lexvl_anserini.searching.shared_terms import explained
+from lexvl_anserini.ground.records import ImpactQuery
+from lexvl_anserini.ground.vocabulary import Vocabulary
+
+# ---- kill -9
+
+# Does one thing to an index and dies by SIGKILL at the n-th call that changes a file or tells of progress.
+KILLED = """
+import os, shutil, signal, sys
+from pathlib import Path
+from lexvl_anserini.ground import files as places
+from lexvl_anserini.engines.building import append_index, build_index, delete_documents
+what, root, kill_at = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+count = 0
+def event(*_):
+    global count
+    count += 1
+    if count == kill_at:
+        os.kill(os.getpid(), signal.SIGKILL)
+def around(module, name):
+    function = getattr(module, name)
+    def wrapped(*arguments, **options):
+        event()
+        result = function(*arguments, **options)
+        event()
+        return result
+    setattr(module, name, wrapped)
+for module, names in ((os, ("fsync", "rename", "replace", "link")), (shutil, ("rmtree",)), (places, ("_exchange",))):
+    for name in names:
+        around(module, name)
+if what == "build":
+    build_index(root / "new", root / "index", progress=event)
+elif what == "overwrite":
+    build_index(root / "new", root / "index", overwrite=True, progress=event)
+elif what == "append":
+    append_index(root / "index", root / "new", progress=event)
+else:
+    delete_documents(root / "index", ["d1"])
+print(count)
+"""
+
+OLD: Documents = [("d1", {"a": 3, "b": 1}), ("d2", {}), ("é/😀", {"😀": 9, "a": 1})]
+NEW: Documents = [(f"n{number}", {"a": number % 5 + 1, "日本": 2}) for number in range(50)]
+AFTER = {
+    "build": dict(NEW),
+    "overwrite": dict(NEW),
+    "append": dict([*OLD, *NEW]),
+    "delete": dict(OLD[1:]),
+}
+AGAIN = {
+    "build": lambda root: build_index(root / "new", root / "index"),
+    "overwrite": lambda root: build_index(root / "new", root / "index", overwrite=True),
+    "append": lambda root: append_index(root / "index", root / "new"),
+    "delete": lambda root: delete_documents(root / "index", ["d1"]),
+}
+
+
+def prepared(root: Path, what: str) -> Path:
+    root.mkdir()
+    write_shards(root / "new", NEW[:20], NEW[20:], terms=TERMS)
+    shards(root / "old", OLD)
+    if what != "build":
+        build_index(root / "old", root / "index")
+    return root
+
+
+def child(what: str, root: Path, kill_at: int) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", KILLED, what, str(root), str(kill_at)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def kill_and_repeat(root: Path, what: str, kill_at: int) -> None:
+    """Whatever a killed process left: the index is the old one or the new one, and the same call makes the new one."""
+    prepared(root, what)
+    assert child(what, root, kill_at).returncode == -9
+    before, after = ({} if what == "build" else dict(OLD)), AFTER[what]
+    index = root / "index"
+    found = held(index) if index.exists() else {}
+    assert found in ({i: v for i, v in documents.items() if v} for documents in (before, after))
+    AGAIN[what](root)
+    expect(index, after)
+    assert not {"index.part", "index.old"} & {path.name for path in root.iterdir()}
+    sources = {"append": ["old", "new"], "delete": ["old"]}.get(what, ["new"])
+    assert check_index(index, [root / name for name in sources])["problems"] == 0
+    if what in ("build", "overwrite"):
+        assert sorted(path.name for path in root.iterdir()) == ["index", "new", "old"]
+
+
+@pytest.mark.parametrize(("what", "kill_at"), [("build", 3), ("overwrite", 12), ("append", 9)])
+def test_killed_and_run_again(tmp_path: Path, what: str, kill_at: int) -> None:
+    kill_and_repeat(tmp_path / "root", what, kill_at)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("what", AFTER)
+def test_killed_anywhere_and_run_again(tmp_path: Path, what: str) -> None:
+    whole = child(what, prepared(tmp_path / "whole", what), 0)
+    events = int(whole.stdout)
+    assert whole.returncode == 0 and events > 5
+    # All of the last steps, in which the new index takes its place, and some of the others.
+    for kill_at in sorted({*range(1, events, 4), *range(max(1, events - 7), events + 1)}):
+        kill_and_repeat(tmp_path / str(kill_at), what, kill_at)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("seconds", [1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
+def test_killed_while_java_writes(tmp_path: Path, seconds: float) -> None:
+    """At any moment, not only between steps of ours."""
+    documents = [(f"d{n}", {f"t{(n * k) % 997}": k for k in range(1, 60)}) for n in range(20_000)]
+    write_shards(tmp_path / "shards", *(documents[at : at + 4000] for at in range(0, 20_000, 4000)))
+    command = [
+        sys.executable,
+        "-m",
+        "lexvl_anserini.index",
+        str(tmp_path / "shards"),
+        "--index",
+        str(tmp_path / "index"),
+    ]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as process:
+        try:
+            process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
+    assert build_index(tmp_path / "shards", tmp_path / "index").documents == 20_000
+    assert check_index(tmp_path / "index", tmp_path / "shards")["problems"] == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["index", "shards"]
+
+
+# ---- a full disk
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 256 KiB."""
+    with mounted(tmp_path / "small", "256k") as mount:
+        yield mount
+
+
+def larger(mount: Path) -> None:
+    resize(mount, "16m")
+
+
+FULL = "small/index: the disk is full; free some space and run the same command again"
+
+
+def test_a_full_disk_during_a_merge_is_one_line(
+    tmp_path: Path, small_disk: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Lucene merges in threads of its own, which printed their exceptions."""
+    documents = [(f"d{n}", {f"t{(n * 7 + k * k) % 503}": (n + k) % 250 + 1 for k in range(40)}) for n in range(500)]
+    write_shards(tmp_path / "shards", documents)
+    index = build_index(tmp_path / "shards", small_disk / "index").path
+    resize(small_disk, "148k")
+    capfd.readouterr()
+    with pytest.raises(ArtefactError, match=FULL):
+        delete_documents(index, ["d1"])
+    assert capfd.readouterr().err == "" and [path.name for path in small_disk.iterdir()] == ["index"]
+    larger(small_disk)
+    assert delete_documents(index, ["d1"]).documents == 499
+
+
+def test_a_full_disk_leaves_nothing_and_says_so(tmp_path: Path, small_disk: Path) -> None:
+    documents = [(f"d{n}", {f"t{(n * 7 + k * k) % 5003}": (n + k) % 250 + 1 for k in range(40)}) for n in range(4000)]
+    write_shards(tmp_path / "shards", documents)
+    with pytest.raises(ArtefactError, match=FULL):
+        build_index(tmp_path / "shards", small_disk / "index")
+    assert list(small_disk.iterdir()) == []
+    larger(small_disk)
+    assert build_index(tmp_path / "shards", small_disk / "index").documents == 4000
+    assert check_index(small_disk / "index", tmp_path / "shards")["problems"] == 0
+
+
+def test_a_full_disk_keeps_the_index_that_was(
+    tmp_path: Path, small_disk: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    terms = [f"t{n}" for n in range(5003)]
+    write_shards(tmp_path / "first", [("d", {"t1": 1})], terms=terms)
+    documents = [(f"d{n}", {f"t{(n * 7 + k * k) % 5003}": (n + k) % 250 + 1 for k in range(40)}) for n in range(4000)]
+    write_shards(tmp_path / "shards", documents, terms=terms)
+    index = build_index(tmp_path / "first", small_disk / "index").path
+    capfd.readouterr()
+    for act in (append_index, lambda index, more: build_index(more, index, overwrite=True)):
+        with pytest.raises(ArtefactError, match=FULL):
+            act(index, tmp_path / "shards")
+        assert check_index(index, tmp_path / "first")["problems"] == 0
+        assert [path.name for path in small_disk.iterdir()] == ["index"]
+    assert capfd.readouterr().err == ""
+    larger(small_disk)
+    assert append_index(index, tmp_path / "shards").documents == 4001
+
+
+# ---- two processes
+
+
+def test_the_second_writer_is_refused(tmp_path: Path) -> None:
+    root = prepared(tmp_path / "root", "append")
+    index = root / "index"
+    writers = (
+        lambda: build_index(root / "new", index, overwrite=True),
+        lambda: append_index(index, root / "new"),
+        lambda: append_index(index, root / "new", replace=True),
+        lambda: delete_documents(index, ["d1"]),
+    )
+    with new_folder(root / "index") as part:
+        for writer in writers:
+            with pytest.raises(ArtefactError, match="index: another process is writing it; wait for it"):
+                writer()
+        expect(index, dict(OLD))
+        # What the first has written is still there, and so is its place.
+        (part / "mine").touch()
+        with pytest.raises(ArtefactError, match="another process is writing it"):
+            build_index(root / "new", root / "index", overwrite=True)
+        assert (part / "mine").is_file()
+        build_index(root / "old", root / "index")
+        assert (part / "mine").is_file(), "what is being written is no remains"
+        (part / "mine").unlink()
+        for file in index.iterdir():
+            (part / file.name).write_bytes(file.read_bytes())
+    assert append_index(index, root / "new").documents == 53
+
+
+APPENDING = """
+import sys
+from pathlib import Path
+from lexvl_anserini.engines import jvm
+from lexvl_anserini.engines.building import append_index
+root = Path(sys.argv[1])
+jvm.start()
+print("ready", flush=True)
+for number in range(1, int(sys.argv[2])):
+    append_index(root / "index", root / f"shards{number}")
+print("done", flush=True)
+"""
+
+
+def test_reading_while_another_process_appends(tmp_path: Path) -> None:
+    """Every answer is that of one of the states, and they come in their order."""
+    parts, each = 6, 30
+    for part in range(parts):
+        documents = [(f"p{part}d{number:02d}", {"a": part + 1}) for number in range(each)]
+        shards(tmp_path / f"shards{part}", documents)
+    index = build_index(tmp_path / "shards0", tmp_path / "index").path
+    states = [
+        [(f"p{p}d{n:02d}", p + 1.0) for p in reversed(range(last + 1)) for n in range(each)] for last in range(parts)
+    ]
+    arguments = [sys.executable, "-c", APPENDING, str(tmp_path), str(parts)]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as writer:
+        assert writer.stdout is not None and writer.stdout.readline() == "ready\n"
+        seen = []
+        while not seen or seen[-1] < parts - 1:
+            engine = LuceneEngine(index, read_manifest(index))
+            [found] = engine.search([ImpactQuery("q", {"a": 1})], 1000)
+            engine.close()
+            seen.append(states.index([(hit.doc_id, hit.score) for hit in found]))
+            assert writer.poll() in (None, 0)
+        assert writer.stdout.readline() == "done\n"
+    assert seen == sorted(seen)
+    assert check_index(index, [tmp_path / f"shards{part}" for part in range(parts)])["problems"] == 0
+
+
+# ---- extremes
+
+
+def opened(folder: Path, *documents: Documents, **options: Any) -> LuceneEngine:
+    manifest = write_shards(folder / "shards", *documents, **options)
+    build_index(folder / "shards", folder / "index")
+    return LuceneEngine(folder / "index", manifest)
+
+
+def ranked(engine: LuceneEngine, vector: dict[str, int], hits: int = 10) -> list[tuple[str, float]]:
+    [found] = engine.search([ImpactQuery("q", vector)], hits)
+    return [(hit.doc_id, hit.score) for hit in found]
+
+
+def test_a_query_of_100_000_terms(tmp_path: Path) -> None:
+    terms = [f"t{number}" for number in range(100_000)]
+    whole = {term: number % 3 + 1 for number, term in enumerate(terms)}
+    engine = opened(tmp_path, [("d1", whole), ("d2", dict.fromkeys(terms[::1000], 5)), ("d3", {})], terms=terms)
+    query = {term: number % 2 + 1 for number, term in enumerate(terms)}
+    expected = [("d1", float(sum(w * query[t] for t, w in whole.items()))), ("d2", 100.0 * 5)]
+    assert ranked(engine, query) == expected
+    assert [(hit.doc_id, hit.score) for hit in engine.search_tree("q", Impacts(query), 5)] == expected
+    [explanation] = explained(engine, ImpactQuery("q", query), ["d2"])
+    assert explanation.score == 500 and len(explanation.terms) == 100
+    engine.close()
+
+
+@pytest.mark.parametrize("weight", [1, 255, 65_535, 2**20, 2**24 - 1])
+def test_weights_and_impacts_of_every_size(tmp_path: Path, weight: int) -> None:
+    engine = opened(tmp_path, [("d1", {"a": weight, "b": 1}), ("d2", {"a": weight}), ("d3", {"b": 1})])
+    assert ranked(engine, {"a": 1}) == [("d1", weight), ("d2", weight)]
+    assert ranked(engine, {"b": weight}) == [("d1", weight), ("d3", weight)]
+    most = (2**24 - 1) // weight
+    assert ranked(engine, {"a": most}) == [("d1", weight * most), ("d2", weight * most)]
+    refusal = r"could reach .* with 1 bit less" if weight > 1 else "expected an integer from 1 to 16,777,215"
+    with pytest.raises(LexvlError, match=f"topic 'q': .*{refusal}"):
+        ranked(engine, {"a": most + 1})
+    engine.close()
+
+
+STRANGE = [
+    "x" * 300,
+    "ж" * 300,
+    "x" * 299 + "y",
+    "日本",
+    "😀",
+    "é",
+    "e\u0301",
+    "|",
+    "a|b",
+    "^",
+    '"',
+    "\\",
+    "'",
+    "a:b",
+    "+",
+    "AND",
+]
+
+
+def test_terms_long_foreign_and_full_of_signs(tmp_path: Path) -> None:
+    engine = opened(tmp_path, [(f"d{n}", {term: n + 1}) for n, term in enumerate(STRANGE)])
+    for number, term in enumerate(STRANGE):
+        assert ranked(engine, {term: 2}) == [(f"d{number}", 2 * (number + 1))]
+    engine.close()
+
+
+@pytest.mark.parametrize(
+    "term", ["a b", "a\tb", "a\u3000b", "a\u00a0b", "a\nb", " ", "", "a\x01", "a\x1fb", "x" * 32_767]
+)
+def test_terms_that_an_index_would_split_are_refused_before_encoding(term: str) -> None:
+    with pytest.raises(ArtefactError) as caught:
+        Vocabulary(["dog", term])
+    assert f"term {term[:80]!r} " in str(caught.value) and "rename the term" in str(caught.value)
+
+
+IDS = [
+    "a/b/c.jpg",
+    "http://x.y/z?q=1&r=2#s",
+    '"q"',
+    "'",
+    "\\",
+    "{}",
+    "😀",
+    "é",
+    "e\u0301",
+    "..",
+    "%20",
+    "a,b",
+    "Q0",
+    "日本",
+    "#",
+]
+
+
+def test_ids_with_slashes_quotes_and_emoji(tmp_path: Path) -> None:
+    engine = opened(tmp_path, [(doc_id, {"a": 1}) for doc_id in IDS], [("empty/😀", {})])
+    assert ranked(engine, {"a": 1}, 99) == [(doc_id, 1) for doc_id in sorted(IDS)]
+    assert [e.score for e in explained(engine, ImpactQuery("q", {"a": 4}), [*IDS, "empty/😀"])] == [4] * len(IDS) + [0]
+    engine.close()
+    delete_documents(tmp_path / "index", IDS[::2])
+    assert sorted(held(tmp_path / "index")) == sorted(IDS[1::2])
+
+
+def test_empty_documents_are_there_and_counted(tmp_path: Path) -> None:
+    engine = opened(tmp_path, [("e1", {}), ("d1", {"a": 2}), ("e2", {})], [("e3", {})])
+    assert (engine.documents, read_manifest(tmp_path / "index").counts["empty"]) == (4, 3)
+    assert [e.to_json() for e in explained(engine, ImpactQuery("q", {"a": 1}), ["e3"])] == [
+        {"query_id": "q", "doc_id": "e3", "score": 0, "terms": [], "query_terms": 1}
+    ]
+    engine.close()
+    delete_documents(tmp_path / "index", ["e2"])
+    assert read_manifest(tmp_path / "index").counts["empty"] == 2

@@ -1,0 +1,242 @@
+"""Resident postings: the file, and lists that equal an exact search by numpy, for every form of slots."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from scipy import sparse
+
+from lexvl_anserini.engines.resident.layout import BITMAP, BLOCK, GAPS, NUMBERS, RESIDENT, Writer, open_sections
+from lexvl_anserini.engines.resident.packing import Lists, write_ids, write_postings
+from lexvl_anserini.engines.resident.searching import ResidentPostings
+from lexvl_anserini.ground.errors import ArtefactError
+from lexvl_anserini.ground.records import ImpactQuery
+
+
+def lists_of(rows: Mapping[str, Mapping[int, int]], some: int = 3) -> Iterator[Lists]:
+    """Posting lists as Java returns them, some terms at a time."""
+    names = sorted(rows, key=str.encode)
+    for start in range(0, len(names), some):
+        part = names[start : start + some]
+        postings = [sorted(rows[name].items()) for name in part]
+        yield Lists(
+            np.cumsum([len(row) for row in postings], dtype=np.int64),
+            np.array([document for row in postings for document, _ in row], "<i4"),
+            np.array([impact for row in postings for _, impact in row], "<i4"),
+            np.array([len(name.encode()) for name in part], "<i4"),
+            np.frombuffer(b"".join(name.encode() for name in part), "<u1"),
+        )
+
+
+def resident_of(
+    folder: Path, rows: Mapping[str, Mapping[int, int]], ids: Mapping[int, str], documents: int, width: int = 1
+) -> ResidentPostings:
+    """Resident postings of a collection: term -> document number -> impact."""
+    path = folder / RESIDENT
+    with path.open("wb") as out:
+        writer = Writer(out)
+        facts = write_postings(writer, lists_of(rows), documents, width)
+        by_id: dict[str, dict[int, int]] = {}
+        for number, doc_id in ids.items():
+            by_id.setdefault(doc_id, {})[number] = 1
+        facts |= write_ids(writer, lists_of(by_id), documents)
+        writer.finish({"commit": "c", "documents": documents, "width": width, **facts})
+    with path.open("rb") as file:
+        return ResidentPostings(open_sections(file, path))
+
+
+def searched(
+    resident: ResidentPostings, vectors: Sequence[Mapping[str, int]], hits: int, threads: int = 1
+) -> list[list[tuple[str, int, float]]]:
+    queries = [ImpactQuery(f"q{number}", vector) for number, vector in enumerate(vectors)]
+    found = resident.lists(queries, hits, threads)
+    assert all(hit.query_id == query.query_id for query, hits in zip(queries, found, strict=True) for hit in hits)
+    return [[(hit.doc_id, hit.rank, hit.score) for hit in one] for one in found]
+
+
+def expected(
+    rows: Mapping[str, Mapping[int, int]], ids: Mapping[int, str], vector: Mapping[str, int], hits: int
+) -> list[tuple[str, int, float]]:
+    """The definition: every dot product, by score descending, then id ascending."""
+    scores: dict[int, int] = {}
+    for term, weight in vector.items():
+        for document, impact in rows.get(term, {}).items():
+            scores[document] = scores.get(document, 0) + weight * impact
+    order = sorted(scores, key=lambda document: (-scores[document], ids[document].encode()))[:hits]
+    return [(ids[document], rank, float(scores[document])) for rank, document in enumerate(order, start=1)]
+
+
+def test_a_collection_by_hand(tmp_path: Path) -> None:
+    rows = {"dog": {0: 3, 2: 1}, "sea": {2: 5}, "été😀": {1: 255}}
+    resident = resident_of(tmp_path, rows, {0: "b", 1: "c", 2: "a"}, 3)
+    assert searched(resident, [{"dog": 5, "sea": 2}], 10) == [[("a", 1, 15.0), ("b", 2, 15.0)]]
+    assert searched(resident, [{"dog": 5, "sea": 2}], 1) == [[("a", 1, 15.0)]]
+    assert searched(resident, [{}, {"cat": 9}, {"été😀": 2, "cat": 1}], 5) == [[], [], [("c", 1, 510.0)]]
+    assert resident.max_impacts(["sea", "cat", "été😀"]) == [5, 0, 255]
+
+
+def test_no_term_and_no_document_with_a_term(tmp_path: Path) -> None:
+    resident = resident_of(tmp_path, {}, {0: "a"}, 1)
+    assert searched(resident, [{"dog": 1}], 3) == [[]]
+    assert resident.max_impacts(["dog"]) == [0]
+    resident.warm()
+
+
+def test_the_three_kinds_of_slots(tmp_path: Path) -> None:
+    """1/8 of the documents: a bitmap; 1/100: gaps of one byte; 1/1000: numbers of two."""
+    rows = {name: dict.fromkeys(range(step - 1, 16_000, step), 7) for name, step in (("a", 8), ("b", 100), ("c", 1000))}
+    ids = {number: f"d{number}" for number in range(16_000)}
+    resident = resident_of(tmp_path, rows, ids, 16_000)
+    assert resident.postings.kind.tolist() == [BITMAP, GAPS, NUMBERS]
+    # 16,000 bits; 2,000 impacts of 3 bits in 31 groups of 64 and one of 16, each after a byte; 160 gaps and impacts.
+    packed = 31 * (1 + 24) + 1 + 6
+    assert resident.postings.place.tolist() == [0, 2000 + packed, 2000 + packed + 320]
+    for term in rows:
+        assert searched(resident, [{term: 3}], 20_000)[0] == expected(rows, ids, {term: 3}, 20_000)
+
+
+def test_gaps_beyond_a_byte_have_entries_without_impact(tmp_path: Path) -> None:
+    """Few long gaps among many short ones: entries of impact 0 lie between, and never become hits."""
+    numbers = [*range(0, 2000, 10), 3000, 3255, 3511, 9000]
+    rows = {"a": {number: 1 + place for place, number in enumerate(numbers)}}
+    ids = {number: f"{number:04}" for number in range(10_000)}
+    resident = resident_of(tmp_path, rows, ids, 10_000)
+    assert resident.postings.kind.tolist() == [GAPS]
+    # Between 1990 and 3000 lie 3 entries, between 3255 and 3511 one, between 3511 and 9000 21.
+    assert resident.postings.counts.tolist() == [204 + 3 + 1 + 21 - 1]
+    assert searched(resident, [{"a": 2}], 10_000)[0] == expected(rows, ids, {"a": 2}, 10_000)
+
+
+@pytest.mark.parametrize(("width", "largest"), [(1, 255), (2, 65_535), (4, 2**24 - 1)])
+def test_impacts_of_every_width(tmp_path: Path, width: int, largest: int) -> None:
+    rng = np.random.default_rng(width)
+    rows = {
+        f"t{number}": {int(d): int(rng.integers(1, largest, endpoint=True)) for d in rng.permutation(3000)[:count]}
+        for number, count in enumerate((3000, 1001, 301, 99, 17, 1))
+    }
+    rows["t0"][5] = largest
+    ids = {number: f"d{number}" for number in range(3000)}
+    resident = resident_of(tmp_path, rows, ids, 3000, width)
+    assert resident.max_impacts(["t0"]) == [largest]
+    for vector in ({term: 1} for term in rows):
+        assert searched(resident, [vector], 4000)[0] == expected(rows, ids, vector, 4000)
+
+
+COLLECTIONS = st.dictionaries(
+    st.sampled_from(["a", "b", "c", "é", "日本"]),
+    st.dictionaries(st.integers(0, 40), st.integers(1, 3), max_size=41),
+    max_size=5,
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    rows=COLLECTIONS,
+    queries=st.lists(
+        st.dictionaries(st.sampled_from(["a", "b", "c", "é", "日本", "z"]), st.integers(1, 9)), max_size=9
+    ),
+    hits=st.integers(1, 60),
+    order=st.permutations(range(41)),
+    threads=st.sampled_from([1, 3]),
+)
+def test_small_collections_equal_the_definition(
+    tmp_path: Path, rows: Any, queries: Any, hits: int, order: Sequence[int], threads: int
+) -> None:
+    """Ties are frequent, and ids share prefixes across groups."""
+    rows = {term: row for term, row in rows.items() if row}
+    ids = {number: f"d{'x' * (place % 3)}{place}" for number, place in enumerate(order)}
+    resident = resident_of(tmp_path, rows, ids, 41)
+    assert searched(resident, queries, hits, threads) == [expected(rows, ids, query, hits) for query in queries]
+
+
+def large(seed: int, documents: int, terms: int, largest: int) -> sparse.csc_matrix:
+    """Impacts [documents, terms]; term t is in about 1 / (t + 1) of the documents, the last in one."""
+    rng = np.random.default_rng(seed)
+    columns = []
+    for term in range(terms):
+        held = (
+            np.flatnonzero(rng.random(documents) < 1 / (term * term + 1))
+            if term < terms - 1
+            else np.array([documents // 2])
+        )
+        impacts = rng.integers(1, largest, len(held), endpoint=True)
+        columns.append(sparse.csc_matrix((impacts, (held, np.zeros(len(held), int))), shape=(documents, 1)))
+    return sparse.hstack(columns, format="csc")
+
+
+@pytest.mark.parametrize(("seed", "largest"), [(0, 255), (1, 1), (2, 3), (3, 65_535)])
+def test_several_blocks_equal_exact_search(tmp_path: Path, seed: int, largest: int) -> None:
+    """Random collections of more than two blocks, sparse and dense terms, all-equal impacts, k from 1 to beyond all."""
+    documents, terms = 2 * BLOCK + 777, 24
+    matrix = large(seed, documents, terms, largest)
+    ids = [f"d{number}" for number in np.random.default_rng(seed).permutation(documents).tolist()]
+    place = np.argsort(np.argsort(np.array([doc_id.encode() for doc_id in ids])))
+    rows = {
+        f"t{term:02}": dict(
+            zip(
+                matrix.indices[matrix.indptr[term] : matrix.indptr[term + 1]].tolist(),
+                matrix.data[matrix.indptr[term] : matrix.indptr[term + 1]].tolist(),
+                strict=True,
+            )
+        )
+        for term in range(terms)
+    }
+    resident = resident_of(tmp_path, rows, dict(enumerate(ids)), documents, 1 if largest < 256 else 2)
+    rng = np.random.default_rng(seed + 10)
+    vectors = []
+    for _ in range(12):
+        chosen = rng.permutation(terms)[: rng.integers(1, terms, endpoint=True)].tolist()
+        vectors.append(
+            {f"t{term:02}": int(weight) for term, weight in zip(chosen, rng.integers(1, 9, terms), strict=False)}
+        )
+    for hits in (1, 10, 1000, documents + 5):
+        found = searched(resident, vectors[: 2 if hits > 1000 else None], hits, threads=2)
+        for vector, one in zip(vectors, found, strict=False):
+            weights = np.zeros(terms, np.int64)
+            for term, weight in vector.items():
+                weights[int(term[1:])] = weight
+            scores = matrix @ weights
+            order = np.lexsort((place, -scores))[:hits]
+            assert one == [(ids[d], n, float(scores[d])) for n, d in enumerate(order[scores[order] > 0], start=1)]
+
+
+def test_skipping_changes_nothing(tmp_path: Path) -> None:
+    """A few documents have nearly all of the score: blocks are skipped, and columns looked up for few documents."""
+    documents = 3 * BLOCK
+    rng = np.random.default_rng(5)
+    rows = {f"t{term}": dict.fromkeys(np.flatnonzero(rng.random(documents) < 0.2).tolist(), 1) for term in range(8)}
+    rows["rare"] = dict.fromkeys(rng.permutation(2 * BLOCK)[:40].tolist(), 255)
+    ids = {number: f"{number:06}" for number in range(documents)}
+    resident = resident_of(tmp_path, rows, ids, documents)
+    for weight in (1, 3, 200):
+        vector = {**dict.fromkeys(rows, weight), "rare": 9}
+        for hits in (1, 10, 39):
+            assert searched(resident, [vector], hits)[0] == expected(rows, ids, vector, hits)
+
+
+def test_a_file_with_any_content_leads_nowhere_else(tmp_path: Path) -> None:
+    """A file whose checksum is right can say anything: it is refused, or answers, and reads nothing outside of it."""
+    rng = np.random.default_rng(3)
+    steps = (1, 5, 9, 40, 300, 900, 2999)
+    rows = {f"t{step}": {n: int(rng.integers(1, 255)) for n in range(0, 3000, step)} for step in steps}
+    resident_of(tmp_path, rows, {number: f"d{number * 7}" for number in range(3000)}, 3000)
+    path = tmp_path / RESIDENT
+    sound, refused = path.read_bytes(), 0
+    for _ in range(400):
+        broken = bytearray(sound)
+        for place in rng.integers(0, len(sound) - 24, rng.integers(1, 9)).tolist():
+            broken[place] = int(rng.integers(256))
+        path.write_bytes(broken)
+        try:
+            with path.open("rb") as file:
+                resident = ResidentPostings(open_sections(file, path))
+            searched(resident, [dict.fromkeys(rows, 200), {"t5": 1}], 4000)
+        except (ArtefactError, UnicodeDecodeError):
+            refused += 1
+    assert 0 < refused < 400

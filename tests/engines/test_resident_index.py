@@ -1,0 +1,240 @@
+"""Resident postings of an index: written, chosen, verified, changed and repaired with it; lists equal Lucene's."""
+
+from __future__ import annotations
+
+import shutil
+import zlib
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from tests.engines.test_checking import DOCUMENTS, QUERIES, TERMS
+from tests.shards.test_reading import write_shards
+
+from lexvl_anserini.engines import jvm
+from lexvl_anserini.engines.building import append_index, build_index, check_index, delete_documents, repair_index
+from lexvl_anserini.engines.index_folder import RESIDENT, read_report
+from lexvl_anserini.engines.lucene import LuceneEngine
+from lexvl_anserini.engines.lucene.fields import as_reader
+from lexvl_anserini.engines.resident import choosing, layout
+from lexvl_anserini.engines.resident.packing import write_resident
+from lexvl_anserini.ground.errors import ArtefactError, UsageError
+from lexvl_anserini.ground.manifest import read_manifest
+from lexvl_anserini.queries.clauses import Term
+from lexvl_anserini.searching.retrieval import search_index
+from lexvl_anserini.searching.searcher import SearchCost
+from lexvl_anserini.ground.records import ImpactQuery
+
+MORE = [("e1", {"t1": 250, "t2": 3}), ("d3", {"t1": 9})]
+
+
+@pytest.fixture(autouse=True)
+def small_ones_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout, "LEAST_POSTINGS", 0)
+    monkeypatch.delenv(choosing.VARIABLE, raising=False)
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> Path:
+    write_shards(tmp_path / "shards", DOCUMENTS, terms=TERMS)
+    return tmp_path / "shards"
+
+
+@pytest.fixture
+def index(shards: Path, tmp_path: Path) -> Path:
+    return build_index(shards, tmp_path / "index").path
+
+
+def opened(index: Path) -> LuceneEngine:
+    return LuceneEngine(index, read_manifest(index))
+
+
+def lists(index: Path, form: str, monkeypatch: pytest.MonkeyPatch, hits: int = 1000) -> list[Any]:
+    monkeypatch.setenv(choosing.VARIABLE, form)
+    engine = opened(index)
+    try:
+        found = list(engine.search(QUERIES, hits))
+        assert engine.served() == {form: len(QUERIES)}
+        return found
+    finally:
+        engine.close()
+
+
+def agree(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for hits in (1, 7, 1000):
+        assert lists(index, "resident", monkeypatch, hits) == lists(index, "lucene", monkeypatch, hits)
+
+
+def flip(path: Path, place: int) -> None:
+    broken = bytearray(path.read_bytes())
+    broken[place] ^= 4
+    path.write_bytes(broken)
+
+
+def test_both_forms_give_the_same_lists(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    agree(index, monkeypatch)
+    report = read_report(index)
+    assert report.resident_bytes == (index / RESIDENT).stat().st_size
+    assert "resident" not in report.options
+
+
+def test_small_indexes_and_those_of_a_user_who_declines_have_none(
+    shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declined = build_index(shards, tmp_path / "declined", options={"resident": False}).path
+    monkeypatch.setattr(layout, "LEAST_POSTINGS", 10_000)
+    small = build_index(shards, tmp_path / "small").path
+    for index in (declined, small):
+        assert not (index / RESIDENT).exists() and not read_report(index).resident_bytes
+        assert not repair_index(index)
+    assert read_report(declined).options["resident"] is False
+    append_index(declined, appended(tmp_path / "more", [("new", {"t1": 1})]))
+    assert not (declined / RESIDENT).exists()
+
+
+def appended(folder: Path, documents: Any) -> Path:
+    write_shards(folder, documents, terms=TERMS)
+    return folder
+
+
+def test_lucene_serves_until_the_kernels_are_worth_it_and_ready(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = opened(index)
+    try:
+        assert engine.resident is not None
+        first = list(engine.search(QUERIES[:1], 10))
+        assert engine.served() == {"lucene": 1} and engine.resident._thread is None
+        # The next call starts to load, and whoever serves, the lists are the same.
+        monkeypatch.setattr(choosing, "WORTH_S", engine.batches.spent_s)
+        assert list(engine.search(QUERIES[:1], 10)) == first
+        engine.verified()
+        assert list(engine.search(QUERIES[:1], 10)) == first
+        assert engine.served()["resident"] >= 1 and engine.served()["lucene"] >= 1
+        assert engine.search_tree("q", Term("t1"), 5) == next(engine.search([ImpactQuery("q", {"t1": 1})], 5))
+        assert sum(engine.served().values()) == 5
+    finally:
+        engine.close()
+    with pytest.raises(ArtefactError, match="the index is closed; open it again"):
+        list(engine.search(QUERIES, 10))
+
+
+def test_an_error_of_loading_is_not_lost(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file with a right checksum whose sections do not fit is an error of the search, and is repaired."""
+    whole = (index / RESIDENT).read_bytes()
+    body = whole[:-8].replace(b'"documents":151', b'"documents":152')
+    (index / RESIDENT).write_bytes(body + zlib.crc32(body).to_bytes(8, "big"))
+    monkeypatch.setattr(choosing, "WORTH_S", 0)
+    with pytest.raises(ArtefactError, match="damaged, its sections do not fit each other; write it again"):
+        list(search_index(index, QUERIES[:1], 10))
+    assert repair_index(index)
+    assert (index / RESIDENT).read_bytes() == whole
+
+
+def test_too_large_for_the_memory(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    contents = layout.read_contents(index)
+    assert contents is not None
+    needed = (index / RESIDENT).stat().st_size + contents.columns
+    for memory, uses in ((2 * needed + 4, True), (2 * needed - 4, False)):
+        monkeypatch.setattr(choosing, "quarter_of_memory", lambda memory=memory: memory // 4)
+        assert choosing.usable(index) is uses
+    monkeypatch.setenv(choosing.VARIABLE, "resident")
+    assert choosing.usable(index)
+
+
+def test_an_unknown_choice(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(choosing.VARIABLE, "fast")
+    with pytest.raises(UsageError, match="^LEXVL_POSTINGS is 'fast', expected auto, resident or lucene$"):
+        opened(index)
+
+
+@pytest.mark.parametrize("place", [0, 50, -60, -1])
+def test_a_damaged_file_is_named_and_repaired(index: Path, shards: Path, place: int, monkeypatch: Any) -> None:
+    sound = (index / RESIDENT).read_bytes()
+    flip(index / RESIDENT, place)
+    remedy = r"resident\.bin: damaged.*write it again with python -m lexvl_anserini\.index .* --check --repair$"
+    for act in (lambda: opened(index), lambda: check_index(index, shards)):
+        with pytest.raises(ArtefactError, match=remedy):
+            act()
+    before = lists(index, "lucene", monkeypatch)
+    monkeypatch.delenv(choosing.VARIABLE)
+    assert repair_index(index) and not repair_index(index)
+    assert (index / RESIDENT).read_bytes() == sound
+    assert check_index(index, shards)["problems"] == 0
+    assert lists(index, "resident", monkeypatch) == before
+
+
+def test_one_missing_or_of_another_index(index: Path, shards: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    other = build_index(shards, tmp_path / "other").path
+    shutil.copy(other / RESIDENT, index / RESIDENT)
+    for what in ("an older", "no"):
+        monkeypatch.setenv(choosing.VARIABLE, "resident")
+        with pytest.raises(
+            ArtefactError, match=f"LEXVL_POSTINGS is resident, and the index has {what} resident.bin; write"
+        ):
+            opened(index)
+        monkeypatch.delenv(choosing.VARIABLE)
+        engine = opened(index)
+        assert engine.resident is None
+        engine.close()
+        if what == "an older":
+            with pytest.raises(ArtefactError, match="damaged, or not of the index as it is now"):
+                check_index(index, shards)
+            (index / RESIDENT).unlink()
+    # An index of an older version has none, and is sound.
+    assert check_index(index, shards)["problems"] == 0
+    assert repair_index(index)
+    agree(index, monkeypatch)
+
+
+def test_every_change_writes_it_again(
+    index: Path, shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more = appended(tmp_path / "more", MORE)
+    engine = opened(index)
+    before = list(engine.search(QUERIES, 1000))
+    append_index(index, more, replace=True)
+    agree(index, monkeypatch)
+    delete_documents(index, ["e1", "d7"])
+    agree(index, monkeypatch)
+    merged = build_index([index, appended(tmp_path / "last", [("f1", {"t9": 70_000})])], tmp_path / "merged").path
+    agree(merged, monkeypatch)
+    assert layout.read_contents(merged).width == 4  # type: ignore[union-attr]
+    # The open engine continues to read the older file, on which the new ones left no trace.
+    monkeypatch.setattr(choosing, "WORTH_S", 0)
+    engine.resident.ready(0)  # type: ignore[union-attr]
+    engine.verified()
+    assert list(engine.search(QUERIES, 1000)) == before and engine.served()["resident"] >= len(QUERIES)
+    engine.close()
+
+
+def test_deleted_documents_of_an_index_that_others_changed(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lucene marks deleted documents until it merges; stock programs leave such indexes."""
+    with jvm.java_calls():
+        path = jvm.java_class("java.nio.file.Paths").get(str(index))
+        folder = jvm.java_class("org.apache.lucene.store.FSDirectory").open(path)
+        config = jvm.java_class("org.apache.lucene.index.IndexWriterConfig")()
+        config.setMergePolicy(jvm.java_class("org.apache.lucene.index.NoMergePolicy").INSTANCE)
+        writer = jvm.java_class("org.apache.lucene.index.IndexWriter")(folder, config)
+        reader = jvm.java_class("org.apache.lucene.index.DirectoryReader").open(writer)
+        assert writer.tryDeleteDocument(as_reader(reader), 5) >= 0
+        reader.close()
+        writer.close()
+    report = orjson.loads((index / "index.json").read_bytes())
+    for name in ("commit", "digest"):
+        del report[name]
+    (index / "index.json").write_bytes(orjson.dumps(report))
+    write_resident(index, 250)
+    contents = layout.read_contents(index)
+    assert contents is not None and (contents.documents, contents.ids) == (151, 150)
+    agree(index, monkeypatch)
+    before = {doc_id for doc_id, vector in DOCUMENTS if vector}
+    held = {hit.doc_id for one in lists(index, "resident", monkeypatch) for hit in one}
+    assert len(before - held) == 1
+
+
+def test_a_search_notes_which_postings_served(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for form in ("resident", "lucene"):
+        monkeypatch.setenv(choosing.VARIABLE, form)
+        tally = SearchCost()
+        assert len(list(search_index(index, QUERIES, 10, tally=tally, threads=2))) == len(QUERIES)
+        assert tally.efficiency(read_manifest(index), index)[f"queries_from_{form}"] == len(QUERIES)

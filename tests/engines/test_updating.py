@@ -1,0 +1,411 @@
+"""Indexes that change: appended to, replaced in, deleted from, merged; each against the oracle of what they hold."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from brute_force import Doc, Oracle
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.shards.test_reading import Documents, jsonl, publish_shards, write_shards
+
+from lexvl_anserini.engines.building import append_index, build_index, check_index, delete_documents
+from lexvl_anserini.engines.index_folder import read_report
+from lexvl_anserini.engines.lucene import LuceneEngine, count_index
+from lexvl_anserini.engines.lucene.postings import stored_texts, vector_of
+from lexvl_anserini.ground.errors import ArtefactError, UsageError
+from lexvl_anserini.ground.manifest import Manifest, read_manifest
+from lexvl_anserini.ground.quantise import Quantiser, SideQuantiser
+from lexvl_anserini.queries.clauses import Equals, Impacts, Text
+from lexvl_anserini.ground.records import ImpactQuery
+from lexvl_anserini.shards.combine import check_same_meaning
+from lexvl_anserini.ground.vocabulary import Vocabulary
+
+TERMS = ["##c", "a", "b", "日本", "😀"]
+FIRST: Documents = [("d1", {"a": 3, "b": 1}), ("d2", {}), ("é/😀", {"😀": 9, "a": 1})]
+SECOND: Documents = [("d4", {"a": 3}), ("d5", {"日本": 2})]
+
+
+def shards(folder: Path, documents: Documents, **options: Any) -> Path:
+    write_shards(folder, documents, terms=TERMS, **options)
+    return folder
+
+
+def state(index: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in index.iterdir()}
+
+
+def held(index: Path) -> dict[str, dict[str, int]]:
+    """What an index with one posting list a term says its documents are: id -> vector, by asking for every term."""
+    found: dict[str, dict[str, int]] = {}
+    engine = LuceneEngine(index, read_manifest(index))
+    try:
+        for term, hits in zip(TERMS, engine.search([ImpactQuery(t, {t: 1}) for t in TERMS], 1000), strict=True):
+            for hit in hits:
+                found.setdefault(hit.doc_id, {})[term] = int(hit.score)
+    finally:
+        engine.close()
+    return found
+
+
+def expect(index: Path, documents: Mapping[str, Mapping[str, int]]) -> None:
+    """Everything that the index holds."""
+    manifest, report = read_manifest(index), read_report(index)
+    postings = [(doc_id, term, impact) for doc_id, v in documents.items() for term, impact in v.items()]
+    counts = {
+        "documents": len(documents),
+        "empty": sum(not vector for vector in documents.values()),
+        "postings": len(postings),
+        "max_impact": max((impact for *_, impact in postings), default=0),
+    }
+    assert held(index) == {doc_id: vector for doc_id, vector in documents.items() if vector}
+    assert {name: manifest.counts[name] for name in counts} == counts
+    assert {name: report[name] for name in counts} == counts
+    assert count_index(index)["impacts"] == report["impacts"] == sum(impact for *_, impact in postings)
+    lists = {term: sum(t == term for _, t, _ in postings) for term in TERMS}
+    longest = sorted(((-n, term.encode()) for term, n in lists.items() if n))
+    assert report["longest_lists"] == [[-n, term.decode()] for n, term in longest]
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Path:
+    return build_index(shards(tmp_path / "first", FIRST), tmp_path / "index").path
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_append(tmp_path: Path, index: Path, suffix: str) -> None:
+    second = shards(tmp_path / "second", SECOND, suffix=suffix)
+    assert append_index(index, second).documents == 5
+    expect(index, dict([*FIRST, *SECOND]))
+    listed = [(source["corpus"], source["documents"]) for source in read_report(index)["sources"]]
+    assert listed == [("toy", 3), ("toy", 2)]
+    assert check_index(index, [tmp_path / "first", second])["ids"] == 5
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["first", "index", "second"]
+
+
+def test_what_was_appended_is_left_alone(tmp_path: Path, index: Path) -> None:
+    append_index(index, shards(tmp_path / "second", SECOND))
+    before = state(index)
+    assert append_index(index, [tmp_path / "second", tmp_path / "first"]).documents == 5
+    assert append_index(index, tmp_path / "second", replace=True).documents == 5
+    assert state(index) == before
+
+
+def test_an_id_that_is_there_is_refused_and_nothing_changes(tmp_path: Path, index: Path) -> None:
+    before = state(index)
+    second = shards(tmp_path / "second", [("d0", {"a": 1}), ("é/😀", {"a": 2})])
+    with pytest.raises(ArtefactError, match="document id 'é/😀' is in .*index already; --replace takes the new one"):
+        append_index(index, second)
+    twice = shards(tmp_path / "twice", [("d7", {"a": 1}), ("d7", {"a": 2})])
+    for replace in (False, True):
+        with pytest.raises(ArtefactError, match="document id 'd7' occurs twice"):
+            append_index(index, twice, replace=replace)
+    assert state(index) == before
+    assert not (tmp_path / "index.part").exists()
+
+
+def test_replace_takes_the_new_document(tmp_path: Path, index: Path) -> None:
+    second = shards(tmp_path / "second", [("é/😀", {"b": 2}), ("d2", {"b": 1}), ("d9", {"a": 1})])
+    assert append_index(index, second, replace=True).documents == 4
+    expect(index, {"d1": {"a": 3, "b": 1}, "é/😀": {"b": 2}, "d2": {"b": 1}, "d9": {"a": 1}})
+    assert check_index(index, [second, tmp_path / "first"])["problems"] == 0
+    with pytest.raises(UsageError, match="deleted or replaced; name all 2 folders of shards"):
+        check_index(index, tmp_path / "first")
+
+
+def test_delete_and_bring_back(tmp_path: Path, index: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert delete_documents(index, ["é/😀", "d2"]).documents == 1
+    expect(index, {"d1": {"a": 3, "b": 1}})
+    assert read_manifest(index).corpus["deleted"] == 2
+    assert check_index(index, tmp_path / "first")["ids"] == 1
+    with caplog.at_level("INFO"):
+        assert append_index(index, tmp_path / "first").documents == 1
+    assert "nothing to do; --replace brings back what was deleted" in caplog.text
+    assert append_index(index, tmp_path / "first", replace=True).documents == 3
+    expect(index, dict(FIRST))
+    assert read_manifest(index).corpus["deleted"] == 0
+    assert len(read_report(index)["sources"]) == 1
+    assert check_index(index, tmp_path / "first")["ids"] == 3
+
+
+def test_ids_that_are_not_there(tmp_path: Path, index: Path) -> None:
+    before = state(index)
+    with pytest.raises(ArtefactError, match=r"no document 'nobody' in it \(2 such ids\); nothing was deleted"):
+        delete_documents(index, ["d1", "nobody", "none"])
+    with pytest.raises(ArtefactError, match="no document would be left; remove the folder instead"):
+        delete_documents(index, ["d1", "d2", "é/😀", "d1"])
+    assert state(index) == before
+    with pytest.raises(ArtefactError, match="no index of ours to delete from"):
+        delete_documents(tmp_path / "first", ["d1"])
+    with pytest.raises(ArtefactError, match="no index of ours to append to; build it first"):
+        append_index(tmp_path / "first", tmp_path / "first")
+
+
+def test_the_same_deletion_again_is_finished(tmp_path: Path, index: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It was an error: "no document 'd1' in it"."""
+    delete_documents(index, ["d1", "d2"])
+    before = state(index)
+    (tmp_path / "index.old").mkdir()
+    with caplog.at_level("INFO", "lexvl_anserini"):
+        assert delete_documents(index, ["d2", "d1", "d1"]).documents == 1
+    assert "deleted already, nothing to do" in caplog.text
+    assert state(index) == before and not (tmp_path / "index.old").exists()
+    for ids in (["d1"], ["d1", "d2", "d3"], ["typo"]):
+        with pytest.raises(ArtefactError, match=f"no document '{ids[0]}' in it"):
+            delete_documents(index, ids)
+    assert state(index) == before
+    # An append keeps the record; what it brings back is deleted again.
+    append_index(index, shards(tmp_path / "more", [*SECOND, ("d1", {"b": 7})]))
+    assert delete_documents(index, ["d1", "d2"]).documents == 3
+    expect(index, dict([FIRST[2], *SECOND]))
+    assert read_report(index)["changes"] == before_changes(before)
+
+
+def before_changes(files: Mapping[str, bytes]) -> list[str]:
+    changes = json.loads(files["index.json"])["changes"]
+    assert len(changes) == 1 and changes[0].startswith("delete ")
+    return changes
+
+
+def test_the_same_replacement_again_is_finished(tmp_path: Path, index: Path) -> None:
+    more = shards(tmp_path / "more", [("d1", {"b": 7}), *SECOND])
+    append_index(index, more, replace=True)
+    before = state(index)
+    append_index(index, more, replace=True)
+    assert state(index) == before
+    # After another change it is a request of its own.
+    delete_documents(index, ["d1"])
+    append_index(index, more, replace=True)
+    expect(index, {**dict(FIRST), **dict(SECOND), "d1": {"b": 7}})
+
+
+def test_whoever_reads_goes_on_reading_what_was(tmp_path: Path, index: Path) -> None:
+    queries = [ImpactQuery("query", {"a": 2, "日本": 1})]
+    older = LuceneEngine(index, read_manifest(index))
+    before = list(older.search(queries, 10))
+    append_index(index, shards(tmp_path / "second", SECOND))
+    assert list(older.search(queries, 10)) == before
+    older.close()
+    engine = LuceneEngine(index, read_manifest(index))
+    found = [(hit.doc_id, hit.score) for hit in next(engine.search(queries, 10))]
+    assert found == [("d1", 6), ("d4", 6), ("d5", 2), ("é/😀", 2)]
+    assert engine.documents == 5
+    engine.close()
+
+
+def test_merge_of_shards_and_of_indexes(tmp_path: Path, index: Path) -> None:
+    second = shards(tmp_path / "second", SECOND, suffix="parquet")
+    build_index([tmp_path / "first", second], tmp_path / "merged")
+    expect(tmp_path / "merged", dict([*FIRST, *SECOND]))
+    build_index(second, tmp_path / "other")
+    build_index([index, tmp_path / "other"], tmp_path / "of-indexes")
+    expect(tmp_path / "of-indexes", dict([*FIRST, *SECOND]))
+    for made in ("merged", "of-indexes"):
+        assert check_index(tmp_path / made, [second, tmp_path / "first"])["ids"] == 5
+    with pytest.raises(UsageError, match="an index; name the shards that it was built from"):
+        check_index(tmp_path / "merged", index)
+
+
+def test_folders_that_do_not_go_together(tmp_path: Path, index: Path) -> None:
+    before = state(index)
+    write_shards(tmp_path / "words", [("d9", {"zebra": 1})])
+    same = shards(tmp_path / "same", [("d9", {"a": 1}), ("d1", {"b": 2})])
+    for act in (append_index, lambda index, more: build_index([index, more], tmp_path / "merged")):
+        with pytest.raises(
+            ArtefactError,
+            match=r"words: not as the other shards \(vocabulary: .* found, .* requested\); their scores cannot be",
+        ):
+            act(index, tmp_path / "words")
+        with pytest.raises(ArtefactError, match="document id 'd1' (is in|occurs twice)"):
+            act(index, same)
+    with pytest.raises(ArtefactError, match="first: the same shards as .*first; name each once"):
+        build_index([tmp_path / "first", tmp_path / "first"], tmp_path / "merged")
+    build_index(shards(tmp_path / "second", SECOND), tmp_path / "vectors", term_vectors=True)
+    with pytest.raises(ArtefactError, match="built with .*'term_vectors': True.*; build it again"):
+        append_index(index, tmp_path / "vectors")
+    assert state(index) == before
+    assert not (tmp_path / "merged").exists() and not (tmp_path / "merged.part").exists()
+
+
+def described(folder: Path, documents: Sequence[Doc]) -> Path:
+    """Shards with texts and metadata."""
+    (folder / "docs").mkdir(parents=True)
+    name = "docs/shard-00000.jsonl"
+    rows = [{"id": d.doc_id, "contents": d.text, "vector": d.vector, "metadata": d.metadata} for d in documents]
+    (folder / name).write_bytes(jsonl(rows))
+    entry = {
+        "name": name,
+        "documents": len(documents),
+        "empty": sum(not d.vector for d in documents),
+        "postings": sum(len(d.vector) for d in documents),
+        "max_impact": max(i for d in documents for i in d.vector.values()),
+    }
+    publish_shards(folder, "impact", [entry], Vocabulary(TERMS))
+    return folder
+
+
+def test_texts_metadata_and_vectors_come_along(tmp_path: Path) -> None:
+    first = [Doc("d1", {"a": 3}, "a dog 😀", {"year": 2001}), Doc("d2", {}, "", {})]
+    second = [Doc("d3", {"a": 1, "😀": 5}, "two dogs", {"year": 2002, "source": "web"}), Doc("d1", {"b": 4}, "new")]
+    options = {"text": True, "store_text": True, "term_vectors": True}
+    index = build_index(described(tmp_path / "first", first), tmp_path / "index", **options).path  # type: ignore[arg-type]
+    append_index(index, described(tmp_path / "second", second), replace=True)
+    assert stored_texts(index, ["d1", "d2", "d3"]) == {"d1": "new", "d2": "", "d3": "two dogs"}
+    engine = LuceneEngine(index, read_manifest(index))
+    assert [vector_of(engine.reader, doc_id) for doc_id in ("d1", "d2", "d3")] == [{"b": 4}, {}, {"a": 1, "😀": 5}]
+    search = engine.search_tree
+    assert [d.doc_id for d in search("q", Equals("meta.year", 2002), 9)] == ["d3"]
+    assert [d.doc_id for d in search("q", Text("dog"), 9)] == ["d3"]
+    engine.close()
+    year = described(tmp_path / "third", [Doc("d9", {"a": 1}, "", {"year": "MMI"})])
+    with pytest.raises(ArtefactError, match="third: meta.year is keyword, in the others long; give it one type"):
+        append_index(index, year)
+
+
+def test_texts_beyond_memory_go_through_a_temporary_index(tmp_path: Path) -> None:
+    """24 texts of two million random digits: two thirds of them leave memory before the last shard is read."""
+    random = Random(1)
+    vectors = [{"a": n + 1, "😀": 70_000 + n} if n % 5 else {} for n in range(24)]
+    texts = [f"word{n} {random.randbytes(1 << 20).hex()}" for n in range(24)]
+    documents = [Doc(f"d{n}", vectors[n], texts[n], {"year": 2000 + n}) for n in range(24)]
+    shards = described(tmp_path / "shards", documents)
+    index = build_index(shards, tmp_path / "index", 2, store_text=True, term_vectors=True).path
+    assert not list(index.glob("*.tmp"))
+    assert stored_texts(index, [d.doc_id for d in documents]) == {d.doc_id: d.text for d in documents}
+    engine = LuceneEngine(index, read_manifest(index))
+    assert [engine.vector(d.doc_id) for d in documents] == vectors
+    assert [d.doc_id for d in engine.search_tree("q", Equals("meta.year", 2019), 9)] == ["d19"]
+    [found] = engine.search([ImpactQuery("q", {"😀": 1})], 2)
+    assert [(d.doc_id, d.score) for d in found] == [("d23", 70_023.0), ("d22", 70_022.0)]
+    engine.close()
+
+
+# ---- against the oracle
+
+VECTORS = st.dictionaries(st.sampled_from(TERMS), st.integers(1, 3) | st.integers(1, 2**18), max_size=4)
+IDS = st.sampled_from([f"d{number}" for number in range(12)] + ["é", "a/b", '"q"', "😀"])
+PIECES = st.dictionaries(IDS, VECTORS, min_size=1, max_size=6)
+STEPS = st.lists(
+    st.tuples(st.just("append"), PIECES) | st.tuples(st.just("delete"), st.lists(IDS, max_size=4)), max_size=4
+)
+QUERIES = st.lists(st.dictionaries(st.sampled_from([*TERMS, "x"]), st.integers(1, 9), max_size=4), max_size=6)
+
+
+class Changing:
+    """An index and, as a dictionary, what it must hold."""
+
+    def __init__(self, folder: Path, documents: Mapping[str, Mapping[str, int]], suffix: str):
+        self.folder, self.suffix, self.documents = folder, suffix, dict(documents)
+        self.sources = [self.written(documents)]
+        self.index = build_index(self.sources[0], folder / "index", threads=2).path
+
+    def written(self, documents: Mapping[str, Mapping[str, int]]) -> Path:
+        folder = self.folder / f"shards{len(list(self.folder.iterdir()))}"
+        rows = list(documents.items())
+        write_shards(folder, rows[:2], rows[2:], terms=TERMS, suffix=self.suffix)
+        return folder
+
+    def append(self, documents: Mapping[str, Mapping[str, int]]) -> None:
+        source = self.written(documents)
+        if any(read_manifest(source).shards[0]["sha256"] in shards_of(there) for there in self.sources):
+            return
+        common = self.documents.keys() & documents.keys()
+        if common:
+            with pytest.raises(ArtefactError, match="is in .* already"):
+                append_index(self.index, source)
+        append_index(self.index, source, replace=bool(common))
+        self.sources.append(source)
+        self.documents |= documents
+
+    def delete(self, doc_ids: Sequence[str]) -> None:
+        there = [doc_id for doc_id in doc_ids if doc_id in self.documents]
+        if not there or len(set(there)) < len(set(doc_ids)) or len(set(there)) == len(self.documents):
+            with pytest.raises(ArtefactError, match="no document"):
+                delete_documents(self.index, [*doc_ids, "nobody"] if not there else doc_ids)
+            return
+        delete_documents(self.index, there)
+        for doc_id in there:
+            self.documents.pop(doc_id, None)
+
+    def compare(self, queries: Sequence[Mapping[str, int]], hits: int, index: Path | None = None) -> None:
+        index = index or self.index
+        engine = LuceneEngine(index, read_manifest(index))
+        oracle = Oracle([Doc(doc_id, vector) for doc_id, vector in self.documents.items()])
+        try:
+            assert engine.documents == len(self.documents)
+            found = engine.search([ImpactQuery(str(n), q) for n, q in enumerate(queries)], hits)
+            for query, documents in zip(queries, found, strict=True):
+                assert [(d.doc_id, d.score) for d in documents] == oracle.ranked(Impacts(query), hits)
+        finally:
+            engine.close()
+
+
+def shards_of(folder: Path) -> set[str]:
+    return {shard["sha256"] for shard in read_manifest(folder).shards}
+
+
+def run_through(documents: Any, steps: Any, queries: Any, hits: int, suffix: str) -> None:
+    with TemporaryDirectory() as folder:
+        changing = Changing(Path(folder), documents, suffix)
+        changing.compare(queries, hits)
+        for step, wanted in steps:
+            getattr(changing, step)(wanted)
+            changing.compare(queries, hits)
+        expect(changing.index, changing.documents)
+        assert check_index(changing.index, changing.sources[::-1])["problems"] == 0
+        changing.documents["of-the-merge"] = {"a": 7}
+        more = changing.written({"of-the-merge": {"a": 7}})
+        merged = build_index([changing.index, more], Path(folder) / "merged")
+        changing.compare(queries, hits, merged.path)
+
+
+CASES = {
+    "documents": PIECES,
+    "steps": STEPS,
+    "queries": QUERIES,
+    "hits": st.integers(1, 8),
+    "suffix": st.sampled_from(["jsonl", "jsonl.gz", "parquet"]),
+}
+QUIET = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large]}
+
+
+@settings(max_examples=12, **QUIET)
+@given(**CASES)
+def test_changes_and_the_oracle_agree(documents: Any, steps: Any, queries: Any, hits: int, suffix: str) -> None:
+    run_through(documents, steps, queries, hits, suffix)
+
+
+@pytest.mark.heavy
+@settings(max_examples=600, **QUIET)
+@given(**CASES)
+def test_many_changes_and_the_oracle_agree(documents: Any, steps: Any, queries: Any, hits: int, suffix: str) -> None:
+    run_through(documents, steps, queries, hits, suffix)
+
+
+def test_index_json_is_plain_json(index: Path) -> None:
+    assert json.loads((index / "index.json").read_bytes())["changed"] is False
+
+
+def test_a_scale_found_and_the_same_scale_given_are_one(tmp_path: Path) -> None:
+    query = SideQuantiser("peak", 8)
+    manifest = read_manifest(shards(tmp_path / "one", FIRST))
+
+    def scaled(document: SideQuantiser) -> Manifest:
+        return dataclasses.replace(manifest, quantiser=Quantiser(document, query).to_json())
+
+    found = scaled(SideQuantiser("calibrated", 8, 17.5, 99.0))
+    check_same_meaning(found, scaled(SideQuantiser("fixed", 8, 17.5)), tmp_path)
+    for other in (
+        SideQuantiser("fixed", 8, 18.0),
+        SideQuantiser("fixed", 6, 17.5),
+        SideQuantiser("calibrated", 8, 9.0),
+    ):
+        with pytest.raises(ArtefactError, match="--quantiser fixed --scale 17.5 --bits 8 --query-bits 8"):
+            check_same_meaning(found, scaled(other), tmp_path)

@@ -1,0 +1,188 @@
+"""Checksums of every file of an index, small or large: an answer counts only if they are right."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.engines.test_checking import DOCUMENTS, QUERIES, TERMS
+from tests.shards.test_reading import write_dense_shards, write_shards
+
+from lexvl_anserini.data import digests
+from lexvl_anserini.engines import verifying
+from lexvl_anserini.engines.building import build_index
+from lexvl_anserini.engines.lucene import LuceneEngine
+from lexvl_anserini.engines.opening import open_index
+from lexvl_anserini.ground.errors import ArtefactError, LexvlError
+from lexvl_anserini.ground.manifest import read_manifest
+from lexvl_anserini.queries.clauses import Term
+from lexvl_anserini.queries.query_source import check_terms
+from lexvl_anserini.searching.retrieval import search_index
+from lexvl_anserini.searching.shared_terms import explain
+from lexvl_anserini.ground.records import DenseQuery, ImpactQuery
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("verified")
+    write_shards(folder / "shards", DOCUMENTS, terms=TERMS)
+    return build_index(folder / "shards", folder / "index", term_vectors=True).path
+
+
+@pytest.fixture
+def index(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("LEXVL_DATA", str(tmp_path / "data"))
+    return Path(shutil.copytree(built, tmp_path / "index"))
+
+
+@pytest.fixture
+def large(index: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An index that counts as one above 1 GiB."""
+    monkeypatch.setattr(verifying, "VERIFIED_BYTES", 0)
+    return index
+
+
+def flip(path: Path, place: int) -> None:
+    broken = bytearray(path.read_bytes())
+    broken[place] ^= 4
+    path.write_bytes(broken)
+
+
+def file_of(index: Path, suffix: str) -> Path:
+    [path] = index.glob(f"*{suffix}")
+    return path
+
+
+def all_lists(index: Path) -> list[Any]:
+    return list(search_index(index, QUERIES, 1000))
+
+
+def test_no_answer_of_a_large_damaged_index_counts(large: Path) -> None:
+    sound = all_lists(large)
+    # Bytes of postings, which opening the index does not read.
+    flip(file_of(large, ".doc"), 120)
+    with pytest.raises(ArtefactError, match=r"\.doc: damaged, not the bytes that were written; build the index again"):
+        all_lists(large)
+    flip(file_of(large, ".doc"), 120)
+    assert all_lists(large) == sound
+    # A file that no query reads.
+    flip(file_of(large, ".tvd"), 60)
+    for act in (
+        lambda: all_lists(large),
+        lambda: explain(large, ImpactQuery("q", {"t1": 1}), hits=1),
+    ):
+        with pytest.raises(ArtefactError, match=r"\.tvd: damaged"):
+            act()
+
+
+def test_a_known_damage_ends_the_search(large: Path) -> None:
+    flip(file_of(large, ".fdt"), 60)
+    engine = LuceneEngine(large, read_manifest(large))
+    engine.verification._thread.join()
+    for act in (
+        lambda: next(engine.search(QUERIES[:1], 10)),
+        lambda: engine.search_tree("q", Term("t1"), 10),
+        lambda: engine.impacts("d1", ["t1"]),
+        lambda: engine.vector("d1"),
+        engine.verified,
+    ):
+        with pytest.raises(ArtefactError, match=r"\.fdt: damaged"):
+            act()
+    engine.close()
+
+
+def test_what_cannot_be_compared_is_no_answer(large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verifying.zlib, "crc32", lambda *_: 1 / 0)
+    with pytest.raises(ArtefactError, match="index: its files cannot be compared with their checksums"):
+        all_lists(large)
+
+
+def test_a_closed_index_is_not_compared_further(large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = LuceneEngine(large, read_manifest(large))
+    engine.close()
+    assert not engine.verification._thread.is_alive()
+    # One list of many: nothing is waited for.
+    assert next(search_index(large, QUERIES, 3))
+
+
+def test_files_that_do_not_change_are_read_once(large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(digests, "RACY_NS", 0)
+    read: list[int] = []
+    crc32 = verifying.zlib.crc32
+    monkeypatch.setattr(verifying.zlib, "crc32", lambda block, value: read.append(len(block)) or crc32(block, value))
+    all_lists(large)
+    first = len(read)
+    assert first > 10
+    all_lists(large)
+    assert len(read) == first
+    flip(file_of(large, ".doc"), 120)
+    with pytest.raises(ArtefactError, match=r"\.doc: damaged"):
+        all_lists(large)
+    # A damaged file is never remembered.
+    with pytest.raises(ArtefactError, match=r"\.doc: damaged"):
+        all_lists(large)
+
+
+@pytest.mark.parametrize("content", [b"", b"x", bytes(15), bytes(16), bytes(4096)])
+def test_files_without_a_footer(large: Path, content: bytes) -> None:
+    file_of(large, ".tvd").write_bytes(content)
+    with pytest.raises(ArtefactError, match=f"{large}"):
+        all_lists(large)
+
+
+@pytest.mark.parametrize("suffix", ["segments_1", ".doc", ".si", ".fdt", "index.json", "manifest.json"])
+def test_folders_in_place_of_files(large: Path, suffix: str) -> None:
+    path = file_of(large, suffix)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(ArtefactError, match=f"{large}"):
+        all_lists(large)
+
+
+def places(path: Path) -> Iterator[int]:
+    size = path.stat().st_size
+    yield from sorted({0, size // 3, size // 2, size - 9, size - 1} & set(range(size)))
+
+
+def flipped_everywhere(index: Path, act: Callable[[], Any]) -> None:
+    """Every damage is one line; without it the answers are the same."""
+    sound = act()
+    for path in sorted(index.iterdir()):
+        for place in places(path):
+            flip(path, place)
+            try:
+                assert act() == sound, f"another answer after a flip in {path.name} at {place}"
+                assert path.name not in ("index.faiss", "ids.txt"), place
+            except LexvlError as error:
+                assert "\n" not in str(error), error
+            flip(path, place)
+    assert act() == sound
+
+
+@pytest.mark.parametrize("layout", ["flat", "hnsw", "sq8", "binary"])
+def test_a_flipped_bit_in_a_faiss_index(tmp_path: Path, layout: str) -> None:
+    vectors = np.random.default_rng(7).normal(size=(40, 8)).astype(np.float32)
+    write_dense_shards(tmp_path / "shards", [(f"d{n}", vector.tolist()) for n, vector in enumerate(vectors)])
+    index = build_index(tmp_path / "shards", tmp_path / "index", options={"faiss": layout}).path
+
+    def answers() -> list[Any]:
+        engine = open_index(index, read_manifest(index))
+        return list(engine.search([DenseQuery("q", vectors[3])], 5))
+
+    flipped_everywhere(index, answers)
+    (index / "ids.txt").write_text("".join(f"e{n}\n" for n in range(40)))
+    with pytest.raises(ArtefactError, match="ids.txt: damaged"):
+        answers()
+
+
+def test_a_flipped_bit_in_the_vocabulary(index: Path) -> None:
+    manifest = read_manifest(index)
+    check_terms(Term("t7"), index / "vocab.txt", manifest)
+    for content in (b"t7\n", b"\xff\xfe", b""):
+        (index / "vocab.txt").write_bytes(content)
+        with pytest.raises(ArtefactError, match="vocab.txt: "):
+            check_terms(Term("t7"), index / "vocab.txt", manifest)

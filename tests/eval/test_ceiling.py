@@ -1,0 +1,251 @@
+"""The facts of captions are those of the grammar: a caption agrees with a scene if it could be written of it."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from dataclasses import replace
+from itertools import islice
+
+import pytest
+from typer.testing import CliRunner
+
+import eval.ceiling
+from eval.analyses.caption_ceiling import FactIndex, agreeing_counts, best_recall, ceiling
+from lexvl_anserini.cli import make_app
+from lexvl_anserini.data.corpora.demo import captions, scenes
+from lexvl_anserini.data.world import facts, grammar
+from lexvl_anserini.data.world.catalogue import world
+from lexvl_anserini.data.world.draws import Draws, _Walk, outcomes
+from lexvl_anserini.data.world.facts import Fact, Pen, inverted, possible_facts, readings
+from lexvl_anserini.data.world.grammar import descriptions
+from lexvl_anserini.data.world.scenes import Scene, Thing
+from lexvl_anserini.ground.errors import UnknownName
+
+BENCH = Thing("bench", "red", 1, "medium")
+CHAIR = Thing("chair", "red", 1, "medium")
+SEAT = Scene("test", 0, "park", "clear", "day", BENCH, "standing", None, None, None)
+
+
+@pytest.fixture(scope="module")
+def listed():
+    return list(scenes("test"))
+
+
+@pytest.fixture(scope="module")
+def index(listed):
+    return FactIndex(listed)
+
+
+def wordings(scene, slot, *about):
+    return {fact.wording for fact in possible_facts(scene) if fact.slot is slot and fact.about == about}
+
+
+# --- outcomes -------------------------------------------------------------------------------------------------------
+
+
+def test_outcomes_are_those_of_every_path():
+    assert outcomes(lambda draws: draws.choice("abc") + (draws.choice("xy") if draws.chance(5) else "")) == {
+        *"abc", "ax", "ay", "bx", "by", "cx", "cy"
+    }  # fmt: skip
+    assert outcomes(lambda draws: draws.chance(0)) == {False}
+    assert outcomes(lambda draws: draws.chance(100)) == {True}
+    assert outcomes(lambda draws: draws.between(3, 5)) == {3, 4, 5}
+    assert outcomes(lambda draws: draws.weighted({"a": 1, "b": 2})) == {"a", "b"}
+    assert outcomes(lambda draws: "always") == {"always"}
+
+
+def test_random_draws_give_nothing_but_outcomes():
+    def phrase(draws):
+        return facts.sky(Pen(SEAT, draws, []))
+
+    possible = outcomes(phrase)
+    assert {phrase(Draws("sky", number)) for number in range(2000)} == possible
+    assert "" in possible and "on a sunny day" in possible
+
+
+# --- what can be mentioned ------------------------------------------------------------------------------------------
+
+
+def test_slots_offer_what_the_tables_have_for_a_scene():
+    assert wordings(SEAT, facts.noun, "subject") == {"bench", "seat", "long seat", "park bench"}
+    assert wordings(SEAT, facts.colour, "subject") == {"red", "crimson", "scarlet"}
+    assert wordings(SEAT, facts.count, "subject") == {"a", "one", "a single", "a lone"}
+    assert wordings(SEAT, facts.size, "subject") == set()
+    assert wordings(SEAT, facts.noun, "landmark") == wordings(SEAT, facts.link, 0) == set()
+    large = SEAT._replace(subject=replace(BENCH, count=2, size="large"))
+    assert wordings(large, facts.noun, "subject") == {"benches", "seats", "long seats", "park benches"}
+    assert wordings(large, facts.count, "subject") == {"two", "a pair of", "a couple of"}
+    assert wordings(large, facts.size, "subject") == {"large", "big", "huge"}
+
+
+def test_nouns_that_say_a_size_are_of_that_size_only():
+    dog = SEAT._replace(subject=Thing("dog", "brown", 1, "small"), pose="lying")
+    assert {"puppy", "pup", "dog"} <= wordings(dog, facts.noun, "subject")
+    assert "puppy" not in wordings(dog._replace(subject=Thing("dog", "brown", 1, "large")), facts.noun, "subject")
+
+
+def test_one_preposition_can_stand_for_several_relations():
+    near = [
+        relation
+        for relation, entry in world().words.relations.items()
+        if entry.prepositions and "near" in wordings(SEAT._replace(relation=relation, landmark=CHAIR), facts.link, 0)
+    ]
+    assert near == ["left of", "right of", "next to", "in front of"]
+
+
+def test_actions_are_links():
+    rider = SEAT._replace(subject=Thing("man", None, 1, "medium"), pose=None, relation="holding")
+    rider = rider._replace(landmark=Thing("umbrella", "red", 1, "medium"))
+    assert wordings(rider, facts.link, 0) == {"holding", "under", "carrying", "sheltered by"}
+    assert wordings(rider, facts.link, 1) == {"holds", "is under", "carries", "is sheltered by"}
+
+
+def test_inverted_scenes_are_described_from_the_landmark():
+    scene = SEAT._replace(relation="left of", landmark=CHAIR)
+    other = inverted(scene)
+    assert (other.subject, other.landmark, other.relation, other.pose) == (CHAIR, BENCH, "right of", None)
+    assert len(readings(scene)) == 2
+    assert inverted(SEAT) is None
+    assert inverted(scene._replace(relation="on")) is None
+    assert len(readings(SEAT)) == 1
+
+
+# --- agreement ------------------------------------------------------------------------------------------------------
+
+
+def test_ambiguous_words_agree_with_all_they_can_mean():
+    index = FactIndex([SEAT, SEAT._replace(subject=CHAIR), SEAT._replace(subject=replace(BENCH, colour="blue"))])
+    seat, bench = (Fact(facts.noun, ("subject",), noun) for noun in ("seat", "bench"))
+    red, park = Fact(facts.colour, ("subject",), "red"), Fact(facts.place, (False,), "in a park")
+    assert index.agreeing([seat]) == 0b111
+    assert index.agreeing([bench, park]) == 0b101
+    assert index.agreeing([seat, red]) == 0b011
+    assert index.agreeing([bench, red]) == 0b001
+    assert index.agreeing([Fact(facts.noun, ("subject",), "boat")]) == 0
+
+
+def test_facts_of_two_readings_do_not_mix():
+    """A bench left of a chair: a chair right of a bench, but no chair left of a bench."""
+    index = FactIndex([SEAT._replace(relation="left of", landmark=CHAIR)])
+
+    def agreeing(subject, link, landmark):
+        said = ((facts.noun, ("subject",), subject), (facts.link, (0,), link), (facts.noun, ("landmark",), landmark))
+        return index.agreeing([Fact(*fact) for fact in said])
+
+    assert agreeing("bench", "to the left of", "chair") == agreeing("chair", "to the right of", "bench") == 1
+    assert agreeing("chair", "to the left of", "bench") == agreeing("bench", "to the right of", "chair") == 0
+
+
+def test_captions_are_the_texts_of_descriptions(listed):
+    for scene in listed[:50]:
+        assert captions(scene) == tuple(description.text for description in descriptions(scene))
+        assert all(description.facts for description in descriptions(scene))
+
+
+def test_every_caption_agrees_with_its_own_scene(listed, index):
+    for number, scene in enumerate(listed):
+        for description in descriptions(scene):
+            assert index.agreeing(description.facts) >> number & 1, description
+
+
+def test_every_wording_stands_in_its_caption(listed):
+    """An article aside: it is chosen with the word that follows it."""
+    for scene in listed[:200]:
+        for description in descriptions(scene):
+            for fact in description.facts:
+                assert fact.wording == "a" or fact.wording in description.text.lower(), (fact, description.text)
+
+
+def test_equal_texts_agree_with_equal_scenes(listed, index):
+    """What a caption says does not depend on how it came about."""
+    agreeing = defaultdict(set)
+    listed = [*listed, *scenes("val"), *islice(scenes("train"), 3_000)]
+    for scene in listed:
+        for description in descriptions(scene):
+            agreeing[description.text.lower().rstrip(".")].add(index.agreeing(description.facts))
+    assert len(agreeing) < 5 * len(listed), "no caption of two scenes, nothing tested"
+    assert all(len(found) == 1 for found in agreeing.values())
+
+
+class _Elsewhere(Exception):
+    """A path of choices that cannot lead to a text."""
+
+
+def derivable(text, scene):
+    """Whether the grammar can write the text of the scene, by every path of choices that keeps to the text's words."""
+    wanted = (text[0].lower() + text[1:]).removesuffix(".")
+    said = set(wanted.replace(",", "").split())
+
+    def word(pen, options):
+        fitting = [
+            o for o in options if any(set(f.replace("{a}", "{}").split()) - {"{}"} <= said for f in o.split("/"))
+        ]
+        # The time of day is chosen for every phrase about a window, also for those that do not name it.
+        if not fitting and options in [time.on_nouns for time in world().skies.times.values()]:
+            return options[0]
+        if not fitting:
+            raise _Elsewhere
+        return pen.draws.choice(fitting)
+
+    class Guided(Pen):
+        pass
+
+    Guided.word = word
+    paths = [[]]
+    while paths:
+        walk = _Walk(paths.pop())
+        try:
+            written = walk.choice(tuple(dict.fromkeys(grammar._FORMS)))(Guided(scene, walk, []))
+        except _Elsewhere:
+            written = None
+        paths += walk.untaken
+        if written == wanted:
+            return True
+    return False
+
+
+def test_captions_agree_with_those_scenes_of_which_they_could_be_written(listed, index):
+    """The grammar itself is the judge: it is run along all its paths, facts play no part."""
+    some = range(0, 1000, 8)
+    for scene in listed[3::125]:
+        for description in descriptions(scene)[:2]:
+            agreeing = index.agreeing(description.facts)
+            others = {number for number in range(1000) if agreeing >> number & 1}
+            for number in {*some, *others}:
+                assert derivable(description.text, listed[number]) == (number in others), (description, listed[number])
+
+
+# --- figures --------------------------------------------------------------------------------------------------------
+
+
+def test_best_recall_by_hand():
+    assert best_recall([1, 1, 1], 1) == 1
+    assert best_recall([1, 2, 4], 1) == pytest.approx((1 + 1 / 2 + 1 / 4) / 3)
+    assert best_recall([1, 2, 4, 20], 5) == pytest.approx((1 + 1 + 1 + 5 / 20) / 4)
+
+
+def test_scenes_that_look_alike_halve_the_ceiling(listed):
+    twins = [listed[0], listed[0]]
+    assert list(agreeing_counts(twins)) == [2] * 10
+    assert list(agreeing_counts(listed[:1])) == [1] * 5
+
+
+def test_ceiling_of_the_test_split():
+    found = ceiling("test")
+    assert found.captions == 5000
+    assert 0.90 < found.alone < 0.92
+    assert 0.940 < found.r_at_1 < 0.948 < found.r_at_5 < found.r_at_10 < 1
+    assert 1 < found.mean_scenes < found.most_scenes < 30
+
+
+def test_command():
+    result = CliRunner().invoke(make_app(eval.ceiling.command), ["--split", "val", "--format", "json"])
+    assert result.exit_code == 0, result.output
+    [row] = json.loads(result.stdout)
+    assert (row["split"], row["captions"]) == ("val", 5000)
+    table = CliRunner().invoke(make_app(eval.ceiling.command), ["--split", "val"]).stdout
+    assert table.splitlines()[1].split()[:2] == ["val", "5,000"]
+    assert f"{100 * row['r_at_1']:.1f}" in table
+    with pytest.raises(UnknownName, match="unknown split of demo 'tset'; did you mean 'test'"):
+        CliRunner().invoke(make_app(eval.ceiling.command), ["--split", "tset"], catch_exceptions=False)

@@ -1,0 +1,124 @@
+"""Code words: where terms are strongest in images and texts, by hand, and the sheet of FDT's tiny model."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+
+import numpy as np
+import pytest
+from colour_towers import colour_tower, painted
+from PIL import Image
+from tests.eval.test_sheet import cell, strip
+from typer.testing import CliRunner
+
+import eval.codewords
+from eval.report import strips
+from eval.report.code_words import captions_of, strips_of_terms, strongest_tokens
+from lexvl_anserini.cli import make_app
+from lexvl_anserini.data.dataset import Dataset, load_dataset
+from lexvl_anserini.encoders.encoder import Encoder
+from lexvl_anserini.encoders.loading import load_encoder
+from lexvl_anserini.encoders.parts.texts.clip_bpe import ClipBpe
+from lexvl_anserini.encoders.parts.images.grounding import token_logits
+from lexvl_anserini.encoders.parts.texts.tokens import token_names
+from lexvl_anserini.ground.errors import DataError, UsageError
+from lexvl_anserini.ground.records import Document, Qrel, Topic
+
+
+def toy() -> Encoder:
+    return Encoder("toy", "impact", query=object(), document=colour_tower(2))
+
+
+def folder_of(tmp_path, **boxes) -> Dataset:
+    """A folder with one image per name: a black square of 8 pixels with a box of a colour."""
+    for name, (colour, box) in boxes.items():
+        painted(8, 8, **{colour: box}).save(tmp_path / f"{name}.png")
+    return load_dataset(f"folder:{tmp_path}")
+
+
+def test_images_are_ordered_by_their_strongest_cell(tmp_path, monkeypatch):
+    """A cell is 4 x 4 pixels: all of it red, half of it, none; the map shows where."""
+    monkeypatch.setattr("eval.report.code_words.IMAGES_AT_ONCE", 2)
+    words = ["scarlet", "red"]
+    monkeypatch.setattr("eval.report.code_words.strongest_tokens", lambda model, texts, dims: [words] * len(dims))
+    dataset = folder_of(tmp_path, a=("blue", (0, 0, 8, 8)), b=("red", (0, 0, 4, 2)), c=("red", (4, 4, 8, 8)))
+    [found] = strips_of_terms(toy(), dataset, ["red"], 10)
+    assert (found.query.name, found.query.text) == ("red", "scarlet, red")
+    assert [one.item.name for one in found.cells] == ["c.png", "b.png", "a.png"]
+    assert [round(one.score, 2) for one in found.cells] == [1.0, 0.5, 0.0]
+    assert [list(one.own) for one in found.cells] == [["red"], ["red"], ["blue"]]
+    pixels = np.asarray(found.cells[0].item.image).astype(int)
+    assert np.ptp(pixels[7, 7]) > 200 and np.ptp(pixels[0, 0]) == 0, "in colour where the term is"
+    assert [len(one.cells) for one in strips_of_terms(toy(), dataset, ["red", "blue"], 2)] == [2, 2]
+
+
+def test_unknown_terms_and_missing_images_are_refused(tmp_path):
+    (tmp_path / "a.txt").write_text("no picture")
+    texts = load_dataset(f"folder:{tmp_path}")
+    with pytest.raises(UsageError, match="'pink' is no term of toy; its terms are such as 'red'"):
+        strips_of_terms(toy(), texts, ["red", "pink"], 9)
+    with pytest.raises(DataError, match="no images in it"):
+        strips_of_terms(toy(), texts, ["red"], 9)
+
+
+def test_captions_of_the_images_that_are_read():
+    documents = [Document("i1", image="1.png"), Document("i2", image="2.png")]
+    judged = [Qrel("1", "i1", 1), Qrel("2", "i2", 1), Qrel("3", "i1", 0)]
+    topics = [Topic("1", "one"), Topic("2", "two"), Topic("3", "three")]
+    dataset = Dataset("toy", "", lambda: iter(documents), lambda: iter(topics), lambda: iter(judged))
+    assert captions_of(dataset, documents[:1]) == ["one"]
+    assert captions_of(dataset, documents) == ["one", "two"]
+    assert captions_of(dataset, [Document("a", text="its own", image="a.png")]) == ["its own"]
+
+
+def test_images_without_captions(tmp_path):
+    dataset = folder_of(tmp_path, a=("red", (0, 0, 8, 8)))
+    assert captions_of(dataset, list(dataset.documents())) == []
+
+
+def test_the_largest_logits_of_tokens_are_the_logits_of_texts(load):
+    """The maximum over a text's tokens is the logit that pooling passes on, here of a model without special ones."""
+    model = load("splade", "splade/ckpt_bert")
+    texts, dims = ["a dog on the beach", "dog"], [1037, 1500]
+    streamed = list(token_logits(model, texts, dims))
+    assert [token for token, _ in streamed] == ["a", "dog", "on", "the", "beach", "dog"]
+    [best] = strongest_tokens(model, texts, dims[:1])
+    values = {token: max(value[0] for name, value in streamed if name == token) for token, _ in streamed}
+    assert best == sorted(values, key=lambda token: -values[token])[:5] and len(best) == 5
+    assert strongest_tokens(model, [], dims) == [[], []]
+
+
+def test_names_of_tokens(load, tmp_path):
+    tokenizer = load("splade", "splade/ckpt_bert").query.reader.tokenizer
+    names = token_names(tokenizer)
+    assert "dog" in names.values() and "[CLS]" not in names.values()
+    (tmp_path / "merges.txt").write_text("#version\nd o\ndo g</w>\n")
+    names = token_names(ClipBpe(tmp_path / "merges.txt"))
+    assert names[513] == "dog" and "<|endoftext|>" not in names.values()
+
+
+def test_the_legend_of_a_sheet_without_bars():
+    assert strips.legend_of([strip(cell(terms=()))], maps=True) == strips.HAS + strips.MAPPED
+    assert strips.legend_of([strip(cell())], maps=True) == strips.LEGEND + strips.MAPPED
+
+
+@pytest.mark.shared
+def test_the_command_draws_the_tokens_of_fdt(shared, tmp_path):
+    folder = shared / "golden" / "fdt"
+    images = tmp_path / "images"
+    images.mkdir()
+    for name, caption in (("big", "a dog"), ("wide", "two cats")):
+        (images / f"{name}.png").write_bytes((folder / f"images/{name}.png").read_bytes())
+        (images / f"{name}.txt").write_text(caption)
+    model = load_encoder("fdt", str(folder), device="cpu")
+    [value] = [v for token, [v] in token_logits(model, ["a dog"], [7]) if token == "a"]
+    assert np.isfinite(value)
+    invoke = partial(CliRunner().invoke, make_app(eval.codewords.command), catch_exceptions=False)
+    given = ["--corpus", f"folder:{images}", "--encoder", "fdt", "--checkpoint", str(folder), "--device", "cpu"]
+    sheet = ["--output", str(tmp_path / "sheet.png"), "--format", "json"]
+    done = invoke([*given, "--term", "fdt00007", "--term", "fdt00300", *sheet])
+    assert done.exit_code == 0
+    rows = json.loads(done.stdout.splitlines()[-1])
+    assert {"fdt00007", "fdt00300", "sheet", "bytes"} == rows.keys() and rows["fdt00007"]
+    assert Image.open(tmp_path / "sheet.png").height > 600

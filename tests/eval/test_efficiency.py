@@ -1,0 +1,511 @@
+"""The benchmark command: its options, its arithmetic, its children, and each suite on a toy collection."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from eval.efficiency import cost, encode, index, search
+from eval.efficiency.collection import prepare, read_queries
+from eval.efficiency.command import SUITES, check_options, command, run_suite
+from eval.efficiency.cost import PANELS, draw_cost, panel_lines
+from eval.efficiency.dense import DIMENSIONS, dense_vectors, enough_candidates, share_found
+from eval.efficiency.processes import (
+    Outcome,
+    Ready,
+    Stopwatch,
+    Worker,
+    one_by_one,
+    reset_peak,
+    resident_bytes,
+    run_once,
+)
+from eval.efficiency.suite import Options, Ratio, Report, Spread, cell, latency, machine, ratio, row_table, spread
+from eval.efficiency.systems import digest
+from lexvl_anserini.cli import make_app
+from lexvl_anserini.ground.errors import LexvlError, UnknownName, UsageError
+from lexvl_anserini.ground.manifest import read_manifest
+from lexvl_anserini.ground.registry import resolve
+
+# Children import this file by its name.
+HERE = Path(__file__)
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch):
+    paths = [str(HERE.parent), str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")]
+    monkeypatch.setattr("eval.efficiency.opening.REPEATS", 1)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in paths if path))
+
+
+# What children of these tests run.
+
+
+def add(a, b):
+    print("to standard output, which is not for answers")
+    return {"sum": a + b}
+
+
+def hold(size):
+    return len(bytearray(size))
+
+
+def fail(message):
+    raise ValueError(message)
+
+
+def die():
+    print("last words", file=sys.stderr)
+    os._exit(3)
+
+
+def counter(start):
+    def answer(step):
+        nonlocal start
+        start += step
+        if start > 100:
+            raise ValueError("too far")
+        return start
+
+    return Ready({"start": start}, answer)
+
+
+# Arithmetic.
+
+
+def test_spread_is_median_and_range():
+    assert spread([3.0, 1.0, 2.0]) == Spread(2.0, 1.0, 3.0, 3)
+    assert spread([1.0, 2.0]) == Spread(1.5, 1.0, 2.0, 2)
+
+
+def test_ratios_are_paired_by_round():
+    """A round in which the machine is three times slower does not change the ratio."""
+    assert ratio("theirs / ours", [10.0, 30.0], [5.0, 15.0]) == Ratio("theirs / ours", Spread(2.0, 2.0, 2.0, 2))
+    with pytest.raises(ValueError, match="zip"):
+        ratio("x", [1.0], [1.0, 2.0])
+
+
+def test_latency_percentiles():
+    found = latency([number / 1000 for number in range(1, 101)])
+    assert found["p50_ms"] == pytest.approx(50.5)
+    assert found["p99_ms"] == pytest.approx(99.01)
+    assert found["mean_ms"] == 50.5
+    assert found["queries_per_s"] == pytest.approx(19.8)
+
+
+def test_one_by_one_times_each_query():
+    found = one_by_one(lambda seconds: time.sleep(seconds), [0.0, 0.2])
+    assert found["wall_s"][1] >= 0.2 > found["cpu_s"][1]
+    assert len(found["wall_s"]) == len(found["cpu_s"]) == 2
+
+
+def test_stopwatch_counts_wall_and_cpu():
+    with Stopwatch() as watch:
+        time.sleep(0.03)
+    assert watch.seconds()["wall_s"] >= 0.03 > watch.seconds()["cpu_s"] >= 0
+
+
+def test_rows_of_different_columns_share_a_table():
+    table = row_table([{"system": "ours", "bytes": 1234}, {"system": "stock", "cpu_s": 1.5}])
+    assert [column.heading for column in table.columns] == ["system", "bytes", "cpu s"]
+    assert table.rows == (("ours", "1,234", "–"), ("stock", "–", "1.5"))
+    assert [column.number for column in table.columns] == [False, True, True]
+    assert cell(True) == "True"
+
+
+def test_a_report_notes_its_machine_once(monkeypatch):
+    loads = iter([(1.87, 1.6, 1.77), (1.88, 1.6, 1.77)])
+    monkeypatch.setattr("os.getloadavg", lambda: next(loads))
+    report = Report({"x": 1})
+    assert report.to_json("index") == report.to_json("index")
+    assert report.to_json("index")["machine"]["load_average"] == [1.87, 1.6, 1.77]
+
+
+def test_a_report_as_json_and_text():
+    report = Report({"x": 1}, ({"system": "ours"},), (Ratio("a / b", Spread(2.0, 1.0, 3.0, 3)),), {"size": 5}, ("so",))
+    found = report.to_json("index")
+    assert found["suite"] == "index" and found["x"] == 1 and found["settings"] == {"size": 5}
+    assert found["ratios"] == [{"what": "a / b", "median": 2.0, "low": 1.0, "high": 3.0, "rounds": 3}]
+    assert found["machine"]["cores"] == machine()["cores"] >= 1
+    assert report.to_text().splitlines() == [
+        "size  5", "x     1", "", "system", "ours", "",
+        "ratio  median   low  high  rounds", "a / b    2.00  1.00  3.00       3", "", "so",
+    ]  # fmt: skip
+
+
+def test_digests_tell_rankings_apart():
+    ranking = [("d1", 5.0), ("d2", 3.0)]
+    assert digest([ranking]) == digest([[("d1", 5.000001), ("d2", 2.999999)]])
+    assert digest([ranking]) != digest([ranking[::-1]])
+    assert digest([ranking]) != digest([ranking, []])
+
+
+# The command.
+
+
+def test_every_suite_resolves_and_uses_options_that_exist():
+    names = set(Options.__dataclass_fields__)
+    for suite in SUITES.values():
+        assert callable(resolve("suite", "x", {"x": suite.target}))
+        assert suite.options <= names
+
+
+def test_options_that_a_suite_would_ignore_are_refused():
+    with pytest.raises(UsageError, match=r"'startup' does not use --hits, --query-count; it uses --repeats"):
+        check_options("startup", Options(hits=(10,), query_count=3))
+    with pytest.raises(UnknownName, match="did you mean 'search'"):
+        run_suite("serach", Options())
+
+
+def test_one_size():
+    assert Options().one_size(7) == 7
+    assert Options(documents=(3,)).one_size(7) == 3
+    with pytest.raises(UsageError, match="several --documents"):
+        Options(documents=(1, 2)).one_size(7)
+
+
+def test_the_command_prints_and_writes(tmp_path):
+    out = tmp_path / "startup.json"
+    arguments = ["--suite", "startup", "--repeats", "1", "--format", "json", "--output", str(out)]
+    done = CliRunner().invoke(make_app(command), arguments)
+    assert done.exit_code == 0, done.output
+    printed = json.loads(done.stdout)
+    assert printed == json.loads(out.read_text())
+    assert printed["suite"] == "startup" and 0 < printed["python_alone_s"] < printed["encode_help_s"]
+
+
+# Children.
+
+
+def test_run_once_measures_a_process():
+    outcome = run_once("tests.eval.test_efficiency:add", a=2, b=3)
+    assert outcome.result == {"sum": 5}
+    assert outcome.wall_s > 0 and outcome.cpu_s > 0
+
+
+def test_the_peak_is_the_child_s_own():
+    """Not what the parent held when it started the child, which is what wait4 would tell."""
+    ballast = np.ones(60 << 20, dtype=np.uint8)
+    small = run_once("tests.eval.test_efficiency:hold", size=1 << 20)
+    large = run_once("tests.eval.test_efficiency:hold", size=101 << 20)
+    assert 95 << 20 < large.peak_bytes - small.peak_bytes < 105 << 20
+    assert ballast.sum() == 60 << 20
+
+
+def test_errors_of_a_child_are_told():
+    with pytest.raises(LexvlError, match="tests.eval.test_efficiency:fail: out of luck"):
+        run_once("tests.eval.test_efficiency:fail", message="out of luck")
+    with pytest.raises(LexvlError, match="ended without an answer: last words"):
+        run_once("tests.eval.test_efficiency:die")
+
+
+def test_a_worker_stays_and_survives_an_error():
+    with Worker("tests.eval.test_efficiency:counter", start=5) as worker:
+        assert worker.about == {"start": 5}
+        assert [worker.request(step=1), worker.request(step=2)] == [6, 8]
+        assert worker.peak_bytes > 0
+        with pytest.raises(LexvlError, match="too far"):
+            worker.request(step=1000)
+        assert worker.child.poll() is None
+    assert worker.child.poll() == 0
+
+
+def test_a_worker_that_cannot_start():
+    with pytest.raises(LexvlError, match="no luck"):
+        Worker("tests.eval.test_efficiency:fail", message="no luck")
+
+
+def test_reset_peak_lowers_it():
+    size = 40 << 20
+    with mmap.mmap(-1, size) as held:  # not from the C library, which may keep what is freed
+        held[:: mmap.PAGESIZE] = bytes(size // mmap.PAGESIZE)
+    high = resident_bytes()
+    reset_peak()
+    assert resident_bytes() <= high - (30 << 20)
+    assert resident_bytes("VmRSS") <= resident_bytes()
+
+
+# The suites, on toys.
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory):
+    return tmp_path_factory.mktemp("efficiency")
+
+
+def tiny(workdir, **more):
+    return Options(documents=(40,), terms=6, query_count=5, query_terms=3, repeats=2, workdir=workdir, **more)
+
+
+def test_index_counts_the_same_documents(workdir):
+    report = index.measure(
+        Options(documents=(40,), terms=6, repeats=1, workdir=workdir, system=("ours", "ours-parquet"))
+    )
+    assert report.settings["documents"] == 40 and report.settings["postings"] == 240
+    assert [row["system"] for row in report.rows] == ["ours", "ours-parquet"]
+    assert all(
+        row["lucene_bytes"] > row["resident_bytes"] == 0 and 0 < row["alone_cpu_s"] <= row["cpu_s"]
+        for row in report.rows
+    )
+    assert report.ratios == ()
+
+
+def test_index_compares_numbers_of_threads(workdir):
+    options = Options(documents=(40,), terms=6, repeats=1, threads=2, workdir=workdir, system=("ours-parquet",))
+    report = index.measure(options)
+    ones = ["ours-parquet (1 thread)", "ours-parquet (1 core)"]
+    assert [row["system"] for row in report.rows] == ["ours-parquet", *ones]
+    assert [r.what for r in report.ratios] == [
+        f"ours-parquet / {one}: documents per second of indexing alone" for one in ones
+    ]
+    seconds = [row["alone_wall_s"] for row in report.rows]
+    assert report.ratios[0].spread.median == pytest.approx(seconds[1] / seconds[0], rel=0.2)
+    assert index.arrangements(["ours", "stock"], 3)["stock"] == ("stock", 3, None)
+
+
+def test_index_compares_stock_with_each_of_ours():
+    def outcome(cpu):
+        return Outcome({"cpu_s": cpu / 2, "wall_s": cpu}, cpu, 2 * cpu, int(100 * cpu))
+
+    runs = {"ours": [outcome(1.0), outcome(2.0)], "stock": [outcome(10.0), outcome(10.0)]}
+    found = {r.what: r.spread for r in index.compare(runs, {"ours": index.Sizes(50, 10), "stock": index.Sizes(60, 0)})}
+    assert found["stock / ours: CPU seconds"] == Spread(7.5, 5.0, 10.0, 2)
+    assert (found["stock / ours: Lucene's bytes"].median, found["stock / ours: index bytes"].median) == (1.2, 1.0)
+    assert {"CPU seconds of indexing alone", "peak memory"} <= {what.partition(": ")[2] for what in found}
+
+
+def test_indexes_that_hold_different_things_do_not_compare():
+    index.expect_equal({"ours": {"documents": 3}, "stock": {"documents": 3}})
+    with pytest.raises(LexvlError, match="their costs are not comparable"):
+        index.expect_equal({"ours": {"documents": 3}, "stock": {"documents": 2}})
+
+
+def test_a_user_s_shards_are_read_in_their_format(workdir):
+    shards = prepare(tiny(workdir), workdir, 40, "parquet").shards
+    theirs = Options(shards=shards)
+    found = index.shards_by_format(theirs, workdir, 0)
+    assert found == {"parquet": shards}
+    assert index.chosen_systems(theirs, found) == ["ours-parquet"]
+    assert index.describe(theirs, shards)["terms_per_document"] == 6.0
+    with pytest.raises(UnknownName, match="ours-parquet"):
+        index.chosen_systems(Options(shards=shards, system=("stock",)), found)
+    with pytest.raises(UsageError, match="leave out --documents"):
+        prepare(Options(shards=shards, documents=(3,)), workdir, 3)
+
+
+def test_queries_for_a_user_s_shards_come_from_their_postings(workdir):
+    shards = prepare(tiny(workdir), workdir, 40).shards
+    found = prepare(Options(shards=shards, query_count=4, query_terms=3), workdir, 0)
+    assert found.documents == 40 == read_manifest(shards).counts["documents"]
+    assert [len(query.vector) for query in read_queries(str(found.queries))] == [3] * 4
+
+
+def test_search_times_ours_lucene_and_faiss(workdir):
+    systems = ("ours", "ours-lucene", "lucene", "faiss-flat", "faiss-hnsw")
+    report = search.measure(tiny(workdir, hits=(5,), system=systems, threads=2))
+    assert {(row["system"], row["task"]) for row in report.rows} == {
+        ("ours", "latency"), ("ours", "batch"), ("ours", "batch, 1 thread"),
+        ("ours-lucene", "latency"), ("ours-lucene", "batch"), ("ours-lucene", "batch, 1 thread"),
+        ("lucene", "latency"), ("lucene", "sorted"), ("faiss-flat", "latency"), ("faiss-hnsw", "latency"),
+    }  # fmt: skip
+    assert 0 < report.settings["expected_overlapping_postings"] < 3
+    assert {r.what for r in report.ratios} == {
+        f"{what}: single query, {clock}, k=5"
+        for what in (
+            "ours-lucene / ours", "faiss-flat / ours", "faiss-hnsw / ours", "ours / lucene by score",
+            "ours / lucene by score and id",
+        )
+        for clock in ("wall", "CPU")
+    } | {"ours: batch of queries, 1 thread / 2 threads, wall, k=5"}  # fmt: skip
+    assert all(r.spread.rounds == 2 and r.spread.low > 0 for r in report.ratios)
+    # Of 5 queries: single, a batch with each number of threads, three rounds; then the exact hits.
+    assert report.notes == (
+        "ours: lucene postings answered 45 queries",
+        "ours-lucene: lucene postings answered 45 queries",
+        "faiss-hnsw is approximate: it finds 1.0000 of the first 5 (efSearch 64)",
+    )
+    assert set(report.figures) == {
+        "open_ms", "open_again_ms", "first_query_ms", "opened_mib", "lucene_bytes_per_posting",
+        "resident_bytes_per_posting",
+    }  # fmt: skip
+    # So few postings have no resident ones.
+    assert report.figures["resident_bytes_per_posting"] == 0 < report.figures["lucene_bytes_per_posting"]
+
+
+@pytest.mark.heavy
+def test_search_and_index_next_to_stock(workdir):
+    """Stock ranks as we do, or the suite would refuse to compare."""
+    found = index.measure(Options(documents=(40,), terms=6, repeats=1, workdir=workdir))
+    assert [row["system"] for row in found.rows] == ["ours", "ours-parquet", "stock"]
+    report = search.measure(tiny(workdir, hits=(5,), system=("ours", "stock")))
+    assert any(r.what == "stock / ours: batch of queries, CPU, k=5" for r in report.ratios)
+
+
+def test_rankings_that_differ_do_not_compare():
+    answers = {("ours", "batch", 5): [{"digest": "a"}], ("stock", "batch", 5): [{"digest": "a"}]}
+    search.expect_agreement(answers, (5,))
+    answers["ours-lucene", "batch", 5] = [{"digest": "b"}]
+    with pytest.raises(LexvlError, match="ours and ours-lucene and stock rank differently at k=5"):
+        search.expect_agreement(answers, (5,))
+
+
+def test_ratios_of_batches_and_single_queries():
+    rounds = search.Rounds({}, (10,), 2)
+    rounds.answers = {
+        ("ours", "batch", 10): [{"wall_s": 2.0, "cpu_s": 1.0}],
+        ("ours", "batch, 1 thread", 10): [{"wall_s": 3.0, "cpu_s": 1.0}],
+        ("stock", "batch", 10): [{"wall_s": 8.0, "cpu_s": 6.0, "read_s": 2.0}],
+        ("ours", "latency", 10): [{"wall_s": [0.001, 0.002, 0.9], "cpu_s": [0.001] * 3}],
+        ("lucene", "latency", 10): [{"wall_s": [0.001] * 3, "cpu_s": [0.001] * 3}],
+        ("stock", "latency", 10): [{"wall_s": [0.006] * 3, "cpu_s": [0.004] * 3}],
+    }
+    assert {r.what: r.spread.median for r in rounds.ratios()} == pytest.approx(
+        {
+            "stock / ours: batch of queries, wall, k=10": 4.0,
+            "stock / ours: batch of queries, CPU, k=10": 6.0,
+            "stock / ours: the same with ids and scores read, k=10": 5.0,
+            "ours: batch of queries, 1 thread / 2 threads, wall, k=10": 1.5,
+            "stock / ours: single query, wall, k=10": 3.0,
+            "stock / ours: single query, CPU, k=10": 4.0,
+            "ours / lucene by score: single query, wall, k=10": 2.0,
+            "ours / lucene by score: single query, CPU, k=10": 1.0,
+        }
+    )
+
+
+def test_the_first_round_is_not_kept():
+    class Echo:
+        peak_bytes = 1 << 20
+
+        def request(self, **arguments):
+            return {"wall_s": [0.001], "cpu_s": [0.001]}
+
+    rounds = search.Rounds({"lucene": Echo()}, (10,), 1)
+    rounds.run()
+    assert rounds.answers == {}
+    rounds.run()
+    assert {key: len(kept) for key, kept in rounds.answers.items()} == {
+        ("lucene", "latency", 10): 1,
+        ("lucene", "sorted", 10): 1,
+    }
+    assert rounds.rows(1)[0]["p50_ms"] == 1.0 and rounds.rows(1)[0]["peak_mib"] == 1.0
+
+
+def test_systems_by_name(monkeypatch):
+    monkeypatch.setattr("eval.efficiency.search.seismic_installed", lambda: False)
+    assert search.chosen(None) == ["ours", "ours-lucene", "stock", "lucene", "faiss-flat", "faiss-hnsw"]
+    assert search.chosen(("lucene", "ours")) == ["ours", "lucene"]
+    with pytest.raises(UsageError, match="pip install pyseismic-lsr"):
+        search.chosen(("seismic",))
+    with pytest.raises(UnknownName, match="did you mean 'lucene'"):
+        search.chosen(("lucence",))
+
+
+def test_share_found():
+    assert share_found([["a", "b"], ["c"], []], [["b", "x"], ["c"], []]) == pytest.approx((0.5 + 1 + 1) / 3)
+
+
+def test_dense_vectors_are_unit_and_repeat():
+    [block] = dense_vectors(50, 1, 0)
+    assert block.shape == (50, DIMENSIONS) and block.dtype == np.float32
+    assert np.linalg.norm(block, axis=1) == pytest.approx(np.ones(50), abs=1e-5)
+    assert (next(dense_vectors(50, 1, 0)) == block).all() and (next(dense_vectors(50, 1, 1)) != block).any()
+
+
+def test_a_graph_search_reads_candidates_until_it_finds_almost_all():
+    """A graph with few links needs more candidates for the same recall."""
+    import faiss
+
+    vectors = np.random.default_rng(5).standard_normal((2000, DIMENSIONS)).astype(np.float32)
+    poor, rich = (faiss.IndexHNSWFlat(DIMENSIONS, links, faiss.METRIC_INNER_PRODUCT) for links in (4, 64))
+    poor.add(vectors)
+    rich.add(vectors)
+    queries = vectors[:10] + 1
+    few, many = enough_candidates(rich, queries, 10), enough_candidates(poor, queries, 10)
+    assert 64 <= few < many and few % 64 == many % 64 == 0
+    exact = (queries @ vectors.T).argsort(axis=1)[:, :-11:-1].tolist()
+    rich.hnsw.efSearch = few
+    assert share_found(exact, rich.search(queries, 10)[1].tolist()) >= 0.99
+
+
+def test_cost_has_a_row_per_size_and_system_and_a_plot(workdir, tmp_path):
+    options = Options(documents=(40,), terms=6, query_count=4, query_terms=3, hits=(3,), workdir=workdir)
+    report = cost.measure(options)
+    assert [row["system"] for row in report.rows] == ["ours", "ours-lucene", "faiss-flat"]
+    ours, _, flat = report.rows
+    assert report.settings["terms_per_document"] == 6 and ours["open_ms"] > 0
+    assert ours["bytes"] > 0 and ours["build_cpu_s"] > 0 and ours["cpu_ms_k3"] > 0
+    # 40 vectors of 512 floats, and a header.
+    assert 40 * 512 * 4 < flat["bytes"] < 40 * 512 * 4 + 200
+    assert {r.what for r in report.ratios} == {
+        f"40 documents: {name} / ours, {clock}, k=3"
+        for name in ("ours-lucene", "faiss-flat")
+        for clock in ("wall", "CPU")
+    } | {"40 documents: ours: batch of queries, 1 thread / 2 threads, wall, k=3"}
+    lines = [panel_lines(report.rows, beginnings) for _, beginnings in PANELS]
+    assert all(len(points) == 1 for panel in lines for points in panel.values()) and all(lines)
+    # Both read one index.
+    assert sorted(lines[1]) == ["faiss-flat bytes", "ours bytes"]
+    draw_cost(report, tmp_path / "cost.png")
+    assert (tmp_path / "cost.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_lines_of_a_panel():
+    rows = [{"documents": n, "system": "ours", "bytes": 9 * n, "bytes_per_posting": 3} for n in (1, 2)]
+    assert panel_lines(rows[:1], ("bytes",)) == {"ours bytes": [(1, 9)], "ours bytes per posting": [(1, 3)]}
+    assert panel_lines(rows, ("bytes_per",)) == {"ours bytes per posting": [(1, 3), (2, 3)]}
+
+
+def test_cost_without_ours_is_no_curve():
+    with pytest.raises(UsageError, match="--system ours"):
+        cost.measure(Options(system=("faiss-flat",)))
+
+
+def test_memory_runs_our_commands_and_tells_why_one_failed():
+    with pytest.raises(LexvlError, match=r"process:run_command: .*no-such-shards"):
+        run_once("eval.efficiency.process:run_command", module="lexvl_anserini.index", arguments=["no-such-shards"])
+
+
+# Encoding: the table of the suite; its children are tested in test_efficiency_encode.py.
+
+
+def test_encode_rows_and_ratios():
+    costs = {"ours": [{"wall_s": 2.0, "cpu_s": 1.0}], "naive": [{"wall_s": 6.0, "cpu_s": 2.0}]}
+    peaks = {"ours": {"before": 400 << 20, "extra": 10 << 20}, "naive": {"before": 400 << 20, "extra": 80 << 20}}
+    [ours, naive] = encode.case_rows("splade", "128 tokens", 64, costs, peaks)
+    assert ours["documents_per_s"] == 32.0 and naive["extra_mib"] == 80.0 and ours["model_mib"] == 400.0
+    assert {r.what: r.spread.median for r in encode.case_ratios("x", costs, peaks)} == {
+        "x: naive / ours: wall seconds": 3.0,
+        "x: naive / ours: CPU seconds": 2.0,
+        "x: naive / ours: memory above the model": 8.0,
+    }
+
+
+def test_encode_refuses_other_vectors():
+    encode.expect_same("here", {"naive": 1e-5})
+    with pytest.raises(LexvlError, match="here: vectors of naive and ours differ by 0.001"):
+        encode.expect_same("here", {"naive": 1e-3})
+    with pytest.raises(LexvlError, match="differ by nan"):
+        encode.expect_same("here", {"naive": float("nan")})
+
+
+def test_encode_systems_by_shape():
+    assert encode.chosen("vdr", None, encode.SHAPES["vdr"][1]) == ["ours", "naive"]
+    with pytest.raises(UnknownName, match="shape 'vdr'"):
+        encode.chosen("vdr", ("sentence-transformers",), encode.SHAPES["vdr"][1])
+    with pytest.raises(UnknownName, match="shape"):
+        encode.measure(Options(shape=("spalde",)))
+
+
+def test_a_system_without_proc_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("eval.efficiency.processes.STATUS", tmp_path / "status")
+    with pytest.raises(LexvlError, match="status: not there; .* run it on Linux"):
+        run_suite("startup", Options())

@@ -1,0 +1,229 @@
+"""Whether terms are words of captions, and ranks of class words: the rules, the shares by hand, and the command."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+
+import numpy as np
+import pytest
+from colour_towers import COLOURS, colour_tower, painted
+from tests.shards.test_reading import write_shards
+from tiny_encoders import WORDPIECES, made_stair, made_twin
+from typer.testing import CliRunner
+
+import eval.analyses.caption_words as measured
+from eval.interpretability import command
+from eval.analyses.caption_words import NamedWords, caption_words, compared, first_terms, frequent_words, words_of
+from eval.analyses.class_words import (
+    ClassWordShares,
+    WordSpace,
+    class_word_shares,
+    dense_space,
+    label_ranks,
+    lexical_space,
+)
+from eval.analyses.classification import NO_ANSWER
+from lexvl_anserini.cli import make_app
+from eval.analyses.classes.classes import ImageClasses
+from lexvl_anserini.data.dataset import Dataset
+from eval.analyses.classes.labelled import LabelledImages
+from lexvl_anserini.encoders.loading import load_encoder
+from lexvl_anserini.ground.errors import DataError, UsageError
+from lexvl_anserini.ground.records import Document, ImpactDocument, Qrel, Topic
+
+CAPTIONS = {"1": "A man's dog runs.", "2": "Two dogs on the SAND", "3": "Ein Hündchen", "4": "a dog"}
+JUDGED = [Qrel("1", "i1", 1), Qrel("2", "i1", 1), Qrel("3", "i2", 1), Qrel("4", "i3", 1), Qrel("2", "i3", 0)]
+VECTORS = [
+    ("i1", {"the": 90, "sand": 50, "dog": 50, "##ing": 7}),
+    ("i2", {"hündchen": 3, "dog": 2}),
+    ("i3", {"cat": 9, "dogs": 8}),
+]
+TERMS = ["##ing", "cat", "dog", "dogs", "hündchen", "sand", "the"]
+
+
+def dataset(qrels=JUDGED, direction="text-to-image"):
+    return Dataset(
+        "toy",
+        "test",
+        lambda: iter(Document(doc_id, image="x.png") for doc_id, _ in VECTORS),
+        lambda: iter(Topic(query_id, text) for query_id, text in CAPTIONS.items()),
+        lambda: iter(qrels),
+        direction=direction,
+    )
+
+
+def documents(vectors=VECTORS):
+    return [ImpactDocument(doc_id, vector) for doc_id, vector in vectors]
+
+
+def test_words_are_letters_in_lower_case_without_function_words():
+    assert words_of("A man's dog, 2 dogs on the SAND; skate-board über") == frozenset(
+        ["man", "dog", "dogs", "sand", "skate", "board", "über"]
+    )
+    assert words_of("") == words_of("the of 3 !") == frozenset()
+
+
+def test_the_words_of_all_relevant_captions():
+    assert caption_words(dataset()) == {
+        "i1": {"man", "dog", "runs", "two", "dogs", "sand"},
+        "i2": {"ein", "hündchen"},
+        "i3": {"dog"},
+    }
+    with pytest.raises(UsageError, match="toy is image-to-text; expected images that captions describe"):
+        caption_words(dataset(direction="image-to-text"))
+
+
+def test_first_terms_are_the_heaviest_then_alphabetical():
+    assert first_terms({"b": 1, "a": 1, "C": 9}) == ["c", "a", "b"]
+    assert len(first_terms({f"t{n}": 1 for n in range(99)})) == 10
+    assert first_terms({}) == []
+
+
+def test_frequent_words_count_images():
+    assert frequent_words([frozenset("ab"), frozenset("bc"), frozenset("c")])[:3] == ["b", "c", "a"]
+
+
+def test_shares_by_hand():
+    [model, frequent, another] = compared("toy", documents(), caption_words(dataset()))
+    # i1: the (function word), dog, sand: named from place 2, two words; i2: at once, one; i3: dogs is not dog.
+    assert model == NamedWords("toy", 3, 1 / 3, 2 / 3, 2 / 3, 1.0)
+    # dog is in captions of two images, then one each: dogs, ein, hündchen, man, runs, sand, two.
+    assert frequent == NamedWords("most frequent", 3, 2 / 3, 1.0, 1.0, (6 + 2 + 1) / 3)
+    # hündchen, dog with i1; cat, dogs with i2; the, dog, sand with i3.
+    assert another == NamedWords("another image", 3, 0.0, 2 / 3, 2 / 3, 2 / 3)
+
+
+def test_images_without_captions_are_left_out(caplog):
+    captions = {doc_id: words for doc_id, words in caption_words(dataset()).items() if doc_id != "i2"}
+    assert [row.images for row in compared("toy", documents(), captions)] == [2, 2, 2]
+    assert "1 images without captions are left out" in caplog.text
+    with pytest.raises(DataError, match="0 of 3 images have captions; expected at least 2"):
+        compared("toy", documents(), {})
+
+
+def test_an_image_without_terms_names_nothing():
+    [model, *_] = compared("toy", documents([("i1", {}), ("i3", {"dog": 1})]), caption_words(dataset()))
+    assert model[1:] == (2, 0.5, 0.5, 0.5, 0.5)
+
+
+def test_the_command_reads_stored_impacts(tmp_path, monkeypatch):
+    write_shards(tmp_path / "shards", VECTORS, terms=TERMS)
+    monkeypatch.setattr("lexvl_anserini.data.dataset.dataset_of", lambda ref: dataset())
+    invoke = partial(CliRunner().invoke, make_app(command), catch_exceptions=False)
+    done = invoke(["--shards", str(tmp_path / "shards")])
+    assert done.exit_code == 0
+    head, _, frequent, another = done.stdout.splitlines()
+    assert head.split() == ["ranking", "images", "top", "1", "%", "top", "5", "%", "top", "10", "%", "of", "10"]
+    assert frequent.split() == ["most", "frequent", "3", "66.7", "100.0", "100.0", "3.00"]
+    assert another.split() == ["another", "image", "3", "0.0", "66.7", "66.7", "0.67"]
+    assert '"words_in_10": 3.0' in invoke(["--shards", str(tmp_path / "shards"), "--format", "json"]).stdout
+    assert measured.named_in(tmp_path / "shards")[0].top_5 == pytest.approx(2 / 3)
+
+
+def test_other_shards_are_refused(tmp_path):
+    from tests.shards.test_reading import write_dense_shards
+
+    write_dense_shards(tmp_path / "dense", [("d1", [1.0, 0.0])])
+    with pytest.raises(UsageError, match="dense is dense; only the dimensions of impacts are words"):
+        measured.named_in(tmp_path / "dense")
+
+
+# --- words of classes -----------------------------------------------------------------------------------------------
+
+
+def test_ranks_of_labels_by_hand():
+    weights = np.array([[0.0, 3.0, 1.0, 2.0], [5.0, 5.0, 0.0, 0.0], [-np.inf, 1.0, -np.inf, 2.0], [4.0, 3.0, 2.0, 1.0]])
+    # The best of 1 and 2; a tie; no weight; no tokens.
+    assert label_ranks(weights, [[2, 3], [1], [0, 2], []]).tolist() == [2, 1, NO_ANSWER, NO_ANSWER]
+
+
+@pytest.mark.shared
+def test_ranks_are_the_oracles(shared):
+    """The ranks of golden/stair, by the equations of the paper."""
+    about = json.loads((shared / "golden/stair/formula_oracle.json").read_text())["interpretability"]
+    weights = np.load(shared / "golden/stair/formula_oracle.npz")["enc_img"]
+    ranks = label_ranks(weights, [about["class_tokens"][label] for label in about["labels"]])
+    assert ranks.tolist() == about["rank_of_label"]
+    assert [(ranks <= k).mean() for k in (1, 10)] == [about["top1"], about["top10"]]
+
+
+def colours() -> LabelledImages:
+    """A red image, a green one with blue, and a red one that is called blue; blue is also called azure."""
+    box = (0, 0, 8, 8)
+    shown = [painted(8, 8, red=box), painted(8, 8, green=box, blue=(0, 0, 8, 3)), painted(8, 8, red=box)]
+    classes = ImageClasses(("red", "blue", "none"), (("red",), ("azure", "blue"), ("unheard of",)))
+    return LabelledImages("toy", shown, np.array([0, 1, 1]), classes)
+
+
+def colour_space() -> WordSpace:
+    tower = colour_tower(1)
+    return WordSpace(
+        lambda images: np.where((found := tower.dense_weights(images)) > 0, found, -np.inf),
+        lambda names: [[COLOURS.index(name)] if name in COLOURS else [] for name in names],
+    )
+
+
+def test_shares_of_class_words_by_hand(monkeypatch, caplog):
+    monkeypatch.setattr("eval.analyses.class_words.IMAGES_AT_ONCE", 2)
+    advanced = []
+    [model, mean] = class_word_shares("toy", colour_space(), colours(), advanced.append)
+    # red is first, blue second after green, blue has no weight; on average red 2/3, green .2, blue .1.
+    assert model == ClassWordShares("toy", "toy", 3, 3, 1 / 3, 2 / 3, 2 / 3, 2 / 3)
+    assert mean == ClassWordShares("mean of the images", "toy", 3, 3, 1 / 3, 1.0, 1.0, 1.0)
+    assert advanced == [2, 1]
+    assert "1 classes have no word in the vocabulary: unheard of" in caplog.text
+
+
+def test_words_of_a_dense_encoder(golden, tmp_path):
+    """Every word of the vocabulary is encoded as a text; the weight of a word is its cosine with the image."""
+    model = load_encoder("dense-crossmodal", str(made_twin(golden, tmp_path)), device="cpu")
+    space = dense_space(model, str(golden / WORDPIECES), 32)
+    image = painted(32, 32, red=(0, 0, 9, 9))
+    [weights] = space.weights([image])
+    [[first, *more]] = space.words(["dog"])
+    assert more == [] and weights[first] == pytest.approx(
+        float(model.query.vectors(["dog"])[0] @ model.document.vectors([image])[0]), abs=1e-6
+    )
+    assert space.words(["Dog", "a dog", ""])[0] == [first] and first in space.words(["a dog"])[0]
+
+
+def test_the_command_ranks_words_of_classes(golden, tmp_path):
+    for name in ("dog/1", "dog/2", "beach/1"):
+        (tmp_path / "set" / name).parent.mkdir(parents=True, exist_ok=True)
+        painted(32, 32, red=(0, 0, 9, 9 + int(name[-1]))).save(tmp_path / f"set/{name}.png")
+    invoke = partial(CliRunner().invoke, make_app(command), catch_exceptions=False)
+    stair = str(made_stair(golden, tmp_path))
+    done = invoke(["--images", str(tmp_path / "set"), "--encoder", "stair", "--checkpoint", stair, "--device", "cpu"])
+    assert done.exit_code == 0
+    head, model, mean = (line.split() for line in done.stdout.splitlines())
+    assert head == [
+        "ranking",
+        "dataset",
+        "images",
+        "classes",
+        "top",
+        "1",
+        "%",
+        "top",
+        "10",
+        "%",
+        "top",
+        "50",
+        "%",
+        "top",
+        "100",
+        "%",
+    ]
+    assert model[:4] == ["stair", "set", "3", "2"] and mean[:4] == ["mean", "of", "the", "images"]
+    for given in ([], ["--images", "x", "--shards", "y"]):
+        with pytest.raises(UsageError, match="give --shards .words of captions. or --images"):
+            invoke(given)
+
+
+@pytest.mark.shared
+def test_anonymous_terms_are_no_words(shared):
+    """FDT's terms are numbers of a codebook; no word has a rank among them."""
+    model = load_encoder("fdt", str(shared / "golden/fdt"), device="cpu")
+    with pytest.raises(UsageError, match="the terms of encoder 'fdt' are no words but 'fdt00000' and so on"):
+        lexical_space(model, 2).words(["dog"])

@@ -1,0 +1,574 @@
+"""Tables of papers: what is needed, the line of a row on tiny models and collections, verdicts, scripts, the page."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from tiny_encoders import made_stair
+from typer.testing import CliRunner
+
+from eval.analyses.class_words import class_word_shares, lexical_space
+from eval.analyses.classification import accuracies, class_ranks
+from eval.measures.metrics import evaluate, means
+from eval.measures.result_files import read_results
+from eval.reproduce import command
+from eval.reproduction import retrieval
+from eval.reproduction.classification import some_of
+from eval.reproduction.entries import PublishedSystem
+from eval.reproduction.matrix import TablePlan, plan_of
+from eval.reproduction.prepared import document_options, prepare
+from eval.reproduction.published import PublishedCell, published_tables, read_tables
+from eval.reproduction.quantities import Quantity, combined, parts_of
+from eval.reproduction.reproducing import agrees, reproduced, reproduced_rows
+from eval.reproduction.rows import Finding, RowPart, Workplace, assignments, rows_of
+from eval.reproduction.sources import COLLECTIONS, DOCUMENT_COSTS, FILES, IMAGE_SETS
+from eval.reproduction.weights import weights_of
+from lexvl_anserini.cli import make_app
+from eval.analyses.classes.class_sets import CLASS_SETS, load_labelled
+from lexvl_anserini.data.dataset import load_dataset
+from lexvl_anserini.data.fetch import BEIR_ARCHIVES
+from lexvl_anserini.encoders.cards import CARDS
+from lexvl_anserini.encoders.loading import load_encoder
+from lexvl_anserini.ground.errors import DataError, LexvlError, UsageError
+from lexvl_anserini.runs.trec import read_run
+
+ROOT = Path(__file__).parents[2]
+TABLES = published_tables()
+VDR, TINY = "jzhoubu/vdr-msmarco", "splade/ckpt_bert"
+
+# Of a collection in BEIR's layout: six documents and three topics, of words that the tiny tokenizer
+# knows; one id has a blank, as those of LIMIT.
+CORPUS = {
+    "d1": "black bear",
+    "d2": "black boat",
+    "d3": "big bird",
+    "d4": "boat book bird",
+    "d 5": "beach book",
+    "d6": "bear book",
+}
+TOPICS = {"q1": ("boat", ("d2", "d4")), "q2": ("big bird", ("d3",)), "q3": ("beach", ("d 5",))}
+
+
+def write_collection(folder: Path) -> Path:
+    lines = [json.dumps({"_id": doc_id, "title": "", "text": text}) for doc_id, text in CORPUS.items()]
+    (folder / "qrels").mkdir(parents=True)
+    (folder / "corpus.jsonl").write_text("\n".join(lines) + "\n")
+    (folder / "queries.jsonl").write_text(
+        "".join(json.dumps({"_id": topic, "text": text}) + "\n" for topic, (text, _) in TOPICS.items())
+    )
+    judged = [f"{topic}\t{doc_id}\t1\n" for topic, (_, relevant) in TOPICS.items() for doc_id in relevant]
+    (folder / "qrels/test.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(judged))
+    return folder
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A data folder with one collection, named as SciFact; nothing can be fetched."""
+
+    def refused(name: str, root: Path) -> Path:
+        raise DataError(f"beir/{name} could not be fetched")
+
+    monkeypatch.setattr("lexvl_anserini.data.corpora.beir.fetch_beir", refused)
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    write_collection(tmp_path / "data/beir/scifact")
+    return tmp_path / "data"
+
+
+def call(*arguments: str | Path) -> tuple[int, str, str]:
+    done = CliRunner().invoke(make_app(command), list(map(str, arguments)))
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        if not isinstance(done.exception, LexvlError):
+            raise done.exception
+        return done.exception.exit_code, done.stdout, str(done.exception)
+    return done.exit_code, done.stdout, done.stderr
+
+
+def cells_of(text: str) -> dict[tuple[str, str], dict]:
+    return {(cell["row"], cell["quantity"]): cell for cell in map(json.loads, text.splitlines())}
+
+
+# --- what a cell is computed from -------------------------------------------------------------------------------------
+
+
+def test_means_and_sums_have_parts():
+    mean = Quantity("text-to-text", "beir-12", "nDCG@10")
+    assert len(parts_of(mean)) == 12 and Quantity("text-to-text", "beir/nq/test", "nDCG@10") in parts_of(mean)
+    assert combined(mean, [0.2] * 6 + [0.4] * 6) == pytest.approx(0.3)
+    rsum = Quantity("captions", "coco/test", "rsum")
+    assert [str(part) for part in parts_of(rsum)] == [
+        f"{direction} coco/test R@{k}" for direction in ("text-to-image", "image-to-text") for k in (1, 5, 10)
+    ]
+    assert combined(rsum, [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]) == pytest.approx(2.1)
+    alone = Quantity("text-to-text", "beir/nq/test", "nDCG@10")
+    assert parts_of(alone) == (alone,) and combined(alone, [0.25]) == 0.25
+
+
+def test_a_row_has_one_part_per_run():
+    [row] = rows_of(TABLES["vdr-table5"], "K=32")
+    measured = {(part.task, part.data): part.measures for part in row.parts()}
+    assert measured["text-to-image", "coco/test"] == ("R@1", "R@5", "R@10")
+    assert len(measured) == 5 and row.is_ours
+    [mean] = [row for row in rows_of(TABLES["vdr-table3"]) if row.label == "VDR 5"]
+    assert len(list(mean.parts())) == 13, "twelve collections of the mean, and MS MARCO"
+    assert [row.label for row in rows_of(TABLES["vdr-table4"], "VDR k=*6*")] == ["VDR k=64", "VDR k=256", "VDR k=768"]
+    assert not any(row.is_ours for row in rows_of(TABLES["limit-table3"]))
+    assert all(row.is_ours for row in rows_of(TABLES["trec-runs-dl19"]))
+
+
+def test_names_may_have_equals_signs():
+    known = {"VDR k=32", "VDR k=3", "a/b"}
+    assert assignments(["VDR k=32=x=y", "a/b=c"], known, "--checkpoint") == {"VDR k=32": "x=y", "a/b": "c"}
+    for wrong, message in (
+        (["VDR=x"], "expected NAME=VALUE with a name of the selected tables: VDR k=3, VDR k=32, a/b"),
+        (["a/b="], "no value after 'a/b'"),
+        (["a/b=x", "a/b=y"], "two values for 'a/b'"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            assignments(wrong, known, "--checkpoint")
+
+
+def part_of(system: PublishedSystem, data: str = "beir/scifact/test", task: str = "text-to-text") -> RowPart:
+    return RowPart("table", "a row", system, None, task, data, ("nDCG@10",))
+
+
+def test_weights_are_published_or_the_users(tmp_path):
+    system = PublishedSystem("vdr", VDR, {"query_topk": "32"})
+
+    def chosen(given: dict[str, str], system: PublishedSystem = system):
+        return weights_of(part_of(system), system, Workplace(tmp_path, checkpoints=given))
+
+    assert chosen({})[::2] == (VDR, True)
+    assert chosen({VDR: str(tmp_path)})[::2] == (str(tmp_path), True), "a folder is believed"
+    assert chosen({VDR: "minilm"})[::2] == ("minilm", False)
+    assert chosen({VDR: "someone/else"})[::2] == ("someone/else", False)
+    assert chosen({}, PublishedSystem("stair")) is None
+    assert chosen({"a row": str(tmp_path)}, PublishedSystem("stair"))[::2] == (str(tmp_path), False)
+    assert chosen({}, PublishedSystem("bm25")) == (None, {}, True)
+    two = PublishedSystem("dpr", "a/context", {"query_checkpoint": "a/question"})
+    assert chosen({"a/context": str(tmp_path)}, two) == (str(tmp_path), {"query_checkpoint": "a/question"}, True)
+    assert chosen({"a/question": "minilm"}, two) == ("a/context", {"query_checkpoint": "minilm"}, False)
+
+
+def test_rows_that_differ_in_their_queries_share_documents(tmp_path):
+    place = Workplace(tmp_path)
+    rows = {row.label: row for row in rows_of(TABLES["vdr-table4"]) if row.system}
+    names = [prepare(next(row.parts()), place).names for row in rows.values()]
+    assert {name.documents for name in names} == {"beir-msmarco-dev.vdr.vdr-msmarco"}
+    assert len({name.run for name in names}) == 7
+    assert document_options("svdr", {"mode": "alpha"}) == {"mode": "alpha"}, "documents of svdr are bags by default"
+    assert document_options("vdr", {"mode": "beta", "topk": "8", "query_topk": "9"}) == {"mode": "beta", "topk": "8"}
+    limited = prepare(next(rows["VDR k=32"].parts()), Workplace(tmp_path, limit=5)).names
+    assert limited.run == "beir-msmarco-dev.first-5.vdr.vdr-msmarco.query_topk-32"
+
+
+# --- verdicts ---------------------------------------------------------------------------------------------------------
+
+
+def cell(value: float, decimals: int = 1, unit: str = "%", quantity: str = "text-to-text beir/nq/test nDCG@10"):
+    task, data, measure = quantity.split()
+    return PublishedCell(
+        "t", "r", "c", "r", Quantity(task, data, measure), value, decimals, unit, "printed", "", "", None
+    )
+
+
+@pytest.mark.parametrize(
+    "value,tolerance,decimals,measured,same",
+    [
+        (45.8, 0.3, 1, 46.1, True),
+        (45.8, 0.3, 1, 46.11, False),
+        (45.8, 0.1, 1, 45.7, True),
+        (53.8, 0.05, 1, 53.85, True),
+        (53.8, 0.05, 1, 53.86, False),
+        (0.5058, 0, 4, 0.50583, True),
+        (0.5058, 0, 4, 0.50586, False),
+    ],
+)
+def test_verdicts_have_tolerances(value, tolerance, decimals, measured, same):
+    assert agrees(measured, cell(value, decimals), tolerance) is same
+
+
+def test_a_cell_in_percent_and_as_it_is():
+    found = Finding({"nDCG@10": 0.4612}, 0.003)
+    assert reproduced(cell(46.0), [found])[7:10] == (pytest.approx(46.12), pytest.approx(0.12), "agrees")
+    assert reproduced(cell(0.4612, 4, "1"), [found])[7:10] == (0.4612, 0, "agrees")
+    assert reproduced(cell(0.457, 3, "1"), [found]).verdict == "differs"
+    other = reproduced(cell(46.0), [found._replace(remark="other weights")])
+    assert (other.verdict, other.reason) == ("not compared", "other weights")
+
+
+def test_a_sum_has_the_tolerance_of_its_parts():
+    six = [Finding({"R@1": 0.1, "R@5": 0.2, "R@10": 0.3}, 0.001)] * 6
+    rsum = "captions coco/test rsum"
+    assert [reproduced(cell(v, quantity=rsum), six).verdict for v in (120.0, 120.6, 120.7)] == [
+        "agrees",
+        "agrees",
+        "differs",
+    ]
+
+
+# --- the line ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_part_of_a_collection_keeps_relevant_documents(tmp_path):
+    whole = load_dataset(f"beir:{write_collection(tmp_path / 'six')}", escape_ids=True)
+    three = retrieval.limited(whole, 3)
+    assert [d.doc_id for d in three.documents()] == ["d2", "d3", "d4"]
+    assert [t.query_id for t in three.topics()] == ["q1", "q2"]
+    assert [tuple(q) for q in three.qrels()] == [("q1", "d2", 1), ("q1", "d4", 1), ("q2", "d3", 1)]
+    assert [d.doc_id for d in retrieval.limited(whole, 5).documents()] == ["d1", "d2", "d3", "d4", "d%205"]
+
+
+def test_the_whole_line_and_again(data, golden, tmp_path, monkeypatch, caplog):
+    """Seven rows share one index; each has its own run; a second call finds them all."""
+    results, out = tmp_path / "cells.jsonl", tmp_path / "out"
+    line = ["vdr-table4", "--checkpoint", f"{VDR}={golden / TINY}", "--data-dir", data, "--output", out]
+    code, text, said = call(*line, "--results", results)
+    assert code == 0, said
+    cells = cells_of(results.read_text())
+    measured = {row: cell for (row, quantity), cell in cells.items() if cell["measured"] is not None}
+    assert list(measured) == ["VDRα", *(f"VDR k={k}" for k in ("0*", 32, 64, 128, 256, 768))]
+    assert [path.name for path in (out / "indexes").iterdir()] == ["beir-scifact-test.vdr.ckpt_bert"]
+    for row, run in (("VDRα", ".mode-alpha"), ("VDR k=32", ".query_topk-32"), ("VDR k=768", "")):
+        path = out / "runs" / f"beir-scifact-test.vdr.ckpt_bert{run}.trec"
+        found = means(
+            evaluate(read_run(path), load_dataset("beir/scifact", None, str(data), True).qrels(), ["nDCG@10"])
+        )
+        assert measured[row]["measured"] == pytest.approx(100 * found["nDCG@10"])
+        assert measured[row]["verdict"] in ("agrees", "differs")
+    assert re.search(r"VDR k=32 +text-to-text beir/scifact/test nDCG@10 +[0-9.]+ +66.8 ", text)
+    mean = cells["VDR k=32", "text-to-text beir-12 nDCG@10"]
+    assert (mean["verdict"], mean["reason"]) == ("skipped", "missing: beir/arguana/test (11 of 12 parts)")
+    assert caplog.text.count("beir/arguana could not be fetched") == 1, "tried once"
+
+    stored = {one.system: one for one in read_results(out / "results")}
+    assert len(stored) == 7 and all(one.dataset == "beir/scifact/test" for one in stored.values())
+
+    monkeypatch.setattr(retrieval, "indexed", None)
+    assert call(*line)[:2] == (0, text), "finished rows need no step"
+    assert call(*line, "--strict")[0] == 1
+
+
+def test_a_killed_line_goes_on(data, tmp_path, monkeypatch):
+    line = ["bm25-beir", "--data-dir", data, "--output", tmp_path / "out"]
+    with monkeypatch.context() as changed:
+        changed.setattr(retrieval, "searched", None)
+        with pytest.raises(TypeError):
+            call(*line)
+    assert not list((tmp_path / "out").rglob("*.trec")) and not list((tmp_path / "out/parts").iterdir())
+    shard = next((tmp_path / "out/impacts").rglob("shard-*"))
+    written = shard.stat().st_mtime_ns
+    code, text, said = call(*line)
+    assert code == 0 and shard.stat().st_mtime_ns == written, said
+    assert re.search(r"beir/scifact/test nDCG@10 +1\.0000 +0\.6789 .* differs", text), "BM25 finds all of so little"
+
+
+def test_other_weights_and_parts_are_not_compared(data, tmp_path):
+    line = ["vdr-table4", "--rows", "VDR k=32", "--data-dir", data, "--output", tmp_path / "out"]
+    code, text, said = call(*line, "--checkpoint", f"{VDR}=minilm", "--limit", 3)
+    assert code == 0 and "not compared (other weights, --limit 3)" in text
+    assert (tmp_path / "out/runs/beir-scifact-test.first-3.vdr.minilm.query_topk-32.qrels").read_text() == (
+        "q1 0 d2 1\nq1 0 d4 1\nq2 0 d3 1\n"
+    )
+
+
+def test_first_documents_are_scored_again(data, golden, tmp_path):
+    line = ["svdr-msmarco", "--rows", "beta*", "--data-dir", data, "--output", tmp_path / "out"]
+    code, text, said = call(*line, "--checkpoint", f"vsearch/svdr-msmarco={golden / TINY}")
+    assert code == 0, said
+    runs = {path.name for path in (tmp_path / "out/runs").glob("*.trec")}
+    name = "beir-scifact-test.svdr.ckpt_bert.rerank-100"
+    assert runs == {f"{name}.found.trec", f"{name}.trec"}
+    assert [row.query_id for row in read_run(tmp_path / f"out/runs/{name}.trec") if row.rank == 1] == ["q1", "q2", "q3"]
+
+
+def test_images_and_captions_in_both_directions(golden, tmp_path, caplog):
+    """Three drawn images, two captions each, by a STAIR with random weights in the place of the unpublished one."""
+    from PIL import Image
+
+    folder = tmp_path / "coco"
+    (folder / "images").mkdir(parents=True)
+    images = []
+    for number, colour in enumerate(("red", "green", "blue")):
+        Image.new("RGB", (48, 48), colour).save(folder / f"images/{colour}.png")
+        sentences = [
+            {"raw": f"{one} {colour} picture", "sentid": 2 * number + n, "imgid": number, "tokens": []}
+            for n, one in enumerate(("a", "the"))
+        ]
+        images.append({"filename": f"{colour}.png", "imgid": number, "split": "test", "sentences": sentences})
+    (folder / "dataset_coco.json").write_text(json.dumps({"images": images, "dataset": "coco"}))
+    line = ["stair-table2", "--data-dir", tmp_path, "--output", tmp_path / "out", "--format", "json"]
+    code, text, said = call(*line, "--checkpoint", f"STAIR={made_stair(golden, tmp_path)}")
+    assert code == 0, said
+    cells = {cell["quantity"]: cell for cell in json.loads(text)}
+    measured = {name: cell["measured"] for name, cell in cells.items() if "coco" in name}
+    assert measured["text-to-image coco/test R@5"] == 100 and measured["image-to-text coco/test R@10"] == 100
+    assert cells["text-to-image coco/test R@1"]["reason"] == "other weights"
+    assert len(list((tmp_path / "out/impacts").iterdir())) == 2, "images and captions"
+    assert caplog.text.count("missing: flickr30k/test, Karpathy's caption_datasets.zip and Flickr30k's images") == 1
+
+
+# --- classification ---------------------------------------------------------------------------------------------------
+
+
+def write_things(folder: Path) -> Path:
+    """Two classes of five drawn images each, in class folders."""
+    from PIL import Image
+
+    for name, colour in (("apple", (200, 20, 20)), ("boat", (20, 20, 200))):
+        (folder / name).mkdir(parents=True)
+        for n in range(5):
+            Image.new("RGB", (40, 40), tuple(min(255, part + 10 * n) for part in colour)).save(
+                folder / name / f"{n}.png"
+            )
+    return folder
+
+
+def test_images_are_classified(golden, tmp_path):
+    """Zero-shot, linear probe and class words of STAIR, with random weights and a set of our own."""
+    weights, things = made_stair(golden, tmp_path), write_things(tmp_path / "things")
+    line = ["stair-table3", "stair-table4", "stair-table5", "--checkpoint", f"STAIR={weights}"]
+    line += ["--corpus", f"cifar100={things}", "--data-dir", tmp_path, "--output", tmp_path / "out"]
+    code, text, said = call(*line, "--format", "json")
+    assert code == 0, said
+    cells = {cell["quantity"]: cell for cell in json.loads(text)}
+    model = load_encoder("stair", str(weights), device="cpu", prompt="")
+    found = load_labelled(str(things))
+    expected = accuracies("stair", found, class_ranks(model, found))[0].top_1
+    assert cells["zero-shot cifar100 top-1"]["measured"] == pytest.approx(100 * expected)
+    assert cells["linear-probe cifar100 top-1"]["measured"] == 100, "red and blue are easily told apart"
+    own = class_word_shares("stair", lexical_space(model, 32), found)[0]
+    assert cells["words cifar100 top-100"]["measured"] == pytest.approx(100 * own.top_100)
+    assert cells["zero-shot imagenet top-1"]["reason"] == "missing: imagenet"
+    assert cells["words cifar100 top-1"]["reason"] == "other weights"
+
+
+def test_some_images_are_of_all_classes(tmp_path):
+    found = load_labelled(str(write_things(tmp_path / "things")))
+    assert some_of(found, 4).labels.tolist() == [0, 0, 1, 1]
+    assert some_of(found, None) is found and some_of(found, 10) is found
+
+
+# --- counts and published runs ----------------------------------------------------------------------------------------
+
+
+def test_parameters_are_counted_without_weights(tmp_path):
+    """STAIR's table 1 and the size of D2S's head."""
+    code, text, said = call("stair-table1", "d2s-head", "--strict", "--output", tmp_path / "out")
+    assert code == 0, said
+    assert re.findall(r"(\S+) +\S+ +\S+  agrees", text) == ["53.79", "86.82", "23.670"]
+    assert not (tmp_path / "out").exists()
+
+
+PUBLISHED_RUN = """\
+paper: A
+tables:
+  runs:
+    title: two runs
+    unit: "1"
+    columns: ["text-to-text beir/scifact/test [RR@10, nDCG@10]"]
+    rows:
+      one: 0.5000 0.6309
+      other: 1.0000 1.0000
+    runs: {files: "theirs/{}.txt", qrels: theirs/qrels.txt, origin: the authors}
+"""
+
+
+def test_published_runs_come_out_to_the_last_digit(tmp_path):
+    """Equal scores have trec_eval's order: d2 before d1."""
+    (tmp_path / "paper.yaml").write_text(PUBLISHED_RUN)
+    [table] = read_tables(tmp_path / "paper.yaml")
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs/qrels.txt").write_text("q1 0 d1 1\n")
+    (tmp_path / "theirs/one.txt").write_text("q1 Q0 d1 1 9 x\nq1 Q0 d2 2 9 x\n")
+    place = Workplace(tmp_path / "out", data_dir=str(tmp_path))
+    one, other = reproduced_rows(rows_of(table), place)
+    assert [(cell.published, round(cell.measured, 4), cell.verdict) for cell in one] == [
+        (0.5, 0.5, "agrees"),
+        (0.6309, 0.6309, "agrees"),
+    ]
+    assert {(cell.verdict, cell.reason) for cell in other} == {("skipped", "missing: theirs/other.txt")}
+    [stored] = read_results(tmp_path / "out/results")
+    assert (stored.system, stored.dataset, stored.ties) == ("one", "beir/scifact/test", "trec_eval")
+    assert stored.measures.keys() == {"RR@10", "nDCG@10"}
+
+
+@pytest.mark.shared
+def test_the_published_runs_of_trec(shared):
+    code, text, said = call("trec-runs-dl19", "trec-runs-covid", "--strict", "--data-dir", shared / "data")
+    assert code == 0 and text.count("agrees") == 51, said
+
+
+# --- what is needed ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine without data and models."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setenv("LEXVL_DATA", str(tmp_path / "data"))
+    return tmp_path
+
+
+def plans() -> list[TablePlan]:
+    return [plan_of(table, Workplace(Path("out"))) for table in TABLES.values()]
+
+
+def test_every_table_has_a_plan(bare):
+    found = plans()
+    assert [plan.table for plan in found] == list(TABLES)
+    assert sum(plan.cells for plan in found) == sum(len(table.cells) for table in TABLES.values())
+    assert all(min(plan.runs, plan.own, plan.later, plan.others) >= 0 for plan in found)
+    by_name = {plan.table: plan for plan in found}
+    assert by_name["vdr-table4"].runs == 98 and by_name["vdr-table4"].others == 24
+    assert {need.name for need in by_name["vdr-table4"].lacking} == {
+        VDR,
+        *(d for d in COLLECTIONS if "quora" not in d and "limit" not in d and d.startswith("beir")),
+    }
+    assert by_name["stair-table1"][3:7] == (4, 2, 0, 0) and not by_name["stair-table1"].needs
+    assert by_name["stair-table9"].own == 2 and not by_name["stair-table9"].lacking, "nobody publishes what it needs"
+    assert all(plan.bytes and plan.seconds for plan in found if plan.runs and plan.lacking and "trec" not in plan.table)
+
+
+def test_what_is_here_is_seen(data):
+    plan = plan_of(TABLES["bm25-beir"], Workplace(Path("out"), data_dir=str(data)))
+    assert {need.name: need.here for need in plan.needs} == {"beir/scifact/test": True, "beir/nfcorpus/test": False}
+    given = Workplace(Path("out"), data_dir=str(data), checkpoints={VDR: "minilm"})
+    plan = plan_of(TABLES["vdr-table4"], given, "VDR k=32")
+    assert (plan.needs[0].name, plan.needs[0].here, plan.cells) == ("minilm", True, 14)
+
+
+def test_captions_without_images_are_not_all(tmp_path):
+    (tmp_path / "coco").mkdir()
+    image = {"filename": "a.png", "imgid": 1, "split": "test", "sentences": [{"raw": "a boat", "sentid": 1}]}
+    (tmp_path / "coco/dataset_coco.json").write_text(json.dumps({"images": [image]}))
+    plan = plan_of(TABLES["clip-coco"], Workplace(Path("out"), data_dir=str(tmp_path)))
+    assert [need.here for need in plan.needs if need.name == "coco/test"] == [False]
+
+
+def test_facts_cover_what_is_run():
+    parts = [part for table in TABLES.values() for row in rows_of(table) for part in row.parts() if part.system]
+    retrieved = [part for part in parts if part.task in ("text-to-text", "text-to-image", "image-to-text")]
+    assert {part.data for part in retrieved} == {*COLLECTIONS, "coco-1m"}
+    assert {part.system.encoder for part in retrieved} <= DOCUMENT_COSTS.keys() <= CARDS.keys()
+    assert IMAGE_SETS.keys() == CLASS_SETS.keys()
+    checkpoints = {part.system.checkpoint for part in parts if part.system.checkpoint}
+    assert {name for name in checkpoints if "/" not in name} == {*FILES, "bert-base-uncased"}
+    known = {f"beir/{name}" for name in BEIR_ARCHIVES}
+    assert all(
+        ("BEIR's archive" in COLLECTIONS[data].origin) == (data.rpartition("/")[0] in known) for data in COLLECTIONS
+    )
+
+
+# --- the command, the scripts, the page -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "arguments,message",
+    [
+        ([], "name a table, or give --all"),
+        (["vdr-table4", "--all"], "name a table, or give --all"),
+        (["vdr-tabel4"], "unknown table 'vdr-tabel4'; did you mean 'vdr-table4'"),
+        (["vdr-table4", "--rows", "DPR"], "--rows 'DPR' matches no row; rows: VDRα, VDR k=0"),
+        (
+            ["vdr-table4", "--checkpoint", "minilm"],
+            "expected NAME=VALUE with a name of the selected tables: jzhoubu/vdr",
+        ),
+        (["stair-table2", "--corpus", "cocoa=x"], "names? of the selected tables: coco/test, flickr30k/test"),
+        (["vdr-table4", "--format", "html"], "unknown format 'html'"),
+    ],
+)
+def test_a_wrong_call_is_one_line(arguments, message):
+    code, _, said = call(*arguments)
+    assert code == 2 and re.search(message.replace("--", "-{2}"), said), said
+
+
+def test_a_dry_run_says_where_to_get_what(bare):
+    code, text, _ = call("vdr-table5", "joint-table2", "--dry-run")
+    assert code == 0
+    assert re.search(r"vdr-table5 +70 +70 +0 +0 +0 +0 of 4 ", text)
+    assert re.search(r"weights +vsearch/vdr-cross-modal +no +model hub, fetched when a row needs it", text)
+    assert re.search(r"weights +blip_coco_retrieval.pth +no +GitHub: salesforce/LAVIS", text)
+    assert re.search(r"data +coco/test +no +Karpathy's caption_datasets.zip and COCO's val2014.zip", text)
+    assert len(json.loads(call("vdr-table5", "--dry-run", "--format", "json")[1])) == 1
+    assert not (bare / "reproduction").exists()
+
+
+SCRIPT = """\
+#!/usr/bin/env bash
+# {about}
+# Usage: bash runs/{table}.sh [--dry-run] [--limit N] [other options of `lexvl reproduce`]
+bash "$(dirname "${{BASH_SOURCE[0]}}")/reproduce.sh" {table} "$@"
+"""
+
+
+def test_every_table_that_can_run_has_a_script(bare):
+    wanted = {
+        f"{plan.table}.sh": SCRIPT.format(about=plan.title[0].upper() + plan.title[1:], table=plan.table)
+        for plan in plans()
+        if plan.runs or plan.own
+    }
+    others = {"beir-small.sh", "families.sh", "photos.sh", "quickstart.sh", "reproduce.sh", "setup.sh", "texts.sh"}
+    found = {path.name: path.read_text() for path in (ROOT / "runs").glob("*.sh") if path.name not in others}
+    assert found == wanted
+    assert all((ROOT / "runs" / name).stat().st_mode & 0o100 for name in found)
+
+
+def test_scripts_call_the_command(tmp_path):
+    """With a set-up that does nothing, and the command that prints how it is called."""
+    (tmp_path / "runs").mkdir()
+    for path in (ROOT / "runs").glob("*.sh"):
+        (tmp_path / "runs" / path.name).write_text("" if path.name == "setup.sh" else path.read_text())
+    (tmp_path / "lexvl").write_text('#!/bin/sh\necho "$PWD:" "$@"\n')
+    (tmp_path / "lexvl").chmod(0o755)
+    done = subprocess.run(
+        ["bash", "runs/vdr-table4.sh", "--dry-run", "--rows", "VDR k=*"],
+        cwd=tmp_path,
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == f"{tmp_path}: reproduce vdr-table4 --dry-run --rows VDR k=*\n"
+
+
+def test_a_dry_run_installs_nothing(tmp_path):
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs/reproduce.sh").write_text((ROOT / "runs/reproduce.sh").read_text())
+    (tmp_path / "runs/setup.sh").write_text(f'PATH={tmp_path}:$PATH; echo "set up $1"\n')
+
+    def started(*options: str) -> subprocess.CompletedProcess:
+        command = ["bash", "runs/reproduce.sh", "vdr-table4", *options]
+        return subprocess.run(command, cwd=tmp_path, env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True)
+
+    done = started("--dry-run")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        "error: lexvl is not installed, and a dry run installs nothing; leave out --dry-run, "
+        f"or: pip install -e '{tmp_path}[minilm]'\n"
+    )
+    (tmp_path / ".venv/bin").mkdir(parents=True)
+    for place in (tmp_path / ".venv/bin/lexvl", tmp_path / "lexvl"):
+        place.write_text('#!/bin/sh\necho "$@"\n')
+        place.chmod(0o755)
+    assert started("--dry-run").stdout == "reproduce vdr-table4 --dry-run\n"
+    assert started("--rows", "VDR").stdout == "set up minilm\nreproduce vdr-table4 --rows VDR\n"
+
+
+def test_a_script_of_its_own_knows_its_options_before_it_installs(tmp_path):
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs/beir-small.sh").write_text((ROOT / "runs/beir-small.sh").read_text())
+    for options in (["--dry-run"], ["--data-dir"], ["--data-dir", "a", "--dry-run"]):
+        done = subprocess.run(["bash", "runs/beir-small.sh", *options], cwd=tmp_path, capture_output=True, text=True)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr == "usage: bash runs/beir-small.sh [--data-dir FOLDER]\n"
+
+
+def test_the_page_is_the_matrix_of_a_bare_machine(bare):
+    page = (ROOT / "docs/reproduction.md").read_text(encoding="utf-8")
+    code, text, _ = call("--all", "--dry-run", "--format", "markdown")
+    assert code == 0
+    assert page.endswith(text), "write it anew: python -m eval.reproduce --all --dry-run --format markdown"

@@ -1,0 +1,166 @@
+"""Results: as pandas frames, as files with what made them, and as MTEB's JSON."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from eval import results, score, table
+from eval.measures.frames import by_topic, frame
+from eval.measures.machine import machine
+from eval.measures.mteb import task_of
+from eval.measures.result_files import LOG, read_results
+from lexvl_anserini.cli import make_app
+from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
+from lexvl_anserini.ground.records import Measurement
+
+RUN = "1 Q0 a 1 9 t\n1 Q0 b 2 8 t\n2 Q0 b 1 5 t\n"
+ROWS = [
+    Measurement("x.trec", "d", "AP", "2", 0.5, "rank"),
+    Measurement("x.trec", "d", "AP", "1", 1.0, "rank"),
+    Measurement("x.trec", "d", "AP", "all", 0.75, "rank"),
+]
+OTHER = [row._replace(run="y.trec", value=0.25) for row in ROWS]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder with two runs and judgements."""
+    monkeypatch.chdir(tmp_path)
+    Path("a.trec").write_text(RUN)
+    Path("b.trec").write_text(RUN.replace("2 Q0 b", "2 Q0 a"))
+    Path("toy.qrels").write_text("1 0 b 1\n2 0 b 1\n")
+
+
+def call(module, *arguments: str) -> Result:
+    return CliRunner().invoke(make_app(module.command), list(arguments))
+
+
+def scored(*arguments: str) -> Result:
+    return call(score, "--run", "a.trec", "--qrels", "toy.qrels", "--measure", "RR@10", *arguments)
+
+
+def test_a_frame_has_one_row_per_value():
+    rows = results.frame(ROWS)
+    assert list(rows.columns) == ["run", "dataset", "measure", "query_id", "value", "ties"]
+    assert [tuple(row) for row in rows.itertuples(index=False)] == [tuple(row) for row in ROWS]
+    assert rows["value"].dtype == "float64"
+    assert frame([]).empty and list(frame([]).columns) == list(rows.columns)
+
+
+def test_systems_side_by_side():
+    wide = by_topic([*ROWS, *OTHER])
+    assert list(wide.columns) == [("AP", "x.trec"), ("AP", "y.trec")]
+    assert list(wide.index) == ["2", "1"] and wide[("AP", "x.trec")].tolist() == [0.5, 1.0]
+    with pytest.raises(DataError, match="y.trec: no AP of a topic that another run has"):
+        by_topic([*ROWS, *OTHER[1:]])
+
+
+def test_a_result_says_what_made_it():
+    assert scored("--results", "found").exit_code == 0
+    [path] = Path("found").glob("*.json")
+    assert path.name == f"a.{sha256(RUN.encode()).hexdigest()[:8]}.toy.qrels.json"
+    [stored] = read_results(Path("found"))
+    assert (stored.run, stored.system, stored.dataset, stored.topics) == ("a.trec", "a", "toy.qrels", 2)
+    assert (stored.measures, stored.ties) == ({"RR@10": 0.75}, "trec_eval")
+    assert stored.run_sha256 == sha256(RUN.encode()).hexdigest()
+    assert stored.judgements_sha256 == sha256(b"1 0 b 1\n2 0 b 1\n").hexdigest()
+    [made] = stored.calls
+    assert made.machine["versions"].keys() == machine()["versions"].keys() >= {"ranx", "numpy"}
+    assert made.time.endswith("+00:00") and made.command and made.measures == ("RR@10",)
+    assert stored.measurements() == [Measurement("a", "toy.qrels", "RR@10", "all", 0.75, "trec_eval")]
+
+
+def test_a_later_call_adds_measures_and_names_their_level():
+    Path("toy.qrels").write_text("1 0 b 2\n2 0 b 1\n")
+    scored("--results", "found")
+    scored("--results", "found", "--measure", "AP@100", "--relevance-level", "2")
+    [stored] = read_results(Path("found"))
+    assert stored.measures.keys() == {"RR@10", "RR(rel=2)@10", "AP(rel=2)@100"}
+    scored("--results", "found", "--ties", "rank")
+    [stored] = read_results(Path("found"))
+    assert stored.measures == {"RR@10": 0.75} and len(stored.calls) == 1
+
+
+def test_each_call_is_stored_with_its_measures():
+    for measures in (["AP", "P@1"], ["AP"], ["P@5"], ["P@1", "P@5"]):
+        scored("--results", "found", *(part for name in measures for part in ("--measure", name)))
+    [stored] = read_results(Path("found"))
+    # RR@10 is in all calls: the last gave it. The third gave nothing that is not newer.
+    assert [one.measures for one in stored.calls] == [("AP",), ("RR@10", "P@1", "P@5")]
+    logged = [json.loads(line)["calls"] for line in Path("found", LOG).read_text().splitlines()]
+    assert [len(calls) for calls in logged] == [1, 1, 1, 1] and logged[0][0]["measures"] == ["RR@10", "AP", "P@1"]
+
+
+def test_the_log_only_grows():
+    for _ in range(2):
+        scored("--results", "found")
+    lines = [json.loads(line) for line in Path("found", LOG).read_text().splitlines()]
+    assert len(lines) == 2 and lines[0]["measures"] == lines[1]["measures"] == {"RR@10": 0.75}
+    assert len(list(read_results(Path("found")))) == 1
+
+
+def test_the_command_is_that_of_the_process():
+    command = [sys.executable, "-m", "eval.score", "--run", "a.trec", "--qrels", "toy.qrels", "--results", "found"]
+    subprocess.run(command, check=True, capture_output=True, env={"PYTHONPATH": str(Path(__file__).parents[2])})
+    [stored] = read_results(Path("found"))
+    assert stored.calls[0].command.endswith("-m eval.score --run a.trec --qrels toy.qrels --results found")
+
+
+def test_stored_results_are_a_table():
+    both = ["--run", "a.trec", "--run", "b.trec", "--label", "mine", "--label", "theirs", "--qrels", "toy.qrels"]
+    shown = call(table, *both, "--measure", "RR@10", "--results", "found").stdout
+    assert call(results, "found").stdout == shown
+    assert "Toy" in call(results, "found", "--dataset-label", "Toy").stdout
+    assert json.loads(call(results, "found", "--format", "json").stdout)[0]["system"] == "mine"
+
+
+def test_what_is_no_result():
+    with pytest.raises(DataError, match="nowhere: no results; --results of score"):
+        list(read_results(Path("nowhere")))
+    Path("found").mkdir()
+    Path("found/x.json").write_text('{"run": 3}')
+    with pytest.raises(ArtefactError, match="x.json: run is 3, expected a text; move it elsewhere"):
+        list(read_results(Path("found")))
+
+
+def test_one_table_has_one_rule_of_ties():
+    scored("--results", "found")
+    call(score, "--run", "b.trec", "--qrels", "toy.qrels", "--ties", "rank", "--results", "found")
+    assert isinstance(call(results, "found").exception, UsageError)
+
+
+def test_mteb():
+    Path("toy.qrels").write_text("1 0 b 2\n2 0 b 1\n")
+    scored("--measure", "nDCG@10", "--measure", "AP", "--measure", "AP(rel=2)", "--results", "found", "--label", "me/x")
+    assert call(results, "found", "--mteb", "out").exit_code == 0
+    [path] = Path("out").glob("*/*/toy.qrels.json")
+    assert path.parts[1:3] == ("me__x", "no_revision_available")
+    content = json.loads(path.read_text())
+    [values] = content["scores"]["test"]
+    ndcg = values.pop("ndcg_at_10")
+    assert values == {
+        "hf_subset": "default", "languages": ["eng-Latn"], "main_score": ndcg, "mrr_at_10": 0.75, "map": 0.75
+    }  # fmt: skip
+    assert content["task_name"] == "toy.qrels" and content["dataset_revision"].startswith("sha256:")
+    assert json.loads(path.with_name("model_meta.json").read_text())["name"] == "me/x"
+
+
+def test_what_mteb_cannot_hold():
+    scored("--results", "found")
+    refused = call(results, "found", "--mteb", "out")
+    assert isinstance(refused.exception, UsageError) and "no nDCG@10, the main score" in str(refused.exception)
+    assert not Path("out").exists()
+
+
+def test_tasks_of_mteb():
+    assert task_of("beir/cqadupstack/android/test") == ("CQADupstackAndroidRetrieval", "test")
+    assert task_of("beir/msmarco/dev") == ("MSMARCO", "dev")
+    assert task_of("flickr30k/test image-to-text") == ("Flickr30kI2TRetrieval", "test")
+    assert task_of("beir/limit/test") == ("beir-limit-test", "test")

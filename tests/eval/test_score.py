@@ -1,0 +1,449 @@
+"""The commands: what they print, where judgements come from, and their errors for bad input."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow
+import pytest
+
+from eval import beir, compare, demo, flickr8k, msmarco, score, table
+from eval.measures.averages import datasets_of
+from lexvl_anserini.cli import run as run_command
+from lexvl_anserini.ground.manifest import RunManifest, manifest_path
+from lexvl_anserini.runs.trec import write_run
+from lexvl_anserini.ground.records import ScoredDoc
+
+# Topic 1 finds its document at rank 2 behind itself; topic 2 finds its document at rank 1.
+RUN = """\
+1 Q0 1 1 9 toy
+1 Q0 a 2 8 toy
+1 Q0 b 3 7 toy
+2 Q0 b 1 5 toy
+"""
+QRELS = "query-id\tcorpus-id\tscore\n1\ta\t1\n2\tb\t1\n"
+
+
+@pytest.fixture
+def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with two runs and a BEIR data set `beir/toy`."""
+    data = tmp_path / "beir" / "toy"
+    (data / "qrels").mkdir(parents=True)
+    (data / "corpus.jsonl").write_text(
+        '{"_id": "a", "title": "", "text": "x"}\n{"_id": "b", "title": "", "text": "y"}\n'
+    )
+    (data / "queries.jsonl").write_text('{"_id": "1", "text": "x"}\n{"_id": "2", "text": "y"}\n')
+    (data / "qrels" / "test.tsv").write_text(QRELS)
+    (tmp_path / "a.trec").write_text(RUN)
+    (tmp_path / "b.trec").write_text(RUN.replace("b 1 5", "a 1 5"))
+    (tmp_path / "qrels.tsv").write_text(QRELS)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write_manifest(run: Path, **changes: object) -> None:
+    fields = {
+        "topics": "beir/toy/test", "dataset": "beir/toy", "split": "test", "data_dir": str(run.parent), "corpus": {},
+        "encoder": {"name": "vdr", "options": {"top_k": 64}}, "quantiser": {}, "index": "toy", "hits": 10,
+        "remove_query": True,
+    }  # fmt: skip
+    manifest = RunManifest(**{**fields, **changes})  # type: ignore[arg-type]
+    manifest_path(run).write_text(json.dumps(manifest.to_json()))
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Callable[..., tuple[int, str, str]]:
+    """Runs a command as the command line would: exit code, stdout, stderr."""
+
+    def run(command: Callable[..., None], *arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["command", *arguments])
+        with pytest.raises(SystemExit) as end:
+            run_command(command)
+            sys.exit(0)
+        told = capsys.readouterr()
+        return end.value.code or 0, told.out, told.err
+
+    return run
+
+
+def test_json_rows_are_measurements(toy: Path, call: Callable):
+    code, out, _ = call(
+        score.command,
+        "--run",
+        "a.trec",
+        "--qrels",
+        "qrels.tsv",
+        "--measure",
+        "MRR@10",
+        "--format",
+        "json",
+        "--per-topic",
+    )
+    row = {"run": "a.trec", "dataset": "qrels.tsv", "measure": "RR@10"}
+    assert code == 0
+    assert json.loads(out) == [
+        {**row, "query_id": "1", "value": 1 / 2, "ties": "trec_eval"},
+        {**row, "query_id": "2", "value": 1, "ties": "trec_eval"},
+        {**row, "query_id": "all", "value": 3 / 4, "ties": "trec_eval"},
+    ]
+
+
+def test_csv_rows_are_measurements(toy: Path, call: Callable):
+    _, out, _ = call(
+        score.command,
+        "--run",
+        "a.trec",
+        "--qrels",
+        "qrels.tsv",
+        "--measure",
+        "P@1",
+        "--measure",
+        "AP",
+        "--format",
+        "csv",
+    )
+    row = {"run": "a.trec", "dataset": "qrels.tsv", "query_id": "all", "ties": "trec_eval"}
+    assert list(csv.DictReader(io.StringIO(out))) == [
+        {**row, "measure": "P@1", "value": "0.5"},
+        {**row, "measure": "AP", "value": "0.75"},
+    ]
+
+
+def test_text_has_a_row_per_run(toy: Path, call: Callable):
+    _, out, _ = call(score.command, "--run", "a.trec", "--run", "b.trec", "--qrels", "qrels.tsv", "--measure", "RR@10")
+    assert out.splitlines() == [
+        "run     dataset     RR@10",
+        "a.trec  qrels.tsv  0.7500",
+        "b.trec  qrels.tsv  0.2500",
+        "ties: trec_eval (equal scores by doc id, descending)",
+    ]
+
+
+def test_a_dataset_beside_a_file_is_its_name(toy: Path, call: Callable):
+    _, out, _ = call(score.command, "--run", "a.trec", "--qrels", "qrels.tsv", "--dataset", "Toy", "--measure", "RR@10")
+    assert out.splitlines()[1] == "a.trec  Toy      0.7500"
+
+
+def test_headings_say_which_relevance_counts(toy: Path, call: Callable):
+    (toy / "graded.txt").write_text("1 0 a 1\n2 0 b 2\n")
+    graded = ["--qrels", "graded.txt", "--relevance-level", "2", "--measure", "RR@10", "--measure", "nDCG@10"]
+    for module, runs in ((score, ["a.trec"]), (table, ["a.trec"]), (compare, ["a.trec", "b.trec"])):
+        for style in ("text", "csv", "json"):
+            asked = [*(part for run in runs for part in ("--run", run)), *graded, "--format", style]
+            code, out, err = call(module.command, *asked)
+            assert code == 0 and "RR(rel=2)@10" in out and "nDCG@10" in out, err
+
+
+def test_every_command_takes_names_of_systems_and_datasets(toy: Path, call: Callable):
+    runs = ["--run", "a.trec", "--run", "b.trec", "--qrels", "qrels.tsv", "--dataset-label", "Toy"]
+    named = [*runs, "--label", "my vdr", "--label", "theirs"]
+    for module in (score, beir, msmarco, table, demo):
+        code, out, _ = call(module.command, *named)
+        assert code == 0 and "my vdr" in out and "Toy" in out and "a.trec" not in out and "qrels.tsv" not in out, out
+    _, out, _ = call(compare.command, *named, "--measure", "RR@10")
+    assert out.splitlines()[1].startswith("theirs  RR@10")
+    assert "b.trec" in call(compare.command, *runs, "--measure", "RR@10")[1]
+    assert call(score.command, *named, "--dataset-label", "Two")[0] == 2
+    assert call(compare.command, *named[:-2])[0] == 2
+
+
+def test_a_table_has_averages_or_refuses_them(toy: Path, call: Callable):
+    write_manifest(toy / "a.trec")
+    code, _, err = call(table.command, "--run", "a.trec", "--average", "beir-12")
+    assert code == 1 and "beir-12 is the mean of 12 datasets, and 12 have no value" in err
+    assert call(table.command, "--run", "a.trec", "--average", "beir-21")[0] == 2
+    parts = datasets_of("cqadupstack")
+    for number in range(len(parts)):
+        (toy / f"{number}.trec").write_text(RUN)
+        data = toy / "beir" / f"toy{number}"
+        shutil.copytree(toy / "beir" / "toy", data)
+        write_manifest(toy / f"{number}.trec", dataset=f"beir/toy{number}", topics=f"beir/toy{number}/test")
+    runs = [argument for number in range(len(parts)) for argument in ("--run", f"{number}.trec")]
+    labels = [argument for part in parts for argument in ("--dataset-label", part)]
+    names = [*runs, *labels, "--measure", "RR@1", "--average", "cqadupstack", "--format", "json"]
+    [*_, last] = json.loads(call(table.command, *names)[1])
+    assert (last["dataset"], last["measures"]) == ("cqadupstack", {"RR@1": 1.0})
+
+
+def test_the_manifest_knows_the_data_set_and_its_rule(toy: Path, call: Callable):
+    write_manifest(toy / "a.trec")
+    code, out, _ = call(score.command, "--run", "a.trec", "--measure", "RR@1", "--format", "json")
+    [row] = json.loads(out)
+    assert (code, row["dataset"], row["value"]) == (0, "beir/toy/test", 1)
+    _, out, _ = call(score.command, "--run", "a.trec", "--measure", "RR@1", "--format", "json", "--keep-query")
+    assert json.loads(out)[0]["value"] == 1 / 2
+
+
+def test_a_cut_deeper_than_the_lists_is_told(toy: Path, call: Callable, caplog: pytest.LogCaptureFixture):
+    write_manifest(toy / "a.trec", hits=10)
+    assert call(score.command, "--run", "a.trec", "--measure", "Recall@100", "--measure", "RR@10")[0] == 0
+    assert "a.trec: holds 10 hits per topic; Recall@100 cannot see more" in caplog.text
+
+
+def test_a_data_set_by_name_overrides_the_manifest(toy: Path, call: Callable):
+    write_manifest(toy / "a.trec", dataset="beir/other")
+    _, out, _ = call(
+        score.command, "--run", "a.trec", "--dataset", "beir/toy", "--data-dir", str(toy), "--measure", "RR@1",
+        "--format", "json",
+    )  # fmt: skip
+    assert json.loads(out)[0]["dataset"] == "beir/toy/test"
+
+
+def test_beir_drops_the_query_before_the_cut_and_twice_is_once(toy: Path, call: Callable):
+    (toy / "filtered.trec").write_text("".join(line for line in RUN.splitlines(True) if "1 Q0 1 " not in line))
+    for run in ("a.trec", "filtered.trec"):
+        _, out, _ = call(beir.command, "--run", run, "--qrels", "qrels.tsv", "--format", "json")
+        assert {row["measure"]: row["value"] for row in json.loads(out)} == {
+            "nDCG@10": 1, "Recall@100": 1, "Recall@1000": 1, "RR@10": 1,
+        }  # fmt: skip
+
+
+def test_msmarco_is_the_reciprocal_rank_and_keeps_the_query(toy: Path, call: Callable):
+    _, out, _ = call(msmarco.command, "--run", "a.trec", "--qrels", "qrels.tsv", "--format", "json")
+    [row] = json.loads(out)
+    assert (row["measure"], row["value"]) == ("RR@10", 3 / 4)
+
+
+def test_table_puts_data_sets_side_by_side(toy: Path, call: Callable):
+    write_manifest(toy / "a.trec")
+    write_manifest(toy / "b.trec", encoder={"name": "bm25"})
+    other = toy / "beir" / "other"
+    (toy / "beir" / "toy").rename(other)
+    (toy / "beir" / "toy").mkdir()
+    for path in other.iterdir():
+        (toy / "beir" / "toy" / path.name).symlink_to(path)
+    (toy / "c.trec").write_text(RUN)
+    write_manifest(toy / "c.trec", dataset="beir/other")
+    runs = ["--run", "a.trec", "--run", "b.trec", "--run", "c.trec"]
+    code, out, err = call(table.command, *runs, "--measure", "RR@10")
+    assert (code, err) == (0, "")
+    assert out.splitlines() == [
+        "                beir/toy/test  beir/other/test",
+        "system                  RR@10            RR@10",
+        "vdr (top_k=64)         1.0000           1.0000",
+        "bm25                   0.5000                –",
+        "ties: rank (equal scores in the order of the run's ranks)",
+    ]
+    _, out, _ = call(table.command, *runs, "--measure", "RR@10", "--format", "json", "--label", "x", "--label", "y", "--label", "x")  # fmt: skip # noqa: E501
+    assert [(row["system"], row["dataset"], row["measures"]) for row in json.loads(out)] == [
+        ("x", "beir/toy/test", {"RR@10": 1}),
+        ("y", "beir/toy/test", {"RR@10": 1 / 2}),
+        ("x", "beir/other/test", {"RR@10": 1}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--run", "none.trec", "--qrels", "qrels.tsv"], 1, "none.trec: no such run"),
+        (["--run", "a.trec", "--qrels", "none.tsv"], 1, "none.tsv: cannot be read"),
+        (
+            ["--run", "a.trec"],
+            2,
+            "a.trec: no manifest beside the run names its dataset; give --qrels FILE or --dataset",
+        ),
+        (["--run", "qrels.tsv", "--qrels", "qrels.tsv"], 1, "qrels.tsv line 1: rank 'score', expected a whole number"),
+        (["--run", "a.trec", "--qrels", "empty.tsv"], 1, "empty.tsv: no judgement"),
+        (["--run", "empty.trec", "--qrels", "qrels.tsv"], 1, "empty.trec: the run is empty"),
+        (["--run", "a.trec", "--qrels", "foreign.tsv"], 1, "share no topic; e.g. run has '1', qrels have 'PLAIN-2'"),
+        (
+            ["--run", "twice.trec", "--qrels", "qrels.tsv"],
+            1,
+            "twice.trec line 2: document 'a' a second time for topic '1'",
+        ),
+        (["--run", "nan.trec", "--qrels", "qrels.tsv"], 1, "nan.trec line 1: score 'nan' is not finite"),
+        (["--run", "inf.trec", "--qrels", "qrels.tsv"], 1, "inf.trec line 1: score '-inf' is not finite"),
+        (["--run", "ranks.trec", "--qrels", "qrels.tsv"], 1, "ranks.trec line 1: rank '1.0' and score '2', expected"),
+        (["--run", "cut.trec", "--qrels", "qrels.tsv"], 1, "cut.trec line 2: 5 columns, expected 6"),
+        (["--run", "cut.trec.gz", "--qrels", "qrels.tsv"], 1, "cut.trec.gz: cannot be read as a run"),
+        (["--run", "cut.trec.zst", "--qrels", "qrels.tsv"], 1, "cut.trec.zst: cannot be read as a run"),
+        (["--run", "a.trec", "--qrels", "cut.tsv.gz"], 1, "damaged gzip file"),
+        (["--run", "a.trec", "--qrels", "cut.tsv.zst"], 1, "cut.tsv.zst: cannot be read"),
+        (["--run", "a.trec", "--qrels", "cut.txt"], 1, "cut.txt line 2: 3 columns, expected 3"),
+        (["--run", "a.trec", "--qrels", "five.txt"], 1, "five.txt line 1: 5 columns, expected 3"),
+        (["--run", "a.trec", "--qrels", "twice.tsv"], 1, "topic '1' judges document 'a' twice, as 1 and as 0"),
+        (["--run", "a.trec", "--qrels", "qrels.tsv", "--measure", "nDGC@10"], 2, "did you mean 'nDCG@k'"),
+        (
+            ["--run", "a.trec", "--qrels", "qrels.tsv", "--format", "jsn"],
+            2,
+            "unknown format 'jsn'; did you mean 'json'",
+        ),
+        (["--run", "a.trec", "--qrels", "qrels.tsv", "--ties", "ranks"], 2, "did you mean 'rank'"),
+        (["--run", "a.trec", "--qrels", "qrels.tsv", "--relevance-level", "0"], 2, "relevance level 0 is below 1"),
+        (
+            ["--run", "a.trec", "--qrels", "qrels.tsv", "--relevance-level", "2", "--results", "found"],
+            1,
+            "qrels.tsv: no document has relevance 2 (the largest is 1), so every run scores 0 by RR(rel=2)@10",
+        ),
+        (
+            ["--run", "qrels.tsv", "--qrels", "a.trec"],
+            1,
+            "a.trec line 1: 6 columns as in a run (are --run and --qrels swapped?), expected 3 (query-id, corpus-id",
+        ),
+        (["--run", "spam.txt", "--qrels", "ms.tsv"], 1, "judgements have four: are --run and --qrels swapped?"),
+        (["--run", "qrels.tsv", "--qrels", "ms.tsv"], 1, "rank 'score', expected a whole number from 1"),
+        (["--run", "qrels.tsv", "--qrels", "ms.tsv"], 1, "are --run and --qrels swapped?"),
+        (["--run", "a.trec", "--dataset", "bier/toy"], 2, "did you mean 'beir'"),
+    ],
+)
+def test_bad_input_is_one_line(toy: Path, call: Callable, arguments: list[str], code: int, message: str):
+    (toy / "empty.tsv").write_text("")
+    (toy / "empty.trec").write_text("")
+    (toy / "foreign.tsv").write_text("PLAIN-2\ta\t1\n")
+    (toy / "twice.trec").write_text("1 Q0 a 1 2 t\n1 Q0 a 2 1 t\n")
+    (toy / "twice.tsv").write_text("1\ta\t1\n1\ta\t0\n")
+    (toy / "nan.trec").write_text("1 Q0 a 1 nan t\n")
+    (toy / "inf.trec").write_text("1 Q0 a 1 -inf t\n")
+    (toy / "ranks.trec").write_text("1 Q0 a 1.0 2 t\n")
+    (toy / "cut.trec").write_text("1 Q0 a 1 2 t\n1 Q0 b 2 1")
+    (toy / "cut.txt").write_text("1 0 7 1\n2 0 7")
+    (toy / "five.txt").write_text("1 0 a 1 sure\n")
+    (toy / "spam.txt").write_text("1 0 a 1\n")
+    (toy / "ms.tsv").write_text("1\ta\t1\n")
+    for name, data in (("cut.trec", RUN), ("cut.tsv", QRELS)):
+        (toy / f"{name}.gz").write_bytes(gzip.compress(data.encode())[:-9])
+        (toy / f"{name}.zst").write_bytes(zstd(data.encode())[:-2])
+    found, out, err = call(score.command, *arguments)
+    assert (found, out) == (code, "")
+    assert message in err
+    assert len(err.strip().splitlines()) == 1
+
+
+def zstd(data: bytes) -> bytes:
+    return pyarrow.compress(data, codec="zstd", asbytes=True)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text.replace("\n", "\r\n"),
+        lambda text: "\ufeff" + text,
+        lambda text: "\n" + text.replace("\n", " \n\n"),
+        lambda text: text.replace(" ", "\t", 2),
+        lambda text: text.replace(" ", " \t "),
+    ],
+    ids=["CRLF", "byte order mark", "blank lines", "tabs and blanks", "both between two columns"],
+)
+def test_the_same_numbers_from_other_white_space(toy: Path, call: Callable, change: Callable[[str], str]):
+    (toy / "other.trec").write_text(change(RUN), newline="")
+    (toy / "qrels.txt").write_text(change("1 0 a 1\n2 0 b 1\n"), newline="")
+    arguments = ["--measure", "RR", "--measure", "P@2", "--format", "json"]
+    code, out, _ = call(score.command, "--run", "other.trec", "--qrels", "qrels.txt", *arguments)
+    assert (code, [row["value"] for row in json.loads(out)]) == (0, [3 / 4, 1 / 2])
+
+
+def test_compressed_runs_and_judgements(toy: Path, call: Callable):
+    for suffix, pack in ((".gz", gzip.compress), (".zst", zstd)):
+        (toy / f"a.trec{suffix}").write_bytes(pack(RUN.encode()))
+        (toy / f"qrels.tsv{suffix}").write_bytes(pack(QRELS.encode()))
+        arguments = ["--run", f"a.trec{suffix}", "--qrels", f"qrels.tsv{suffix}", "--measure", "RR", "--format", "json"]
+        [row] = json.loads(call(score.command, *arguments)[1])
+        assert row["value"] == 3 / 4
+
+
+def test_negative_relevance_is_not_relevant(toy: Path, call: Callable):
+    (toy / "spam.txt").write_text("1 0 1 -2\n1 0 a 1\n2 0 b 1\n")
+    _, out, _ = call(score.command, "--run", "a.trec", "--qrels", "spam.txt", "--measure", "RR", "--format", "json")
+    assert json.loads(out)[0]["value"] == 3 / 4
+
+
+@pytest.mark.parametrize("module", [score, beir, msmarco, table, demo, flickr8k])
+def test_every_command_reads_what_search_writes_for_ms_marco(toy: Path, call: Callable, module):
+    run = [ScoredDoc("1", "b", 1, 8.0), ScoredDoc("1", "a", 2, 8.0)], [ScoredDoc("2", "b", 1, 5.0)]
+    for name, output_format in (("six", "trec"), ("three", "msmarco")):
+        about = RunManifest("", "", "", None, {}, {"name": "x"}, {}, "i", 9, False, output_format=output_format)
+        write_run(Path(name), run, about)
+    (toy / "foreign").write_bytes((toy / "three").read_bytes())
+    found = {}
+    for name in ("six", "three", "foreign"):
+        code, out, _ = call(module.command, "--run", name, "--qrels", "qrels.tsv", "--format", "json")
+        assert code == 0, name
+        found[name] = [row.get("value", row.get("measures")) for row in json.loads(out)]
+    # Ranks are distinct, so the origin of a run decides nothing.
+    assert found["six"] == found["three"] == found["foreign"]
+
+
+def test_a_comparison_of_ms_marco_runs(toy: Path, call: Callable):
+    (toy / "x.tsv").write_text("1\ta\t1\n2\tb\t1\n")
+    (toy / "y.tsv").write_text("1\tb\t1\n1\ta\t2\n2\tb\t1\n")
+    runs = ["--run", "x.tsv", "--run", "y.tsv", "--qrels", "qrels.tsv", "--measure", "RR@10", "--format", "json"]
+    [row] = json.loads(call(compare.command, *runs)[1])
+    assert (row["baseline"], row["value"]) == (1, 3 / 4)
+
+
+def test_compare_prints_a_row_per_system_and_measure(toy: Path, call: Callable):
+    runs = ["--run", "a.trec", "--run", "b.trec", "--qrels", "qrels.tsv", "--measure", "RR@10"]
+    code, out, _ = call(compare.command, *runs, "--test", "student", "--format", "json")
+    [row] = json.loads(out)
+    assert (code, row["system"], row["baseline"], row["value"], row["difference"]) == (0, "b.trec", 0.75, 0.25, -0.5)
+    _, out, _ = call(compare.command, *runs)
+    # One of two topics differs: +- of it are equally far from 0, so every way to sign is as extreme.
+    assert out.splitlines()[1].split() == [
+        "b.trec",
+        "RR@10",
+        "0.7500",
+        "0.2500",
+        "-0.5000",
+        *("-1.0000", "to", "+0.0000"),
+        "1.0000",
+        "1.0000",
+        *("-1.000", "-1.000"),
+        "0/1/1",
+    ]
+
+
+def test_a_comparison_as_csv_has_numbers_of_its_own(toy: Path, call: Callable):
+    (toy / "c.trec").write_text("1 Q0 b 1 9 toy\n")
+    runs = ["--run", "a.trec", "--run", "b.trec", "--run", "c.trec", "--qrels", "qrels.tsv", "--measure", "RR@10"]
+    _, out, _ = call(compare.command, *runs, "--test", "student", "--format", "csv")
+    rows = list(csv.DictReader(io.StringIO(out)))
+    records = json.loads(call(compare.command, *runs, "--test", "student", "--format", "json")[1])
+    assert [[*row] for row in rows] == [[*record] for record in records]
+    assert [row["system"] for row in rows] == ["b.trec", "c.trec"]
+    for row, record in zip(rows, records, strict=True):
+        for name in ("value", "difference", "p", "p_corrected", "low", "high", "better", "equal", "worse"):
+            assert float(row[name]) == record[name]
+        assert (row["baseline_system"], row["test"], row["ties"]) == ("a.trec", "student", "trec_eval")
+        assert row["significant"] == str(record["significant"]) == "False"
+    # All values of c are 0: it correlates with nothing.
+    assert (rows[1]["kendall"], records[1]["kendall"]) == ("", None)
+
+
+def test_compare_needs_two_runs_of_one_data_set(toy: Path, call: Callable):
+    for runs in (["a.trec"], ["a.trec", "a.trec"]):
+        code, _, err = call(compare.command, *(part for run in runs for part in ("--run", run)), "--qrels", "qrels.tsv")
+        assert (code, "give --run twice or more" in err) == (2, True)
+
+
+def test_labels_must_be_as_many_as_runs(toy: Path, call: Callable):
+    code, _, err = call(table.command, "--run", "a.trec", "--qrels", "qrels.tsv", "--label", "x", "--label", "y")
+    assert code == 2
+    assert "2 labels for 1 runs" in err
+
+
+def test_a_damaged_manifest_is_told(toy: Path, call: Callable):
+    manifest_path(toy / "a.trec").write_text("{}")
+    code, _, err = call(score.command, "--run", "a.trec", "--qrels", "qrels.tsv")
+    assert code == 1
+    assert "not a run's manifest" in err
+
+
+@pytest.mark.parametrize("module", ["score", "beir", "msmarco", "table", "compare", "quantisation"])
+def test_help_ends_with_an_example_and_loads_nothing_heavy(module: str):
+    code = (
+        f"import sys\nfrom eval.{module} import command\nfrom lexvl_anserini.cli import make_app\n"
+        "try:\n    make_app(command)(['--help'])\nexcept SystemExit: pass\n"
+        "found = {'ranx', 'numba', 'pandas', 'torch', 'scipy'} & set(sys.modules)\n"
+        "assert not found, found"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert told.returncode == 0, told.stderr
+    assert f"Example: python -m eval.{module} --" in told.stdout

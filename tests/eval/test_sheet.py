@@ -1,0 +1,345 @@
+"""Contact sheets: where things stand, what does not fit, the same bytes again, and runs that are another index's."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import matplotlib
+import numpy as np
+import pytest
+from PIL import Image
+from tests.commands.test_search import Toy, encode
+from tests.shards.test_reading import write_shards
+from typer.testing import CliRunner
+
+import lexvl_anserini.searching.shared_terms
+from eval.report import strips
+from eval.report.answers import (
+    answered_corpus,
+    first_relevant,
+    hits_of,
+    item_of,
+    sample_queries,
+    strips_of_queries,
+    strips_of_run,
+)
+from eval.report.strips import Cell, Item, Strip, draw_sheet, fitted, layout, of_few_colours, text_width, wrapped
+from eval.sheet import DEFAULT_HITS, command
+from lexvl_anserini.cli import make_app
+from lexvl_anserini.data.dataset import Dataset
+from lexvl_anserini.engines.building import build_index
+from lexvl_anserini.ground.errors import DataError, UsageError
+from lexvl_anserini.ground.manifest import CorpusRef, Manifest
+from lexvl_anserini.searching.shared_terms import SharedTerm
+from lexvl_anserini.ground.records import Document, Index, Qrel, ScoredDoc, Topic
+
+RED, BLUE = (255, 0, 0), (0, 0, 255)
+TERMS = (SharedTerm("dog", 2, 9, 18), SharedTerm("cat", 1, 6, 6))
+
+
+def cell(colour: Any = RED, relevant: bool = False, **changed: Any) -> Cell:
+    item = Item("a.png", Image.new("RGB", (4, 4), colour), "")
+    return Cell(item, 24.0, relevant, TERMS, ("dog", "cat"))._replace(**changed)
+
+
+def strip(*cells: Cell, query: Item | None = None) -> Strip:
+    return Strip(query or Item("q1", None, "a dog"), cells)
+
+
+def drawn(tmp_path: Path, *shown: Strip, terms: int = 2) -> np.ndarray[Any, Any]:
+    draw_sheet(shown, tmp_path / "sheet.png", terms)
+    return np.asarray(Image.open(tmp_path / "sheet.png").convert("RGB")).astype(int)
+
+
+def near(pixel: Any, colour: Any) -> bool:
+    return bool(np.abs(pixel - np.array(colour)).max() <= 8)
+
+
+# --- layout ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_sheet_is_as_wide_as_its_widest_strip():
+    five, two = strip(*[cell()] * 5), strip(*[cell()] * 2)
+    sheet = layout([two, five], 5)
+    # margins 24, the query 202, five times 256 and the gap of 14 before each
+    assert sheet.width == 2 * 24 + 202 + 5 * (14 + 256)
+    # picture 256, its name 40, five terms of 29, two lines of 24 of its own, and 36 to the next strip
+    assert sheet.content == 256 + 40 + 5 * 29 + 2 * 24
+    assert sheet.strip == sheet.content + 36
+    assert sheet.height == 24 + 2 * sheet.strip + 17
+    assert [sheet.top(0), sheet.top(1)] == [24, 24 + sheet.strip]
+    assert [sheet.left(1), sheet.left(5)] == [24 + 202 + 14, 24 + 202 + 14 + 4 * 270]
+    assert sheet.left(5) + 256 + 24 == sheet.width
+
+
+def test_a_sheet_is_not_narrower_than_its_legend():
+    assert layout([strip(cell())], 5).width >= text_width(strips.LEGEND, strips.SMALL) + 2 * strips.MARGIN
+
+
+def test_the_legend_says_what_the_sheet_has():
+    plain, judged = [strip(cell(RED))], [strip(cell(RED)), strip(cell(BLUE, relevant=True))]
+    assert strips.legend_of(plain, maps=False) == strips.LEGEND
+    assert strips.legend_of(judged, maps=False) == strips.JUDGED + strips.LEGEND
+    assert strips.legend_of(plain, maps=True) == strips.LEGEND + strips.MAPPED
+
+
+def test_pictures_frames_and_bars_are_where_the_layout_says(tmp_path):
+    shown = [strip(cell(RED), cell(BLUE, relevant=True)), strip(cell(BLUE))]
+    sheet = layout(shown, 2, strips.legend_of(shown, maps=False))
+    seen = drawn(tmp_path, *shown)
+    assert seen.shape == (sheet.height, sheet.width, 3)
+    middle = 24 + 128
+    assert near(seen[middle, sheet.left(1) + 128], RED)
+    assert near(seen[middle, sheet.left(2) + 128], BLUE)
+    assert near(seen[sheet.top(1) + 128, sheet.left(1) + 128], BLUE)
+    assert near(seen[middle, sheet.left(1) + 2], RED), "no frame around what is not relevant"
+    assert near(seen[middle, sheet.left(2) + 2], (26, 127, 55)), "a green one around what is"
+    # products of 18 and 6: the longest bar is as long as can be, the other a third of it
+    longest = 256 - strips.NUMBER
+    below = 24 + 256 + 40 + 2
+    bar = (207, 227, 251)
+    assert near(seen[below, sheet.left(1) + longest - 2], bar)
+    assert not near(seen[below, sheet.left(1) + longest + 2], bar)
+    assert near(seen[below + 29, sheet.left(1) + longest // 3 - 2], bar)
+    assert not near(seen[below + 29, sheet.left(1) + longest // 3 + 2], bar)
+
+
+def test_a_strip_without_hits_and_a_hit_without_terms(tmp_path):
+    empty = drawn(tmp_path, strip())
+    assert (empty < 200).any(), "the query and what is said of its hits"
+    assert drawn(tmp_path, strip(cell(terms=(), own=(), score=0.0))).shape[0] > 256
+
+
+def test_the_same_strips_are_the_same_bytes_whatever_the_users_settings(tmp_path):
+    shown = [strip(cell(relevant=True), cell(BLUE, item=Item("c", None, "two boats — zwei Boote ⛵")))]
+    draw_sheet(shown, tmp_path / "a.png", 5)
+    with matplotlib.rc_context({"font.family": "monospace", "savefig.dpi": 30, "text.usetex": False, "font.size": 40}):
+        draw_sheet(shown, tmp_path / "b.png", 5)
+    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
+    with Image.open(tmp_path / "a.png") as sheet:
+        assert sheet.mode == "P" and "Software" not in sheet.info
+
+
+def test_the_font_is_the_one_that_comes_with_matplotlib():
+    assert Path(strips._letters(12).get_file()).is_relative_to(matplotlib.get_data_path())
+
+
+def test_few_colours_keep_a_rare_one():
+    picture = np.random.default_rng(3).integers(110, 140, (256, 256, 3), dtype=np.uint8)
+    picture[:4, :4] = (128, 0, 128)
+    out = io.BytesIO()
+    Image.fromarray(picture).save(out, "PNG")
+    few = np.asarray(Image.open(io.BytesIO(of_few_colours(out.getvalue()))).convert("RGB")).astype(int)
+    assert len(np.unique(few.reshape(-1, 3), axis=0)) <= 256
+    assert np.abs(few[0, 0] - (128, 0, 128)).max() < 16
+
+
+def test_photos_keep_their_colours():
+    picture = np.random.default_rng(3).integers(0, 255, (256, 256, 3), dtype=np.uint8)
+    out = io.BytesIO()
+    Image.fromarray(picture).save(out, "PNG")
+    assert (np.asarray(Image.open(io.BytesIO(of_few_colours(out.getvalue())))) == picture).all()
+
+
+# --- text -----------------------------------------------------------------------------------------------------------
+
+
+def test_lines_are_as_wide_as_they_may_be():
+    text = "three small crimson vessels sail below a lighthouse on the ocean at dusk"
+    lines = wrapped(text, 200, 24, 20)
+    assert " ".join(lines) == text
+    assert all(text_width(line, 24) <= 200 for line in lines)
+    for line, after in zip(lines, lines[1:], strict=False):
+        assert text_width(f"{line} {after.split()[0]}", 24) > 200
+    assert wrapped("", 200, 24, 3) == []
+
+
+def test_a_text_with_more_lines_ends_in_an_ellipsis():
+    text = "one two three four five six seven eight nine ten eleven twelve"
+    whole = wrapped(text, 120, 24, 99)
+    cut = wrapped(text, 120, 24, 2)
+    assert len(whole) > 2
+    assert cut[0] == whole[0]
+    assert cut[1].endswith("…") and cut[1].removesuffix("…") in whole[1]
+    assert text_width(cut[1], 24) <= 120
+    assert wrapped(text, 120, 24, len(whole)) == whole
+    assert wrapped(text, 120, 24, 0) == []
+
+
+def test_words_wider_than_a_line_go_on_in_the_next():
+    lines = wrapped("a " + "w" * 40 + " b", 100, 24, 99)
+    assert "".join(lines).replace(" ", "") == "a" + "w" * 40 + "b"
+    assert all(text_width(line, 24) <= 100 for line in lines)
+    assert wrapped("ww", 1, 24, 9) == ["w", "w"], "at least a letter a line"
+
+
+def test_fitted():
+    assert fitted("dog", 100, 17) == "dog"
+    cut = fitted("a very long name of a picture.png", 100, 17)
+    assert cut.endswith("…") and text_width(cut, 17) <= 100
+    assert fitted("w", 1, 17) == "w"
+
+
+def test_letters_that_the_font_lacks_are_told_once(tmp_path, caplog):
+    draw_sheet([strip(cell(), query=Item("q", None, "Ελληνικά кот 船と犬 $x_1$"))], tmp_path / "sheet.png", 1)
+    [told] = [record.getMessage() for record in caplog.records]
+    assert told == "3 letters are not in DejaVu Sans; they are drawn as empty boxes"
+
+
+def test_a_long_query_stays_in_its_strip(tmp_path):
+    long = Item("q", Image.new("RGB", (9, 9), RED), "word " * 500)
+    seen = drawn(tmp_path, strip(cell(), query=long), strip(cell()))
+    sheet = layout([strip(cell())], 2)
+    between = seen[sheet.top(0) + sheet.content + 4 : sheet.top(1) - strips.SPACE * 6 // 10 - 2, : strips.QUERY]
+    assert (between == 255).all()
+
+
+# --- what is shown --------------------------------------------------------------------------------------------------
+
+
+def write_run_lines(path: Path, *lines: str) -> Path:
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return path
+
+
+def test_topics_are_taken_evenly(tmp_path):
+    run = write_run_lines(tmp_path / "r", *(f"q{n} Q0 d 1 5 t" for n in range(10)))
+    assert sample_queries(run, 2) == ["q2", "q7"]
+    assert sample_queries(run, 99) == [f"q{n}" for n in range(10)]
+    with pytest.raises(DataError, match="no line; nothing to show"):
+        sample_queries(write_run_lines(tmp_path / "e"), 3)
+
+
+def test_hits_of_topics_with_and_without(tmp_path):
+    run = write_run_lines(tmp_path / "r", "q1 Q0 b 2 5 t", "q1 Q0 a 1 9 t", "q2 Q0 c 1 3 t")
+    found = hits_of(run, ["q1", "q3"])
+    assert [d.doc_id for d in found["q1"]] == ["a", "b"]
+    assert found["q3"] == []
+    with pytest.raises(DataError, match="an MS MARCO run holds no scores, write it with --output-format trec"):
+        hits_of(write_run_lines(tmp_path / "three", "q1\ta\t1"), ["q1"])
+
+
+def test_where_the_first_relevant_one_is():
+    hits = [ScoredDoc("q", doc_id, rank, 1.0) for rank, doc_id in enumerate("abc", start=1)]
+    assert first_relevant(hits, {"b", "c"}) == "relevant at rank 2"
+    assert first_relevant(hits, {"z"}) == "not among 3 hits"
+
+
+def test_items(tmp_path):
+    Image.new("RGB", (2, 2), RED).save(tmp_path / "a.png")
+    picture = item_of(Document("d", image=str(tmp_path / "a.png")))
+    assert picture.name == "a.png" and picture.image is not None
+    assert item_of(Document("d", title="T", text="x")) == Item("d", None, "T x")
+    assert item_of(Topic("q", "x")) == Item("q", None, "x")
+    with pytest.raises(DataError, match=r"none\.png: cannot be read"):
+        item_of(Document("d", image=str(tmp_path / "none.png")))
+
+
+def manifest_of(direction: str, split: str = "test") -> Manifest:
+    corpus = {"name": "demo", "split": split, "direction": direction}
+    return Manifest("impact", {}, corpus, {})
+
+
+def test_a_run_without_a_manifest_is_of_the_indexs_corpus(tmp_path):
+    run = write_run_lines(tmp_path / "r.trec", "q1 Q0 a 1 9 t")
+    corpus = answered_corpus(run, manifest_of("image-to-text"), None)
+    assert corpus == CorpusRef("demo", "test", None, False, "image-to-text")
+
+
+@pytest.mark.parametrize(
+    ("about", "told"),
+    [
+        (manifest_of("image-to-text"), "a run over text-to-image, but the index is of image-to-text"),
+        (manifest_of("text-to-image", "val"), "a run over test, but the index is of val"),
+    ],
+)
+def test_a_run_over_another_index_is_refused(tmp_path, monkeypatch, about, told):
+    known = SimpleNamespace(corpus=CorpusRef("demo", "test", direction="text-to-image"))
+    monkeypatch.setattr("eval.report.answers.describe_run", lambda path: known)
+    with pytest.raises(UsageError, match=told):
+        answered_corpus(tmp_path / "r.trec", about, None)
+
+
+# --- from an index --------------------------------------------------------------------------------------------------
+
+SHOWN = [Document("d1", text="a dog and a cat"), Document("d2", text="Ein Boot, ein Hündchen — 犬"), Document("d3")]
+ASKED = [Topic("q1", "dog cat"), Topic("q2", "zebra")]
+
+
+class ToySheet(Toy):
+    def __init__(self) -> None:
+        super().__init__(["boat", "cat", "dog", "zebra"])
+        self.document = SimpleNamespace(kind="impact", read=lambda d: d.text, weights=lambda inputs: inputs)
+
+    def decode(self, weights: Any, top_k: int) -> list[list[tuple[str, float]]]:
+        return [[(word, 1.0) for word in (text or "").split()[:top_k]] for text in weights]
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Index:
+    monkeypatch.setattr(lexvl_anserini.searching.shared_terms, "encode_queries", encode)
+    vectors = [("d1", {"dog": 9, "cat": 1}), ("d2", {"dog": 3, "boat": 2}), ("d3", {})]
+    write_shards(tmp_path / "shards", vectors, terms=["boat", "cat", "dog", "zebra"])
+    return build_index(tmp_path / "shards", tmp_path / "index")
+
+
+DATASET = Dataset(
+    "toy", "test", lambda: iter(SHOWN), lambda: iter(ASKED), lambda: iter([Qrel("q1", "d2", 1), Qrel("q1", "d1", 0)])
+)
+
+
+def test_topics_hits_and_their_terms(tmp_path, index, caplog):
+    run = write_run_lines(tmp_path / "r.trec", "q1 Q0 d1 1 10 t", "q1 Q0 d2 2 3 t")
+    [first, second] = strips_of_run(DATASET, index, ToySheet(), run, ["q1", "q2"], DEFAULT_HITS)
+    assert [(c.item.name, c.score, c.relevant) for c in first.cells] == [("d1", 10.0, False), ("d2", 3.0, True)]
+    assert first.cells[0].terms == (SharedTerm("dog", 1, 9, 9), SharedTerm("cat", 1, 1, 1))
+    assert first.cells[1].own == ["Ein", "Boot,", "ein", "Hündchen", "—", "犬"]
+    assert first.found == "relevant at rank 2"
+    assert second == Strip(Item("q2", None, "zebra"), (), "not among 0 hits")
+    assert not caplog.records
+    [only] = strips_of_run(DATASET, index, ToySheet(), run, ["q1"], 1)
+    assert len(only.cells) == 1 and only.found == "relevant at rank 2", "also of a hit that is not shown"
+    draw_sheet([first, second], tmp_path / "sheet.png", 5)
+    assert Image.open(tmp_path / "sheet.png").width == layout([first], 5, strips.legend_of([first], maps=False)).width
+
+
+def test_queries_that_were_typed(tmp_path, index):
+    [dogs, boat] = strips_of_queries(DATASET, index, ToySheet(), ["dog", "boat"], 5)
+    assert [(c.item.name, c.score, c.relevant) for c in dogs.cells] == [("d1", 9, False), ("d2", 3, False)]
+    assert boat.query == Item("", None, "boat") and boat.found == ""
+    assert [(c.item.name, c.terms) for c in boat.cells] == [("d2", (SharedTerm("boat", 1, 2, 2),))]
+    draw_sheet([dogs, boat], tmp_path / "sheet.png", 5)
+    with pytest.raises(UsageError, match="a text that is not empty"):
+        strips_of_queries(DATASET, index, ToySheet(), [" "], 5)
+    other = replace(DATASET, documents=lambda: iter(SHOWN[1:]))
+    with pytest.raises(DataError, match="'d1' is no longer in toy; encode and index it again"):
+        strips_of_queries(other, index, ToySheet(), ["dog"], 5)
+
+
+@pytest.mark.parametrize("given", [(), ("--run", "a.trec", "--query", "dog"), ("--query", "dog", "--query-id", "q1")])
+def test_a_run_or_queries(index, given):
+    with pytest.raises(UsageError, match="give --run FILE .*, or --query TEXT"):
+        CliRunner().invoke(make_app(command), ["--index", str(index.path), *given], catch_exceptions=False)
+
+
+def test_scores_of_another_index_are_told(tmp_path, index, caplog):
+    run = write_run_lines(tmp_path / "r.trec", "q1 Q0 d1 1 99 t")
+    strips_of_run(DATASET, index, ToySheet(), run, ["q1"], 5)
+    assert "1 of 1 documents have another score there (d1: 99, here 10)" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("line", "asked", "told"),
+    [
+        ("q1 Q0 elsewhere 1 9 t", "q1", "'elsewhere' is not in toy/test; another dataset's run?"),
+        ("q9 Q0 d1 1 9 t", "q9", "'q9' is not in toy/test; another dataset's run?"),
+    ],
+)
+def test_runs_of_another_data_set(tmp_path, index, line, asked, told):
+    run = write_run_lines(tmp_path / "r.trec", line)
+    with pytest.raises(DataError, match=told):
+        strips_of_run(DATASET, index, ToySheet(), run, [asked], 5)

@@ -1,0 +1,143 @@
+"""Paired tests: small cases by enumeration, the rest against the statistics library."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pandas
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import bootstrap, permutation_test, ttest_rel
+
+from eval.measures import resampling
+from eval.measures.resampling import bootstrap_intervals, randomisation
+from eval.measures.significance import compare, compare_runs, correlations, holm, student_t
+from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
+from lexvl_anserini.ground.records import Measurement
+
+
+def p_of(test, differences) -> float:
+    """The p of one comparison."""
+    [p] = test(np.array(differences, dtype=float)[:, None])
+    return p
+
+
+def enumerated(differences: list[float]) -> float:
+    """Share of all 2^n ways to sign whose mean is as far from 0 as the one observed."""
+    observed = abs(sum(differences))
+    ways = list(itertools.product((-1, 1), repeat=len(differences)))
+    extreme = sum(abs(sum(s * d for s, d in zip(way, differences, strict=True))) >= observed - 1e-12 for way in ways)
+    return extreme / len(ways)
+
+
+@pytest.mark.parametrize("differences", [[1, 1, 1], [1, -1, 1, 2], [0.5, 0, 0.25, -0.125, 1]])
+def test_randomisation_of_few_topics_is_exact(differences: list[float]):
+    assert p_of(randomisation, differences) == pytest.approx(enumerated(differences), abs=1e-12)
+
+
+def test_randomisation_by_hand():
+    # Three topics, all better by 1: only +++ and --- are as extreme, 2 of 8.
+    assert p_of(randomisation, [1, 1, 1]) == 2 / 8
+
+
+def test_randomisation_of_many_topics_is_the_same_each_time_and_near_the_t_test():
+    differences = np.random.default_rng(1).normal(0.02, 0.1, 100)
+    assert p_of(randomisation, differences) == p_of(randomisation, differences)
+    assert p_of(randomisation, differences) == pytest.approx(p_of(student_t, differences), abs=0.02)
+
+
+def test_drawn_signs_estimate_what_all_signs_give(monkeypatch: pytest.MonkeyPatch):
+    differences = np.random.default_rng(3).normal(0.03, 0.1, (12, 2)).round(2)
+    differences[:3, 1] = 0
+    exact = randomisation(differences)
+    monkeypatch.setattr(resampling, "RESAMPLES", 200)  # fewer than 2^9
+    monkeypatch.setattr(resampling, "BLOCK_CELLS", 100)
+    drawn = randomisation(differences)
+    assert drawn == pytest.approx(exact, abs=0.1) and (drawn != exact).all()
+    # Each comparison has the same p beside others.
+    assert randomisation(differences[:, :1]) == drawn[:1]
+
+
+def test_both_resamplings_agree_with_scipys():
+    differences = np.random.default_rng(4).normal(0.02, 0.1, 30)
+    zeros = np.zeros(30)
+    settings = {"permutation_type": "samples", "vectorized": True, "n_resamples": 20_000}
+    theirs = permutation_test((differences, zeros), lambda x, y, axis: np.mean(x - y, axis=axis), **settings)
+    assert p_of(randomisation, differences) == pytest.approx(theirs.pvalue, abs=0.02)
+    interval = bootstrap((differences,), np.mean, method="percentile").confidence_interval
+    assert bootstrap_intervals(differences[:, None])[:, 0] == pytest.approx([interval.low, interval.high], abs=0.003)
+
+
+def test_student_is_scipys_paired_test():
+    a, b = np.random.default_rng(2).random((2, 40))
+    assert p_of(student_t, a - b) == pytest.approx(ttest_rel(a, b).pvalue, abs=1e-12)
+
+
+@pytest.mark.parametrize("differences", [[0.0, 0.0, 0.0], [0.0]])
+def test_no_difference_is_no_evidence(differences: list[float]):
+    assert p_of(student_t, differences) == p_of(randomisation, differences) == 1
+
+
+def test_holm_by_hand():
+    # Ascending .01 .03 .04 times 3 2 1; a corrected value never falls below the one before.
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([0.9, 0.8]) == [1, 1]
+    assert holm([]) == []
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
+def test_holm_lies_between_no_correction_and_bonferroni(p_values: list[float]):
+    corrected = holm(p_values)
+    assert all(p <= c <= min(1, p * len(p_values)) for p, c in zip(p_values, corrected, strict=True))
+    order = np.argsort(p_values, kind="stable")
+    assert (np.diff(np.array(corrected)[order]) >= 0).all()
+
+
+def test_compare():
+    baseline = {"1": 0.0, "2": 0.5, "3": 0.5}
+    systems = {"first": baseline, "a": {"1": 1.0, "2": 1.0, "3": 0.5}, "b": baseline}
+    better, same = compare(pandas.DataFrame({("AP", name): values for name, values in systems.items()}), "student")
+    assert (better.baseline, better.value, better.difference) == pytest.approx((1 / 3, 2.5 / 3, 0.5))
+    assert (better.better, better.equal, better.worse) == (2, 1, 0)
+    assert better.p_corrected == pytest.approx(2 * better.p)
+    assert (same.difference, same.p, same.p_corrected, same.equal) == (0, 1, 1, 3)
+    assert (better.low, better.high) == (0, 1) and (same.low, same.high) == (0, 0)
+    assert (same.kendall, same.pearson) == pytest.approx((1, 1))
+
+
+def test_an_interval_is_that_of_all_samples_of_few_topics():
+    differences = np.array([0.0, 0.0, 1.0])
+    # Of the 27 samples 8 have mean 0 and one has mean 1, more than 2.5 % at each end.
+    assert bootstrap_intervals(differences[:, None])[:, 0].tolist() == [0, 1]
+    assert bootstrap_intervals(np.full((4, 1), 0.25))[:, 0].tolist() == [0.25, 0.25]
+    assert np.isnan(bootstrap_intervals(np.array([[0.5]]))).all()
+
+
+def test_an_interval_of_many_topics_is_the_same_each_time_and_near_the_normal_one():
+    differences = np.random.default_rng(1).normal(0.02, 0.1, 400)
+    [low], [high] = bootstrap_intervals(differences[:, None])
+    assert bootstrap_intervals(differences[:, None])[:, 0].tolist() == [low, high]
+    half = 1.96 * differences.std() / 20
+    assert (low, high) == pytest.approx((differences.mean() - half, differences.mean() + half), abs=0.001)
+
+
+def test_correlations_by_hand():
+    # Pairs of topics: 4 in the same order, 1 in the other, 1 tied in the second system: tau-b 3 / sqrt(6 * 5).
+    ours, theirs = np.array([1.0, 2, 3, 4]), np.array([1.0, 3, 2, 3])
+    tau, r = correlations(ours, theirs)
+    assert tau == pytest.approx(3 / np.sqrt(30))
+    # Deviations -1.5 -.5 .5 1.5 and -1.25 .75 -.25 .75: 2.5 / sqrt(5 * 2.75).
+    assert r == pytest.approx(2.5 / np.sqrt(5 * 2.75))
+    assert np.isnan(correlations(ours, np.ones(4))).all()
+
+
+def test_other_topics_and_unknown_tests_are_refused():
+    with pytest.raises(DataError, match="no AP of a topic that another run has"):
+        compare_runs([[Measurement("first", "d", "AP", "1", 0.0)], [Measurement("a", "d", "AP", "2", 0.0)]])
+    with pytest.raises(UnknownName, match="did you mean 'student'"):
+        compare(pandas.DataFrame({("AP", "a"): [0.0]}), "students")
+    with pytest.raises(UsageError, match="two systems of one name"):
+        compare_runs([[Measurement("a", "d", "AP", "1", 0.0)]] * 2)

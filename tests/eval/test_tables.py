@@ -1,0 +1,215 @@
+"""Tables: alignment, groups, what is missing, what stands out, what must be escaped."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from math import nan
+from pathlib import Path
+
+import pytest
+
+from eval.measures.inputs import RunCard, system_name
+from eval.measures.labels import shown_datasets, with_datasets, with_systems
+from eval.measures.significance import SystemComparison, differing
+from eval.report.render import Column, Table, to_csv, to_latex, to_markdown, to_text
+from eval.report.tables import SystemRow, comparison_table, score_table, system_row, system_table
+from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.records import Measurement
+
+ROWS = [
+    SystemRow("vdr", "scifact", "a.trec", {"nDCG@10": 0.569}, {"index_bytes": 12_345_678, "ms_per_query": 3.14}),
+    SystemRow("bm25_flat", "scifact", "b.trec", {"nDCG@10": 0.6789}, {}),
+    SystemRow("vdr", "nfcorpus", "c.trec", {"nDCG@10": 0.3}, {"index_bytes": 1e9}),
+]
+
+
+def test_text():
+    assert to_text(system_table(ROWS)).splitlines() == [
+        "                     scifact                      nfcorpus",
+        "system     nDCG@10  index MB  ms/query  nDCG@10  index MB  ms/query",
+        "vdr         0.5690      12.3       3.1   0.3000   1,000.0         –",
+        "bm25_flat   0.6789         –         –        –         –         –",
+    ]
+
+
+def test_markdown_marks_the_best_measure_only():
+    assert to_markdown(system_table(ROWS)).splitlines() == [
+        "| system | scifact nDCG@10 | scifact index MB | scifact ms/query "
+        "| nfcorpus nDCG@10 | nfcorpus index MB | nfcorpus ms/query |",
+        "|---|--:|--:|--:|--:|--:|--:|",
+        "| vdr | 0.5690 | 12.3 | 3.1 | **0.3000** | 1,000.0 | – |",
+        "| bm25_flat | **0.6789** | – | – | – | – | – |",
+    ]
+
+
+def test_latex_escapes_and_groups():
+    rows = [row._replace(efficiency={}) for row in ROWS]
+    assert to_latex(system_table(rows)).splitlines() == [
+        r"\begin{tabular}{lrr}",
+        r"\toprule",
+        r"\multicolumn{1}{c}{} & \multicolumn{1}{c}{scifact} & \multicolumn{1}{c}{nfcorpus} \\",
+        r"\cmidrule(lr){2-2}",
+        r"\cmidrule(lr){3-3}",
+        r"system & nDCG@10 & nDCG@10 \\",
+        r"\midrule",
+        r"vdr & 0.5690 & \textbf{0.3000} \\",
+        r"bm25\_flat & \textbf{0.6789} & -- \\",
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]
+
+
+def test_a_dataset_has_the_measures_that_it_was_measured_by():
+    table = system_table([ROWS[0]._replace(efficiency={}), ROWS[2]._replace(measures={"RR": 0.5}, efficiency={})])
+    assert [(column.group, column.heading) for column in table.columns[1:]] == [
+        ("scifact", "nDCG@10"),
+        ("nfcorpus", "RR"),
+    ]
+    assert table.rows == (("vdr", "0.5690", "0.5000"),)
+
+
+def test_csv_quotes():
+    table = Table((Column("system", number=False), Column("AP")), (("vdr (a=1, b=2)", "0.1000"),))
+    assert to_csv(table) == 'system,AP\n"vdr (a=1, b=2)",0.1000\n'
+
+
+def test_a_pipe_does_not_break_markdown():
+    table = Table((Column("system", number=False),), (("a|b",),))
+    assert to_markdown(table).splitlines()[-1] == r"| a\|b |"
+
+
+def test_equal_values_are_both_best_and_a_single_row_is_none():
+    equal = [ROWS[0], ROWS[1]._replace(measures={"nDCG@10": 0.569})]
+    assert system_table(equal).best == {(0, 1), (1, 1)}
+    assert system_table(ROWS[:1]).best == frozenset()
+
+
+def test_systems_of_one_name_are_told_apart_by_their_runs():
+    table = system_table([ROWS[0], ROWS[0]._replace(run="d.trec")])
+    assert [row[0] for row in table.rows] == ["vdr [a.trec]", "vdr [d.trec]"]
+
+
+def test_wide_group_names_keep_the_columns_aligned():
+    table = Table((Column("s", number=False), Column("AP", "a long data set")), (("x", "0.1000"),))
+    assert to_text(table).splitlines() == ["   a long data set", "s               AP", "x           0.1000"]
+
+
+def test_system_names():
+    assert system_name({"name": "bm25"}) == "bm25"
+    assert system_name({"name": "vdr", "options": {"k": 8, "head": None}}) == "vdr (k=8)"
+
+
+def topics(run: str, dataset: str, values: list[float]) -> list[Measurement]:
+    """One value per topic, and their mean."""
+    rows = [Measurement(run, dataset, "AP", str(topic), value, "rank") for topic, value in enumerate(values)]
+    return [*rows, Measurement(run, dataset, "AP", "all", sum(values) / len(values), "rank")]
+
+
+CARDS = [RunCard(Path(name), system=system) for name, system in (("a1", "A"), ("b1", "B"), ("c1", "C"), ("b2", "B"))]
+# B is better than A in each of 10 topics, C in half of them; the second dataset has no run of A.
+MEASURED = [
+    topics("a1", "one", [0.1] * 10),
+    topics("b1", "one", [0.9] * 10),
+    topics("c1", "one", [0.2] * 5 + [0.0] * 5),
+    topics("b2", "two", [0.5] * 10),
+]
+
+
+def marked_table() -> Table:
+    marks = differing(CARDS, MEASURED, "student")
+    assert marks == {("b1", "one"): ("AP",)}
+    rows = [system_row(*pair, marks) for pair in zip(CARDS, MEASURED, strict=True)]
+    return system_table(rows, "student")
+
+
+def test_significant_differences_are_marked():
+    about = "* differs from A: p < 0.05, student test, Holm's correction"
+    table = marked_table()
+    assert to_text(table).splitlines() == [
+        "          one     two",
+        "system       AP      AP",
+        "A       0.1000        –",
+        "B       0.9000*  0.5000",
+        "C       0.1000        –",
+        about,
+        "ties: rank (equal scores in the order of the run's ranks)",
+    ]
+    assert r"| B | **0.9000**\* | **0.5000** |" in to_markdown(table)
+    assert to_markdown(table).splitlines()[-3] == about.replace("*", r"\*")
+    assert r"B & \textbf{0.9000}$^{*}$ & \textbf{0.5000} \\" in to_latex(table)
+    assert "B,0.9000,0.5000,rank" in to_csv(table).splitlines()
+
+
+def comparison(system: str, measure: str, baseline: float, value: float) -> SystemComparison:
+    return SystemComparison(system, measure, baseline, value, value - baseline, 0.5, 0.5, 0, 0, 1, nan, nan)
+
+
+def test_the_best_of_each_measure_stands_out_in_a_comparison():
+    rows = [comparison("a", "AP", 0.5, 0.75), comparison("b", "AP", 0.5, 0.25), comparison("a", "RR", 0.5, 0.25)]
+    assert comparison_table(rows).best == {(0, 3), (2, 2)}
+
+
+def test_a_comparison_names_its_baseline_and_what_the_star_means():
+    rows = [comparison("a", "AP", 0.5, 0.75), comparison("b", "AP", 0.5, 0.25)]
+    rows = [row._replace(baseline_system="first", test="student", significant=row.system == "b") for row in rows]
+    table = comparison_table(rows)
+    assert table.marked == {(1, [column.heading for column in table.columns].index("p (Holm)"))}
+    assert table.notes == [
+        "baseline: first; better, equal and worse topics than its; * p < 0.05, paired student test, Holm's correction"
+    ]
+
+
+def test_users_name_systems_and_datasets():
+    named = with_datasets(with_systems(CARDS, MEASURED), ["First", "Second"])
+    assert [(rows[0].run, rows[0].dataset) for rows in named] == [
+        ("A", "First"), ("B", "First"), ("C", "First"), ("B", "Second")
+    ]  # fmt: skip
+    assert with_datasets(MEASURED, None) == MEASURED
+    with pytest.raises(UsageError, match=r"1 --dataset-label for 2 datasets \(one, two\); give one each or none"):
+        with_datasets(MEASURED, ["First"])
+
+
+# What default encodings of LaTeX print as something else, or what LaTeX reads as a command.
+DIFFICULT = 'a_b & 50 % #1 {x} $y ~ ^ \\ <0.0001 >2 a|b -0.5 (-1) x-y [z] * – − "q" é a→b λ ≤ ∪ — ×'
+
+
+def test_latex_has_no_letter_that_it_prints_otherwise():
+    table = Table((Column("s", number=False), Column("p", "a_b <c>")), (("[x]", "-0.0100 to +0.02"), (DIFFICULT, "1")))
+    lines = to_latex(table).splitlines()
+    assert r"{[}x{]} & $-$0.0100 to +0.02 \\" in lines
+    assert (
+        r"a\_b \& 50 \% \#1 \{x\} \$y \textasciitilde{} \textasciicircum{} \textbackslash{} \textless{}0.0001 "
+        r"\textgreater{}2 a\textbar{}b $-$0.5 ($-$1) x-y {[}z{]} $^{*}$ -- $-$ ''q'' é "
+        r"a$\rightarrow$b $\lambda$ $\leq$ $\cup$ --- $\times$ & 1 \\" in lines
+    )
+    assert r"\multicolumn{1}{c}{} & \multicolumn{1}{c}{a\_b \textless{}c\textgreater{}} \\" in lines
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed (texlive-latex-recommended)")
+def test_latex_compiles(tmp_path: Path):
+    difficult = Table((Column(DIFFICULT, number=False), Column("p", DIFFICULT)), (("[x]", "-1"), ("*", DIFFICULT)))
+    body = "\n\n".join(map(to_latex, (marked_table(), difficult, system_table(ROWS))))
+    (tmp_path / "t.tex").write_text(
+        rf"\documentclass{{article}}\usepackage{{booktabs}}\begin{{document}}{body}\end{{document}}", encoding="utf-8"
+    )
+    # As a draft: a small installation lacks fonts that others make when they are needed.
+    command = ["pdflatex", "-draftmode", "-interaction=nonstopmode", "-halt-on-error", "t.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert "Missing character" not in (tmp_path / "t.log").read_text(errors="replace")
+
+
+@pytest.mark.parametrize(
+    "names,shown",
+    [
+        (["beir:of/my/beir/scifact/test"], ["beir:scifact/test"]),
+        (["of/my/qrels/dev.tsv", "beir/scifact/test"], ["qrels/dev.tsv", "beir/scifact/test"]),
+        (["irds:msmarco-passage/trec-dl-2019/judged"], ["irds:msmarco-passage/trec-dl-2019/judged"]),
+        (["beir:/a/b/scifact/test", "beir:/a/c/scifact/test"], ["beir:/a/b/scifact/test", "beir:/a/c/scifact/test"]),
+    ],
+)
+def test_tables_show_the_end_of_a_path_where_it_is_distinct(names, shown) -> None:
+    assert list(shown_datasets([*names, *names]).values()) == shown
+    rows = [Measurement("r", name, "RR@10", "all", 0.5) for name in names]
+    assert [row[1] for row in score_table(rows).rows] == shown

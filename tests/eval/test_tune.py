@@ -1,0 +1,168 @@
+"""Tuning: grids by hand, the choice on one split and the report on another, and the command on runs and on an index."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.shards.test_reading import jsonl, write_shards
+from typer.testing import CliRunner
+
+from eval.measures.names import parse_measure
+from eval.analyses.tuning import Split, TuningSetting, fusion_settings, search_settings, simplex, tune
+from eval.report.tables import tuning_table
+from eval.tune import command
+from lexvl_anserini.cli import make_app
+from lexvl_anserini.engines.building import build_index
+from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
+from lexvl_anserini.fuse import command as fuse
+from lexvl_anserini.queries.feedback import Feedback
+from lexvl_anserini.searching.refine import Refinement
+from lexvl_anserini.runs.fusion import Fusion
+from lexvl_anserini.ground.records import Qrel, ScoredDoc
+from lexvl_anserini.search import command as search
+
+RR = parse_measure("RR@10")
+
+
+def invoke(command: Any, *arguments: Any) -> str:
+    result = CliRunner().invoke(make_app(command), [str(a) for a in arguments])
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == 0
+    return result.stdout
+
+
+def test_weights_that_sum_to_one():
+    assert list(simplex(2, 4)) == [(0.0, 1.0), (0.25, 0.75), (0.5, 0.5), (0.75, 0.25), (1.0, 0.0)]
+    assert len(list(simplex(3, 10))) == 66
+    assert all(sum(weights) == pytest.approx(1) for weights in simplex(3, 7))
+
+
+def test_the_grid_of_fusion_begins_with_the_untuned_one():
+    settings = fusion_settings(2, ["rrf", "interpolation"], ["min-max"], 2, [60, 10])
+    assert [setting.value for setting in settings] == [
+        Fusion(),
+        Fusion("rrf", k=10),
+        *(Fusion("interpolation", weights) for weights in ((0, 1), (0.5, 0.5), (1, 0))),
+    ]
+    assert settings[0].arguments == ["--method", "rrf", "--k", "60"]
+    assert settings[3].arguments == [
+        *("--method", "interpolation", "--normalisation", "min-max"),
+        *("--weight", "0.5", "--weight", "0.5"),
+    ]
+    with pytest.raises(UnknownName, match="unknown fusion 'rff'"):
+        fusion_settings(2, ["rff"], ["min-max"], 2, [60])
+    with pytest.raises(UsageError, match="give --run twice or more"):
+        fusion_settings(1, ["rrf"], ["min-max"], 2, [60])
+
+
+def test_the_grid_of_search_has_every_combination():
+    settings = search_settings([8], [3, 5], [20], [1.0], [0.5, 1.0])
+    assert len(settings) == 2 * (1 + 4)
+    assert (settings[0].value, settings[0].arguments) == (None, [])
+    assert settings[-1].value == Refinement(query_terms=8, feedback=Feedback(5, 20, 1.0, 1.0))
+    assert settings[-1].arguments == [
+        *("--query-terms", "8", "--feedback", "5"),
+        *("--feedback-terms", "20", "--feedback-alpha", "1.0", "--feedback-beta", "1.0"),
+    ]
+    with pytest.raises(UsageError, match="nothing to tune; give --query-terms or --feedback"):
+        search_settings([], [], [20], [1.0], [0.5])
+
+
+def split(label: str, query_id: str, asked: list[Any]) -> Split:
+    """One topic whose relevant document has the rank that a setting names."""
+
+    def rank(value: int) -> Iterator[ScoredDoc]:
+        asked.append((label, value))
+        return (ScoredDoc(query_id, "r" if n == value else f"d{n}", n, 9.0 - n) for n in range(1, 6))
+
+    return Split(label, [Qrel(query_id, "r", 1)], rank)
+
+
+def test_only_the_untuned_and_the_chosen_setting_see_the_test_topics():
+    asked: list[Any] = []
+    settings = [TuningSetting({"rank": n}, n) for n in (3, 2, 5, 2)]
+    tuned = tune(settings, split("dev", "1", asked), split("test", "2", asked), RR)
+    assert [value for _, value in tuned.grid] == [1 / 3, 1 / 2, 1 / 5, 1 / 2]
+    # The first of two equal ones.
+    assert (tuned.chosen, tuned.on_test) == (1, (1 / 3, 1 / 2))
+    assert asked == [*(("dev", n) for n in (3, 2, 5, 2)), ("test", 3), ("test", 2)]
+    assert tuned.to_json() == {
+        "measure": "RR@10",
+        "chosen": {"rank": 2},
+        "arguments": ["--rank", "2"],
+        "development": {"topics": "dev", "untuned": 1 / 3, "chosen": 1 / 2},
+        "test": {"topics": "test", "untuned": 1 / 3, "chosen": 1 / 2},
+        "grid": [{"rank": n, "value": 1 / n} for n in (3, 2, 5, 2)],
+    }
+    assert tuning_table(tuned).rows[:3] == (
+        ("untuned", "3", "0.3333", "0.3333"),
+        ("chosen", "2", "0.5000", "0.5000"),
+        ("", "5", "0.2000", "–"),
+    )
+    assert tune(settings[:1], split("dev", "1", []), split("test", "2", []), RR).on_test == (1 / 3, 1 / 3)
+
+
+def test_a_topic_of_both_splits_is_refused():
+    with pytest.raises(DataError, match=r"1 topics are in dev and in test \('1'\)"):
+        tune([TuningSetting({}, 1)], split("dev", "1", []), split("test", "1", []), RR)
+
+
+def test_runs_are_fused_as_the_command_fuses_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first system is right about the development topic, the second about the test topic."""
+    monkeypatch.chdir(tmp_path)
+    for name, topic, first, second in (("dev", "1", "r", "d"), ("test", "2", "d", "r")):
+        Path(f"{name}.qrels").write_text(f"{topic} 0 r 1\n")
+        for system, best in (("a", first), ("b", second)):
+            other = "d" if best == "r" else "r"
+            Path(f"{name}.{system}").write_text(f"{topic} Q0 {best} 1 2 s\n{topic} Q0 {other} 2 1 s\n")
+    runs = [part for n in "ab" for part in ("--run", f"dev.{n}")]
+    tests = [part for n in "ab" for part in ("--test-run", f"test.{n}")]
+    files = ["--qrels", "dev.qrels", "--test-qrels", "test.qrels", "--measure", "RR@10", "--steps", "2"]
+    told = json.loads(invoke(command, *runs, *tests, *files, "--output", "tuned.json", "--format", "json"))
+    assert json.loads(Path("tuned.json").read_text()) == told
+    assert told["chosen"] == {"method": "interpolation", "normalisation": "min-max", "weight": [1.0, 0.0]}
+    # Equal weights tie, and d comes before r.
+    assert told["development"] == {"topics": "dev.qrels", "untuned": 1 / 2, "chosen": 1}
+    assert told["test"] == {"topics": "test.qrels", "untuned": 1 / 2, "chosen": 1 / 2}
+    text = invoke(command, *runs, *tests, *files, "--dataset-label", "Dev", "--dataset-label", "Test")
+    assert text.split()[:2] == ["Dev", "Test"]
+    with pytest.raises(UsageError, match="1 --dataset-label for 2 splits"):
+        invoke(command, *runs, *tests, *files, "--dataset-label", "Dev")
+    with pytest.raises(DataError, match="dev.qrels: no document has relevance 2"):
+        invoke(command, *runs, *tests, *files, "--measure", "RR(rel=2)@10")
+    invoke(fuse, *runs, *told["arguments"], "--output", "fused.trec")
+    assert Path("fused.trec").read_text().split()[2] == "r"
+    with pytest.raises(UsageError, match="2 development runs and 1 test runs"):
+        invoke(command, *runs, *tests[:2], *files)
+    with pytest.raises(UsageError, match="give runs to fuse"):
+        invoke(command)
+
+
+def test_a_search_is_tuned_as_the_command_searches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    documents = [("r1", {"a": 9}), ("x1", {"b": 9, "c": 9}), ("r2", {"d": 9}), ("x2", {"b": 9, "c": 9, "e": 1})]
+    write_shards(tmp_path / "shards", documents)
+    build_index(tmp_path / "shards", tmp_path / "index", term_vectors=True)
+    # The heaviest term finds the relevant document, the other two outvote it.
+    for name, topic, term in (("dev", "q1", "a"), ("test", "q2", "d")):
+        Path(f"{name}.jsonl").write_bytes(jsonl([{"id": topic, "vector": {term: 3, "b": 2, "c": 2}}]))
+        Path(f"{name}.qrels").write_text(f"{topic} 0 r{topic[1]} 1\n")
+    topics = ["--index", "index", "--dev", "dev.jsonl", "--test", "test.jsonl"]
+    files = ["--qrels", "dev.qrels", "--test-qrels", "test.qrels", "--measure", "RR@10"]
+    told = json.loads(invoke(command, *topics, *files, "--query-terms", 1, "--feedback", 1, "--format", "json"))
+    assert told["chosen"] == {"query_terms": 1} and len(told["grid"]) == 4
+    assert told["development"] == told["test"] | {"topics": "dev.qrels"}
+    assert told["test"] == {"topics": "test.qrels", "untuned": 1 / 3, "chosen": 1}
+    invoke(search, "--index", "index", "--topics", "test.jsonl", *told["arguments"], "--output", "x.trec")
+    assert Path("x.trec").read_text().split()[2] == "r2"
+    lines = invoke(command, *topics, *files, "--query-terms", 1).splitlines()
+    assert [line.split()[0] for line in lines[2:4]] == ["untuned", "chosen"]
+    with pytest.raises(UsageError, match="dev.jsonl: topics of a file have no judgements; give --qrels"):
+        invoke(command, *topics, "--query-terms", 1)
+    with pytest.raises(UsageError, match="name the topics of the index: --dev"):
+        invoke(command, "--index", "index", "--query-terms", 1)

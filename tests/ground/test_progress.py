@@ -1,0 +1,108 @@
+"""Progress: a bar on terminals and in notebooks, lines of the log elsewhere; and no library module prints."""
+
+from __future__ import annotations
+
+import ast
+import logging
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from lexvl_anserini.ground import progress
+from lexvl_anserini.cli import COMMANDS
+
+ROOT = Path(__file__).parents[2]
+# What commands share, and one that no table lists.
+OF_COMMANDS = ("lexvl_anserini.cli", "lexvl_anserini.__main__", "lexvl_anserini.stock")
+
+
+def test_lines_of_the_log_where_there_is_no_terminal(monkeypatch, caplog):
+    clock = iter([0.0, 4.0, 11.0, 12.0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(sys, "stderr", SimpleNamespace(isatty=lambda: False))
+    with caplog.at_level(logging.INFO, "lexvl_anserini"), progress.progress_bar("encode", 9, "texts") as advance:
+        advance(2)
+        advance(3)
+        advance(4)
+    assert [record.getMessage() for record in caplog.records] == ["encode: 5 of 9 texts, 11 s"]
+
+
+def test_a_bar_in_a_notebook(monkeypatch):
+    shell = type("Shell", (), {"__module__": "ipykernel.zmqshell"})()
+    notebook = ModuleType("IPython")
+    notebook.get_ipython = lambda: shell  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "IPython", notebook)
+    assert progress.in_notebook()
+    made = []
+
+    class Seen:
+        def __init__(self, *columns, console, transient):
+            made.append(console.stderr)
+            self.done = 0
+
+        __enter__ = lambda self: self  # noqa: E731
+        __exit__ = lambda self, *_: None  # noqa: E731
+
+        def add_task(self, label, total):
+            made.append((label, total))
+
+        def advance(self, task, n):
+            made.append(n)
+
+    monkeypatch.setattr("rich.progress.Progress", Seen)
+    with progress.progress_bar("encode", 9) as advance:
+        advance(9)
+    # rich shows a bar below the cell through the console of standard output.
+    assert made == [False, ("encode", 9), 9]
+    notebook.get_ipython = lambda: None  # type: ignore[attr-defined]
+    assert not progress.in_notebook()
+
+
+def library_modules() -> list[Path]:
+    commands = {f"{module.replace('.', '/')}.py" for module in (*COMMANDS.values(), *OF_COMMANDS)}
+    return [
+        path
+        for path in sorted((ROOT / "lexvl_anserini").rglob("*.py"))
+        if path.relative_to(ROOT).as_posix() not in commands
+    ]
+
+
+def calls(path: Path) -> list[ast.Call]:
+    return [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+
+
+def test_no_library_module_prints():
+    found = [
+        f"{path.relative_to(ROOT)}:{call.lineno}"
+        for path in library_modules()
+        for call in calls(path)
+        if isinstance(call.func, ast.Name) and call.func.id == "print"
+    ]
+    assert len(library_modules()) > 200 and found == []
+
+
+@pytest.mark.parametrize("package", ["lexvl_anserini"])
+def test_all_log_lines_have_one_name(package):
+    """A logger of ours is `package` or has the name of its module, so that one name sets the level of all."""
+    found = []
+    for path in sorted((ROOT / package).rglob("*.py")):
+        module = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        for call in calls(path):
+            if not (isinstance(call.func, ast.Attribute) and call.func.attr == "getLogger" and call.args):
+                continue
+            name = call.args[0]
+            of_module = isinstance(name, ast.Name) and name.id == "__name__"
+            named = isinstance(name, ast.Constant) and str(name.value) in (package, module)
+            assigned = not (of_module or named)
+            if assigned:
+                found.append(f"{path.relative_to(ROOT)}:{call.lineno}: {ast.unparse(name)}")
+    # Those of other projects, whose levels are set and to which nothing is logged.
+    others = ("opensearch", "pymilvus", "name", "httpx", "org.apache.lucene", "package", "torch.onnx")
+    assert [line for line in found if line.rpartition(": ")[2].strip("'") not in others] == []
+    roots = [p for p in library_modules() for call in calls(p) if ast.unparse(call.func) in LOG_TO_ROOT]
+    assert roots == []
+
+
+LOG_TO_ROOT = {f"logging.{level}" for level in ("debug", "info", "warning", "error", "exception", "critical")}

@@ -1,0 +1,280 @@
+"""Weights to impacts: by hand, by property, and what is refused."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import sparse
+
+from lexvl_anserini.ground.errors import ArtefactError, LexvlError, UsageError
+from lexvl_anserini.ground.quantise import Quantiser, SideQuantiser, TooLargeImpact
+from lexvl_anserini.ground.records import SCORE_LIMIT
+
+quickly = settings(max_examples=60, deadline=None, derandomize=True)
+
+WEIGHT = st.floats(2.0**-20, 2.0**20, width=32)
+ROWS = st.lists(st.lists(WEIGHT, max_size=8), min_size=1, max_size=5)
+
+
+def csr(*rows):
+    """One row per list; zeros are not stored."""
+    width = max(1, *map(len, rows))
+    return sparse.csr_matrix(np.array([[*row, *[0] * (width - len(row))] for row in rows], dtype=np.float32))
+
+
+def fixed(scale, bits=8):
+    return Quantiser(document=SideQuantiser("fixed", bits, scale), query=SideQuantiser("fixed", bits, scale))
+
+
+# ---- by hand
+
+
+def test_round_clip_and_drop():
+    found = fixed(100).documents(csr([0.004, 0.5, 2.55, 2.56, 9.0], [], [0.0049]))
+    assert found.impacts.toarray().tolist() == [[0, 50, 255, 255, 255], [0] * 5, [0] * 5]
+    assert (found.clipped, found.dropped) == (2, 2)
+    assert found.impacts.dtype == np.int64 and found.impacts.nnz == 4
+
+
+def test_halves_go_to_the_even_neighbour():
+    assert fixed(1).documents(csr([0.5, 1.5, 2.5, 3.5])).impacts.toarray().tolist() == [[0, 2, 2, 4]]
+
+
+def test_nothing_of_the_callers_changes():
+    weights = csr([0.001, 1.0], [3.0])
+    data, indices, indptr = weights.data.copy(), weights.indices.copy(), weights.indptr.copy()
+    for quantiser in (fixed(100), Quantiser().calibrate(weights), Quantiser().for_towers(True, True)):
+        quantiser.documents(weights)
+        quantiser.queries(weights)
+    assert (weights.data == data).all() and (weights.indices == indices).all() and (weights.indptr == indptr).all()
+
+
+def test_calibrated_maps_the_largest_to_the_largest():
+    quantiser = Quantiser().calibrate(csr([1.0, 0.1], [2.0], []))
+    assert quantiser.document.scale == 127.5
+    found = quantiser.documents(csr([2.0, 1.0, 4.0]))
+    assert found.impacts.toarray().tolist() == [[255, 128, 255]] and found.clipped == 1
+
+
+def test_calibrated_by_percentile_clips_what_lies_above():
+    """Maxima 1, 2, 3, 4, 5 (empty vectors do not count): their median becomes 255."""
+    sample = csr([1.0], [2.0], [3.0], [], [4.0], [5.0])
+    quantiser = Quantiser.named(percentile=50).calibrate(sample)
+    assert quantiser.document.scale == 85
+    found = quantiser.documents(sample)
+    assert found.clipped == 2 and found.impacts.max() == 255
+
+
+def test_calibrated_with_nothing_to_see():
+    for sample in (csr([], []), sparse.csr_matrix((0, 5), dtype=np.float32)):
+        assert Quantiser().calibrate(sample).document.scale == 1
+
+
+def test_uncalibrated_is_an_error():
+    with pytest.raises(LexvlError, match="not calibrated"):
+        Quantiser().documents(csr([1.0]))
+
+
+def test_naver_rounds_hundredths_and_never_clips():
+    quantiser = Quantiser.named("naver")
+    assert quantiser.documents(csr([0.004, 0.016, 30.0])).impacts.toarray().tolist() == [[0, 2, 3000]]
+    assert quantiser.queries(csr([0.004, 0.016, 30.0])).impacts.toarray().tolist() == [[0, 2, 3000]]
+
+
+def test_binary_towers_weigh_one():
+    quantiser = Quantiser().for_towers(True, True)
+    weights = csr([0.3, 7.0], [])
+    assert quantiser.documents(weights).impacts.toarray().tolist() == [[1, 1], [0, 0]]
+    assert quantiser.queries(weights).impacts.toarray().tolist() == [[1, 1], [0, 0]]
+
+
+def test_a_binary_side_leaves_the_other_as_it_was():
+    assert Quantiser().for_towers(True, False).document == Quantiser().document
+    assert Quantiser().for_towers(False, True).query == Quantiser().query
+
+
+def test_queries_peak_at_the_largest():
+    found = Quantiser().queries(csr([0.1, 0.2], [50.0], []))
+    assert found.impacts.toarray().tolist() == [[128, 255], [255, 0], [0, 0]]
+
+
+# ---- properties
+
+
+@quickly
+@given(rows=ROWS, bits=st.integers(1, 16), scale=st.floats(1e-3, 1e3))
+def test_impacts_lie_between_one_and_the_largest(rows, bits, scale):
+    weights = csr(*rows)
+    found = fixed(scale, bits).documents(weights)
+    assert found.impacts.shape == weights.shape
+    assert all(1 <= impact <= 2**bits - 1 for impact in found.impacts.data)
+    assert found.impacts.nnz + found.dropped == weights.nnz
+    expected = np.rint(weights.toarray().astype(float) * scale)
+    assert found.clipped == (expected > 2**bits - 1).sum()
+    assert (found.impacts.toarray() == np.minimum(expected, 2**bits - 1)).all()
+
+
+@quickly
+@given(rows=ROWS, bits=st.integers(1, 16))
+def test_order_within_a_vector_is_kept(rows, bits):
+    weights = csr(*rows)
+    quantiser = Quantiser.named(bits=bits, query_bits=min(bits, 12)).calibrate(weights)
+    for impacts in (quantiser.documents(weights).impacts, quantiser.queries(weights, 1).impacts):
+        for before, after in zip(weights.toarray(), impacts.toarray(), strict=True):
+            order = np.argsort(before)
+            assert (np.diff(after[order]) >= 0).all()
+
+
+@quickly
+@given(rows=ROWS)
+def test_calibrated_sample_reaches_the_largest_and_is_not_clipped(rows):
+    weights = csr(*rows)
+    found = Quantiser().calibrate(weights).documents(weights)
+    assert found.clipped == 0
+    assert not weights.nnz or found.impacts.max() == 255
+
+
+@quickly
+@given(
+    count=st.integers(1, 3000),
+    bits=st.integers(1, 16),
+    max_impact=st.integers(1, SCORE_LIMIT),
+    spread=st.floats(0.01, 1),
+)
+def test_queries_stay_below_the_limit_with_as_many_bits_as_fit(count, bits, max_impact, spread):
+    weights = csr(np.linspace(spread, 1, count))
+    quantiser = Quantiser.named(query_bits=bits)
+    fits_with_one_bit = np.rint(weights.toarray()).sum() * max_impact < SCORE_LIMIT
+    if not fits_with_one_bit:
+        with pytest.raises(LexvlError, match=r"2\^24"):
+            quantiser.queries(weights, max_impact)
+        return
+    impacts = quantiser.queries(weights, max_impact).impacts
+    assert impacts.sum() * max_impact < SCORE_LIMIT
+    used = int(impacts.max()).bit_length()
+    assert impacts.max() == 2**used - 1 and used <= bits
+    if used < bits:  # one bit more would have been too much
+        finer = np.rint(weights.toarray().astype(float) / weights.max() * (2 ** (used + 1) - 1)).sum()
+        assert finer * max_impact >= SCORE_LIMIT
+
+
+def test_only_the_queries_that_need_it_lose_bits():
+    weights = csr([1.0] * 600, [1.0])
+    impacts = Quantiser().queries(weights, 255).impacts
+    assert impacts[0].max() == 63 and impacts[1].max() == 255  # 600 x 127 x 255 > 2^24 > 600 x 63 x 255
+
+
+def test_vdr_queries_of_768_terms_against_8_bits_fit():
+    assert Quantiser().queries(csr([1.0] * 768)).impacts.max() == 63
+
+
+# ---- bounds
+
+
+def test_fixed_queries_that_could_pass_the_limit_are_refused():
+    with pytest.raises(LexvlError, match="query 1 could score 16777216, .*use 1 bits? less on either side"):
+        fixed(1, 16).queries(csr([1.0], [32768.0, 32768.0]), 256)
+
+
+def test_binary_queries_that_could_pass_the_limit_are_refused():
+    with pytest.raises(LexvlError, match=r"2\^24"):
+        Quantiser().for_towers(True, False).queries(csr([1.0] * 5), SCORE_LIMIT // 5 + 1)
+
+
+def test_an_impact_beyond_the_limit_is_refused():
+    with pytest.raises(LexvlError, match=r"reaches 2\^24; lower the scale or give bits"):
+        Quantiser.named("naver").documents(csr([167772.16]))
+
+
+@pytest.mark.parametrize("weight", [np.nan, np.inf, -1.0])
+def test_weights_that_are_none_are_refused(weight):
+    weights = csr([1.0, 2.0], [3.0, weight])
+    with pytest.raises(TooLargeImpact, match=r"an impact of .*(2\^24|expected 0 or more)") as caught:
+        Quantiser.named("naver").documents(weights)
+    assert (caught.value.row, caught.value.dimension) == (1, 1)
+
+
+def test_an_impact_beyond_the_limit_is_clipped_where_there_are_bits():
+    assert fixed(1e6).documents(csr([1e6])).impacts.toarray().tolist() == [[255]]
+
+
+# ---- what is refused
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"scheme": "linear"},
+        {"scheme": "fixed"},
+        {"scheme": "fixed", "scale": 0},
+        {"scheme": "fixed", "scale": -1.0},
+        {"scheme": "fixed", "scale": float("nan")},
+        {"scheme": "fixed", "scale": float("inf")},
+        {"scheme": "calibrated", "scale": 100.0},
+        {"scheme": "naver", "scale": 50.0},
+        {"bits": 0},
+        {"bits": 17},
+        {"query_bits": 0},
+        {"percentile": 0},
+        {"percentile": 100.5},
+    ],
+)
+def test_values_that_do_not_fit(arguments):
+    with pytest.raises(UsageError):
+        Quantiser.named(**arguments)
+
+
+def test_schemes_that_need_bits():
+    with pytest.raises(UsageError, match="needs bits"):
+        SideQuantiser("peak", None)
+
+
+# ---- JSON
+
+
+@pytest.mark.parametrize(
+    "quantiser",
+    [
+        Quantiser(),
+        Quantiser.named("naver"),
+        Quantiser.named("fixed", scale=31.5, bits=6, query_bits=4),
+        Quantiser.named(percentile=99.5).calibrate(csr([1 / 3])),
+        Quantiser().for_towers(True, False),
+    ],
+)
+def test_json_round_trip(quantiser):
+    assert Quantiser.from_json(json.loads(json.dumps(quantiser.to_json()))) == quantiser
+
+
+SIDE = {"scheme": "fixed", "bits": 8, "scale": 1.0, "percentile": 100.0}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {},
+        {"document": SIDE},
+        {"document": SIDE, "query": None},
+        {"document": SIDE, "query": {**SIDE, "new": 1}},
+        {"document": SIDE, "query": {**SIDE, "scheme": "other"}},
+        {"document": SIDE, "query": {**SIDE, "bits": "8"}},
+        {"document": SIDE, "query": {**SIDE, "bits": 99}},
+        {"document": SIDE, "query": {**SIDE, "scale": "1"}},
+        {"document": SIDE, "query": {**SIDE, "scale": None}},
+        [],
+        "naver",
+    ],
+)
+def test_json_that_is_no_quantiser(data):
+    with pytest.raises(ArtefactError, match="not a quantiser"):
+        Quantiser.from_json(data)
+
+
+def test_a_request_does_not_hold_what_calibration_found():
+    asked, ready = Quantiser(), Quantiser().calibrate(csr([3.0]))
+    assert asked != ready and asked.document.requested() == ready.document.requested()
+    assert fixed(2).document.requested()["scale"] == 2

@@ -1,0 +1,223 @@
+"""Types of JSON records: one line for every value of another type, in any record that a command reads."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lexvl_anserini.engines.building import append_index, build_index
+from lexvl_anserini.engines.index_folder import read_report
+from lexvl_anserini.ground.errors import ArtefactError, UsageError
+from lexvl_anserini.ground.manifest import Manifest, RunManifest, read_manifest, read_run_manifest
+from lexvl_anserini.queries.clauses import Boost, Term
+from lexvl_anserini.queries.feedback import Feedback
+from lexvl_anserini.queries.query_source import topic_source
+from lexvl_anserini.searching.refine import Refinement, TwoPhase
+from lexvl_anserini.searching.retrieval import search_index
+from lexvl_anserini.searching.shared_terms import explain
+from lexvl_anserini.runs.fusion import Fusion, fuse_runs
+from lexvl_anserini.searching.rescoring import hybrid_lists
+from lexvl_anserini.ground.records import ImpactQuery
+from lexvl_anserini.shards.layout import Layout
+from lexvl_anserini.shards.writing import write_impacts
+from lexvl_anserini.ground.typed import Entry, Key, check
+
+FIXTURES = Path(__file__).parents[1] / "fixtures" / "lexvl-1"
+
+
+class Near(Entry):
+    name: Key[str] = Key("", required=True)
+
+
+class Point(Entry):
+    name: Key[str] = Key("", required=True)
+    x: Key[int] = Key(0)
+    share: Key[float | None] = Key(None)
+    tags: Key[Mapping[str, bool]] = Key({})
+    inside = {"near": list[Near]}
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        ({"name": "p"}, None),
+        ({"name": "p", "x": None, "share": 1, "tags": {"a": True}, "near": [{"name": "q"}], "more": object}, None),
+        ({}, "name is missing, expected a text"),
+        ({"name": None}, "name is null, expected a text"),
+        ({"name": "p", "x": "3"}, 'x is "3", expected an integer'),
+        ({"name": "p", "x": True}, "x is true, expected an integer"),
+        ({"name": "p", "x": 1.0}, "x is 1.0, expected an integer"),
+        ({"name": "p", "share": []}, "share is [], expected a number or null"),
+        ({"name": "p", "tags": []}, "tags is [], expected an object"),
+        ({"name": "p", "tags": {"a\n": 1}}, "tags.'a\\n' is 1, expected true or false"),
+        ({"name": "p", "near": {}}, "near is {}, expected a list"),
+        ({"name": "p", "near": [{"name": "q"}, {}]}, "near[1].name is missing, expected a text"),
+        ({"name": "p", "near": ["x" * 99]}, f'near[0] is "{"x" * 56}..., expected an object'),
+    ],
+)
+def test_values_of_another_type(data: Any, problem: str | None) -> None:
+    if problem is None:
+        check(data, Point, "p.json", "write it again")
+        return
+    with pytest.raises(ArtefactError) as caught:
+        check(data, Point, "p.json", "write it again")
+    assert str(caught.value) == f"p.json: {problem}; write it again"
+
+
+def places(value: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The way to every value within a JSON value."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        yield (*way, key)
+        yield from places(item, (*way, key))
+
+
+def replaced(data: Any, way: tuple[Any, ...], value: Any) -> Any:
+    changed = deepcopy(data)
+    *parents, last = way
+    inner = changed
+    for key in parents:
+        inner = inner[key]
+    inner[last] = value
+    return changed
+
+
+VALUES = ("x", 7, 2.5, True, None, [], {}, ["x"], {"x": []}, -1, 1e30)
+
+
+def outcome(read: Any, *arguments: Any) -> str:
+    """The error's line; empty if all is well."""
+    try:
+        read(*arguments)
+    except ArtefactError as error:
+        assert "\n" not in str(error) and len(str(error)) < 1000
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize(
+    "name", ["impacts/part-0", "indexes/changed", "indexes/dense-texts", "text/bm25", "indexes/splade"]
+)
+def test_every_value_of_a_manifest(name: str) -> None:
+    """A manifest is read, or refused in one line, whatever stands in it; what reads it later finds what it expects."""
+    whole = json.loads((FIXTURES / name / "manifest.json").read_text())
+    refused = 0
+    for way in list(places(whole)):
+        for value in VALUES:
+            line = outcome(lambda data: used(Manifest.from_json(data, "m.json")), replaced(whole, way, value))
+            assert not line or line.startswith(("m.json: ", "manifest: "))
+            refused += bool(line)
+    assert refused > 300
+
+
+def used(manifest: Manifest) -> None:
+    """What commands do with a manifest."""
+    manifest.request(), manifest.meaning(), manifest.corpus.ref, manifest.documents, manifest.vocabulary_digest
+    assert manifest.counts.documents + manifest.counts.empty is not None
+    assert sum(shard["bytes"] + len(shard["sha256"]) for shard in manifest.shards) is not None
+
+
+def test_every_value_of_a_runs_manifest_and_of_index_json(tmp_path: Path) -> None:
+    [run, *_] = sorted((FIXTURES / "runs").glob("*.manifest.json"))
+    whole = json.loads(run.read_text())
+    for way in list(places(whole)):
+        for value in VALUES:
+            outcome(lambda data: RunManifest.from_json(data, "r.json").request(), replaced(whole, way, value))
+    for name in ("splade", "dense-texts", "bm25"):
+        report = json.loads((FIXTURES / "indexes" / name / "index.json").read_text())
+        ways = [way for way in places(report) if way[0] != "longest_lists"]
+        lines = []
+        for way in ways:
+            for value in ("x", 7, [], {}):
+                (tmp_path / "index.json").write_text(json.dumps(replaced(report, way, value)))
+                lines.append(outcome(read_report, tmp_path))
+        assert sum(map(bool, lines)) > len(ways)
+
+
+def test_files_that_are_none(tmp_path: Path) -> None:
+    """Empty, a folder, bytes that are no text, JSON of another kind, thousands of brackets."""
+    for name, read in (
+        ("manifest.json", lambda: read_manifest(tmp_path)),
+        ("index.json", lambda: read_report(tmp_path)),
+        ("r.trec.manifest.json", lambda: read_run_manifest(tmp_path / "r.trec")),
+    ):
+        path = tmp_path / name
+        for content in (b"", b"\xff\xfe\x00", b"[]", b"3", b"[" * 5000, b'{"a":' * 5000, b"{}\n{}"):
+            path.write_bytes(content)
+            assert outcome(read).startswith(str(path)), content
+        path.unlink()
+        path.mkdir()
+        assert str(tmp_path) in outcome(read)
+        path.rmdir()
+
+
+def test_the_manifest_beside_encoded_topics(tmp_path: Path) -> None:
+    [queries, *_] = sorted((FIXTURES / "queries").glob("*.jsonl*"))
+    for found in (FIXTURES / "queries").iterdir():
+        shutil.copy(found, tmp_path / found.name)
+    manifest, beside = read_manifest(FIXTURES / "indexes/splade"), tmp_path / (queries.name + ".manifest.json")
+    whole = json.loads(beside.read_text())
+    for way in list(places(whole)):
+        for value in VALUES:
+            beside.write_text(json.dumps(replaced(whole, way, value)))
+            arguments = (str(tmp_path / queries.name), FIXTURES / "indexes/splade", manifest, None, None)
+            outcome(lambda given: sum(1 for _ in topic_source(*given).stream()), arguments)
+
+
+NO_COUNTS = (0, -1, True, 1.5, float("nan"), "3", None, 2**31, 10**400)
+
+
+@pytest.mark.parametrize("number", NO_COUNTS)
+def test_numbers_at_the_border_of_the_library(tmp_path: Path, number: Any) -> None:
+    """Functions that take a number of hits, threads or texts refuse what is none before they do anything."""
+    nothing = tmp_path / "nothing"
+    topics = [ImpactQuery("q", {"a": 1})]
+    calls: dict[str, list[Any]] = {
+        "hits": [
+            lambda: next(search_index(nothing, topics, hits=number)),
+            lambda: explain(nothing, topics[0], hits=number),
+            lambda: next(fuse_runs([nothing], Fusion(), hits=number)),
+            lambda: next(hybrid_lists([], {}, [], hits=number)),
+        ],
+        "threads": [
+            lambda: next(search_index(nothing, topics, threads=number)),
+            *(() if number is None else (lambda: build_index(nothing, threads=number),)),
+            *(() if number is None else (lambda: append_index(nothing, nothing, threads=number),)),
+        ],
+        "batch_size": [
+            lambda: next(search_index(nothing, topics, batch_size=number)),
+            lambda: write_impacts(None, None, nothing, batch_size=number),  # type: ignore[arg-type]
+            lambda: next(hybrid_lists([], {}, [], batch_size=number)),
+        ],
+        "shard size": [lambda: Layout(shard_size=number)],
+        "documents of feedback": [lambda: Feedback(documents=number)],
+        "terms of feedback": [lambda: Feedback(terms=number)],
+        "candidates": [lambda: Refinement(two_phase=TwoPhase(1, number))],
+    }
+    for name, every in calls.items():
+        for call in every:
+            with pytest.raises(UsageError, match=f"^{name} is .*, expected an integer from 1 to") as caught:
+                call()
+            assert len(str(caught.value)) < 150
+
+
+@pytest.mark.parametrize("number", [-1, float("nan"), float("inf"), 1e31])
+def test_shares_and_weights_at_the_border(number: float) -> None:
+    for call in (
+        lambda: Refinement(threshold=number),
+        lambda: Refinement(text_weight=number),
+        lambda: Fusion(k=number),
+        lambda: Fusion(weights=(1.0, number)),
+        lambda: Boost(Term("a"), number),
+    ):
+        with pytest.raises(UsageError, match="expected"):
+            call()
+    if number != 1e31:
+        with pytest.raises(UsageError, match="expected"):
+            Feedback(alpha=number)

@@ -1,0 +1,44 @@
+"""Dimensions and terms."""
+
+from __future__ import annotations
+
+import pytest
+
+from lexvl_anserini.ground.errors import ArtefactError
+from lexvl_anserini.ground.vocabulary import Vocabulary
+
+
+def test_terms_and_dimensions():
+    vocabulary = Vocabulary(["a", "##b", "é", "犬", "\U0001f436"])
+    assert len(vocabulary) == 5 and vocabulary[1] == "##b" and list(vocabulary)[-1] == "\U0001f436"
+    assert vocabulary.dimension["犬"] == 3
+
+
+def test_round_trip(tmp_path):
+    vocabulary = Vocabulary(["a", "##b", "é", "犬", '"', "\\", "\U0001f436"])
+    vocabulary.write(tmp_path / "vocab.txt")
+    assert (tmp_path / "vocab.txt").read_bytes().startswith(b"a\n##b\n")
+    again = Vocabulary.read(tmp_path / "vocab.txt")
+    assert again.terms == vocabulary.terms and again.digest == vocabulary.digest
+
+
+def test_digest_is_of_order_and_terms():
+    assert Vocabulary(["a", "b"]).digest == Vocabulary(["a", "b"]).digest
+    assert len({Vocabulary(terms).digest for terms in (["a", "b"], ["b", "a"], ["ab"], ["a"])}) == 4
+
+
+@pytest.mark.parametrize("term", ["", " ", "a b", "a\tb", "a\nb", "a\x00", "\x7f", "a\u00a0b", "\u3000", "x" * 32_767])
+def test_terms_an_index_cannot_hold(term):
+    with pytest.raises(ArtefactError, match="model: term .* rename the term"):
+        Vocabulary(["fine", term], "model")
+
+
+def test_longest_term():
+    assert len(Vocabulary(["x" * 32_766])) == 1
+    with pytest.raises(ArtefactError, match="32766 UTF-8 bytes"):
+        Vocabulary(["é" * 16_384])
+
+
+def test_two_dimensions_of_one_term():
+    with pytest.raises(ArtefactError, match="two dimensions have the term 'a'"):
+        Vocabulary(["a", "b", "a"])

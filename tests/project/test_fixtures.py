@@ -1,0 +1,400 @@
+"""Artefacts of `lexvl/1`, written before the packages were redesigned: they load, search, resume, merge and go on."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import logging
+import shlex
+import shutil
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from lexvl_anserini import LexvlError, load_dataset, load_encoder, search_index
+from lexvl_anserini.cli import make_app
+
+FIXTURES = Path(__file__).parents[1] / "fixtures" / "lexvl-1"
+COMMANDS = [
+    shlex.split(line) for line in (FIXTURES / "commands.txt").read_text().splitlines() if not line.startswith("#")
+]
+CHECKPOINTS = {"bert": "splade/ckpt_bert", "vdr": "vdr/text-tiny", "tiny-bert": "vdr/tiny-bert"}
+# Encoders without floating-point arithmetic: the same bytes on every machine.
+EXACT = ("bag-of-tokens", "bm25")
+
+
+def option(command: list[str], *names: str) -> str:
+    """The value of the first of some options that the command has."""
+    return next((command[command.index(name) + 1] for name in names if name in command), "")
+
+
+def output_of(command: list[str]) -> str:
+    return option(command, "--output", "--index")
+
+
+MADE = {output_of(command): command for command in COMMANDS if not {"--append", "--delete-ids"} & set(command)}
+RUNS = [name for name in MADE if name.startswith("runs/")]
+INDEXES = [name for name in MADE if name.startswith("indexes/")]
+SHARDS = [name for name in MADE if name.startswith(("impacts/", "dense/", "text/"))]
+
+
+@pytest.fixture(scope="session")
+def checkpoints(golden: Path) -> dict[str, Path]:
+    return {name: golden / place for name, place in CHECKPOINTS.items()}
+
+
+@pytest.fixture
+def place(checkpoints: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the fixtures with their checkpoints; the working directory."""
+    folder = tmp_path / "fixtures"
+    shutil.copytree(FIXTURES, folder)
+    for name, source in checkpoints.items():
+        shutil.copytree(source, folder / "checkpoints" / name)
+    for path in folder.rglob("*.json"):
+        text = path.read_text(encoding="utf-8")
+        if "<here>" in text:
+            path.write_text(text.replace("<here>", str(folder)), encoding="utf-8")
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def invoke(module: str, *arguments: str) -> str:
+    """Runs a command in this process; what it prints."""
+    command = import_module(module).command
+    return CliRunner().invoke(make_app(command), list(arguments), catch_exceptions=False).stdout
+
+
+def again(name: str, output: str) -> None:
+    """The command that made a fixture, with another output."""
+    module, *arguments = MADE[name]
+    assert arguments.count(name) == 1
+    invoke(module, *[output if argument == name else argument for argument in arguments])
+
+
+def states(path: Path) -> dict[str, tuple[int, bytes]]:
+    """The time of change and the content of a file, or of all files of a folder."""
+    files = [file for file in path.rglob("*") if file.is_file()] if path.is_dir() else [path]
+    return {str(file): (file.stat().st_mtime_ns, file.read_bytes()) for file in files if file.name != "write.lock"}
+
+
+def read(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def encoder_of(name: str) -> str:
+    """The encoder that a fixture was made with; a name of its own for what several encoders made."""
+    path = FIXTURES / name
+    manifest = path / "manifest.json" if path.is_dir() else path.with_name(f"{path.name}.manifest.json")
+    return str(read(manifest)["encoder"]["name"])
+
+
+def rows_of(folder: Path) -> list[dict[str, Any]]:
+    """The rows of all shards of a folder, in order."""
+    rows: list[dict[str, Any]] = []
+    for path in sorted((folder / "docs").iterdir()):
+        if path.suffix == ".parquet":
+            from pyarrow import parquet
+
+            rows += parquet.read_table(path).to_pylist()
+        else:
+            content = path.read_bytes()
+            lines = gzip.decompress(content) if path.suffix == ".gz" else content
+            rows += map(json.loads, lines.splitlines())
+    return rows
+
+
+def close(found: dict[str, float], expected: dict[str, float], share: float = 0.02) -> bool:
+    """Whether two vectors or lists of scores differ by at most a share of their sum."""
+    difference = sum(abs(found.get(key, 0) - expected.get(key, 0)) for key in found.keys() | expected.keys())
+    return difference <= share * sum(map(abs, expected.values())) + 1e-6
+
+
+def assert_same_rows(found: list[dict[str, Any]], expected: list[dict[str, Any]], exact: bool) -> None:
+    if exact:
+        assert found == expected
+        return
+    for one, other in zip(found, expected, strict=True):
+        assert one.keys() == other.keys()
+        for key in one:
+            if key == "vector":
+                assert close(one[key], other[key])
+            elif key == "emb":
+                np.testing.assert_allclose(one[key], other[key], atol=1e-4)
+            else:
+                assert one[key] == other[key]
+
+
+def text_of(run: Path) -> str:
+    content = run.read_bytes()
+    return (gzip.decompress(content) if run.suffix == ".gz" else content).decode()
+
+
+def scores_of(run: Path) -> dict[str, dict[str, float]]:
+    lists: dict[str, dict[str, float]] = {}
+    for query_id, _, doc_id, _, score, _ in map(str.split, text_of(run).splitlines()):
+        lists.setdefault(query_id, {})[doc_id] = float(score)
+    return lists
+
+
+def assert_same_run(found: Path, expected: Path, exact: bool) -> None:
+    """The same bytes, or the same documents with scores that differ by rounding."""
+    if exact:
+        assert text_of(found) == text_of(expected)
+        return
+    ours, theirs = scores_of(found), scores_of(expected)
+    assert ours.keys() == theirs.keys()
+    for query_id, scores in ours.items():
+        assert scores.keys() == theirs[query_id].keys()
+        assert close(scores, theirs[query_id])
+
+
+def same_manifest(found: Path, expected: Path, exact: bool = True) -> None:
+    """Every entry of the old manifest is in the new one; sizes and scales of float models agree by rounding only."""
+    # Checkpoints are stored with their absolute paths.
+    ours, theirs = (json.loads(path.read_text("utf-8").replace(f"{Path.cwd()}/", "")) for path in (found, expected))
+    measured = {"versions", "efficiency"} | (set() if exact else {"counts", "quantiser", "shards"})
+    for key in theirs.keys() - measured:
+        if key == "encoder" and "runs" in ours[key].get("options", {}):
+            ours[key]["options"].pop("runs"), theirs[key]["options"].pop("runs")
+        if key == "corpus":
+            # 0.1.0 did not note the digest of pictures.
+            ours[key].pop("contents", None)
+        if key == "topics_sha256" and not theirs[key]:
+            continue  # 0.1.0 noted the digest of files only
+        assert ours[key] == theirs[key], key
+
+
+def at_versions_of_this_machine(folder: Path) -> None:
+    """Gives an unfinished folder the versions by which this machine encodes; others are refused."""
+    invoke("lexvl_anserini.encode", *MADE["impacts/bag"][1:-4], "--device", "cpu", "--output", "impacts/versions")
+    unfinished = read(folder / "unfinished.json")
+    unfinished["versions"] = read(Path("impacts/versions/manifest.json"))["versions"]
+    (folder / "unfinished.json").write_text(json.dumps(unfinished, indent=2) + "\n")
+
+
+def test_fixtures_stay_small() -> None:
+    assert sum(path.stat().st_size for path in FIXTURES.parent.rglob("*") if path.is_file()) < 1 << 20
+    for name in (*MADE, "impacts/unfinished"):
+        assert (FIXTURES / name).exists(), name
+
+
+# An index that changed after it was built is another than that of its first shards.
+@pytest.mark.parametrize("name", sorted({*MADE} - {"indexes/changed", "training/stopped"}))
+def test_the_same_command_finds_it_finished(name: str, place: Path, caplog: pytest.LogCaptureFixture) -> None:
+    module, *arguments = MADE[name]
+    before = states(place / name)
+    with caplog.at_level(logging.INFO, "lexvl_anserini"):
+        invoke(module, *arguments)
+    after = states(place / name)
+    assert after == before
+    assert "prune" in module or "already" in caplog.text
+
+
+@pytest.mark.parametrize("name", SHARDS)
+def test_encoding_again_gives_the_same_shards(name: str, place: Path) -> None:
+    again(name, "new")
+    exact = encoder_of(name) in EXACT or "prune" in MADE[name][0]
+    assert_same_rows(rows_of(place / "new"), rows_of(place / name), exact)
+    # Compressed bytes are a matter of the libraries' versions.
+    plain = exact and not {"--compress", "parquet"} & set(MADE[name]) and name != "text/bm25"
+    same_manifest(place / "new/manifest.json", place / name / "manifest.json", plain or "prune" in MADE[name][0])
+    if plain:
+        assert {p.name: p.read_bytes() for p in (place / "new/docs").iterdir()} == {
+            p.name: p.read_bytes() for p in (place / name / "docs").iterdir()
+        }
+    for extra in ("vocab.txt", "skipped.jsonl"):
+        if (place / name / extra).is_file():
+            assert (place / "new" / extra).read_bytes() == (place / name / extra).read_bytes()
+
+
+def test_unfinished_shards_are_completed_to_the_same_bytes(place: Path) -> None:
+    folder, whole = place / "impacts/unfinished", place / "impacts/bag"
+    at_versions_of_this_machine(folder)
+    first = (folder / "docs/shard-00000.jsonl").stat().st_mtime_ns
+    second = (folder / "shard-00001.jsonl.part").stat().st_mtime_ns
+    again("impacts/bag", "impacts/unfinished")
+    names = {path.name: path.read_bytes() for path in (whole / "docs").iterdir()}
+    assert {path.name: path.read_bytes() for path in (folder / "docs").iterdir()} == names and len(names) == 3
+    assert (folder / "docs/shard-00000.jsonl").stat().st_mtime_ns == first
+    assert (folder / "docs/shard-00001.jsonl").stat().st_mtime_ns == second
+    assert {path.name for path in folder.iterdir()} == {"docs", "manifest.json", "vocab.txt"}
+    same_manifest(folder / "manifest.json", whole / "manifest.json")
+
+
+def test_unfinished_shards_of_other_versions_are_refused(place: Path) -> None:
+    path = place / "impacts/unfinished/unfinished.json"
+    path.write_text(json.dumps({**read(path), "versions": {"torch": "0"}}))
+    with pytest.raises(LexvlError, match="versions"):
+        again("impacts/bag", "impacts/unfinished")
+    with pytest.raises(LexvlError, match="unfinished"):
+        invoke("lexvl_anserini.index", "impacts/unfinished", "--index", "new")
+
+
+def test_shards_of_other_requests_are_refused(place: Path) -> None:
+    with pytest.raises(LexvlError, match="shard_size"):
+        invoke(MADE["impacts/bag"][0], *MADE["impacts/bag"][1:], "--shard-size", "4")
+    with pytest.raises(LexvlError, match="encoder"):
+        again("impacts/splade", "impacts/bag")
+    with pytest.raises(LexvlError, match="part"):
+        again("impacts/part-1", "impacts/part-0")
+
+
+def test_a_shard_that_is_missing_is_encoded_again(place: Path) -> None:
+    (place / "impacts/bag/docs/shard-00001.jsonl").unlink()
+    manifest = read(place / "impacts/bag/manifest.json")
+    again("impacts/bag", "new")
+    manifest["versions"] = read(place / "new/manifest.json")["versions"]
+    (place / "impacts/bag/manifest.json").write_text(json.dumps(manifest))
+    invoke(*MADE["impacts/bag"])
+    assert rows_of(place / "impacts/bag") == rows_of(place / "new")
+
+
+def test_skipped_images_stay_listed(place: Path) -> None:
+    rows = [json.loads(line) for line in (place / "impacts/skipped/skipped.jsonl").read_text().splitlines()]
+    assert [row["id"] for row in rows] == ["b.png"]
+    assert read(place / "impacts/skipped/manifest.json")["counts"]["skipped"] == 1
+    arguments = MADE["impacts/skipped"]
+    with pytest.raises(LexvlError, match="skipped.jsonl"):
+        invoke(*arguments[: arguments.index("--on-error")])
+
+
+@pytest.mark.parametrize("name", [name for name in INDEXES if "dense" not in name and "bm25" not in name])
+def test_an_index_agrees_with_its_shards(name: str, place: Path) -> None:
+    shards = [argument for argument in MADE[name] if argument.startswith("impacts/")]
+    if name == "indexes/changed":
+        with pytest.raises(LexvlError):
+            invoke("lexvl_anserini.index", *shards, "--index", name, "--check")
+        return
+    found = invoke("lexvl_anserini.index", *shards, "--index", name, "--check", "--format", "json")
+    assert json.loads(found)["problems"] == 0
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_the_same_command_writes_the_same_run(name: str, place: Path) -> None:
+    output = f"new/{Path(name).name}"
+    again(name, output)
+    assert_same_run(place / output, place / name, encoder_of(name) in EXACT or "lexvl_anserini.fuse" in MADE[name])
+    same_manifest(place / f"{output}.manifest.json", place / f"{name}.manifest.json")
+    expected = read(place / f"{name}.manifest.json")["efficiency"]
+    # Which postings served is noted since there are two forms of them.
+    added = {"queries_from_lucene"} if "mean_query_terms" in expected else set()
+    assert read(place / f"{output}.manifest.json")["efficiency"].keys() == expected.keys() | added
+
+
+@pytest.mark.parametrize(
+    "index,run",
+    [
+        ("indexes/bag", "runs/bag.trec"),
+        ("indexes/splade", "runs/refined.trec"),
+        ("indexes/parts", "runs/parts.trec"),
+        ("indexes/images", "runs/images.trec"),
+        ("indexes/dense-images", "runs/dense-images.trec"),
+        ("indexes/dense-texts", "runs/dense-texts.trec"),
+        ("indexes/bm25", "runs/bm25.trec"),
+    ],
+)
+def test_an_index_built_from_the_shards_gives_the_same_run(index: str, run: str, place: Path) -> None:
+    again(index, "new/index")
+    module, *arguments = MADE[run]
+    moved = {index: "new/index", run: "new/run.trec"}
+    invoke(module, *[moved.get(argument, argument) for argument in arguments])
+    assert_same_run(place / "new/run.trec", place / run, encoder_of(run) in EXACT)
+    ours, theirs = read(place / "new/index/index.json"), read(place / index / "index.json")
+    # Each Lucene writes files of its own sizes; the digest covers the version of Lucene, which 0.1.0 did not note.
+    compared = theirs.keys() - {"bytes", "digest"}
+    assert {key: ours[key] for key in compared} == {key: theirs[key] for key in compared}
+
+
+def test_an_index_takes_documents_and_loses_some(place: Path) -> None:
+    """Appending and deleting, and merging an index with shards, give what the changed index holds."""
+    ids = place / "ids.txt"
+    invoke("lexvl_anserini.index", "impacts/more", "--index", "indexes/bag", "--append")
+    invoke("lexvl_anserini.index", "--index", "indexes/bag", "--delete-ids", str(ids))
+    invoke("lexvl_anserini.index", "indexes/parts", "impacts/more", "--index", "new/merged")
+    invoke("lexvl_anserini.index", "--index", "new/merged", "--delete-ids", str(ids))
+    for number, index in enumerate(("indexes/bag", "new/merged")):
+        arguments = ["--topics", "topics.tsv", "--output", f"new/{number}.trec", "--device", "cpu"]
+        invoke("lexvl_anserini.search", "--index", index, *arguments)
+        assert_same_run(place / f"new/{number}.trec", place / "runs/changed.trec", exact=True)
+    with pytest.raises(LexvlError, match="d02"):
+        invoke("lexvl_anserini.index", "impacts/part-0", "--index", "indexes/changed", "--append")
+    invoke("lexvl_anserini.index", "impacts/more", "--index", "indexes/changed", "--replace")
+    invoke(*[{"runs/changed.trec": "new/2.trec"}.get(word, word) for word in MADE["runs/changed.trec"]])
+    assert_same_run(place / "new/2.trec", place / "runs/changed.trec", exact=True)
+
+
+def test_pruned_shards_are_indexed(place: Path) -> None:
+    found = json.loads(invoke("lexvl_anserini.index", "impacts/pruned", "--index", "new", "--format", "json"))
+    counts = read(place / "impacts/pruned/manifest.json")["counts"]
+    assert (found["documents"], found["postings"]) == (counts["documents"], counts["postings"])
+
+
+def test_an_index_without_our_files_is_searched_with_the_manifest_of_its_shards(place: Path) -> None:
+    for name in ("index.json", "manifest.json", "vocab.txt"):
+        (place / "indexes/bag" / name).unlink()
+    module, *arguments = MADE["runs/bag.trec"]
+    moved = [{"runs/bag.trec": "new.trec"}.get(argument, argument) for argument in arguments]
+    invoke(module, *moved, "--manifest", "impacts/bag/manifest.json")
+    assert_same_run(place / "new.trec", place / "runs/bag.trec", exact=True)
+
+
+def test_an_index_explains_and_shows(place: Path) -> None:
+    arguments = ("--index", "indexes/bag", "--query", "a dog on the beach", "--format", "json", "--device", "cpu")
+    explained = json.loads(invoke("lexvl_anserini.explain", *arguments, "--doc-id", "d11"))
+    assert [row["score"] for row in explained] == [5]
+    shown = json.loads(
+        invoke("lexvl_anserini.search", "--index", "indexes/splade", *arguments[2:], "--hits", "1", "--texts")
+    )
+    assert shown[0]["text"]
+    image = ("--index", "indexes/images", "--query", "a red boat on the sea", "--format", "json", "--device", "cpu")
+    assert json.loads(invoke("lexvl_anserini.search", *image))[0]["doc_id"] == "100"
+
+
+def test_the_public_functions_read_them(place: Path) -> None:
+    topics = list(load_dataset("beir:texts").topics())
+    found: Iterator[Any] = search_index("indexes/bag", topics, hits=3, remove_query=True, device="cpu")
+    lines = [f"{d.query_id}\t{d.doc_id}\t{d.rank}\n" for documents in found for d in documents]
+    assert "".join(lines) == (place / "runs/msmarco.tsv").read_text()
+
+
+def test_runs_are_measured(place: Path) -> None:
+    """The run's manifest names the dataset with the judgements."""
+    arguments = ("--run", "runs/bag.trec", "--measure", "Recall@1", "--format", "json")
+    (row,) = json.loads(invoke("eval.score", *arguments))
+    assert (row["dataset"], row["value"]) == ("beir:texts/test", pytest.approx(0.8))
+
+
+def test_a_finished_training_run_is_an_encoder(place: Path) -> None:
+    model = load_encoder("vdr-crossmodal", checkpoint="training/finished/model", device="cpu")
+    weights = model.query.weights(["a red square"])
+    assert weights.shape == (1, len(model.query.vocabulary)) and weights.nnz
+    with pytest.raises(LexvlError, match="seed"):
+        invoke(*MADE["training/finished"], "--set", "seed=7")
+
+
+def test_a_stopped_training_run_goes_on(place: Path) -> None:
+    from safetensors.numpy import load_file
+
+    module, *arguments = MADE["training/stopped"]
+    log = (place / "training/stopped/log.jsonl").read_bytes()
+    invoke(module, *arguments[: arguments.index("--stop-after")])
+    assert (place / "training/stopped/log.jsonl").read_bytes().startswith(log)
+    found, expected = (
+        load_file(place / "training" / name / "model/model.safetensors") for name in ("stopped", "finished")
+    )
+    assert found.keys() == expected.keys()
+    for key in found:
+        np.testing.assert_allclose(found[key], expected[key], atol=1e-3)
+    ours, theirs = (
+        [
+            {**json.loads(line), "seconds": 0}
+            for line in (place / "training" / name / "log.jsonl").read_text().splitlines()
+        ]
+        for name in ("stopped", "finished")
+    )
+    assert all(mine.keys() >= old.keys() for mine, old in zip(ours, theirs, strict=True))  # later versions log more

@@ -1,0 +1,387 @@
+"""The set-up: the Python that runs/setup.sh takes, how runs/install.py installs, `tests/run.sh --python`."""
+
+from __future__ import annotations
+
+import configparser
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).parents[2]
+
+spec = importlib.util.spec_from_file_location("install", ROOT / "runs/install.py")
+install = importlib.util.module_from_spec(spec)
+sys.modules["install"] = install
+spec.loader.exec_module(install)
+
+# An interpreter of which only the version is true: it makes environments with itself in them and notes what it runs.
+FAKE_PYTHON = """#!/bin/sh
+case "$1" in
+-c) [ -z "$2" ] || echo VERSION ;;
+--version) echo "Python VERSION.0" ;;
+-m)
+  [ "$2" = venv ] || exit 0
+  [ -z "${NO_VENV:-}" ] || exit 1
+  mkdir -p "$3/bin"
+  cp "$0" "$3/bin/python"
+  echo "VIRTUAL_ENV=$PWD/$3; export VIRTUAL_ENV; PATH=$PWD/$3/bin:\\$PATH" >"$3/bin/activate" ;;
+*) echo "VERSION $*" >>"$NOTES" ;;
+esac
+"""
+
+FAKE_UV = """#!/bin/sh
+for folder; do :; done
+echo "uv $*" >>"$NOTES"
+"$5" -m venv "$folder"
+"""
+
+TOOLS = ("bash", "sh", "dirname", "cat", "cksum", "tr", "rm", "mkdir", "cp", "touch")
+
+
+class Machine:
+    """A checkout's scripts, and a PATH with the basic tools and chosen interpreters on it."""
+
+    def __init__(self, folder: Path):
+        self.folder, self.path = folder / "checkout", folder / "bin"
+        (self.folder / "runs").mkdir(parents=True)
+        self.path.mkdir()
+        for file in ("runs/setup.sh", "setup.cfg", "setup.py", "pyproject.toml"):
+            shutil.copy(ROOT / file, self.folder / file)
+        for tool in TOOLS:
+            (self.path / tool).symlink_to(shutil.which(tool))
+        self.notes = folder / "notes"
+
+    def program(self, name: str, text: str) -> Path:
+        file = self.path / name
+        file.write_text(text)
+        file.chmod(0o755)
+        return file
+
+    def python(self, name: str, version: str) -> Path:
+        return self.program(name, FAKE_PYTHON.replace("VERSION", version))
+
+    def set_up(self, **environ: str) -> subprocess.CompletedProcess:
+        command = [self.path / "bash", "-c", "set -euo pipefail; source runs/setup.sh test; echo done"]
+        given = {"PATH": str(self.path), "HOME": str(self.folder), "NOTES": str(self.notes), **environ}
+        return subprocess.run(command, cwd=self.folder, env=given, capture_output=True, text=True, check=False)
+
+    def noted(self) -> list[str]:
+        return self.notes.read_text().splitlines() if self.notes.exists() else []
+
+
+@pytest.fixture
+def machine(tmp_path):
+    return Machine(tmp_path)
+
+
+def refusal(done: subprocess.CompletedProcess) -> str:
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.count("\n") == 1 and done.stderr.startswith("error: ")
+    return done.stderr
+
+
+def test_the_newest_supported_python_is_taken_and_installs_once(machine):
+    for version in ("3.10", "3.11", "3.13", "3.15"):
+        machine.python(f"python{version}", version)
+    machine.python("python3", "3.15")
+    first = machine.set_up()
+    assert (first.returncode, first.stdout) == (0, "done\n"), first.stderr
+    assert "making .venv with Python 3.13.0" in first.stderr
+    assert machine.noted() == ["3.13 runs/install.py test"]
+    second = machine.set_up()
+    assert (second.returncode, second.stderr) == (0, "")
+    assert len(machine.noted()) == 1
+    with open(machine.folder / "setup.cfg", "a") as out:
+        out.write("# changed\n")
+    assert machine.set_up().returncode == 0 and len(machine.noted()) == 2
+
+
+def test_python3_serves_where_no_name_has_a_version(machine):
+    machine.python("python3", "3.12")
+    assert machine.set_up().returncode == 0
+    assert machine.noted() == ["3.12 runs/install.py test"]
+
+
+def test_photos_are_found_from_where_the_user_is(machine, tmp_path):
+    shutil.copy(ROOT / "runs/photos.sh", machine.folder / "runs/photos.sh")
+    machine.python("python3.13", "3.13")
+    machine.program("lexvl", '#!/bin/sh\necho "$PWD: $*"\n')
+    given = {"PATH": str(machine.path), "HOME": str(machine.folder), "NOTES": str(machine.notes)}
+
+    def run(*arguments: str) -> subprocess.CompletedProcess:
+        command = [machine.path / "bash", "checkout/runs/photos.sh", *arguments]
+        return subprocess.run(command, cwd=tmp_path, env=given, capture_output=True, text=True, check=False)
+
+    refused = run()
+    assert refused.returncode == 2 and refused.stderr.startswith("usage: ") and machine.noted() == []
+    lost = run("my photos", "two dogs")
+    assert (lost.returncode, lost.stderr) == (2, "runs/photos.sh: my photos: no such folder\n"), "before any set-up"
+    assert machine.noted() == []
+    (tmp_path / "my photos").mkdir()
+    done = run("my photos", "two dogs")
+    assert (done.returncode, done.stdout) == (0, f"{tmp_path}: photos my photos two dogs\n"), done.stderr
+    assert machine.noted() == ["3.13 runs/install.py photos"]
+
+
+def test_an_interpreter_that_cannot_run_is_passed_over(machine):
+    """pyenv has such programs: the name is on PATH, and the version is not chosen."""
+    machine.program("python3.13", "#!/bin/sh\necho 'python3.13: command not found' >&2\nexit 127\n")
+    machine.python("python3.11", "3.11")
+    assert machine.set_up().returncode == 0
+    assert machine.noted() == ["3.11 runs/install.py test"]
+
+
+@pytest.mark.parametrize("version", ["3.10", "3.15", "2.7"])
+def test_a_machine_with_other_pythons_only(machine, version):
+    machine.python("python3", version)
+    assert f"(python3 is {version}); LexVL needs one of Python 3.14 3.13 3.12 3.11" in refusal(machine.set_up())
+    assert not (machine.folder / ".venv").exists()
+
+
+def test_a_machine_without_python(machine):
+    assert "no supported Python on PATH (found none)" in refusal(machine.set_up())
+
+
+def test_the_python_that_the_user_names(machine):
+    machine.python("python3.13", "3.13")
+    older, oldest = machine.python("python3.11", "3.11"), machine.python("python3.10", "3.10")
+    assert f"PYTHON={oldest} is Python 3.10" in refusal(machine.set_up(PYTHON=str(oldest)))
+    assert "PYTHON=/nowhere/python cannot be run" in refusal(machine.set_up(PYTHON="/nowhere/python"))
+    assert machine.set_up(PYTHON=str(older)).returncode == 0
+    assert machine.noted() == ["3.11 runs/install.py test"]
+    told = refusal(machine.set_up(PYTHON="python3.13"))
+    assert ".venv is Python 3.11, but PYTHON=python3.13 is another" in told
+
+
+def test_uv_makes_the_environment_where_it_is_on_the_path(machine):
+    python, uv = machine.python("python3.12", "3.12"), machine.program("uv", FAKE_UV)
+    done = machine.set_up()
+    assert done.returncode == 0, done.stderr
+    assert machine.noted() == [
+        f"uv venv --quiet --no-python-downloads --python {python} .venv",
+        f"3.12 runs/install.py test --uv {uv}",
+    ]
+
+
+def test_the_active_environment_is_used(machine):
+    machine.python("python3.14", "3.14")
+    active = machine.folder / "mine"
+    (active / "bin").mkdir(parents=True)
+    shutil.copy(machine.python("x", "3.12"), active / "bin/python")
+    machine.python("python", "3.13")
+    assert machine.set_up(VIRTUAL_ENV=str(active)).returncode == 0
+    assert machine.noted() == ["3.12 runs/install.py test"]
+    assert not (machine.folder / ".venv").exists()
+    assert sorted(file.name[:12] for file in active.iterdir()) == [".lexvl-test-", "bin"]
+    shutil.copy(machine.python("x", "3.10"), active / "bin/python")
+    assert f"{active} is Python 3.10" in refusal(machine.set_up(VIRTUAL_ENV=str(active)))
+    shutil.rmtree(active)
+    assert f"VIRTUAL_ENV={active} has no Python that runs" in refusal(machine.set_up(VIRTUAL_ENV=str(active)))
+
+
+def test_a_python_without_venv(machine):
+    machine.python("python3.13", "3.13")
+    done = machine.set_up(NO_VENV="1")
+    assert done.returncode == 1 and done.stderr.endswith("on Debian and Ubuntu: apt-get install python3.13-venv\n")
+    assert not (machine.folder / ".venv").exists()
+
+
+def test_the_supported_versions_are_those_of_setup_cfg():
+    parser = configparser.ConfigParser()
+    parser.read(ROOT / "setup.cfg")
+    classified = re.findall(r"Python :: (3\.\d+)", parser["metadata"]["classifiers"])
+    listed = re.search(r'^supported="([\d. ]+)"', (ROOT / "runs/setup.sh").read_text(), re.MULTILINE)[1].split()
+    assert listed == classified[::-1]
+    least, above = re.fullmatch(r">=3\.(\d+),<3\.(\d+)", parser["options"]["python_requires"]).groups()
+    assert classified == [f"3.{minor}" for minor in range(int(least), int(above))]
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "constraints").glob("*.txt")), ids=lambda file: file.stem)
+def test_constraints_pin_what_setup_cfg_admits(file):
+    parser = configparser.ConfigParser()
+    parser.read(ROOT / "setup.cfg")
+    pins = dict(line.split("==") for line in file.read_text().splitlines() if not line.startswith("#"))
+    extras = parser["options.extras_require"].values()
+    requirements = "\n".join([parser["options"]["install_requires"], *extras]).split("\n")
+    for requirement in map(Requirement, filter(None, requirements)):
+        if requirement.name in ("pip", "setuptools", "wheel"):  # as `pip freeze`: what installs is not pinned
+            continue
+        pinned = pins[re.sub("[-_.]+", "-", requirement.name).lower()]
+        assert requirement.specifier.contains(pinned), f"{requirement} in setup.cfg, {pinned} in {file.name}"
+
+
+def test_uv_gets_the_settings_of_pip(tmp_path):
+    of_user, chosen = tmp_path / ".config/pip/pip.conf", tmp_path / "chosen.conf"
+    of_user.parent.mkdir(parents=True)
+    of_user.write_text("[global]\nindex-url = https://user@one.example/simple\n[install]\nfind_links = /a\n    /b\n")
+    home = {"HOME": str(tmp_path)}
+    found = install.uv_environment({**home, "PIP_EXTRA_INDEX_URL": "https://two.example https://three.example"})
+    assert found["UV_INDEX_URL"] == "https://user@one.example/simple"
+    assert found["UV_EXTRA_INDEX_URL"] == "https://two.example https://three.example"
+    assert found["UV_FIND_LINKS"] == "/a,/b"
+    assert found["UV_INDEX_STRATEGY"] == "unsafe-best-match"
+    # What the user told uv itself stays; $PIP_* is stronger than files.
+    found = install.uv_environment({**home, "UV_FIND_LINKS": "/mine", "PIP_INDEX_URL": "https://four.example"})
+    assert (found["UV_FIND_LINKS"], found["UV_INDEX_URL"]) == ("/mine", "https://four.example")
+    chosen.write_text("[global]\ncert = /etc/ca.pem\n")
+    found = install.uv_environment({**home, "PIP_CONFIG_FILE": str(chosen)})
+    assert found["SSL_CERT_FILE"] == "/etc/ca.pem" and "one.example" not in found.get("UV_INDEX_URL", "")
+    assert install.pip_settings({**home, "PIP_CONFIG_FILE": os.devnull}) == {}
+
+
+def test_a_damaged_file_of_pip_is_passed_over(tmp_path, capsys):
+    (tmp_path / "pip.conf").write_text("no section\n")
+    environ = {"HOME": str(tmp_path), "PIP_CONFIG_FILE": str(tmp_path / "pip.conf"), "PIP_TIMEOUT": "7"}
+    assert install.uv_environment(environ)["UV_HTTP_TIMEOUT"] == "7"
+    assert f"{tmp_path / 'pip.conf'} is not read" in capsys.readouterr().err
+
+
+def wheel(folder: Path, name: str, version: str) -> None:
+    """An empty wheel."""
+    about = f"{name}-{version}.dist-info"
+    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as out:
+        out.writestr(f"{about}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        out.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        out.writestr(f"{about}/RECORD", "")
+
+
+@pytest.mark.skipif(install.pip_version() < install.PIP_WITHOUT_DOWNLOADS, reason="this pip downloads in dry runs")
+def test_pip_takes_the_cpu_build_that_a_folder_offers(tmp_path, monkeypatch):
+    for version in ("2.13.0", "2.13.0+cpu", "2.14.0"):
+        wheel(tmp_path, "light", version)
+    for name in [name for name in os.environ if name.startswith("PIP_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    # Another name in the range of torch: pip does not plan what is installed.
+    planned = install.Installer(None).plan(install.torch_requirement().replace("torch", "light"))
+    assert [(package.name, package.version) for package in planned] == [("light", "2.13.0+cpu")]
+    assert install.size(planned[0]) == Path(tmp_path / "light-2.13.0+cpu-py3-none-any.whl").stat().st_size
+    assert install.Installer(None).plan("light>=3") == []
+
+
+# A uv that knows torch VERSION, and BACKEND of torch's own index: that it cannot reach it if BACKEND is empty.
+FAKE_COMPILE = """#!/bin/sh
+version=VERSION
+case "$*" in *--torch-backend*) version=BACKEND ;; esac
+[ -n "$version" ] || exit 2
+cat <<END
+[[packages]]
+name = "nvidia-cublas"
+version = "13.1"
+wheels = [{ url = "file://FOLDER/nvidia%20cublas.whl", hashes = {} }]
+[[packages]]
+name = "torch"
+version = "$version"
+wheels = [{ url = "file://FOLDER/torch.whl", hashes = {} }]
+END
+"""
+
+
+@pytest.mark.parametrize(
+    ("configured", "own_index", "line", "backend"),
+    [
+        ("2.13.0+cpu", "2.13.0+cpu", "no GPU found: a CPU build of torch will be installed", None),
+        ("2.13.0", "2.13.0+cpu", "no GPU found: a CPU build of torch will be installed, from torch's own index", "cpu"),
+        ("2.13.0", "", "torch 2.13.0 with CUDA, 2 packages, 3.1 GB, will be downloaded", None),
+        ("", "", "unless a CPU build of torch is offered here, CUDA (some gigabytes) will be downloaded", None),
+    ],
+)
+def test_the_build_of_torch_on_a_machine_without_gpu(tmp_path, configured, own_index, line, backend):
+    for name, size in (("nvidia cublas.whl", 2_600_000_000), ("torch.whl", 500_000_000)):
+        with open(tmp_path / name, "wb") as out:
+            out.truncate(size)
+    text = FAKE_COMPILE.replace("VERSION", configured).replace("BACKEND", own_index).replace("FOLDER", str(tmp_path))
+    (tmp_path / "uv").write_text(text)
+    (tmp_path / "uv").chmod(0o755)
+    installer = install.Installer(str(tmp_path / "uv"))
+    installer.environ.pop("UV_TORCH_BACKEND", None)
+    assert install.choose_torch(installer).endswith(line)
+    assert installer.environ.get("UV_TORCH_BACKEND") == backend
+
+
+def test_a_size_that_the_server_does_not_tell_makes_a_lower_bound(tmp_path):
+    (tmp_path / "torch.whl").write_bytes(b"")
+    planned = [install.Planned("torch", "2.13.0", f"file://{tmp_path}/torch.whl"), install.Planned("triton", "3", "")]
+    assert install.download(planned) == "torch 2.13.0 with CUDA, 2 packages, at least 0.0 GB,"
+
+
+def test_what_pip_reports():
+    text = """{"install": [{"metadata": {"name": "torch", "version": "2.13.0"}, "download_info": {"url": "https://x/t.whl"}}]}"""
+    assert list(install.reported(text)) == [("torch", "2.13.0", "https://x/t.whl")]
+    assert list(install.reported("")) == [] and list(install.locked("")) == []
+
+
+# ---- tests/run.sh --python
+
+
+@pytest.fixture
+def checkout(machine) -> Machine:
+    """The committed scripts of a checkout whose tests and quickstart only say where they run, and with which Python."""
+    (machine.folder / "tests").mkdir()
+    for file in ("tests/other_python.sh", "tests/debian_root.sh", "tests/run.sh"):
+        shutil.copy(ROOT / file, machine.folder / file)
+    steps = 'echo "$0 $PYTHON $* in $PWD"; touch .venv/made; exit "${FAIL:-0}"\n'
+    git = ["git", "-C", machine.folder, "-c", "user.name=x", "-c", "user.email=x@example", "-c", "commit.gpgsign=false"]
+    (machine.folder / "runs/quickstart.sh").write_text("mkdir -p .venv; ls -A .venv; unset FAIL; " + steps)
+    run = (machine.folder / "tests/run.sh").read_text().partition("source runs/setup.sh")[0]
+    (machine.folder / "tests/run.sh").write_text(run + "mkdir -p .venv; " + steps)
+    for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "x"]):
+        subprocess.run([*git, *command], check=True)
+    for tool in ("git", "ln", "env", "ls", "sed"):
+        (machine.path / tool).unlink(missing_ok=True)
+        (machine.path / tool).symlink_to(shutil.which(tool))
+    return machine
+
+
+def run_with(checkout: Machine, *arguments: str, **environ: str) -> subprocess.CompletedProcess:
+    given = {"PATH": str(checkout.path), "HOME": str(checkout.folder.parent), "PYTHONPATH": "x", **environ}
+    command = [checkout.path / "bash", checkout.folder / "tests/run.sh", "--python", *arguments]
+    return subprocess.run(command, env=given, capture_output=True, text=True, check=False)
+
+
+def test_another_python_on_the_path_tests_a_clone_of_the_commit(checkout):
+    checkout.python("python3.13", "3.13")
+    (checkout.folder / "new").touch()
+    done = run_with(checkout, "3.13", "-k", "one")
+    project = checkout.folder.parent / ".cache/lexvl-roots/python3.13/project"
+    said = done.stdout.splitlines()
+    assert said[0] == f"tests/run.sh python3.13 -k one in {project}", done.stderr
+    assert said[1:3] == ["made", f"runs/quickstart.sh python3.13  in {project}"]
+    assert re.fullmatch(r"Python python3.13: tests \d+ s, quickstart \d+ s, both with setting up; exit code 0", said[3])
+    assert done.returncode == 0 and "note: changes that are not committed" in done.stderr
+    assert not (project / "new").exists() and (project / ".venv/made").exists()
+
+
+def test_another_python_whose_tests_fail(checkout):
+    checkout.python("python3.13", "3.13")
+    for _ in range(2):  # the second call finds the clone
+        done = run_with(checkout, "3.13", FAIL="5")
+        assert done.returncode == 5 and done.stdout.endswith("exit code 5\n")
+
+
+@pytest.mark.parametrize(
+    ("version", "user", "code", "told"),
+    [
+        ("3", "0", 2, "--python expects a version such as 3.13, found '3'"),
+        ("--heavy", "0", 2, "found '--heavy'"),
+        ("3.10", "0", 2, "LexVL does not support Python 3.10, expected one of 3.14 3.13 3.12 3.11"),
+        ("3.12", "0", 1, "python3.12 is not on PATH, and there is no Debian root for it"),
+        ("3.13", "1000", 1, "python3.13 is not on PATH, and only root can make a Debian root for it"),
+        ("3.13", "0", 1, "python3.13 is not on PATH, and debootstrap is missing: apt-get install debootstrap"),
+    ],
+)
+def test_another_python_that_cannot_be_had(checkout, version, user, code, told):
+    checkout.program("id", f"#!/bin/sh\necho {user}\n")
+    done = run_with(checkout, version)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert done.stderr.count("\n") == 1 and done.stderr.startswith("error: ") and told in done.stderr

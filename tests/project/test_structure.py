@@ -1,0 +1,293 @@
+"""The shape of the packages: what they export, what importing them loads, and that registries hold what they say."""
+
+from __future__ import annotations
+
+import ast
+import configparser
+import importlib
+import pkgutil
+import re
+import rlcompleter
+import subprocess
+import sys
+from collections import defaultdict
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+from checkout import COMMANDS
+
+import lexvl_anserini
+from lexvl_anserini.encoders.cards import ENCODERS
+from lexvl_anserini.ground.registry import DATASETS, ENGINES, resolve
+
+ROOT = Path(__file__).parents[2]
+ENGINE_HOMES = {name: row.home for name, row in ENGINES.items()}
+HEAVY = ("torch", "transformers", "sentence_transformers", "jnius", "pyserini", "pandas", "faiss", "scipy", "pyarrow")
+# What importing a command's module must not load: the model, the JVM and the table libraries.
+MODELS = ("torch", "transformers", "sentence_transformers", "jnius", "pyserini", "pandas", "faiss", "ranx", "beir")
+TEXT_SUFFIXES = {".py", ".md", ".sh", ".cfg", ".toml", ".yaml", ".yml", ".txt", ".cff", ".ini"}
+
+
+# Modules that import a project which is not installed with this one.
+ADAPTERS = {
+    "lexvl_anserini.doors.adapters.langchain_retriever": "langchain_core",
+    "lexvl_anserini.doors.adapters.pyterrier_search": "pyterrier",
+}
+
+
+def modules(package):
+    return [m.name for m in pkgutil.walk_packages(package.__path__, package.__name__ + ".")]
+
+
+def test_exports_resolve():
+    assert set(lexvl_anserini.__all__) == set(lexvl_anserini._HOMES)
+    assert sorted(lexvl_anserini.__all__) == lexvl_anserini.__all__
+    for name in lexvl_anserini.__all__:
+        assert getattr(lexvl_anserini, name) is not None
+
+
+def test_exports_are_what_type_checkers_see():
+    """Names imported under TYPE_CHECKING are those that are imported on demand, from the same homes."""
+    text = (ROOT / "lexvl_anserini/__init__.py").read_text()
+    block = text[text.index("if TYPE_CHECKING") : text.index("_HOMES")]
+    homes = {
+        name.strip(): home
+        for home, names in re.findall(r"from lexvl_anserini\.([\w.]+) import (.+)", block)
+        for name in names.split(",")
+    }
+    assert homes == lexvl_anserini._HOMES
+
+
+def test_no_export_hides_a_submodule():
+    submodules = {name.rsplit(".", 1)[-1] for name in modules(lexvl_anserini)}
+    assert not submodules & set(lexvl_anserini.__all__)
+
+
+def test_a_shell_completes_exported_names():
+    completer = rlcompleter.Completer({"lexvl_anserini": lexvl_anserini})
+    assert completer.attr_matches("lexvl_anserini.load_") == [
+        "lexvl_anserini.load_dataset(",
+        "lexvl_anserini.load_encoder(",
+    ]
+    assert set(lexvl_anserini.__all__) < set(dir(lexvl_anserini))
+
+
+def test_unknown_names_are_attribute_errors():
+    with pytest.raises(AttributeError, match="no attribute 'encode_all'"):
+        lexvl_anserini.encode_all  # noqa: B018
+
+
+def loaded_by(module, names):
+    code = f"import sys, {module}; print(*sorted(set({names!r}) & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    return done.stdout.split()
+
+
+def test_importing_the_package_loads_no_heavy_library():
+    assert loaded_by("lexvl_anserini", (*HEAVY, "numpy")) == []
+
+
+@pytest.mark.parametrize("module", [*COMMANDS.values(), "lexvl_anserini.cli", "lexvl_anserini.shards.writing"])
+def test_importing_a_command_loads_no_model_library(module):
+    assert loaded_by(module, MODELS) == []
+
+
+def test_every_module_can_be_imported():
+    import eval as evaluation
+
+    for package in (lexvl_anserini, evaluation):
+        for name in modules(package):
+            try:
+                importlib.import_module(name)
+            except ModuleNotFoundError as error:
+                assert name in ADAPTERS and error.name == ADAPTERS[name], error
+
+
+@pytest.mark.parametrize(
+    "kind,table,name",
+    [
+        (kind, table, name)
+        for kind, table in (("encoder", ENCODERS), ("corpus", DATASETS), ("engine", ENGINE_HOMES))
+        for name in table
+    ],
+)
+def test_registry_rows_resolve(kind, table, name):
+    assert callable(resolve(kind, name, table))
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_encoders_are_documented(name):
+    """`--list-encoders` prints the first line of a module; option names come from the loader's signature."""
+    module = importlib.import_module(ENCODERS[name].partition(":")[0])
+    assert len(module.__doc__.splitlines()[0]) > 20
+    assert resolve("encoder", name, ENCODERS).__doc__
+
+
+def test_commands_are_modules_with_a_command():
+    for module in COMMANDS.values():
+        assert callable(importlib.import_module(module).command)
+
+
+def test_packaging():
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    assert setup["metadata"]["version"] == lexvl_anserini.__version__
+    for package in ("lexvl_anserini", "eval"):
+        folders = {path.parent for path in (ROOT / package).rglob("*.py")}
+        assert all((folder / "__init__.py").is_file() for folder in folders), "a folder of modules is no package"
+    assert (ROOT / "lexvl_anserini/py.typed").is_file()
+    assert "lexvl = lexvl_anserini.cli:main" in setup["options.entry_points"]["console_scripts"]
+
+
+def repository_files():
+    """Text files of the repository: those git tracks or would, or all that are no build product."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    names = (
+        listed.stdout.splitlines() if listed.returncode == 0 else [str(p.relative_to(ROOT)) for p in ROOT.rglob("*")]
+    )
+    paths = [ROOT / name for name in names if Path(name).suffix in TEXT_SUFFIXES]
+    return [path for path in paths if path.is_file() and "golden" not in path.parts]
+
+
+def test_no_file_names_a_place_on_a_machine():
+    places = re.compile(r"(?<![\w.])/(home|root|Users|work|mnt|data\d*)/\w")
+    allowed = re.compile(r"/data/(mine|x)\b")
+    for path in repository_files():
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            found = places.search(allowed.sub("", line))
+            assert not found, f"{path.relative_to(ROOT)} line {number}: {line.strip()}"
+
+
+def test_golden_files_stay_small():
+    assert sum(path.stat().st_size for path in (ROOT / "tests/golden").rglob("*") if path.is_file()) <= 10 << 20
+
+
+def sources():
+    """Dotted name -> syntax tree, of every module of both packages; relative imports are made absolute."""
+    trees = {}
+    for package in ("lexvl_anserini", "eval"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+            tree = trees[name] = ast.parse(path.read_text(encoding="utf-8"))
+            for node in ast.walk(tree):
+                if isinstance(node, ast.ImportFrom) and node.level:
+                    package = path.relative_to(ROOT).parts[: -node.level]
+                    node.module = ".".join((*package, *filter(None, [node.module])))
+    return trees
+
+
+def imports(tree):
+    """Dotted names that a module imports, at its top or within functions, but not for types only."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            yield from names & SOURCES.keys() or {node.module}
+        else:
+            yield from imports(node)
+
+
+SOURCES = sources()
+GRAPH = {name: {found for found in imports(tree) if found in SOURCES} - {name} for name, tree in SOURCES.items()}
+
+
+def definitions(*kinds):
+    """(module, node) of every definition of these kinds in both packages."""
+    return [(name, node) for name, tree in SOURCES.items() for node in ast.walk(tree) if isinstance(node, kinds)]
+
+
+def test_modules_do_not_import_each_other_in_a_circle():
+    """Imports within functions count. Names of modules that registries hold as text do not: they are data."""
+    try:
+        TopologicalSorter(GRAPH).prepare()
+    except CycleError as error:
+        pytest.fail(f"import circle: {' <- '.join(error.args[1])}")
+
+
+def test_the_evaluation_imports_itself_relatively():
+    """It has two names: the folder eval/ is installed as lexvl_eval."""
+    for path in [*(ROOT / "eval").rglob("*.py"), *(ROOT / "lexvl_anserini").rglob("*.py")]:
+        assert not re.search(r"^\s*(from|import) eval\b", path.read_text(encoding="utf-8"), re.MULTILINE), path
+
+
+# What commands share: their options, and the one command of all captioned image datasets.
+OF_COMMANDS = {"lexvl_anserini.cli", "eval.options", "eval.image_text", "eval.efficiency.suite"}
+# Measures whole commands, each in a process of its own.
+RUNS_COMMANDS = {"eval.efficiency.process"}
+
+
+def test_only_commands_import_the_command_line():
+    commands = {*COMMANDS.values(), *OF_COMMANDS, *(name for name in SOURCES if name.endswith(".__main__"))}
+    for name in SOURCES.keys() - commands - RUNS_COMMANDS:
+        found = {imported for imported in imports(SOURCES[name]) if imported.split(".")[0] == "typer"}
+        found |= GRAPH[name] & {*COMMANDS.values(), "lexvl_anserini.cli"}
+        assert not found, f"{name} imports {', '.join(sorted(found))}"
+
+
+def test_no_class_name_is_given_twice():
+    homes = defaultdict(list)
+    for name, node in definitions(ast.ClassDef):
+        homes[node.name].append(name)
+    assert {name: places for name, places in homes.items() if len(places) > 1} == {}
+
+
+def test_functions_are_short():
+    """At most 60 lines, docstring included."""
+    long = [
+        f"{name}.{node.name}: {node.end_lineno - node.lineno + 1} lines"
+        for name, node in definitions(ast.FunctionDef, ast.AsyncFunctionDef)
+        if node.end_lineno - node.lineno >= 60
+    ]
+    assert long == []
+
+
+# Functions that may have more than ten parameters, and why.
+WIDE = {
+    "lexvl_anserini.engines.building.build_index": "public: its parameters are those of the released API",
+    "lexvl_anserini.searching.retrieval.search_index": "public: its parameters are those of the released API",
+    "lexvl_anserini.encoders.families.stair.load_stair": "the parameters of a loader are the options of its encoder (--set)",
+    "lexvl_anserini.encoders.families.joint.load_joint": "the parameters of a loader are the options of its encoder (--set)",
+}
+
+
+def test_functions_have_few_parameters():
+    """At most 10 in library functions. Those of a command are its options, which dataclasses may group."""
+    wide = {}
+    for name, node in definitions(ast.FunctionDef, ast.AsyncFunctionDef):
+        arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+        count = len([argument for argument in arguments if argument.arg not in ("self", "cls")])
+        if count > (20 if node.name == "command" and name in COMMANDS.values() else 10):
+            wide[f"{name}.{node.name}"] = count
+    assert wide.keys() <= WIDE.keys(), wide
+
+
+@pytest.mark.parametrize(
+    "folder,most", [("lexvl_anserini", 24), ("lexvl_anserini/encoders", 24), ("eval", 14)], ids=str
+)
+def test_rooms_have_few_loose_modules(folder, most):
+    """Modules that lie in a folder itself; of `eval/` those that are no command. New ideas get rooms of their own."""
+    modules = {path.stem for path in (ROOT / folder).glob("*.py")} - {"__init__", "__main__"}
+    if folder == "eval":
+        modules -= {name.removeprefix("eval.") for name in COMMANDS.values()}
+    assert len(modules) <= most, sorted(modules)
+
+
+def test_text_is_plain_english():
+    """No passives that hide who acts, and no old words: raises, returns, stores, skips, reads."""
+    words = re.compile(r"\b(?:(?:is|are) (?:told|asked)|nobody's|heeds?)\b")
+    for path in repository_files():
+        if path.name == "test_structure.py" or "fixtures" in path.parts:
+            continue
+        text = re.sub(r"\s+", " ", path.read_text(encoding="utf-8"))
+        found = words.search(text)
+        assert not found, f"{path.relative_to(ROOT)}: {text[max(0, found.start() - 40) : found.end() + 40]}"

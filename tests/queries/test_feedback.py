@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.shards.test_reading import write_shards
+
+from lexvl_anserini.engines.lucene import LuceneEngine
+from lexvl_anserini.engines.lucene.postings import impacts_of, vector_of
+from lexvl_anserini.engines.lucene.writing import IndexOptions
+from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
+from lexvl_anserini.queries.feedback import Feedback, ShardVectors, integers, rocchio
+
+DOCUMENTS = [("d1", {"a": 3, "b": 4}), ("d2", {"b": 1}), ("é😀", {"日本": 5, "😀": 2}), ("empty", {})]
+
+
+def test_rocchio_by_hand() -> None:
+    # |q| = 1; d1/|d1| = (0.6, 0.8), d2/|d2| = (0, 1): the mean is a 0.3, b 0.9.
+    moved = rocchio({"a": 7}, [{"a": 3, "b": 4}, {"b": 1}], Feedback(documents=2, terms=2, alpha=1, beta=0.5))
+    assert moved == pytest.approx({"a": 1.15, "b": 0.45})
+    assert rocchio({"a": 7}, [{"a": 3, "b": 4}, {"b": 1}], Feedback(2, 1, 1, 0.5)) == pytest.approx({"a": 1, "b": 0.45})
+    assert rocchio({"a": 7}, [], Feedback()) == {"a": 1}
+    assert rocchio({"a": 7}, [{}], Feedback()) == {"a": 1}
+    assert rocchio({}, [{"b": 2}], Feedback(beta=1)) == {"b": 1}
+
+
+def test_integers_keep_scores_below_the_limit() -> None:
+    assert integers({"a": 1.0, "b": 0.5, "c": 0.001}, lambda vector: 0) == {"a": 255, "b": 128}
+    assert integers({}, lambda vector: 0) == {}
+    # At 255 and 127 a score could pass 2^24, at 63 no more.
+    assert integers({"a": 2.0}, lambda vector: vector["a"] * 2**18) == {"a": 63}
+
+
+@pytest.mark.parametrize("wrong", [{"documents": 0}, {"terms": 0}, {"alpha": -1}, {"alpha": 0, "beta": 0}])
+def test_numbers_that_make_no_sense(wrong: dict[str, float]) -> None:
+    with pytest.raises(UsageError, match="feedback"):
+        Feedback(**wrong)  # type: ignore[arg-type]
+
+
+def test_vectors_from_shards_and_from_the_index(tmp_path: Path) -> None:
+    manifest = write_shards(tmp_path / "shards", DOCUMENTS[:2], DOCUMENTS[2:])
+    vectors = ShardVectors(tmp_path / "shards", manifest)
+    LuceneEngine.build(tmp_path / "shards", tmp_path / "index", manifest, options=IndexOptions(term_vectors=True))
+    engine = LuceneEngine(tmp_path / "index", manifest)
+    for doc_id, vector in DOCUMENTS:
+        assert vectors(doc_id) == vector
+        assert vector_of(engine.reader, doc_id) == vector
+        assert impacts_of(engine.reader, doc_id, ["😀", "a", "nowhere"]) == {
+            term: vector[term] for term in ("😀", "a") if term in vector
+        }
+    for read in (vectors, lambda doc_id: vector_of(engine.reader, doc_id)):
+        with pytest.raises(DataError, match="no document 'd9' in the"):
+            read("d9")
+    engine.close()
+    LuceneEngine.build(tmp_path / "shards", tmp_path / "plain", manifest)
+    engine = LuceneEngine(tmp_path / "plain", manifest)
+    with pytest.raises(UsageError, match="no term vectors; build it with --term-vectors, or name the shards"):
+        vector_of(engine.reader, "d1")
+    engine.close()
+
+
+def test_shards_of_another_index(tmp_path: Path) -> None:
+    manifest = write_shards(tmp_path / "a", DOCUMENTS)
+    write_shards(tmp_path / "b", DOCUMENTS[:1])
+    with pytest.raises(ArtefactError, match="not the shards that the index was built from"):
+        ShardVectors(tmp_path / "b", manifest)

@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from brute_force import Doc, Oracle
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lexvl_anserini.ground.errors import DataError, UsageError
+from lexvl_anserini.queries.clauses import AnyOf, Clause, Impacts, Not, Term, Text, TreeQuery
+from lexvl_anserini.queries.feedback import Feedback
+from lexvl_anserini.searching.refine import (
+    RefinedQuery,
+    Refinement,
+    TwoPhase,
+    heaviest,
+    read_terms,
+    refined_queries,
+    search_refined,
+)
+from lexvl_anserini.ground.records import ImpactQuery, ScoredDoc
+
+DOCUMENTS = [
+    Doc("d1", {"a": 3, "b": 1, "x": 9}, "dog"),
+    Doc("d2", {"a": 2, "c": 7}, "cat"),
+    Doc("d3", {"b": 5, "c": 2}, "dog cat"),
+    Doc("d4", {"x": 4}, ""),
+]
+ORACLE = Oracle(DOCUMENTS)
+
+
+class Engine:
+    """Answers by brute force, as an impact engine does."""
+
+    def __init__(self) -> None:
+        self.batches = 0
+
+    def search(self, queries: Iterable[ImpactQuery], hits: int, threads: int = 1) -> Iterator[list[ScoredDoc]]:
+        self.batches += 1
+        return (self.search_tree(query.query_id, Impacts(query.vector), hits) for query in queries)
+
+    def search_tree(self, query_id: str, clause: Clause, hits: int) -> list[ScoredDoc]:
+        found = ORACLE.ranked(clause, hits)
+        return [ScoredDoc(query_id, doc_id, rank, score) for rank, (doc_id, score) in enumerate(found, start=1)]
+
+    def bound(self, vector: Mapping[str, int]) -> int:
+        return 9 * sum(vector.values())
+
+
+def vector_of(doc_id: str) -> Mapping[str, int]:
+    return next(d.vector for d in DOCUMENTS if d.doc_id == doc_id)
+
+
+def searched(vector: Any, refinement: Refinement, hits: int = 10, **options: Any) -> list[tuple[str, float]]:
+    query = vector if isinstance(vector, TreeQuery) else ImpactQuery("q", vector)
+    text = options.pop("text", None)
+    [query] = refined_queries([query], refinement)
+    [documents] = search_refined(
+        Engine(), [RefinedQuery(query, text)], refinement, hits, vector_of=vector_of, **options
+    )
+    return [(d.doc_id, d.score) for d in documents]
+
+
+@pytest.mark.parametrize(
+    ("refinement", "kept"),
+    [
+        (Refinement(), {"a": 9, "b": 3, "c": 3, "d": 1}),
+        (Refinement(query_terms=2), {"a": 9, "b": 3}),
+        (Refinement(query_terms=9), {"a": 9, "b": 3, "c": 3, "d": 1}),
+        (Refinement(threshold=1 / 3), {"a": 9, "b": 3, "c": 3}),
+        (Refinement(threshold=1), {"a": 9}),
+        (Refinement(only_terms=frozenset("abz")), {"a": 9, "b": 3}),
+        (Refinement(without_terms=frozenset("ad"), threshold=1), {"b": 3, "c": 3}),
+        (Refinement(only_terms=frozenset("z")), {}),
+    ],
+)
+def test_lists_and_cuts(refinement: Refinement, kept: dict[str, int]) -> None:
+    assert refinement.cut({"a": 9, "b": 3, "c": 3, "d": 1}) == kept
+    assert refinement.cut({}) == {}
+
+
+def test_a_filter_keeps_the_scores() -> None:
+    assert searched({"a": 2, "c": 1}, Refinement(where=Not(Term("x")))) == [("d2", 11), ("d3", 2)]
+    assert searched({}, Refinement(where=Term("x"))) == []
+
+
+def test_two_phases_rank_the_candidates_by_the_whole_query() -> None:
+    # "a" alone finds d1 and d2; d3, the best for the whole query, is not among them.
+    refinement = Refinement(two_phase=TwoPhase(1, 2))
+    assert searched({"a": 5, "c": 4, "b": 5}, refinement, hits=2) == [("d2", 38), ("d1", 20)]
+    # As many candidates as hits, whatever was asked.
+    assert len(searched({"a": 5, "c": 4}, Refinement(two_phase=TwoPhase(1, 1)), hits=2)) == 2
+    assert searched({"nowhere": 1}, refinement) == []
+
+
+@given(st.dictionaries(st.sampled_from("abcx"), st.integers(1, 9), min_size=1), st.integers(1, 4), st.integers(1, 5))
+def test_two_phases_with_all_candidates_are_exact(vector: dict[str, int], terms: int, hits: int) -> None:
+    exact = searched(vector, Refinement(), hits)
+    found = searched(vector, Refinement(two_phase=TwoPhase(max(terms, len(vector)), 10)), hits)
+    assert found == exact
+
+
+def test_bm25_beside_impacts() -> None:
+    found = dict(searched({"a": 2}, Refinement(text_weight=4), text="dog"))
+    assert found.keys() == {"d1", "d2", "d3"}
+    assert found["d2"] == 4 and found["d1"] == pytest.approx(6 + 4 * dict(ORACLE.ranked(Text("dog"), 9))["d1"])
+    with pytest.raises(UsageError, match="topic 'q': no text for BM25"):
+        searched({"a": 2}, Refinement(text_weight=1))
+
+
+def test_feedback_finds_what_shares_no_term() -> None:
+    # d1 holds "x" besides "a", and d4 only "x".
+    feedback = Refinement(feedback=Feedback(documents=1, terms=1, alpha=1, beta=1))
+    found = searched({"a": 1}, feedback)
+    assert [doc_id for doc_id, _ in found] == ["d1", "d4", "d2"]
+    # d1's x is 9 of length sqrt(91), the query's a is 1: as 8 bits 241 and 255.
+    assert found[0][1] == 3 * 255 + 9 * round(255 * 9 / 91**0.5)
+    without = Refinement(feedback=feedback.feedback, without_terms=frozenset("x"))
+    assert [doc_id for doc_id, _ in searched({"a": 1}, without)] == ["d1", "d2"]
+
+
+def test_the_topic_itself_is_no_feedback() -> None:
+    query = ImpactQuery("d1", {"a": 1})
+    refinement = Refinement(feedback=Feedback(documents=1, terms=1, alpha=0, beta=1))
+    [documents] = search_refined(
+        Engine(), [RefinedQuery(query)], refinement, 10, vector_of=vector_of, remove_query=True
+    )
+    # d2's heaviest term is "c".
+    assert [d.doc_id for d in documents] == ["d2", "d3"]
+
+
+def test_trees_are_searched_as_they_are() -> None:
+    tree = TreeQuery("q", AnyOf((Term("a"), Term("c"))))
+    assert searched(tree, Refinement(where=Term("b"))) == [("d1", 3), ("d3", 2)]
+    with pytest.raises(UsageError, match="topic 'q' is a query tree; feedback and two phases need an encoded query"):
+        searched(tree, Refinement(two_phase=TwoPhase(1, 1)))
+
+
+def test_what_needs_no_tree_goes_to_the_engine_in_batches() -> None:
+    engine = Engine()
+    queries = [RefinedQuery(ImpactQuery(f"q{n}", {"a": 1})) for n in range(600)]
+    lists = list(search_refined(engine, queries, Refinement(query_terms=1), 1))
+    assert (len(lists), engine.batches) == (600, 3)
+    assert {documents[0].doc_id for documents in lists} == {"d1"}
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"query_terms": 0}, {"threshold": 1.5}, {"text_weight": np.nan}, {"two_phase": TwoPhase(0)}]
+)
+def test_numbers_that_make_no_sense(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="expected"):
+        Refinement(**wrong)
+
+
+def test_files_of_terms(tmp_path: Path) -> None:
+    path = tmp_path / "terms.txt"
+    path.write_text("dog\n\n ##ing \n日本\n")
+    assert read_terms(path) == {"dog", "##ing", "日本"}
+    path.write_text("\n")
+    with pytest.raises(DataError, match="no term in it"):
+        read_terms(path)
+    with pytest.raises(DataError, match="cannot be read as a list of terms"):
+        read_terms(tmp_path / "absent")
+
+
+@given(st.dictionaries(st.text(max_size=2), st.integers(1, 5)), st.integers(1, 5))
+def test_the_heaviest_terms(vector: dict[str, int], count: int) -> None:
+    kept = heaviest(vector, count)
+    assert len(kept) == min(count, len(vector)) and kept.items() <= vector.items()
+    rest = [weight for term, weight in vector.items() if term not in kept]
+    assert not rest or max(rest) <= min(kept.values())

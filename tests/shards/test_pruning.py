@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.shards.test_reading import publish_shards, write_shards
+from typer.testing import CliRunner
+
+from lexvl_anserini.cli import make_app
+from lexvl_anserini.engines.building import build_index
+from lexvl_anserini.ground.errors import ArtefactError, UsageError
+from lexvl_anserini.ground.manifest import read_manifest
+from lexvl_anserini.prune import command
+from lexvl_anserini.shards.pruning import Pruning, prune_shards, term_cuts
+from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
+
+FIRST = [("d1", {"a": 9, "b": 2, "c": 5}), ("d2", {"a": 5, "b": 2}), ("d3", {})]
+SECOND = [("d4", {"b": 2, "c": 1}), ("d5", {"a": 5})]
+
+
+def held(folder: Path) -> dict[str, Any]:
+    manifest = read_manifest(folder)
+    return {d.doc_id: dict(d.vector) for d in read_impacts(folder, manifest, read_vocabulary(folder, manifest))}
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz", "parquet"])
+@pytest.mark.parametrize(
+    ("pruning", "expected"),
+    [
+        (Pruning(), dict([*FIRST, *SECOND])),
+        (Pruning(least_impact=3), {"d1": {"a": 9, "c": 5}, "d2": {"a": 5}, "d3": {}, "d4": {}, "d5": {"a": 5}}),
+        (Pruning(document_terms=1), {"d1": {"a": 9}, "d2": {"a": 5}, "d3": {}, "d4": {"b": 2}, "d5": {"a": 5}}),
+        # a: 9, then the first of the two 5; b: the first two of three 2.
+        (
+            Pruning(term_documents=2),
+            {"d1": {"a": 9, "b": 2, "c": 5}, "d2": {"a": 5, "b": 2}, "d3": {}, "d4": {"c": 1}, "d5": {}},
+        ),
+        (
+            Pruning(only_terms=frozenset("ab"), without_terms=frozenset("b")),
+            {"d1": {"a": 9}, "d2": {"a": 5}, "d3": {}, "d4": {}, "d5": {"a": 5}},
+        ),
+    ],
+)
+def test_what_is_kept(tmp_path: Path, pruning: Pruning, expected: dict[str, Any], suffix: str) -> None:
+    write_shards(tmp_path / "shards", FIRST, SECOND, suffix=suffix)
+    manifest = prune_shards(tmp_path / "shards", tmp_path / "less", pruning)
+    assert held(tmp_path / "less") == expected
+    postings = sum(map(len, expected.values()))
+    assert (manifest.counts["documents"], manifest.counts["postings"]) == (5, postings)
+    assert manifest.counts["empty"] == sum(not vector for vector in expected.values())
+    assert read_manifest(tmp_path / "less") == manifest
+    assert build_index(tmp_path / "less", tmp_path / "index").documents == 5
+
+
+def test_texts_and_metadata_stay(tmp_path: Path) -> None:
+    manifest = write_shards(tmp_path / "shards", FIRST)
+    shard = tmp_path / "shards" / manifest.shards[0]["name"]
+    rows = [json.loads(line) for line in shard.read_text().splitlines()]
+    with pytest.raises(ArtefactError, match="damaged or changed"):
+        shard.write_text("".join(json.dumps({**row, "contents": "x", "metadata": {"y": 1}}) + "\n" for row in rows))
+        prune_shards(tmp_path / "shards", tmp_path / "less", Pruning(document_terms=1))
+    assert not list(tmp_path.glob("less*"))
+
+    publish_shards(
+        tmp_path / "shards", "impact", [dict(manifest.shards[0])], read_vocabulary(tmp_path / "shards", manifest)
+    )
+    prune_shards(tmp_path / "shards", tmp_path / "less", Pruning(document_terms=1))
+    found = [json.loads(line) for line in (tmp_path / "less/docs/shard-00000.jsonl").read_text().splitlines()]
+    assert found[0] == {"id": "d1", "contents": "x", "vector": {"a": 9}, "metadata": {"y": 1}}
+
+
+def test_finished_and_other_outputs(tmp_path: Path) -> None:
+    write_shards(tmp_path / "shards", FIRST)
+    arguments = [str(tmp_path / "shards"), "--output", str(tmp_path / "less"), "--format", "json"]
+
+    def invoke(*more: str) -> Any:
+        result = CliRunner().invoke(make_app(command), [*arguments, *more])
+        if result.exception and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return json.loads(result.stdout)
+
+    told = invoke("--document-terms", "1")
+    assert told == {
+        "output": str(tmp_path / "less"), "documents": 3, "empty": 1, "postings": 2, "kept_share": 0.4
+    }  # fmt: skip
+    assert invoke("--document-terms", "1") == told
+    with pytest.raises(ArtefactError, match="holds shards of another request .*; --overwrite replaces it"):
+        invoke("--document-terms", "2")
+    assert invoke("--document-terms", "2", "--overwrite")["postings"] == 4
+    (tmp_path / "terms.txt").write_text("a\n\n")
+    assert invoke("--without-terms", str(tmp_path / "terms.txt"), "--overwrite")["postings"] == 3
+    # A second pruning is noted after the first.
+    arguments[:3] = [str(tmp_path / "less"), "--output", str(tmp_path / "least")]
+    invoke("--least-impact", "3")
+    assert [set(step) for step in read_manifest(tmp_path / "least").layout["pruning"]] == [
+        {"without_terms"},
+        {"least_impact"},
+    ]
+
+
+def test_numbers_that_make_no_sense() -> None:
+    with pytest.raises(UsageError, match="expected at least 1"):
+        Pruning(document_terms=0)
+
+
+@given(
+    st.lists(st.dictionaries(st.sampled_from("abc"), st.integers(1, 4)), max_size=8),
+    st.integers(1, 4),
+)
+def test_a_term_keeps_its_largest_impacts(vectors: list[dict[str, int]], count: int) -> None:
+    cuts = term_cuts(vectors, Pruning(term_documents=count))
+    assert cuts is not None
+    kept = [cuts.keep(vector) for vector in vectors]
+    for term in "abc":
+        order = sorted((-v[term], place) for place, v in enumerate(vectors) if term in v)
+        assert {place for _, place in order[:count]} == {place for place, v in enumerate(kept) if term in v}

@@ -1,0 +1,317 @@
+"""Shards as engines read them; `write_shards` makes tiny ones for all tests of engines."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from lexvl_anserini.data.ids import SeenIds
+from lexvl_anserini.ground.errors import ArtefactError
+from lexvl_anserini.ground.files import file_sha256, write_json
+from lexvl_anserini.ground.manifest import Manifest
+from lexvl_anserini.shards.reading import (
+    check_distinct,
+    read_ids,
+    read_impacts,
+    read_metadata,
+    read_shard,
+    read_texts,
+    read_vectors,
+    read_vocabulary,
+    shard_pieces,
+)
+from lexvl_anserini.ground.vocabulary import Vocabulary
+
+Vector = Mapping[str, Any]
+Documents = Sequence[tuple[str, Any]]
+
+
+def jsonl(rows: Iterable[Mapping[str, Any]]) -> bytes:
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
+
+
+def publish_shards(
+    folder: Path, kind: str, entries: list[dict[str, Any]], vocabulary: Vocabulary | None = None
+) -> Manifest:
+    """Writes the manifest of shards that lie in `folder` already."""
+    for entry in entries:
+        path = folder / entry["name"]
+        entry |= {"bytes": path.stat().st_size, "sha256": file_sha256(path)}
+    names = [name for name in ("documents", "empty", "postings") if all(name in entry for entry in entries)]
+    greatest = [entry["max_impact"] for entry in entries if "max_impact" in entry]
+    manifest = Manifest(
+        kind=kind,
+        encoder={"name": "toy", "options": {}, "checkpoint": None, "checkpoint_digest": None},
+        corpus={"name": "toy", "split": "test", "data_dir": None},
+        counts={name: sum(entry[name] for entry in entries) for name in names}
+        | ({"max_impact": max(greatest)} if greatest else {}),
+        vocabulary={"size": len(vocabulary), "digest": vocabulary.digest} if vocabulary else {},
+        shards=tuple(entries),
+    )
+    if vocabulary:
+        vocabulary.write(folder / "vocab.txt")
+    write_json(folder / "manifest.json", manifest.to_json())
+    return manifest
+
+
+def write_shards(
+    folder: Path, *shards: Documents, terms: Sequence[str] | None = None, suffix: str = "jsonl"
+) -> Manifest:
+    """Impact shards of (id, {term: impact}) pairs, as `encode` writes them."""
+    (folder / "docs").mkdir(parents=True)
+    found = sorted({term for shard in shards for _, vector in shard for term in vector})
+    vocabulary = Vocabulary(terms if terms is not None else found)
+    entries = []
+    for number, documents in enumerate(shards):
+        name = f"docs/shard-{number:05d}.{suffix}"
+        if suffix == "parquet":
+            table = {
+                "id": pa.array([i for i, _ in documents], pa.string()),
+                "term": pa.array([[vocabulary.dimension[t] for t in v] for _, v in documents], pa.list_(pa.uint32())),
+                "impact": pa.array([list(v.values()) for _, v in documents], pa.list_(pa.uint32())),
+            }
+            pq.write_table(pa.table(table), folder / name)
+        else:
+            data = jsonl({"id": doc_id, "contents": "", "vector": vector} for doc_id, vector in documents)
+            (folder / name).write_bytes(gzip.compress(data) if suffix.endswith(".gz") else data)
+        entries.append(
+            {
+                "name": name,
+                "documents": len(documents),
+                "empty": sum(not vector for _, vector in documents),
+                "postings": sum(len(vector) for _, vector in documents),
+                "max_impact": max((i for _, vector in documents for i in vector.values()), default=0),
+            }
+        )
+    return publish_shards(folder, "impact", entries, vocabulary)
+
+
+def write_dense_shards(folder: Path, *shards: Documents) -> Manifest:
+    (folder / "docs").mkdir(parents=True)
+    entries = []
+    for number, documents in enumerate(shards):
+        name = f"docs/shard-{number:05d}.parquet"
+        emb = pa.array([np.asarray(v, np.float32).tolist() for _, v in documents], pa.list_(pa.float32()))
+        pq.write_table(pa.table({"id": pa.array([i for i, _ in documents], pa.string()), "emb": emb}), folder / name)
+        entries.append({"name": name, "documents": len(documents), "empty": 0, "postings": 0})
+    return publish_shards(folder, "dense", entries)
+
+
+def write_text_shards(folder: Path, *shards: Documents) -> Manifest:
+    (folder / "docs").mkdir(parents=True)
+    entries = []
+    for number, documents in enumerate(shards):
+        name = f"docs/shard-{number:05d}.jsonl"
+        (folder / name).write_bytes(jsonl({"id": doc_id, "contents": text} for doc_id, text in documents))
+        entries.append(
+            {"name": name, "documents": len(documents), "empty": sum(not text.strip() for _, text in documents)}
+        )
+    return publish_shards(folder, "text", entries)
+
+
+DOCUMENTS: Documents = [("d1", {"a": 3, "b": 1}), ("d2", {}), ("d3", {"b": 2, "日本": 7, "😀": 1})]
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz", "parquet"])
+def test_all_formats_read_the_same(tmp_path: Path, suffix: str) -> None:
+    manifest = write_shards(tmp_path, DOCUMENTS[:2], DOCUMENTS[2:], suffix=suffix)
+    read = read_impacts(tmp_path, manifest, read_vocabulary(tmp_path, manifest))
+    assert [(d.doc_id, dict(d.vector)) for d in read] == DOCUMENTS
+
+
+def impacts_of(folder: Path, rows: Iterable[Any], documents: int = 1, postings: int = 1) -> list[Any]:
+    (folder / "docs").mkdir(parents=True)
+    (folder / "docs/shard-00000.jsonl").write_bytes(jsonl(rows))
+    entry = {"name": "docs/shard-00000.jsonl", "documents": documents, "empty": 0, "postings": postings}
+    vocabulary = Vocabulary(["a", "b"])
+    return list(read_impacts(folder, publish_shards(folder, "impact", [entry], vocabulary), vocabulary))
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"id": "d1", "vector": {"c": 1}}, "line 2: term 'c' is not in the vocabulary of 2 terms"),
+        (
+            {"id": "d1", "vector": {"a": 0}},
+            "line 2: document 'd1', impact 0 of term 'a', expected an integer",
+        ),
+        ({"id": "d1", "vector": {"a": 1.5}}, "line 2: document 'd1', impact 1.5 of term 'a'"),
+        ({"id": "d1", "vector": {"a": True}}, "line 2: document 'd1', impact True of term 'a'"),
+        ({"id": "d1", "vector": {"a": "7"}}, "line 2: document 'd1', impact 7 of term 'a'"),
+        ({"id": "d1", "vector": {"a": 2**31}}, "line 2: document 'd1', impact 2147483648 of term 'a'"),
+        ({"id": "d1"}, "line 2: vector is missing"),
+        ({"id": "d1", "vector": [1, 2]}, "line 2: vector is a list"),
+        ({"vector": {"a": 1}}, "line 2: document id None"),
+        ({"id": "", "vector": {"a": 1}}, "line 2: document id ''"),
+        ({"id": "d 1", "vector": {"a": 1}}, "line 2: document id 'd 1', expected a text without white space"),
+        ({"id": 7, "vector": {"a": 1}}, "line 2: document id 7"),
+        ([], "line 2: a list, expected an object"),
+    ],
+)
+def test_malformed_documents_are_named(tmp_path: Path, row: Any, message: str) -> None:
+    with pytest.raises(ArtefactError, match=message):
+        impacts_of(tmp_path, [{"id": "d0", "vector": {"a": 1}}, row])
+
+
+def test_json_that_is_none(tmp_path: Path) -> None:
+    manifest = write_shards(tmp_path, DOCUMENTS)
+    path = tmp_path / "docs/shard-00000.jsonl"
+    path.write_bytes(path.read_bytes()[:-10])
+    manifest = publish_shards(tmp_path, "impact", [dict(manifest.shards[0])], read_vocabulary(tmp_path, manifest))
+    with pytest.raises(ArtefactError, match="shard-00000.jsonl line 3: not valid JSON"):
+        list(read_impacts(tmp_path, manifest, read_vocabulary(tmp_path, manifest)))
+
+
+def test_counts_that_differ_from_the_manifest(tmp_path: Path) -> None:
+    with pytest.raises(ArtefactError, match="shard-00000.jsonl: 1 documents, expected 2; 1 postings, expected 5"):
+        impacts_of(tmp_path, [{"id": "d0", "vector": {"a": 1}}], documents=2, postings=5)
+
+
+def test_damaged_missing_and_stray_shards(tmp_path: Path) -> None:
+    manifest = write_shards(tmp_path, DOCUMENTS[:1], DOCUMENTS[1:], suffix="jsonl.gz")
+    vocabulary = read_vocabulary(tmp_path, manifest)
+    second = tmp_path / "docs/shard-00001.jsonl.gz"
+    whole = second.read_bytes()
+    second.write_bytes(whole[:-1] + b"x")
+    with pytest.raises(ArtefactError, match="shard-00001.jsonl.gz: damaged or changed since it was encoded"):
+        list(read_impacts(tmp_path, manifest, vocabulary))
+    second.unlink()
+    with pytest.raises(ArtefactError, match="shard-00001.jsonl.gz: shard is missing; run the encode command again"):
+        list(read_impacts(tmp_path, manifest, vocabulary))
+    second.write_bytes(whole)
+    (tmp_path / "docs/README").touch()
+    with pytest.raises(ArtefactError, match="README: not a shard"):
+        list(read_impacts(tmp_path, manifest, vocabulary))
+
+
+def test_vocabulary_must_be_the_manifests(tmp_path: Path) -> None:
+    manifest = write_shards(tmp_path, DOCUMENTS)
+    (tmp_path / "vocab.txt").write_text("a\nb\n")
+    with pytest.raises(ArtefactError, match=r"vocabulary digest \w+ \(2 terms\), the manifest says \w+ \(4 terms\)"):
+        read_vocabulary(tmp_path, manifest)
+    (tmp_path / "vocab.txt").unlink()
+    with pytest.raises(ArtefactError, match="vocab.txt: missing"):
+        read_vocabulary(tmp_path, manifest)
+
+
+@pytest.mark.parametrize(
+    ("terms", "impacts", "message"),
+    [
+        ([[0, 9]], [[1, 1]], "dimension 9, the vocabulary has 2 terms"),
+        ([[0, 1]], [[1]], "term and impact lists differ in length"),
+        ([[0, 1]], [[1, 0]], "row 0: document 'd1', impact 0 of term 'b', expected an integer from 1 to 16,777,215"),
+        ([[1, 1]], [[1, 2]], "document 'd1' names a dimension twice"),
+    ],
+)
+def test_malformed_parquet(tmp_path: Path, terms: Any, impacts: Any, message: str) -> None:
+    (tmp_path / "docs").mkdir()
+    table = {
+        "id": ["d1"],
+        "term": pa.array(terms, pa.list_(pa.uint32())),
+        "impact": pa.array(impacts, pa.list_(pa.uint32())),
+    }
+    pq.write_table(pa.table(table), tmp_path / "docs/shard-00000.parquet")
+    vocabulary = Vocabulary(["a", "b"])
+    manifest = publish_shards(tmp_path, "impact", [{"name": "docs/shard-00000.parquet", "documents": 1}], vocabulary)
+    with pytest.raises(ArtefactError, match=message):
+        list(read_impacts(tmp_path, manifest, vocabulary))
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz", "parquet"])
+def test_a_damaged_shard_is_one_line_wherever_it_is_damaged(tmp_path: Path, suffix: str) -> None:
+    """Whoever reads a shard, without a look at its checksum, gets its documents or one line with its name."""
+    manifest = write_shards(tmp_path, [(f"d{n}", {"a": n + 1}) for n in range(40)], suffix=suffix)
+    vocabulary = read_vocabulary(tmp_path, manifest)
+    path = tmp_path / manifest.shards[0]["name"]
+    whole = path.read_bytes()
+    damaged = [whole[:size] for size in range(0, len(whole), 37)]
+    damaged += [whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :] for at in range(0, len(whole), 7)]
+    failed = 0
+    for data in damaged:
+        path.write_bytes(data)
+        for reader in (read_shard(path, vocabulary), read_ids(tmp_path, manifest), read_metadata(path)):
+            try:
+                list(reader)
+            except ArtefactError as error:
+                failed += 1
+                assert str(error).startswith(str(path)) and "\n" not in str(error)
+    assert failed > len(damaged)
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        ({"id": [7]}, "column id holds int64; encode again"),
+        ({"id": pa.array([None], pa.string())}, "a row lacks its id"),
+        ({"id": ["x" * 40_000]}, "document id 'xxx.*of at most 32,766 bytes"),
+        ({"term": [[None]]}, "column term holds list<.*null>"),
+        ({"term": ["a"]}, "column term holds string"),
+        ({"impact": pa.array([[None]], pa.list_(pa.uint32()))}, "a row lacks its impact"),
+        ({"metadata": ["{"]}, "row 0: not valid JSON|metadata"),
+        ({"metadata": [7]}, "metadata is a int, expected an object"),
+        ({"metadata": [[7]]}, "metadata is a list, expected an object"),
+    ],
+)
+def test_columns_of_other_types(tmp_path: Path, column: dict[str, Any], message: str) -> None:
+    manifest = write_shards(tmp_path, [("d1", {"a": 1})], suffix="parquet")
+    path = tmp_path / manifest.shards[0]["name"]
+    columns = {"id": ["d1"], "term": pa.array([[0]], pa.list_(pa.uint32())), "impact": [[1]], **column}
+    pq.write_table(pa.table(columns), path)
+    with pytest.raises(ArtefactError, match=message) as caught:
+        list(read_metadata(path)), list(shard_pieces(path)), list(read_shard(path, Vocabulary(["a"])))
+    assert str(caught.value).startswith(str(path))
+
+
+def test_a_map_is_metadata(tmp_path: Path) -> None:
+    manifest = write_shards(tmp_path, [("d1", {"a": 1})], suffix="parquet")
+    path = tmp_path / manifest.shards[0]["name"]
+    maps = pa.array([[("year", 7)]], pa.map_(pa.string(), pa.int64()))
+    pq.write_table(pq.read_table(path).append_column("metadata", maps), path)
+    assert list(read_metadata(path)) == [{"year": 7}]
+
+
+def test_vectors_of_different_length_or_not_finite(tmp_path: Path) -> None:
+    ragged = write_dense_shards(tmp_path / "ragged", [("d1", [1, 2])], [("d2", [1])])
+    with pytest.raises(
+        ArtefactError, match=r"shard-00001.parquet rows from 0: vectors of \[1\] dimensions, expected 2"
+    ):
+        list(read_vectors(tmp_path / "ragged", ragged))
+    broken = write_dense_shards(tmp_path / "nan", [("d1", [1, float("nan")])])
+    with pytest.raises(ArtefactError, match="a vector is not finite"):
+        list(read_vectors(tmp_path / "nan", broken))
+
+
+def test_texts(tmp_path: Path) -> None:
+    manifest = write_text_shards(tmp_path, [("d1", "a dog"), ("d2", "")])
+    assert list(read_texts(tmp_path, manifest)) == [("d1", "a dog"), ("d2", "")]
+
+
+def test_ids_that_come_twice() -> None:
+    seen = SeenIds()
+    ids = ["d1", "d2", "d3"]
+    for doc_id in ids:
+        seen.add(doc_id)
+    check_distinct(seen, lambda: iter(ids))
+    seen.add("d2")
+    with pytest.raises(ArtefactError, match="document id 'd2' occurs twice"):
+        check_distinct(seen, lambda: iter([*ids, "d2"]))
+
+
+def test_equal_hashes_of_different_ids_are_no_duplicates() -> None:
+    class Colliding(str):
+        def __hash__(self) -> int:
+            return 7
+
+    seen = SeenIds()
+    ids = [Colliding("d1"), Colliding("d2")]
+    for doc_id in ids:
+        seen.add(doc_id)
+    check_distinct(seen, lambda: iter(ids))

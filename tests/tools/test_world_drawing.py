@@ -1,0 +1,339 @@
+import io
+import tarfile
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from lexvl_anserini.data.pictures import demo_images as module
+from lexvl_anserini.data.corpora.demo import scenes
+from lexvl_anserini.data.pictures.demo_images import demo_images, png
+from lexvl_anserini.data.world.catalogue import Sketch, world
+from lexvl_anserini.data.world.composing import COMPOSERS, compose
+from lexvl_anserini.data.world.drawing import VERSION, draw
+from lexvl_anserini.data.world.draws import Draws
+from lexvl_anserini.data.world.painting import Canvas, Light
+from lexvl_anserini.data.world.placing import looks, person
+from lexvl_anserini.data.world.scenes import SPLITS, Scene, Thing, make_scene
+from lexvl_anserini.data.world.shapes import Drawing, rasterise, slanted
+from lexvl_anserini.data.world.sketches import materials, plan
+from lexvl_anserini.ground.errors import UnknownName, UsageError
+
+# Over the pixels of the 1,000 images at 64 px, in order. If it changes, VERSION must change as well.
+DIGEST_OF_TEST_IMAGES = "15decfac7219053054b719e11725a7e0edb949c9db7321c191b9d69512f8793e"
+
+WORLD = world()
+KINDS, PLACES, HUES = WORLD.kinds, WORLD.places, WORLD.colours.hues
+TIMES, WEATHERS = WORLD.skies.times, WORLD.skies.weathers
+MATERIALS = materials()
+
+DAYLIGHT = Light((256, 256, 256), (0, 0, 0), False)
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    return [draw(scene) for scene in scenes("test")]
+
+
+def scene_of(subject, place="beach", weather="clear", time="day", number=3, **others):
+    given = {"pose": None, "relation": None, "landmark": None, "backdrop": None, **others}
+    return Scene("train", number, place, weather, time, subject, **given)
+
+
+# --- shapes ---------------------------------------------------------------------------------------------------------
+
+
+def area(text):
+    """Covered units of a drawing on a field of 4 x 4."""
+    drawing = rasterise(Sketch("4,4 plain\n" + text))
+    return (drawing.materials != 0).sum() / 60**2
+
+
+def test_areas_of_shapes():
+    assert area("box main 1,1 3,4") == 6
+    assert area("poly main 0,0 4,0 0,4") == pytest.approx(8, abs=0.1)
+    assert area("oval main 2,2 2,1") == pytest.approx(np.pi * 2, abs=0.05)
+    assert area("ring main 2,2 2,2 1") == pytest.approx(np.pi * 3, abs=0.05)
+    assert area("line main 2 1,2 3,2") == pytest.approx(4 + np.pi, abs=0.05)
+    assert area("box main 0,0 4,4\nbox nothing 1,1 2,2") == 15
+    assert area("box main 3,3 9,9") == 1
+
+
+def test_later_shapes_cover_and_the_outline_is_inside():
+    drawing = rasterise(Sketch("4,4 plain\nbox main 0,0 4,4\nbox ink 0,0 2,4"))
+    assert drawing.used == (("main", MATERIALS.index("main")), ("ink", MATERIALS.index("ink")))
+    assert (drawing.materials[:, :120] == MATERIALS.index("ink")).all()
+    outlined = rasterise(Sketch("4,4\nbox main 1,1 3,3")).materials
+    assert (outlined != 0).sum() == 120 * 120
+    assert outlined[60, 120] == MATERIALS.index("outline")
+    assert outlined[120, 120] == MATERIALS.index("main")
+
+
+def test_slanting_moves_rows_and_keeps_the_size_of_pixels():
+    sketch = Sketch("4,4 plain\nbox main 0,0 4,4")
+    assert slanted(sketch, 0, 0) is rasterise(sketch)
+    leant = slanted(sketch, 8, 0)
+    rows = [np.flatnonzero(row) for row in leant.materials if row.any()]
+    assert {len(row) for row in rows} <= {239, 240}
+    assert abs(int(rows[0][0]) - int(rows[-1][0])) == pytest.approx(0.08 * 240, abs=2)
+
+
+def test_every_drawing_is_of_known_shapes_and_not_empty():
+    things = [one for kind in KINDS.values() for drawings in kind.drawings.values() for one in drawings]
+    people = [person(kind, pose) for kind in WORLD.people for pose in WORLD.poses]
+    for sketch in (*things, *people, *WORLD.scenery.values()):
+        assert rasterise(sketch).used
+
+
+# --- canvas ---------------------------------------------------------------------------------------------------------
+
+
+def block(material):
+    return Drawing(2, 2, np.full((2, 2), MATERIALS.index(material), np.uint8), ((material, MATERIALS.index(material)),))
+
+
+def test_pasting_light_and_fog():
+    canvas = Canvas(4)
+    canvas.bands(0, 1000, [canvas.colour((200, 100, 0))])
+    canvas.paste(block("main"), (0, 500, 500, 500), {"main": (100, 100, 100)})
+    canvas.paste(block("main"), (500, 500, 500, 500), {"main": (100, 100, 100)}, fog=128)
+    canvas.paste(block("main"), (500, 1000, 500, 500), {"main": (100, 100, 100)}, glows=True)
+    image = canvas.finish(Light((128, 256, 256), (20, 20, 20), False))
+    assert image[3, 0].tolist() == [100, 100, 0]
+    assert image[0, 0].tolist() == [50, 100, 100]
+    assert image[0, 3].tolist() == [35, 60, 60]
+    assert image[3, 3].tolist() == [100, 100, 100]
+
+
+def test_a_third_of_a_pixel_is_a_third_of_its_colour():
+    canvas = Canvas(3)
+    canvas.bands(0, 1000, [canvas.colour((0, 0, 0))])
+    canvas.paste(block("white"), (0, 1000, 112, 1000), {"white": (240, 240, 240)})
+    assert canvas.finish(DAYLIGHT)[:, :, 0].tolist() == [[80, 0, 0]] * 3
+
+
+def test_painting_outside_the_image_and_the_clip_does_nothing():
+    canvas = Canvas(4)
+    canvas.bands(0, 1000, [canvas.colour((10, 10, 10))])
+    for box in ((-900, 500, 500, 500), (1200, 500, 500, 500), (0, -10, 500, 500), (0, 3000, 500, 500)):
+        canvas.paste(block("white"), box, {})
+    canvas.clip_to(0, 0, 500, 500)
+    canvas.paste(block("white"), (-500, 1500, 2000, 2000), {})
+    image = canvas.finish(DAYLIGHT)[:, :, 0]
+    assert (image[:2, :2] > 200).all()
+    assert (image[2:] == 10).all()
+    assert (image[:, 2:] == 10).all()
+
+
+# --- tables ---------------------------------------------------------------------------------------------------------
+
+
+def test_tables_cover_the_world():
+    assert all(hue.shades for hue in HUES.values())
+    assert all(kind.scale > 0 for kind in KINDS.values())
+    assert set(COMPOSERS) == {None, *WORLD.words.relations}
+    for prop in (prop for place in PLACES.values() for prop in place.props):
+        assert prop.where in ("horizon", "strip", "back", "side", "top", "ground", "wall", "floor", "rug")
+    for place in PLACES.values():
+        assert bool(place.walls) == (place.ground == "home")
+        assert {*place.textures, *(one for prop in place.props for one in prop.drawings)} <= set(WORLD.scenery)
+
+
+def test_every_kind_has_a_drawing_for_each_pose():
+    for kind, look in KINDS.items():
+        for pose in {pose for some in look.poses.values() for pose in some} or {None}:
+            assert looks(kind, pose)
+            if kind in ("dog", "cat", "horse", "cow", "sheep", "rabbit"):
+                assert all(sketch is look.drawings[pose][0] for sketch in looks(kind, pose))
+    assert len({plan(person("man", pose)) for pose in WORLD.poses}) == len(WORLD.poses)
+
+
+# --- composition ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def composed():
+    return [(scene, compose(scene, Draws("compose", number), 450)) for number, scene in enumerate(scenes("test"))]
+
+
+def middle(placed, role):
+    boxes = [one for one in placed if one.role == role]
+    return sum(one.x for one in boxes) / len(boxes)
+
+
+def test_everything_is_there_as_often_as_the_scene_says(composed):
+    for scene, placed in composed:
+        for role in ("subject", "landmark", "backdrop"):
+            thing = getattr(scene, role)
+            assert sum(one.role == role for one in placed) == (thing.count if thing else 0)
+
+
+def test_everything_is_mostly_inside_the_image(composed):
+    for scene, placed in composed:
+        for one in placed:
+            across = min(1000, one.x + one.width // 2) - max(0, one.x - one.width // 2)
+            down = min(1000, one.bottom) - max(0, one.bottom - one.height)
+            assert across * down > 0.55 * one.width * one.height, (scene, one)
+
+
+def test_sides_are_as_the_scene_says(composed):
+    for scene, placed in composed:
+        if scene.relation == "left of":
+            assert middle(placed, "subject") < middle(placed, "landmark")
+        if scene.relation == "right of":
+            assert middle(placed, "subject") > middle(placed, "landmark")
+
+
+def test_above_in_front_and_behind_are_as_the_scene_says(composed):
+    for scene, placed in composed:
+        bottoms = {role: [one.bottom for one in placed if one.role == role] for role in ("subject", "landmark")}
+        if scene.relation == "above":
+            tops = [one.bottom - one.height for one in placed if one.role == "landmark"]
+            assert sum(bottoms["subject"]) / len(bottoms["subject"]) < min(tops) + 60
+        if scene.relation == "in front of":
+            assert max(bottoms["subject"]) > max(bottoms["landmark"]) - 30
+            assert placed[-1].role == "subject"
+        if scene.relation == "behind":
+            assert placed[-1].role == "landmark"
+
+
+def test_those_in_a_boat_are_between_its_back_and_its_front(composed):
+    inside = [placed for scene, placed in composed if scene.relation == "in"]
+    assert inside
+    for placed in inside:
+        near = [one.role for one in placed if one.role != "backdrop"]
+        assert (near[0], near[-1]) == ("landmark", "prop")
+        assert set(near[1:-1]) == {"subject"}
+
+
+# --- images ---------------------------------------------------------------------------------------------------------
+
+
+def test_pixels_are_the_same_on_every_machine(drawn):
+    whole = sha256()
+    for image in drawn:
+        whole.update(image.tobytes())
+    assert (VERSION, whole.hexdigest()) == (3, DIGEST_OF_TEST_IMAGES)
+
+
+def test_an_image_does_not_depend_on_what_was_drawn_before(drawn):
+    assert (draw(make_scene("test", 617)) == drawn[617]).all()
+    assert drawn[617].shape == (64, 64, 3)
+    assert drawn[617].dtype == np.uint8
+
+
+def test_no_two_images_are_alike(drawn):
+    assert len({image.tobytes() for image in drawn}) == 1000
+
+
+def test_a_larger_image_shows_the_same():
+    scene = make_scene("test", 5)
+    small, large = draw(scene, 64), draw(scene, 128)
+    assert large.shape == (128, 128, 3)
+    halved = large.reshape(64, 2, 64, 2, 3).mean((1, 3))
+    assert np.abs(halved - small).mean() < 6
+
+
+@pytest.mark.parametrize("colour", ["red", "green", "blue", "purple", "black"])
+def test_a_thing_shows_its_colour(colour):
+    bare = draw(scene_of(Thing("ball", "white", 1, "large")))
+    coloured = draw(scene_of(Thing("ball", colour, 1, "large")))
+    changed = np.abs(coloured.astype(int) - bare).sum(2) > 60
+    assert 0.02 < changed.mean() < 0.4
+    near = np.abs(np.median(coloured[changed], axis=0) - np.array(HUES[colour].shades).mean(0))
+    assert near.max() < 40
+
+
+def test_times_and_weathers_show():
+    light = {
+        (time, weather): draw(scene_of(Thing("dog", "brown", 1, "medium"), "field", weather, time)).astype(int)
+        for time in TIMES
+        for weather in WEATHERS
+    }
+    sky = {key: image[:12].mean((0, 1)) for key, image in light.items()}
+    assert sky["night", "clear"].sum() < sky["day", "clear"].sum() / 2
+    assert sky["day", "clear"][2] - sky["day", "clear"][0] > 60
+    assert abs(sky["day", "cloudy"][2] - sky["day", "cloudy"][0]) < 60
+    assert sky["day", "storm"].sum() < sky["day", "rain"].sum()
+    assert light["day", "fog"].std() < light["day", "clear"].std() * 0.6
+    low = light["sunset", "clear"][22:26].mean((0, 1))
+    assert low[0] - low[2] > 60
+    assert len({image.tobytes() for image in light.values()}) == 28
+
+
+def test_the_mean_colour_alone_does_not_give_the_place(drawn):
+    """Images are no flat colour fields: nearest mean colour finds the place of few."""
+    where = [scene.place for scene in scenes("test")]
+    means = np.array([image.mean((0, 1)) for image in drawn])
+    train, test = slice(0, 700), slice(700, 1000)
+    centres = {place: means[train][[w == place for w in where[train]]].mean(0) for place in PLACES}
+    names = list(centres)
+    distance = ((means[test][:, None] - np.array([centres[name] for name in names])) ** 2).sum(2)
+    found = [names[nearest] for nearest in distance.argmin(1)]
+    assert sum(a == b for a, b in zip(found, where[test], strict=True)) / 300 < 0.5
+
+
+# --- files ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def few(monkeypatch):
+    monkeypatch.setitem(SPLITS, "val", 6)
+
+
+def test_png_is_lossless(drawn):
+    with Image.open(io.BytesIO(png(drawn[0]))) as image:
+        assert image.mode == "RGB"
+        assert (np.asarray(image) == drawn[0]).all()
+
+
+def test_one_tar_per_split_drawn_once(tmp_path, few):
+    path = demo_images("val", str(tmp_path), size=32)
+    assert path == tmp_path / "demo" / "images-v3-32px-val.tar"
+    with tarfile.open(path, "r:") as archive:
+        assert archive.getnames() == [f"val-{number:05d}.png" for number in range(6)]
+        with Image.open(archive.extractfile("val-00004.png")) as image:
+            assert (np.asarray(image) == draw(make_scene("val", 4), 32)).all()
+    before = path.stat()
+    assert demo_images("val", str(tmp_path), size=32).stat() == before
+    assert sorted(one.name for one in path.parent.iterdir()) == [path.name]
+
+
+def test_a_tar_is_whole_or_absent(tmp_path, few, monkeypatch):
+    def broken(scene, size):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "draw", broken)
+    with pytest.raises(KeyboardInterrupt):
+        demo_images("val", str(tmp_path))
+    assert not list((tmp_path / "demo").iterdir())
+    # What a killed process may leave is written over.
+    (tmp_path / "demo" / "images-v3-64px-val.tar.part").write_bytes(b"half")
+    monkeypatch.setattr(module, "draw", draw)
+    with tarfile.open(demo_images("val", str(tmp_path)), "r:") as archive:
+        assert len(archive.getnames()) == 6
+
+
+def test_processes_draw_the_same_file_as_one(tmp_path, monkeypatch):
+    one = demo_images("val", str(tmp_path / "one"), size=16)
+    monkeypatch.setattr(module, "MANY", 1)
+    monkeypatch.setattr(module, "usable_cores", lambda: 2)
+    many = demo_images("val", str(tmp_path / "many"), size=16)
+    assert one.read_bytes() == many.read_bytes()
+
+
+def test_of_several_that_want_it_one_draws(tmp_path, few, monkeypatch):
+    calls = []
+    monkeypatch.setattr(module, "draw", lambda scene, size: calls.append(scene) or draw(scene, size))
+    with ThreadPoolExecutor(4) as pool:
+        assert len(set(pool.map(lambda _: demo_images("val", str(tmp_path)), range(4)))) == 1
+    assert len(calls) == 6
+
+
+def test_unknown_splits_and_sizes(tmp_path):
+    with pytest.raises(UnknownName, match="unknown split of demo 'tets'"):
+        demo_images("tets", str(tmp_path))
+    with pytest.raises(UsageError, match="demo images of 8 pixels; expected 16 to 512"):
+        demo_images("test", str(tmp_path), size=8)

@@ -1,0 +1,138 @@
+"""Two processes train as one: the first one writes, vectors are gathered, gradients are those of the whole batch."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tests.training.test_pieces import assert_same, gradients, image_recipe, of_texts
+from tests.training.test_run_folder import corpus as images  # noqa: F401
+from tests.training.test_texts import corpus as texts  # noqa: F401
+
+from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.training.loop import train
+from lexvl_anserini.training.processes import Processes
+from lexvl_anserini.training.recipe import Recipe, read_recipe
+
+COUNT = 2
+TRAIN = """
+import os, sys
+from pathlib import Path
+from safetensors.torch import save_file
+from tests.training.test_pieces import gradients
+from lexvl_anserini.training.loop import train
+from lexvl_anserini.training.recipe import Recipe, checked, read_recipe
+for call in sys.argv[1:]:
+    recipe, output, stop = call.split(",")
+    if stop == "gradients":
+        own = Path(output) / os.environ["RANK"]
+        own.mkdir(parents=True)
+        save_file(gradients(read_recipe(Path(recipe)), own), own / "gradients.safetensors")
+    else:
+        train(read_recipe(Path(recipe)), Path(output), device="cpu", stop_after=int(stop) or None)
+"""
+
+
+def in_two_processes(calls: list[tuple[Recipe, Path, int | str]]) -> None:
+    """Trains recipes one after the other in two processes that talk over the local host."""
+    arguments = []
+    for number, (recipe, output, stop) in enumerate(calls):
+        path = output.with_suffix(f".{number}.yaml")
+        path.write_text(json.dumps(recipe.model_dump(mode="json")))
+        arguments.append(f"{path},{output},{stop}")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    paths = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    shared = {
+        "PYTHONPATH": paths,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": str(COUNT),
+        "OMP_NUM_THREADS": "1",
+    }
+    running = []
+    for rank in range(COUNT):
+        own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(COUNT)}
+        command = [sys.executable, "-c", TRAIN, *arguments]
+        running.append(
+            subprocess.Popen(command, env={**os.environ, **shared, **own}, stderr=subprocess.PIPE, text=True)
+        )
+    try:
+        errors = [child.communicate(timeout=300)[1] for child in running]
+    finally:
+        for child in running:
+            child.kill()
+    assert [child.returncode for child in running] == [0] * COUNT, "\n".join(errors)
+
+
+def same(found: Path, expected: Path) -> None:
+    """Equal weights to 1e-5, but for the biases of attention's keys.
+
+    Softmax does not depend on these biases: their gradients are rounding alone, of which Adam makes whole steps.
+    """
+    for path in sorted(expected.glob("*.safetensors")):
+        ours, theirs = load_file(found / path.name), load_file(path)
+        assert ours.keys() == theirs.keys()
+        for key, weights in theirs.items():
+            if key.endswith("key.bias"):
+                continue
+            torch.testing.assert_close(
+                ours[key], weights, rtol=1e-5, atol=1e-5, msg=lambda text, key=key: f"{key}: {text}"
+            )
+
+
+@pytest.mark.heavy
+def test_two_processes_train_as_one(texts: str, images: str, tmp_path: Path) -> None:  # noqa: F811
+    """Gradients of images with two captions in pieces; runs of texts with hard negatives, one of which stops once."""
+    plan = {"steps": 4, "batch_size": 4, "negatives": 1, "warmup_steps": 1, "learning_rate": 0.01}
+    pieces = image_recipe(images, piece=1)
+    of = {
+        "whole": of_texts(texts, optimisation=plan),
+        "stopped": of_texts(texts, "splade", optimisation=plan, state_every=2, validate_every=1),
+    }
+    runs = [(recipe, tmp_path / name) for name, recipe in of.items()]
+    calls: list[tuple[Recipe, Path, int | str]] = [(pieces, tmp_path / "gradients", "gradients")]
+    calls += [(recipe, output, 3 if output.name == "stopped" else 0) for recipe, output in runs]
+    in_two_processes([*calls, (of["stopped"], tmp_path / "stopped", 0)])
+    (tmp_path / "alone").mkdir()
+    expected = gradients(pieces, tmp_path / "alone", piece=0)
+    for rank in range(COUNT):
+        assert_same(load_file(tmp_path / "gradients" / str(rank) / "gradients.safetensors"), expected)
+    for recipe, output in runs:
+        same(output / "model", train(recipe, tmp_path / "one" / output.name, device="cpu"))
+        ours, theirs = (log_of(folder / output.name) for folder in (tmp_path, tmp_path / "one"))
+        assert [row["step"] for row in ours] == [row["step"] for row in theirs]
+        for one, other in zip(ours, theirs, strict=True):
+            assert one.get("loss") == pytest.approx(other.get("loss"), abs=2e-4)
+
+
+def log_of(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+
+
+def test_a_batch_is_shared_evenly(texts: str, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    class State:
+        num_processes = 2
+
+    monkeypatch.setattr(Processes, "state", State())
+    with pytest.raises(UsageError, match="recipe tiny: batch_size 5 is no multiple of the 2 processes"):
+        Processes(cpu=True).check(of_texts(texts))
+
+
+def test_objectives_of_the_whole_batch_train_in_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    class State:
+        num_processes = 2
+
+    monkeypatch.setattr(Processes, "state", State())
+    recipe = read_recipe(Path(__file__).parents[2] / "runs/recipes/lexlip-small.yaml")
+    with pytest.raises(UsageError, match="recipe lexlip-small: masked_words: trains in one process, found 2"):
+        Processes(cpu=True).check(recipe)

@@ -1,0 +1,216 @@
+"""Training on what is small, damaged, of another family, or larger than memory: it trains, or ends with one line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.training.test_run_folder import corpus as images  # noqa: F401
+from tests.training.test_run_folder import make_corpus
+from tests.training.test_run_folder import recipe_of as recipe_of_images
+from tests.training.test_texts import corpus as texts  # noqa: F401
+from tests.training.test_texts import recipe_of, weights
+from tiny_training import write_corpus
+
+from lexvl_anserini.ground.errors import LexvlError, UsageError
+from lexvl_anserini.training.common import loss
+from lexvl_anserini.training.loop import train
+from lexvl_anserini.training.common.memory import is_out_of_memory
+from lexvl_anserini.training.objectives.contrastive import Encoded
+from lexvl_anserini.training.common.optimiser import OPTIMISERS
+from lexvl_anserini.training.recipe import Optimisation, Recipe, checked
+from lexvl_anserini.training.splits import check
+
+FRESH = {"words": 200, "width": 16, "layers": 1, "heads": 2, "max_length": 16, "dropout": 0.1}
+
+
+def in_stages(corpus: str) -> Recipe:
+    """Three stages of two steps: of all weights in pieces, of one side with an average, with a regulariser."""
+    plan = {"steps": 2, "batch_size": 3, "negatives": 1, "warmup_steps": 1, "learning_rate": 0.01}
+    objective = {"name": "vdr", "learn_temperature": True, "options": {"topk": 8}}
+    stages = [
+        {"objective": objective, "optimisation": {**plan, "piece": 2}},
+        {"objective": objective, "optimisation": {**plan, "average": 0.5}, "trained": ["encoder_q.*"]},
+        {
+            "objective": objective,
+            "optimisation": plan,
+            "regularisers": [{"name": "flops", "side": "query", "weight": 0.1, "ramp_steps": 2}],
+        },
+    ]
+    content = recipe_of(corpus, "vdr", {"query": FRESH, "document": FRESH}).model_dump(mode="json")
+    return checked({**content, "stages": stages, "validate_every": 1, "log_every": 2}, "tiny.yaml")
+
+
+def test_a_run_that_stops_after_every_step_ends_the_same(texts: str, tmp_path: Path) -> None:  # noqa: F811
+    """In and between stages, with pieces, averages, frozen sides, ramps; the log and the best checkpoint too."""
+    recipe = in_stages(texts)
+    whole = train(recipe, tmp_path / "whole", device="cpu")
+    for step in range(1, recipe.steps):
+        train(recipe, tmp_path / "part", device="cpu", stop_after=step)
+    assert weights(train(recipe, tmp_path / "part", device="cpu")) == weights(whole)
+
+    def lines(folder: str) -> list[Any]:
+        rows = [json.loads(line) for line in (tmp_path / folder / "log.jsonl").read_text().splitlines()]
+        return [{**row, "seconds": 0} for row in rows]
+
+    assert lines("part") == lines("whole")
+    assert sorted(path.name for path in (tmp_path / "part").iterdir()) == sorted(
+        path.name for path in (tmp_path / "whole").iterdir()
+    )
+
+
+def one_line(error: pytest.ExceptionInfo[LexvlError]) -> None:
+    assert "\n" not in str(error.value)
+
+
+def test_one_pair_trains(tmp_path: Path) -> None:
+    """It has nothing to be told apart from: its loss is 0."""
+    (tmp_path / "one.tsv").write_text("a red boat\tthe boat is red\n")
+    corpus = f"pairs:{tmp_path}/one.tsv"
+
+    def recipe(size: int) -> Recipe:
+        return recipe_of(corpus, "dpr", data={"corpus": corpus}, optimisation={"steps": 1, "batch_size": size})
+
+    assert (train(recipe(1), tmp_path / "texts", device="cpu") / "training.json").is_file()
+    [row] = [json.loads(line) for line in (tmp_path / "texts/log.jsonl").read_text().splitlines()]
+    assert row["loss"] == 0 and "query_alike" not in row
+    with pytest.raises(UsageError, match="batch_size 2 is more than the 1 training queries") as error:
+        train(recipe(2), tmp_path / "two", device="cpu")
+    one_line(error)
+    (tmp_path / "images").mkdir()
+    pixels = np.zeros((16, 16, 3), dtype=np.uint8)
+    pictures = write_corpus(tmp_path / "images", [pixels, pixels], [["a square", "one square"], ["a square"]], train=1)
+    plan = {"steps": 1, "batch_size": 1}
+    assert train(recipe_of_images(pictures, optimisation=plan), tmp_path / "run", device="cpu").is_dir()
+
+
+@pytest.mark.parametrize("caption", ["", "   ", "!?"])
+def test_an_empty_caption_trains_as_a_text_without_words(caption: str, tmp_path: Path) -> None:
+    recipe = recipe_of_images(make_corpus(tmp_path / "corpus", last=caption))
+    assert train(recipe, tmp_path / "run", device="cpu").is_dir()
+
+
+def test_an_empty_query_or_passage_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty.tsv").write_text("a red boat\tthe boat is red\n\tthe house\n")
+    with pytest.raises(LexvlError, match="empty.tsv") as error:
+        train(recipe_of(f"pairs:{tmp_path}/empty.tsv", "dpr"), tmp_path / "run", device="cpu")
+    one_line(error)
+
+
+def test_a_missing_image_is_named(tmp_path: Path) -> None:
+    corpus = make_corpus(tmp_path / "corpus")
+    (tmp_path / "corpus/2.png").unlink()
+    with pytest.raises(LexvlError, match="2.png") as error:
+        train(recipe_of_images(corpus), tmp_path / "run", device="cpu")
+    one_line(error)
+
+
+def test_a_damaged_image_is_named(tmp_path: Path) -> None:
+    corpus = make_corpus(tmp_path / "corpus")
+    (tmp_path / "corpus/2.png").write_bytes(b"\x89PNG nothing")
+    with pytest.raises(LexvlError, match="2.png") as error:
+        train(recipe_of_images(corpus), tmp_path / "run", device="cpu")
+    one_line(error)
+
+
+@pytest.mark.parametrize(
+    ("kind", "checkpoint"), [("dpr", "vdr/text-tiny"), ("splade", "vdr/text-tiny"), ("sentence", "vdr/text-tiny")]
+)
+def test_a_checkpoint_of_another_family_is_refused(
+    kind: str,
+    checkpoint: str,
+    texts: str,  # noqa: F811
+    golden: Path,
+    tmp_path: Path,
+) -> None:
+    recipe = recipe_of(texts, kind, {"query": {"checkpoint": str(golden / checkpoint)}})
+    with pytest.raises(LexvlError, match="text-tiny") as error:
+        train(recipe, tmp_path, device="cpu")
+    one_line(error)
+
+
+def greedy(encoded: Encoded) -> torch.Tensor:
+    """A loss for which no machine has the memory."""
+    return encoded.query.new_empty(1 << 60).sum()
+
+
+def test_out_of_memory_says_which_keys_need_less(
+    texts: str,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for table in ("lexvl_anserini.training.common.loss", "lexvl_anserini.training.recipe"):
+        monkeypatch.setattr(f"{table}.OBJECTIVES", {**loss.OBJECTIVES, "greedy": greedy})
+    keys = "set optimisation.piece below 3, or set optimisation.checkpointing, or lower max_length of the model"
+    with pytest.raises(
+        UsageError, match=rf"step 0: out of memory \(.*\); {keys}, or lower optimisation.batch_size"
+    ) as error:
+        train(recipe_of(texts, "dpr", objective={"name": "greedy"}), tmp_path, device="cpu")
+    one_line(error)
+
+
+def test_errors_of_too_little_memory() -> None:
+    assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory")) and is_out_of_memory(MemoryError())
+    assert not is_out_of_memory(RuntimeError("shapes differ")) and not is_out_of_memory(ValueError("not enough memory"))
+
+
+def test_freed_memory_stays_with_the_process() -> None:
+    """A large block that is freed and made again is the same memory; glibc's default maps new pages each time.
+
+    In a process of its own: this one may have kept other memory, in which a block finds no place.
+    """
+    lines = [
+        "import resource",
+        "from lexvl_anserini.training.common.memory import keep_freed_memory",
+        "kept = keep_freed_memory()",
+        "faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt",
+        "for round in range(7):",
+        "    before = faults() if round == 3 else before if round else 0",
+        "    bytearray(64 << 20)",  # 16,384 pages
+        "print(kept, faults() - before)",
+    ]
+    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=True)
+    kept, faults = done.stdout.split()
+    if kept == "False":
+        pytest.skip("the C library is not glibc")
+    assert int(faults) < 16_384
+
+
+def test_lamb_follows_its_equation() -> None:
+    """arXiv 1904.00962, algorithm 2: r = m' / (sqrt(v') + eps) + decay x, and x loses lr |x| / |r| r."""
+    try:
+        from timm.optim import Lamb  # noqa: F401
+    except Exception as error:
+        pytest.skip(f"timm does not work here ({error})")
+    plan = Optimisation(steps=3, optimiser="lamb", learning_rate=0.05, betas=(0.9, 0.98))
+    weight = torch.nn.Parameter(torch.tensor([[3.0, -4.0]]))
+    optimiser = OPTIMISERS["lamb"]([{"params": [weight], "weight_decay": 0.1}], plan)
+    expected, first, second = weight.detach().clone(), torch.zeros(1, 2), torch.zeros(1, 2)
+    for step, slope in enumerate(([[1.0, 2.0]], [[-0.5, 0.25]]), start=1):
+        weight.grad = torch.tensor(slope)
+        optimiser.step()
+        first = 0.9 * first + 0.1 * weight.grad
+        second = 0.98 * second + 0.02 * weight.grad**2
+        moved = (first / (1 - 0.9**step)) / ((second / (1 - 0.98**step)).sqrt() + 1e-6) + 0.1 * expected
+        expected = expected - 0.05 * expected.norm() / moved.norm() * moved
+        torch.testing.assert_close(weight.detach(), expected)
+
+
+def test_lamb_without_timm_ends_before_the_data_are_read(
+    texts: str,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "timm.optim", None)
+    plan = {"steps": 2, "batch_size": 2, "optimiser": "lamb"}
+    recipe = recipe_of(texts, "vdr", {"query": FRESH}, optimisation=plan)
+    with pytest.raises(LexvlError, match=r"optimiser lamb needs timm \(.*pip install timm torchvision"):
+        check(recipe, None, "cpu")
+    with pytest.raises(LexvlError, match="optimiser lamb needs timm"):
+        train(recipe, tmp_path, device="cpu")

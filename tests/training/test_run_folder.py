@@ -1,0 +1,257 @@
+"""The folder of a training run: its request, what may be deleted, stopped and damaged runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+import torch
+from PIL import Image
+from tiny_training import weights_of, write_corpus
+from typer.testing import CliRunner
+
+from lexvl_anserini.data.dataset import load_dataset
+from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
+from lexvl_anserini.training.images.captioned import CaptionedImages, read_captioned
+from lexvl_anserini.training.loop import train
+from lexvl_anserini.training.common.optimiser import make_accelerator
+from lexvl_anserini.training.recipe import Recipe, checked
+from lexvl_anserini.training.run_folder import OURS, TrainingState, claim, clear
+from lexvl_anserini.training.splits import check
+
+COLOURS = ((220, 30, 30), (30, 200, 30), (30, 30, 220), (250, 250, 250))
+AT_THE_END = {"best", "best.safetensors", "curve.png", "failed-batch.json"}
+DATA = {"training": "a", "validation": "b"}
+
+
+def make_corpus(folder: Path, last: str = "a white square") -> str:
+    """Eight coloured images, four for training and four for validation, one caption each; returns the corpus name."""
+    folder.mkdir(exist_ok=True)
+    images = [np.full((16, 16, 3), COLOURS[number % 4], dtype=np.uint8) for number in range(8)]
+    captions = [["a red square"], ["a green square"], ["a blue square"], [last]]
+    return write_corpus(folder, images, captions * 2, train=4)
+
+
+def recipe_of(corpus: str, **changes: Any) -> Recipe:
+    """A recipe of six steps; `changes` replace top-level entries."""
+    tower = {"width": 8, "layers": 1, "heads": 2}
+    content: dict[str, Any] = {
+        "name": "tiny",
+        "data": {"corpus": corpus},
+        "model": {
+            "kind": "vdr-crossmodal",
+            "topk": 4,
+            "text": {**tower, "max_length": 8, "dropout": 0.1},
+            "image": {**tower, "resolution": 16, "patch_size": 8},
+        },
+        "objective": {"name": "vdr", "options": {"topk": 4}},
+        "optimisation": {"steps": 6, "batch_size": 4, "warmup_steps": 2},
+        "state_every": 2,
+        "log_every": 4,
+        "validate_every": 6,
+    }
+    return checked({**content, **changes}, "tiny.yaml")
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The corpus that no test changes."""
+    return make_corpus(tmp_path_factory.mktemp("corpus"))
+
+
+def rows_of(folder: Path) -> list[dict[str, Any]]:
+    return [orjson.loads(line) for line in (folder / "log.jsonl").read_bytes().splitlines()]
+
+
+def same(first: Path, second: Path) -> bool:
+    one, other = weights_of(first), weights_of(second)
+    return one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
+
+
+@pytest.fixture(scope="module")
+def trained(corpus: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An uninterrupted run."""
+    return train(recipe_of(corpus), tmp_path_factory.mktemp("trained"), device="cpu")
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_folder_of_other_files_does_not_change(overwrite: bool, tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years")
+    (tmp_path / "model").mkdir()
+    with pytest.raises(ArtefactError, match="not empty and not written by train; name another --output"):
+        claim(tmp_path, recipe_of("demo"), DATA, overwrite)
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["model", "thesis.tex"]
+
+
+def test_overwrite_deletes_a_run_and_nothing_else(tmp_path: Path) -> None:
+    claim(tmp_path, recipe_of("demo"), DATA, overwrite=False)
+    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "state").mkdir()
+    (tmp_path / "model.part").mkdir()
+    (tmp_path / "stored-pixels-training-0.npy").write_bytes(b"")
+    (tmp_path / "stored-pixels-validation-0.npy.part").write_bytes(b"")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "words").symlink_to(tmp_path / "elsewhere")
+    claim(tmp_path, recipe_of("demo", seed=7), DATA, overwrite=True)
+    found = sorted(entry.name for entry in tmp_path.iterdir())
+    assert found == ["data.json", "elsewhere", "notes.txt", "recipe.yaml"]
+
+
+def test_clear_deletes_all_files_of_a_run(corpus: str, tmp_path: Path) -> None:
+    train(recipe_of(corpus), tmp_path, device="cpu", stop_after=5)
+    assert {entry.name for entry in tmp_path.iterdir()} >= set(OURS) - {"model", "stored-*.npy", *AT_THE_END}
+    clear(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_another_recipe_replaces_a_run_without_states(tmp_path: Path) -> None:
+    claim(tmp_path, recipe_of("demo"), DATA, overwrite=False)
+    claim(tmp_path, recipe_of("demo", seed=7), DATA, overwrite=False)
+    (tmp_path / "state").mkdir()
+    with pytest.raises(ArtefactError, match="a run of another request .seed: 7 found, 8 requested.; --overwrite"):
+        claim(tmp_path, recipe_of("demo", seed=8), DATA, overwrite=False)
+
+
+@pytest.mark.parametrize("text", ["", "name: [", "name: tiny\n", "\xff"])
+def test_a_damaged_recipe_raises(text: str, tmp_path: Path) -> None:
+    claim(tmp_path, recipe_of("demo"), DATA, overwrite=False)
+    (tmp_path / "state").mkdir()
+    (tmp_path / "recipe.yaml").write_text(text, encoding="latin-1")
+    with pytest.raises(ArtefactError, match=r"unreadable .*recipe.yaml.*--overwrite replaces it") as error:
+        claim(tmp_path, recipe_of("demo"), DATA, overwrite=False)
+    assert "\n" not in str(error.value)
+    claim(tmp_path, recipe_of("demo"), DATA, overwrite=True)
+
+
+@pytest.mark.parametrize("stop", [2, None])
+def test_other_images_or_captions_raise(stop: int | None, tmp_path: Path) -> None:
+    corpus, output = make_corpus(tmp_path / "corpus"), tmp_path / "run"
+    train(recipe_of(corpus), output, device="cpu", stop_after=stop)
+    make_corpus(tmp_path / "corpus")  # the same data, written again
+    train(recipe_of(corpus), output, device="cpu", stop_after=stop)
+    Image.new("RGB", (16, 16)).save(tmp_path / "corpus" / "5.png")
+    with pytest.raises(ArtefactError, match="content of validation: .* found, .* requested.; --overwrite"):
+        train(recipe_of(corpus), output, device="cpu")
+    make_corpus(tmp_path / "corpus", last="a snowy square")
+    with pytest.raises(ArtefactError, match="content of training: .*content of validation: "):
+        train(recipe_of(corpus), output, device="cpu")
+    train(recipe_of(corpus), output, device="cpu", overwrite=True)
+
+
+def test_the_digest_depends_on_content_and_not_on_the_folder(tmp_path: Path) -> None:
+    def of(folder: str, **changes: str) -> str:
+        name = make_corpus(tmp_path / folder, **changes)
+        return read_captioned(load_dataset(name, "train", direction="text-to-image")).digest()
+
+    assert of("here") == of("there") != of("other", last="a snowy square")
+    with pytest.raises(DataError, match="gone.png: cannot be read"):
+        CaptionedImages(["gone"], [str(tmp_path / "gone.png")], [["a square"]]).digest()
+
+
+def test_an_output_that_is_a_file_raises(corpus: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ArtefactError, match="file: cannot be written .*choose another output"):
+        train(recipe_of(corpus), tmp_path / "file", device="cpu")
+
+
+def test_a_device_that_does_not_exist_raises(corpus: str, tmp_path: Path) -> None:
+    absent = ["nonsense"] if torch.cuda.is_available() else ["nonsense", "cuda"]
+    for device in absent:
+        with pytest.raises(UsageError, match=f"device '{device}' cannot be used here"):
+            train(recipe_of(corpus), tmp_path, device=device)
+        with pytest.raises(UsageError, match=f"device '{device}' cannot be used here"):
+            check(recipe_of(corpus), None, device)
+
+
+def test_check_reads_both_splits(corpus: str) -> None:
+    check(recipe_of(corpus), None, "cpu")
+    for key in ("split", "validation"):
+        with pytest.raises(DataError, match="no image of split 'nowhere'"):
+            check(recipe_of(corpus, data={"corpus": corpus, key: "nowhere"}), None, "cpu")
+
+
+def test_precisions_may_differ_within_a_process() -> None:
+    cpu = torch.device("cpu")
+    assert make_accelerator(cpu, "bf16").mixed_precision == "bf16"
+    assert make_accelerator(cpu, "no").mixed_precision == "no"
+    with pytest.raises(UsageError, match="precision fp16: cpu does not compute in it; expected no or bf16"):
+        make_accelerator(cpu, "fp16")
+    assert make_accelerator(cpu, "no").device == cpu
+
+
+def test_a_run_in_half_precision_trains(corpus: str, trained: Path, tmp_path: Path) -> None:
+    assert not same(train(recipe_of(corpus, precision="bf16"), tmp_path, device="cpu"), trained)
+
+
+def test_a_run_stops_at_a_step_or_at_once_if_beyond_it(corpus: str, trained: Path, tmp_path: Path) -> None:
+    assert train(recipe_of(corpus), tmp_path, device="cpu", stop_after=5) == tmp_path / "state"
+    assert train(recipe_of(corpus), tmp_path, device="cpu", stop_after=3) == tmp_path / "state"
+    assert not (tmp_path / "model").exists()
+    assert same(train(recipe_of(corpus), tmp_path, device="cpu", stop_after=6), trained)
+
+
+def test_the_log_resumes(corpus: str, trained: Path, tmp_path: Path) -> None:
+    train(recipe_of(corpus), tmp_path, device="cpu", stop_after=3)  # one step before a line
+    state = tmp_path / "state" / "step.json"
+    content = json.loads(state.read_bytes())
+    assert content["step"] == len(content["losses"]) == 3
+    state.write_text(json.dumps({**content, "seconds": content["seconds"] + 1000}))
+    train(recipe_of(corpus), tmp_path, device="cpu")
+
+    def losses(folder: Path) -> list[Any]:
+        return [(row["step"], row["loss"]) for row in rows_of(folder) if "loss" in row]
+
+    assert losses(tmp_path) == losses(trained.parent) and len(losses(tmp_path)) == 2
+    assert all(row["seconds"] >= 1000 for row in rows_of(tmp_path) if "seconds" in row)
+
+
+def test_a_damaged_state_falls_back_to_the_one_before(corpus: str, trained: Path, tmp_path: Path) -> None:
+    train(recipe_of(corpus), tmp_path, device="cpu", stop_after=5)
+    for name, length in (("model.safetensors", 100), ("step.json", 3)):
+        whole = (tmp_path / "state" / name).read_bytes()
+        (tmp_path / "state" / name).write_bytes(whole[:length])
+        train(recipe_of(corpus), tmp_path, device="cpu", stop_after=5)
+    for state in ("state", "state.old"):
+        (tmp_path / state / "optimizer.bin").write_bytes(b"")
+    with pytest.raises(ArtefactError, match="state: a damaged state .*state.old: .*--overwrite starts again") as error:
+        train(recipe_of(corpus), tmp_path, device="cpu")
+    assert "\n" not in str(error.value)
+    model = train(recipe_of(corpus), tmp_path, device="cpu", overwrite=True)
+    assert same(model, trained)
+
+
+def test_a_run_from_the_state_before_ends_the_same(corpus: str, trained: Path, tmp_path: Path) -> None:
+    train(recipe_of(corpus), tmp_path, device="cpu", stop_after=5)
+    (tmp_path / "state" / "model.safetensors").write_bytes(b"")
+    assert same(train(recipe_of(corpus), tmp_path, device="cpu"), trained)
+    assert [row["step"] for row in rows_of(tmp_path)] == [row["step"] for row in rows_of(trained.parent)]
+
+
+def test_the_command_prints_the_state_where_it_stopped(corpus: str, tmp_path: Path) -> None:
+    import typer
+
+    from lexvl_anserini.train import command
+
+    app = typer.Typer()
+    app.command()(command)
+    (tmp_path / "tiny.yaml").write_text(json.dumps(recipe_of(corpus).model_dump(mode="json")))
+    arguments = ["--recipe", str(tmp_path / "tiny.yaml"), "--output", str(tmp_path / "run"), "--format", "json"]
+    arguments += ["--device", "cpu"]
+
+    def printed(*more: str) -> Any:
+        result = CliRunner().invoke(app, [*arguments, *more])
+        assert result.exit_code == 0, result.output
+        return json.loads(result.stdout.splitlines()[-1])
+
+    assert printed("--dry-run")["steps"] == 6 and not (tmp_path / "run").exists()
+    assert printed("--stop-after", "1") == {"state": str(tmp_path / "run" / "state"), "step": 1}
+    assert printed() == {"model": str(tmp_path / "run" / "model")}
+
+
+def test_the_mean_losses_clear_the_losses() -> None:
+    state = TrainingState(2, [1.0, 2.0], parts={"vdr": [1.0, 1.5]})
+    assert state.mean_losses() == (1.5, {"vdr": 1.25}) and state.losses == [] and state.parts == {}

@@ -1,0 +1,401 @@
+"""Stages over pretrained networks, end to end on coloured squares: what changes, what is stored, resuming, loading."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pretrained_networks import tiny_vit
+from tiny_training import weights_of, write_corpus
+
+from lexvl_anserini.data.dataset import load_dataset
+from lexvl_anserini.encoders.loading import load_encoder
+from lexvl_anserini.encoders.parts.images.image_backbones import load_image_backbone
+from lexvl_anserini.encoders.parts.pretrained import Standard
+from lexvl_anserini.ground.errors import CheckpointError, UsageError
+from lexvl_anserini.training.images.captioned import read_captioned
+from lexvl_anserini.training.images.class_words import LIGHTER, weigh
+from lexvl_anserini.training.images.measuring import hit_rates
+from lexvl_anserini.training.images.pretrained_sides import VdrImageOver, VdrTextOver
+from lexvl_anserini.training.images.starting import with_rows
+from lexvl_anserini.training.common.stores import weights_digest
+from lexvl_anserini.training.common.inputs import ImageBatch, TextBatch
+from lexvl_anserini.training.loop import train
+from lexvl_anserini.training.objectives.contrastive import Encoded
+from lexvl_anserini.training.objectives.distillation import distil
+from lexvl_anserini.training.recipe import Recipe, checked
+from lexvl_anserini.training.splits import read_splits
+from lexvl_anserini.training.words import learn_terms, read_class_names, words_of_classes
+
+COLOURS = {"red": (220, 30, 30), "green": (30, 200, 30), "blue": (30, 30, 220), "white": (250, 250, 250)}
+HEADS = ["encoder_?.head.*", "encoder_?.bias", "encoder_p.proj"]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Twelve coloured squares for training and four for validation, two captions each."""
+    folder = tmp_path_factory.mktemp("corpus")
+    names = [list(COLOURS)[number % 4] for number in range(16)]
+    images = [np.full((20, 20, 3), COLOURS[name], dtype=np.uint8) for name in names]
+    for number, pixels in enumerate(images):
+        pixels[number : number + 4, 4:16] = 90
+    captions = [[f"a {name} squareling", f"the squareling is {name} with a grey bar"] for name in names]
+    return write_corpus(folder, images, captions, train=12)
+
+
+@pytest.fixture(scope="module")
+def networks(golden: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The checkpoints of both sides."""
+    return {"text": str(golden / "splade/ckpt_bert"), "image": str(tiny_vit(tmp_path_factory.mktemp("vit")))}
+
+
+def recipe_of(corpus: str, networks: dict[str, str], kind: str = "vdr-crossmodal", **second: Any) -> Recipe:
+    """Two stages of four steps: the heads over stored features, then with the last layer of the image network."""
+    name = {"vdr-crossmodal": "vdr", "dense-crossmodal": "info_nce"}[kind]
+    options = {"topk": 8, "normalised": True} if name == "vdr" else {}
+    bags = {"learn_bag_temperature": True} if name == "vdr" else {}
+    stage = {
+        "objective": {"name": name, "learn_temperature": True, "options": options, **bags},
+        "trained": HEADS,
+        "views": 2,
+        "augmentation": {"flip": True},
+        "optimisation": {"steps": 4, "batch_size": 4, "warmup_steps": 1, "average": 0.5, "learning_rate": 0.01},
+    }
+    content = {
+        "name": "tiny",
+        "data": {"corpus": corpus},
+        "model": {
+            "kind": kind,
+            "topk": 8,
+            "dimensions": 6,
+            "hidden": 10,
+            "text": {"checkpoint": networks["text"], "least": 1, "max_length": 16, "dropout": 0.1},
+            "image": {"checkpoint": networks["image"], "grid": 2, "dropout": 0.1, "cells": 0.3},
+        },
+        "stages": [stage, {**stage, "trained": [*HEADS, "encoder_p.network.*"], "views": 0, **second}],
+        "validate_every": 4,
+        "state_every": 2,
+        "log_every": 1,
+    }
+    return checked(content, "tiny.yaml")
+
+
+@pytest.fixture(scope="module")
+def trained(corpus: str, networks: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A lexical pair after both stages."""
+    return train(recipe_of(corpus, networks), tmp_path_factory.mktemp("trained"), device="cpu")
+
+
+def test_the_loaded_encoder_is_the_pair_that_validated(trained: Path, corpus: str) -> None:
+    model = load_encoder("vdr-crossmodal", str(trained), device="cpu")
+    held_out = read_captioned(load_dataset(corpus, "val", None, direction="text-to-image"))
+    images, texts = model.document.weights(held_out.images), model.query.weights(held_out.texts)
+    scores = torch.from_numpy((texts @ images.T).toarray())
+    found = {f"t2i_R@{k}": value for k, value in hit_rates(scores, torch.arange(4).repeat_interleave(2)).items()}
+    measured = json.loads((trained / "training.json").read_text())["validation"]
+    assert found == {key: measured[key] for key in found}
+
+
+def test_a_cache_gives_the_same_weights_and_is_read_by_the_next_run(
+    corpus: str, networks: dict[str, str], trained: Path, tmp_path: Path
+) -> None:
+    """Stage two unfreezes the network; a third stage, over frozen networks again, computes what they became."""
+    recipe = recipe_of(corpus, networks)
+    model = train(recipe, tmp_path / "run", device="cpu", cache=tmp_path / "cache")
+    assert (model / "model.safetensors").read_bytes() == (trained / "model.safetensors").read_bytes()
+    names = {entry.name.rpartition("-")[0] for entry in (tmp_path / "cache").iterdir()}
+    splits = [
+        f"stored-{what}-{role}" for what in ("states", "features", "pixels") for role in ("training", "validation")
+    ]
+    assert names == {"stored-standard", *splits} and not list((tmp_path / "run").glob("stored-*"))
+    before = {entry: entry.stat().st_mtime_ns for entry in (tmp_path / "cache").iterdir()}
+    content = recipe.model_dump(mode="json")
+    content["stages"].append(content["stages"][0])
+    train(checked(content, "tiny.yaml"), tmp_path / "three", device="cpu", cache=tmp_path / "cache")
+    after = {entry: entry.stat().st_mtime_ns for entry in (tmp_path / "cache").iterdir()}
+    assert {entry: after[entry] for entry in before} == before
+    assert {entry.name.rpartition("-")[0] for entry in after.keys() - before.keys()} == {
+        "stored-features-training",
+        "stored-features-validation",
+    }
+
+
+def test_words_that_the_tokenizer_splits_are_terms(trained: Path) -> None:
+    model = load_encoder("vdr-crossmodal", str(trained), device="cpu")
+    terms = model.query.vocabulary.terms
+    assert {"squareling", "red", "grey", "bar"} <= set(terms) and not {"a", "the", "is", "with"} & set(terms)
+    alpha = load_encoder("vdr-crossmodal", str(trained), device="cpu", mode="alpha")
+    [own] = alpha.decode(alpha.query.weights(["two squarelings, a red one"]), top_k=5)
+    assert {term for term, _ in own} == {"squareling", "red"}
+
+
+def test_only_what_changed_is_saved_and_networks_are_copied(trained: Path, networks: dict[str, str]) -> None:
+    saved = weights_of(trained)
+    assert any(key.startswith("encoder_p.backbone.") for key in saved)  # stage two changed it
+    added = "encoder_q.bert_model.embeddings.word_embeddings.weight.added"
+    assert [key for key in saved if key.startswith("encoder_q.bert_model.")] == [added]
+    config = json.loads((trained / "config.json").read_text())
+    assert config["encoder_p"]["backbone"]["checkpoint"] == "image_network"
+    assert (trained / "image_network/model.safetensors").read_bytes() == (
+        Path(networks["image"]) / "model.safetensors"
+    ).read_bytes()
+
+
+@pytest.mark.parametrize("stop", [2, 4, 6])
+def test_a_resumed_run_ends_with_the_same_weights(
+    stop: int, trained: Path, corpus: str, networks: dict[str, str], tmp_path: Path
+) -> None:
+    """Inside stage one, at its end, and inside stage two."""
+    recipe = recipe_of(corpus, networks)
+    assert train(recipe, tmp_path, device="cpu", stop_after=stop).name == "state"
+    resumed, expected = weights_of(train(recipe, tmp_path, device="cpu")), weights_of(trained)
+    assert resumed.keys() == expected.keys()
+    assert all(torch.equal(resumed[key], expected[key]) for key in expected)
+
+
+def test_the_state_of_the_stage_before_is_used_where_the_newest_is_damaged(
+    trained: Path, corpus: str, networks: dict[str, str], tmp_path: Path
+) -> None:
+    recipe = recipe_of(corpus, networks)
+    train(recipe, tmp_path, device="cpu", stop_after=6)  # states of 6 and of 4 steps, the end of stage one
+    next((tmp_path / "state").glob("*.safetensors")).write_bytes(b"")
+    resumed, expected = weights_of(train(recipe, tmp_path, device="cpu")), weights_of(trained)
+    assert all(torch.equal(resumed[key], expected[key]) for key in expected)
+
+
+def test_the_dense_twin_teaches(corpus: str, networks: dict[str, str], tmp_path: Path) -> None:
+    folder = train(recipe_of(corpus, networks, "dense-crossmodal"), tmp_path / "dense", device="cpu")
+    model = load_encoder("dense-crossmodal", str(folder), device="cpu")
+    vectors = model.query.vectors(["a red squareling", ""])
+    assert vectors.shape == (2, 6)
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-6)
+    taught = {"auxiliaries": [{"name": "distil", "weight": 1.0}], "teacher": str(folder)}
+    lexical = train(recipe_of(corpus, networks, **taught), tmp_path / "vdr", device="cpu")
+    assert "the teacher of stage 1" in json.loads((lexical / "training.json").read_text())["data"]
+
+
+def test_distil_by_hand() -> None:
+    """Where the teacher knows nothing and scores are equal, the loss is ln 2 in each direction."""
+    vectors = torch.eye(2)
+    same = torch.zeros(2, 2)
+    loss = distil(Encoded(vectors * 0, vectors, taught=same))
+    torch.testing.assert_close(loss, 2 * torch.tensor(2.0).log())
+    certain = distil(Encoded(vectors, vectors, taught=vectors), model_temperature=0.01, teacher_temperature=0.01)
+    assert certain.item() < 1e-6
+    with pytest.raises(ValueError, match="needs the scores of a teacher"):
+        distil(Encoded(vectors, vectors))
+
+
+def test_distil_of_bags_by_hand() -> None:
+    """Bags that no document knows add ln 2 in each direction, times their weight."""
+    vectors, cold = torch.eye(3)[:2], {"model_temperature": 0.01, "teacher_temperature": 0.01}
+    encoded = Encoded(vectors, vectors, query_bag=torch.tensor([[False, False, True]] * 2), taught=vectors @ vectors.T)
+    assert distil(encoded, **cold).item() < 1e-6
+    loss = distil(encoded, nonparametric=0.5, **cold)
+    torch.testing.assert_close(loss, 0.5 * 2 * torch.tensor(2.0).log())
+    known = encoded._replace(query_bag=torch.tensor([[True, False, True], [False, True, True]]))
+    assert distil(known, nonparametric=0.5, **cold).item() < 1e-6
+    # Bags of unit length and their own temperature: scores [[1, 0], [0, 1]] / sqrt(2) / 0.5.
+    warm = distil(known, nonparametric=1.0, normalised=True, bag_temperature=0.5, **cold)
+    torch.testing.assert_close(warm, 2 * (1 + torch.tensor(-(2**0.5)).exp()).log())
+    with pytest.raises(ValueError, match="needs the own tokens"):
+        distil(Encoded(vectors, vectors, taught=vectors @ vectors.T), nonparametric=0.5)
+
+
+def test_held_out_images_validate_and_do_not_train(corpus: str, networks: dict[str, str]) -> None:
+    recipe = recipe_of(corpus, networks).model_dump(mode="json")
+    split = read_splits(checked({**recipe, "data": {"corpus": corpus, "held_out": 5}}, "tiny.yaml"), None)
+    assert list(split["validation"].ids) == ["0", "5", "10"]
+    assert len(split["training"].ids) == 9 and not set(split["training"].ids) & {"0", "5", "10"}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model": {"kind": "vdr-crossmodal", "text": {"checkpoint": "minilm"}}}, "both have a checkpoint, or neither"),
+        ({"stages": []}, "stages: Tuple should have at least 1 item"),
+        ({"seeds": 1}, "seeds: Extra inputs"),
+    ],
+)
+def test_a_recipe_of_stages_that_does_not_fit_raises(
+    change: dict[str, Any], message: str, corpus: str, networks: dict[str, str]
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        checked({**recipe_of(corpus, networks).model_dump(mode="json"), **change}, "tiny.yaml")
+
+
+def test_distil_and_a_teacher_need_each_other(corpus: str, networks: dict[str, str]) -> None:
+    with pytest.raises(UsageError, match="the auxiliary 'distil' and a teacher need each other"):
+        recipe_of(corpus, networks, teacher="photos-dense")
+
+
+def test_another_network_than_the_trained_one_is_refused(trained: Path, tmp_path: Path) -> None:
+    import shutil
+
+    shutil.copytree(trained, tmp_path / "model")
+    config = tmp_path / "model/image_network/config.json"
+    config.write_text(config.read_text() + "\n")
+    with pytest.raises(CheckpointError, match="was trained over image_network with SHA-256"):
+        load_encoder("vdr-crossmodal", str(tmp_path / "model"), device="cpu")
+
+
+def test_terms_are_frequent_words_of_letters() -> None:
+    texts = ["A dog, the dog!", "a cat on 2 mats", "the cat's x"]
+    assert learn_terms(texts, least=2) == ["cat", "dog"]
+    with pytest.raises(UsageError, match="at least 9 times"):
+        learn_terms(texts, least=9)
+
+
+def test_words_of_classes(tmp_path: Path) -> None:
+    """Words of several classes have all of them; function words, left-out words and known terms are none."""
+    names = ["tabby cat", "tiger cat", "jack-o'-lantern", "a bell or wind chime"]
+    assert words_of_classes(names, known=["wind"]) == {
+        "bell": [3],
+        "cat": [0, 1],
+        "chime": [3],
+        "lantern": [2],
+        "tabby": [0],
+        "tiger": [1],
+    }
+    (tmp_path / "names.json").write_text(json.dumps(names))
+    assert read_class_names(tmp_path / "names.json") == names
+    for content in ("{}", "[1]", "["):
+        (tmp_path / "names.json").write_text(content)
+        with pytest.raises(UsageError, match="names.json: .*JSON list of"):
+            read_class_names(tmp_path / "names.json")
+
+
+def test_class_words_weigh_as_much_as_terms_of_captions() -> None:
+    """The largest logit of a class word has the median spread of those of the terms, and is lighter in images only."""
+
+    class Side(VdrImageOver):
+        def __init__(self) -> None:
+            torch.nn.Module.__init__(self)
+            self.head, self.standard = torch.nn.Identity(), Standard(2)
+            self.proj = torch.nn.Parameter(torch.tensor([[2.0, 0.0]]))
+            self.bias = torch.nn.Parameter(torch.tensor([1.0]))
+
+        def states(self, batch: ImageBatch) -> torch.Tensor:
+            return batch.values
+
+    class Text(VdrTextOver):
+        def __init__(self) -> None:
+            torch.nn.Module.__init__(self)
+            self.network = torch.nn.Module()
+            self.network.get_input_embeddings = lambda: torch.nn.Embedding.from_pretrained(torch.tensor([[3.0, 4.0]]))
+            self.head, self.bias = torch.nn.Identity(), torch.nn.Parameter(torch.tensor([0.5]))
+
+        def states(self, batch: TextBatch) -> torch.Tensor:
+            assert batch.states is not None
+            return batch.states
+
+    class Captions:
+        def __len__(self) -> int:
+            return 2
+
+        def batch(self, positions: np.ndarray) -> TextBatch:
+            states = torch.tensor([[[1.0, 0.0], [9.0, 9.0]], [[0.0, 2.0], [3.0, 4.0]]])[positions]
+            attention = torch.tensor([[1, 0], [1, 1]])[positions]  # the second state of the first text is padding
+            return TextBatch(attention, attention, attention.bool(), states)
+
+    class Store:
+        def __len__(self) -> int:
+            return 3
+
+        def plain(self, positions: np.ndarray) -> ImageBatch:
+            return ImageBatch(torch.tensor([[[0.0, 5.0]], [[1.0, 6.0]], [[2.0, 10.0]]])[positions])
+
+    classifier = torch.tensor([[0.0, 10.0]])
+    found = weigh(Text(), Side(), Captions(), Store(), classifier, {"cat": [0]}, [0])  # type: ignore[arg-type]
+    # The term has logits 1, 3, 5 (mean 3, spread 2); the class 50, 60, 100 (mean 70, spread sqrt(700)).
+    scale = 2 / 700**0.5
+    torch.testing.assert_close(found.scale, torch.tensor([scale]))
+    torch.testing.assert_close(found.image_bias, torch.tensor([3 - 70 * scale - LIGHTER * 2]))
+    # In the texts, the term has 2.5 and 6.5 (mean 4.5), the direction (.6, .8) of the word .6 and 5 (mean 2.8).
+    scale = 4 / 4.4
+    torch.testing.assert_close(found.rows, scale * torch.tensor([[0.6, 0.8]]))
+    torch.testing.assert_close(found.text_bias, torch.tensor([4.5 - 2.8 * scale]))
+
+
+@pytest.mark.parametrize("kind", ["vdr-crossmodal", "dense-crossmodal"])
+def test_a_pair_begins_with_the_weights_of_a_trained_one(
+    kind: str, trained: Path, corpus: str, networks: dict[str, str], tmp_path: Path
+) -> None:
+    """After one step of almost no length, the vectors are those of the start; a word that it lacks has a new row."""
+    first = recipe_of(corpus, networks, kind)
+    start = trained if kind == "vdr-crossmodal" else train(first, tmp_path / "first", device="cpu")
+    content = recipe_content(first)
+    content["model"]["start"] = str(start)
+    content["stages"] = content["stages"][1:]
+    content["stages"][0]["optimisation"] |= {"steps": 1, "learning_rate": 1e-12, "average": 0.0}
+    model = train(checked(content, "second.yaml"), tmp_path / "second", device="cpu")
+    found, expected = weights_of(model), weights_of(start)
+    assert found.keys() == expected.keys()
+    assert all(torch.allclose(found[key], expected[key], atol=1e-6) for key in expected)
+
+
+def test_rows_of_terms_are_matched_by_their_text() -> None:
+    rows = with_rows(torch.zeros(3, 1), ("dog", "cat", "red"), torch.tensor([[1.0], [2.0]]), ("red", "dog"))
+    assert rows.flatten().tolist() == [2.0, 0.0, 1.0]
+
+
+def test_a_pair_does_not_begin_with_another_kind_or_over_another_network(
+    trained: Path, corpus: str, networks: dict[str, str], tmp_path: Path
+) -> None:
+    content = recipe_content(recipe_of(corpus, networks, "dense-crossmodal"))
+    content["model"]["start"] = str(trained)
+    with pytest.raises(CheckpointError, match="encoder_q is of type 'vdr_crossmodal_text', expected"):
+        train(checked(content, "other.yaml"), tmp_path / "kind", device="cpu")
+    content = recipe_content(recipe_of(corpus, {**networks, "image": str(tiny_vit(tmp_path / "vit", seed=5))}))
+    content["model"]["start"] = str(trained)
+    with pytest.raises(CheckpointError, match="was trained over image_network with SHA-256"):
+        train(checked(content, "other.yaml"), tmp_path / "network", device="cpu")
+
+
+def test_a_run_stops_after_some_hours_and_goes_on(
+    trained: Path, corpus: str, networks: dict[str, str], tmp_path: Path
+) -> None:
+    """Each call has time for one step; eight calls end with the weights of one call, across the end of a stage."""
+    recipe, expected = recipe_of(corpus, networks), weights_of(trained)
+    written = [train(recipe, tmp_path, device="cpu", hours=1e-9) for _ in range(8)]
+    assert [path.name for path in written] == ["state"] * 7 + ["model"]
+    found = weights_of(written[-1])
+    assert all(torch.equal(found[key], expected[key]) for key in expected)
+
+
+def test_learning_rates_by_name(corpus: str, networks: dict[str, str], tmp_path: Path) -> None:
+    """A network with almost no learning rate keeps its weights while the heads change."""
+    slow = {"steps": 2, "batch_size": 4, "learning_rate": 0.01, "learning_rates": {"encoder_p.network.*": 1e-12}}
+    run = train(recipe_of(corpus, networks, optimisation=slow), tmp_path / "slow", device="cpu")
+    fast = train(
+        recipe_of(corpus, networks, optimisation={**slow, "learning_rates": {}}), tmp_path / "fast", device="cpu"
+    )
+    key = next(key for key in weights_of(fast) if key.startswith("encoder_p.backbone."))
+    original = load_image_backbone(networks["image"]).network.state_dict()[key.removeprefix("encoder_p.backbone.")]
+    assert torch.allclose(weights_of(run).get(key, original), original, atol=1e-6)  # what is as before is not saved
+    assert not torch.allclose(weights_of(fast)[key], original, atol=1e-4)
+    wrong = {**slow, "learning_rates": {"encoder_x.*": 1e-4}}
+    with pytest.raises(UsageError, match="learning_rates: no weight that changes is named 'encoder_x"):
+        train(recipe_of(corpus, networks, optimisation=wrong), tmp_path / "wrong", device="cpu")
+
+
+def recipe_content(recipe: Recipe) -> dict[str, Any]:
+    """The content that reads as this recipe."""
+    return recipe.model_dump(mode="json")
+
+
+def test_the_digest_of_weights_is_that_of_their_values() -> None:
+    layer = torch.nn.Linear(2, 1)
+    with torch.no_grad():
+        layer.weight.copy_(torch.tensor([[1.0, -0.0]]))
+    before = weights_digest(layer)
+    with torch.no_grad():
+        layer.weight.lerp_(layer.weight.clone(), 0.25)
+    assert weights_digest(layer) == before
+    with torch.no_grad():
+        layer.weight[0, 1] = 1e-45
+    assert weights_digest(layer) != before

@@ -1,0 +1,123 @@
+"""Heads of D2S and Joint over the stored vectors of `embeddings:`: no image is read, every token is a term."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from shutil import copyfile
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from embedding_tables import write_embeddings
+from safetensors.torch import save_file
+from tests.training.test_families import corpus, dense, held_out, pretrained, recipe_of, validated, vectors_of  # noqa: F401
+
+from lexvl_anserini.data.dataset import load_dataset
+from lexvl_anserini.encoders.checkpoints.weights import read_weights
+from lexvl_anserini.encoders.loading import load_encoder
+from lexvl_anserini.encoders.parts.texts.tokens import load_tokenizer
+from lexvl_anserini.ground.errors import CheckpointError, LexvlError, UsageError
+from lexvl_anserini.training.images.dense_heads import HeadMaterial
+from lexvl_anserini.training.loop import train
+from lexvl_anserini.training.splits import Sources
+
+
+@pytest.fixture(scope="module")
+def vectors(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A corpus of stored vectors [6]: eight images for training, four for validation, two captions of each."""
+    draws, folder = np.random.default_rng(3), tmp_path_factory.mktemp("vectors")
+    colours = ("red", "green", "blue", "grey")
+    captions = {
+        str(n): {f"{n}{part}": f"a {colours[n % 4]} {word}" for part, word in (("a", "square"), ("b", "bar"))}
+        for n in range(12)
+    }
+    images = {image: draws.standard_normal(6, dtype=np.float32) for image in captions}
+    texts = {caption: images[image] + 0.1 for image, own in captions.items() for caption in own}
+    write_embeddings(folder, images, texts, captions, split="train")
+    about = json.loads((folder / "dataset_meta.json").read_text())
+    for image in about["images"][8:]:
+        image["split"] = "val"
+    (folder / "dataset_meta.json").write_text(json.dumps(about))
+    return f"embeddings:{folder}"
+
+
+@pytest.fixture(scope="module")
+def blip(golden: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What Joint begins with of a BLIP: projections from 6 to 5 numbers, and the embeddings of words."""
+    folder = tmp_path_factory.mktemp("blip")
+    for name in ("tokenizer.json", "tokenizer_config.json", "vocab.txt"):
+        if (golden / "splade/ckpt_bert" / name).exists():
+            copyfile(golden / "splade/ckpt_bert" / name, folder / name)
+    rows = len(load_tokenizer(folder))
+    draw = torch.Generator().manual_seed(4)
+    shapes = {
+        f"{side}_proj.{part}": size
+        for side in ("text", "vision")
+        for part, size in (("weight", (5, 6)), ("bias", (5,)))
+    }
+    shapes["text_encoder.embeddings.word_embeddings.weight"] = (rows, 7)
+    save_file({key: torch.randn(size, generator=draw) for key, size in shapes.items()}, folder / "model.safetensors")
+    (folder / "config.json").write_text("{}")
+    return str(folder)
+
+
+@pytest.mark.parametrize(("kind", "words"), [("d2s", "ckpt_distilbert"), ("d2s", "ckpt_bert"), ("joint", "blip")])
+def test_a_head_over_stored_vectors_is_loaded_in_the_layout_of_its_reference(
+    kind: str, words: str, vectors: str, blip: str, golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No image is read, and every token is a term."""
+    name = blip if words == "blip" else str(golden / "splade" / words)
+    folder, seen = validated(recipe_of(vectors, kind, {"words": name}), tmp_path, monkeypatch)
+    model, data = load_encoder(kind, str(folder), device="cpu"), held_out(vectors)
+    assert {path.name for path in folder.iterdir()} >= {"config.json", "model.safetensors", "tokenizer.json"}
+    np.testing.assert_allclose(vectors_of(model.document, list(data.images)), seen["images"], atol=1e-5)
+    np.testing.assert_allclose(vectors_of(model.query, data.texts), seen["texts"], atol=1e-5)
+    found = load_dataset(vectors, "val", None)
+    rows = vectors_of(model.document, [model.document.read(document) for document in found.documents()])
+    np.testing.assert_allclose(rows, seen["images"], atol=1e-5)
+
+
+def test_a_head_over_stored_vectors_begins_as_the_words(vectors: str, golden: Path, tmp_path: Path) -> None:
+    """The projector has the embeddings and the bias of DistilBERT's masked-LM head, as D2S' constructor."""
+    words = golden / "splade/ckpt_distilbert"
+    recipe = recipe_of(vectors, "d2s", {"words": str(words)})
+    material = HeadMaterial.read(recipe, tmp_path, Sources.read(recipe, None, tmp_path))
+    head: Any = material.make_pair(recipe, torch.device("cpu")).encoder_q.head
+    expected = read_weights(words)
+    assert torch.equal(head.vocab_projector.weight, expected["distilbert.embeddings.word_embeddings.weight"])
+    assert torch.equal(head.vocab_projector.bias, expected["vocab_projector.bias"])
+    assert torch.equal(head.vocab_layer_norm.weight, expected["vocab_layer_norm.weight"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "model", "message"),
+    [
+        ("d2s", {}, "expected either `pair` .* or `words`"),
+        ("d2s", {"pair": "photos-dense", "words": "minilm"}, "expected either `pair`"),
+        ("joint", {"words": "DISTILBERT"}, "no text_proj; Joint begins with the projections of a BLIP or ALBEF"),
+    ],
+)
+def test_a_head_without_its_words_is_refused(
+    kind: str, model: dict[str, str], message: str, vectors: str, golden: Path, tmp_path: Path
+) -> None:
+    named = {
+        key: str(golden / "splade/ckpt_distilbert") if value == "DISTILBERT" else value for key, value in model.items()
+    }
+    with pytest.raises((UsageError, CheckpointError), match=message):
+        train(recipe_of(vectors, kind, named), tmp_path, device="cpu")
+
+
+def test_words_need_stored_vectors_and_a_pair_needs_images(
+    vectors: str,
+    dense: str,  # noqa: F811
+    corpus: str,  # noqa: F811
+    golden: Path,
+    tmp_path: Path,
+) -> None:
+    words = str(golden / "splade/ckpt_distilbert")
+    with pytest.raises(LexvlError, match="stored vectors .* train d2s and joint with model.words"):
+        train(recipe_of(corpus, "d2s", {"words": words}), tmp_path / "a", device="cpu")
+    with pytest.raises(LexvlError, match="data.corpus embeddings:.*model.words"):
+        train(recipe_of(vectors, "d2s", {"pair": dense, "least": 1}), tmp_path / "b", device="cpu")
