@@ -13,13 +13,13 @@ from typing import Annotated
 import typer
 
 from lexvl_anserini.cli import DataDir, Verbose, expanded, progress_bar, run
-from .analyses.classes.class_sets import load_labelled
-from .analyses.classes.classes import read_classes
 from lexvl_anserini.ground.errors import UsageError
 
 from . import options
 from .analyses.caption_words import named_in
 from .analyses.class_words import VOCABULARY, ClassWordShares, class_word_shares, dense_space, lexical_space
+from .analyses.classes.class_sets import load_labelled
+from .analyses.classes.classes import read_classes
 from .report.image_tables import class_word_table, named_table
 from .report.render import check_format, render
 

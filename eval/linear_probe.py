@@ -8,12 +8,12 @@ from typing import Annotated
 import typer
 
 from lexvl_anserini.cli import DataDir, Verbose, expanded, progress_bar, run
-from .analyses.classes.class_sets import CLASS_SETS, load_labelled
-from .analyses.classes.classes import read_classes
 from lexvl_anserini.data.pictures.images import OnError
 from lexvl_anserini.ground.errors import UsageError
 
 from . import options
+from .analyses.classes.class_sets import CLASS_SETS, load_labelled
+from .analyses.classes.classes import read_classes
 from .analyses.linear_probe import linear_probe
 from .report.image_tables import probe_table
 from .report.render import check_format, render

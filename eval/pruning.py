@@ -12,9 +12,9 @@ from lexvl_anserini.cli import DataDir, Verbose, run
 from lexvl_anserini.ground.errors import UsageError
 
 from . import options
+from .analyses.pruning_loss import measure_settings, rows_of, settings_of
 from .measures.encoded_queries import encoded_queries
 from .measures.names import parse_measure
-from .analyses.pruning_loss import measure_settings, rows_of, settings_of
 from .report.render import check_format, render
 from .report.tables import setting_table
 

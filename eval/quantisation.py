@@ -11,8 +11,8 @@ from lexvl_anserini.cli import DataDir, Verbose, corpus_names, encoder_names, pa
 from lexvl_anserini.encoders.cards import default_encoder, direction_option, natural_direction
 
 from . import options
-from .measures.names import parse_measure
 from .analyses.quantisation_loss import figures, quantisation_losses
+from .measures.names import parse_measure
 from .report.render import check_format, render
 from .report.tables import loss_table
 

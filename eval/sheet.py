@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lexvl_anserini.cli import DataDir, Style, Verbose, check_style, print_rows, run
+from lexvl_anserini.doors.stores.resolving import index_path
 from lexvl_anserini.encoders.loading import load_encoder_of
 from lexvl_anserini.engines.index_folder import index_manifest
-from lexvl_anserini.doors.stores.resolving import index_path
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.manifest import read_run_manifest
-from lexvl_anserini.searching.shared_terms import encoder_options
 from lexvl_anserini.ground.records import Index
+from lexvl_anserini.searching.shared_terms import encoder_options
 
 from . import options
 from .report.answers import answered_corpus, sample_queries, strips_of_queries, strips_of_run

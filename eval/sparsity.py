@@ -11,8 +11,8 @@ import typer
 from lexvl_anserini.cli import DataDir, Verbose, run
 
 from . import options
-from .measures.encoded_queries import encoded_queries
 from .analyses.sparsity import sparsity_of
+from .measures.encoded_queries import encoded_queries
 from .report.render import check_format, render
 from .report.tables import sparsity_table
 

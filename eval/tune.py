@@ -17,10 +17,10 @@ from lexvl_anserini.runs.fusion import RRF_K
 from lexvl_anserini.runs.trec import DEFAULT_HITS
 
 from . import options
-from .measures.labels import split_names
-from .measures.names import parse_measure
 from .analyses.tuning import TuningSetting, fusion_settings, search_settings, tune
 from .analyses.tuning_splits import split_of_runs, split_of_search
+from .measures.labels import split_names
+from .measures.names import parse_measure
 from .report.render import check_format, render
 from .report.tables import tuning_table
 

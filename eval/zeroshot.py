@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 
 from lexvl_anserini.cli import DataDir, Verbose, expanded, progress_bar, run
-from .analyses.classes.class_sets import load_labelled
-from .analyses.classes.classes import read_classes
 from lexvl_anserini.data.pictures.images import OnError
 
 from . import options
+from .analyses.classes.class_sets import load_labelled
+from .analyses.classes.classes import read_classes
 from .analyses.classification import accuracies, class_ranks
 from .report.image_tables import accuracy_table
 from .report.render import check_format, render

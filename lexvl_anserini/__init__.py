@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from lexvl_anserini.engines.building import build_index
     from lexvl_anserini.ground.errors import LexvlError
     from lexvl_anserini.ground.quantise import Quantiser
+    from lexvl_anserini.ground.records import Document, Qrel, ScoredDoc, Topic
+    from lexvl_anserini.runs.frames import as_frame
     from lexvl_anserini.searching.retrieval import search_index
     from lexvl_anserini.searching.searcher import Searcher
-    from lexvl_anserini.runs.frames import as_frame
-    from lexvl_anserini.ground.records import Document, Qrel, ScoredDoc, Topic
     from lexvl_anserini.shards.writing import write_impacts
 
 _HOMES = {

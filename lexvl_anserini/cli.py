@@ -24,9 +24,9 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from lexvl_anserini import __version__
+from lexvl_anserini.doors.cluster.storage import with_urls
 from lexvl_anserini.ground.errors import JavaError, LexvlError, UsageError
 from lexvl_anserini.ground.progress import progress_bar as progress_bar
-from lexvl_anserini.doors.cluster.storage import with_urls
 
 Command = Callable[..., None]
 

@@ -39,6 +39,7 @@ from lexvl_anserini.cli import (
     run,
 )
 from lexvl_anserini.data.pictures.images import FAIL, ON_ERROR, OnError, UnreadableImage
+from lexvl_anserini.doors.cluster.storage import fetched_file, place, published, stored_url
 from lexvl_anserini.encoders.cards import (
     ENCODERS,
     default_encoder,
@@ -52,7 +53,6 @@ from lexvl_anserini.ground.manifest import CorpusRef, Manifest
 from lexvl_anserini.ground.progress import silent
 from lexvl_anserini.queries.query_source import TopicSource, load_topics
 from lexvl_anserini.queries.query_vectors import encode_topics
-from lexvl_anserini.doors.cluster.storage import fetched_file, place, published, stored_url
 
 if TYPE_CHECKING:
     from lexvl_anserini.data.dataset import Dataset

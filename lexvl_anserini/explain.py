@@ -15,10 +15,11 @@ import orjson
 import typer
 
 from lexvl_anserini.cli import QueryEncoderOptions, Style, Verbose, check_style, expanded, run
-from lexvl_anserini.engines.index_folder import index_manifest
 from lexvl_anserini.doors.stores.resolving import index_path
+from lexvl_anserini.engines.index_folder import index_manifest
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.manifest import Manifest, RunManifest, read_run_manifest
+from lexvl_anserini.ground.records import ImpactQuery, Index, Topic
 from lexvl_anserini.queries.query_source import TYPED, topic_source, typed_topic, vocabulary_file
 from lexvl_anserini.searching.searcher import EncoderChanges
 from lexvl_anserini.searching.shared_terms import (
@@ -32,7 +33,6 @@ from lexvl_anserini.searching.shared_terms import (
     warn_of_other_scores,
     with_cuts,
 )
-from lexvl_anserini.ground.records import ImpactQuery, Index, Topic
 
 # Not __name__, which is "__main__" when the module runs as the command.
 log = logging.getLogger("lexvl_anserini.explain")

@@ -13,6 +13,7 @@ import typer
 from lexvl_anserini.cli import BatchSize, DataDir, Device, Overwrite, Style, Verbose, check_style, print_rows, run
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.manifest import RunManifest
+from lexvl_anserini.runs.trec import DEFAULT_HITS, ensure_run, write_run
 from lexvl_anserini.searching.rescoring import (
     CANDIDATES,
     candidates_of,
@@ -22,7 +23,6 @@ from lexvl_anserini.searching.rescoring import (
     manifest_of_run,
     topics_of_run,
 )
-from lexvl_anserini.runs.trec import DEFAULT_HITS, ensure_run, write_run
 from lexvl_anserini.shards.stored_vectors import shards_of_runs
 
 

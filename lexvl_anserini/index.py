@@ -26,6 +26,7 @@ from lexvl_anserini.cli import (
     progress_bar,
     run,
 )
+from lexvl_anserini.doors.stores.urls import is_url, parse_url
 from lexvl_anserini.engines.building import (
     append_index,
     carry_out,
@@ -37,7 +38,6 @@ from lexvl_anserini.engines.building import (
 from lexvl_anserini.engines.index_folder import RESIDENT, read_report
 from lexvl_anserini.engines.opening import engine_of
 from lexvl_anserini.engines.planning import folders_of, plan_index, planned_manifest
-from lexvl_anserini.doors.stores.urls import is_url, parse_url
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.records import Index

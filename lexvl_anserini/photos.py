@@ -18,6 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from lexvl_eval.report.answers import strips_of_queries
+from lexvl_eval.report.strips import draw_sheet
+from lexvl_eval.sheet import DEFAULT_HITS, DEFAULT_TERMS
 
 from lexvl_anserini.cli import Checkpoint, Device, Verbose, progress_bar, run
 from lexvl_anserini.data.ids import unescape_id
@@ -29,12 +32,8 @@ from lexvl_anserini.engines.index_folder import index_manifest
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import disk_errors, exclusive, make_folder
 from lexvl_anserini.ground.manifest import CorpusRef
-from lexvl_anserini.searching.shared_terms import Explanation, explain
 from lexvl_anserini.ground.records import Index
-
-from lexvl_eval.report.answers import strips_of_queries
-from lexvl_eval.report.strips import draw_sheet
-from lexvl_eval.sheet import DEFAULT_HITS, DEFAULT_TERMS
+from lexvl_anserini.searching.shared_terms import Explanation, explain
 
 if TYPE_CHECKING:
     from lexvl_anserini.data.dataset import Dataset

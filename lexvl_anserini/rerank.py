@@ -23,6 +23,7 @@ from lexvl_anserini.cli import (
     Verbose,
 )
 from lexvl_anserini.ground.manifest import RunManifest
+from lexvl_anserini.runs.trec import ensure_run, lists_of, write_run
 from lexvl_anserini.searching.rescoring import (
     DEPTH,
     manifest_of_run,
@@ -31,7 +32,6 @@ from lexvl_anserini.searching.rescoring import (
     reranking_encoder,
     topics_of_run,
 )
-from lexvl_anserini.runs.trec import ensure_run, lists_of, write_run
 
 
 def command(

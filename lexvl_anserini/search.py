@@ -28,20 +28,20 @@ from lexvl_anserini.cli import (
     progress_bar,
     run,
 )
-from lexvl_anserini.engines.index_folder import index_manifest, read_report
 from lexvl_anserini.doors.stores.resolving import index_path
+from lexvl_anserini.engines.index_folder import index_manifest, read_report
 from lexvl_anserini.ground.errors import LexvlError, UsageError
 from lexvl_anserini.ground.files import file_sha256
 from lexvl_anserini.ground.manifest import Manifest, RunManifest
+from lexvl_anserini.ground.records import Index, ScoredDoc
 from lexvl_anserini.queries.clauses import All, Clause, Not, Term
 from lexvl_anserini.queries.feedback import Feedback
 from lexvl_anserini.queries.parser import parse
 from lexvl_anserini.queries.query_source import TopicSource, topic_source, typed_topic, vocabulary_file
+from lexvl_anserini.runs.trec import DEFAULT_HITS, OUTPUT_FORMATS, ensure_run, is_finished
 from lexvl_anserini.searching.refine import Refinement, TwoPhase, read_terms
 from lexvl_anserini.searching.retrieval import IndexSearch, texts_of
 from lexvl_anserini.searching.searcher import EncoderChanges
-from lexvl_anserini.runs.trec import DEFAULT_HITS, OUTPUT_FORMATS, ensure_run, is_finished
-from lexvl_anserini.ground.records import Index, ScoredDoc
 
 # Not __name__, which is "__main__" when the module runs as the command.
 log = logging.getLogger("lexvl_anserini.search")

@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.data.corpora.embeddings import read_embeddings
+from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.data.pictures.images import FAIL, OnError, open_source
 from lexvl_anserini.ground.manifest import EncoderRef, Manifest
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.records import Document
+from lexvl_anserini.ground.vocabulary import Vocabulary
 from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.shards.writing import write_impacts
-from lexvl_anserini.ground.vocabulary import Vocabulary
 
 SMALL = Layout(shard_size=2)
 

@@ -16,11 +16,11 @@ from lexvl_anserini.engines.index_folder import folder_bytes, new_index, write_r
 from lexvl_anserini.ground.errors import ArtefactError, DataError
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import Progress, silent
+from lexvl_anserini.ground.records import Index, ScoredDoc
+from lexvl_anserini.ground.vocabulary import Vocabulary
 from lexvl_anserini.queries.clauses import Clause
 from lexvl_anserini.runs.order import ranked, top_positions
-from lexvl_anserini.ground.records import Index, ScoredDoc
 from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
-from lexvl_anserini.ground.vocabulary import Vocabulary
 
 
 class MemoryIndex:

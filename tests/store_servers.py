@@ -14,10 +14,10 @@ import pytest
 
 from eval.efficiency import store_servers
 from eval.efficiency.store_servers import UrlOf
-from lexvl_anserini.engines.opening import engine_class
 from lexvl_anserini.doors.stores.qdrant import QdrantEngine
 from lexvl_anserini.doors.stores.store import ImpactStore, StoreRow, Trouble
 from lexvl_anserini.doors.stores.urls import parse_url
+from lexvl_anserini.engines.opening import engine_class
 from lexvl_anserini.ground.errors import ArtefactError, InstallationError
 
 KINDS = ("memory", "qdrant", "qdrant-edge", "milvus-lite", "pgvector", "opensearch")

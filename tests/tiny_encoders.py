@@ -58,8 +58,8 @@ def made_stair(golden: Path, folder: Path) -> Path:
     import torch
     from transformers import AutoTokenizer
 
-    from lexvl_anserini.encoders.parts.stair_network import ImageShape, Stair, StairConfig, TextShape
     from lexvl_anserini.encoders.families.stair import save_stair
+    from lexvl_anserini.encoders.parts.stair_network import ImageShape, Stair, StairConfig, TextShape
 
     tokenizer = AutoTokenizer.from_pretrained(str(golden / WORDPIECES))
     torch.manual_seed(3)

@@ -11,7 +11,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, assert_type
 
 from eval.measures.metrics import evaluate, means
-from lexvl_anserini import Document, Encoder, LexvlError, Qrel, Quantiser, ScoredDoc, Topic, as_frame, build_index, load_encoder, search_index, write_impacts
+from lexvl_anserini import (
+    Document,
+    Encoder,
+    LexvlError,
+    Qrel,
+    Quantiser,
+    ScoredDoc,
+    Topic,
+    as_frame,
+    build_index,
+    load_encoder,
+    search_index,
+    write_impacts,
+)
 from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import progress_bar

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lexvl_anserini.runs.order import top_positions
 from lexvl_anserini.ground.records import ScoredDoc
+from lexvl_anserini.runs.order import top_positions
 
 from ..measures.metrics import mean
 

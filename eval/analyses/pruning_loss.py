@@ -14,14 +14,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from lexvl_anserini.ground.records import ImpactQuery, Qrel, ScoredDoc
 from lexvl_anserini.queries.feedback import Feedback
 from lexvl_anserini.searching.refine import RefinedQuery, Refinement, TwoPhase, refined_queries, search_refined
-from lexvl_anserini.ground.records import ImpactQuery, Qrel, ScoredDoc
 from lexvl_anserini.shards.pruning import Pruning
 
-from .exact import overlap
 from ..measures.metrics import evaluate, means
 from ..measures.ties import strict_order
+from .exact import overlap
 
 if TYPE_CHECKING:
     from lexvl_anserini.queries.feedback import VectorOf

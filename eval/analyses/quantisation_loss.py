@@ -11,10 +11,10 @@ from lexvl_anserini.encoders.encoder import as_lexical
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.records import Qrel
 
-from .exact import exact_search, overlap
 from ..measures.metrics import evaluate, means
 from ..measures.names import parse_measure
 from ..measures.ties import strict_order
+from .exact import exact_search, overlap
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix

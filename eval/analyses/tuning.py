@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from lexvl_anserini.ground.errors import DataError, UsageError
-from lexvl_anserini.queries.feedback import Feedback
-from lexvl_anserini.searching.refine import Refinement
-from lexvl_anserini.runs.fusion import Fusion
 from lexvl_anserini.ground.records import Qrel, ScoredDoc
+from lexvl_anserini.queries.feedback import Feedback
+from lexvl_anserini.runs.fusion import Fusion
+from lexvl_anserini.searching.refine import Refinement
 
 from ..measures.found import find, relevant_of
 from ..measures.metrics import MeasuringRules, check_levels, judgements, mean, values_of

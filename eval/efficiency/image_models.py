@@ -49,8 +49,8 @@ def write_model(folder: Path, seed: int, **sizes: Any) -> None:
     import transformers
     from safetensors.torch import save_file
 
-    from lexvl_anserini.encoders.parts.texts.tokens import columns_ascii
     from lexvl_anserini.encoders.parts.images.vision import PatchTransformer
+    from lexvl_anserini.encoders.parts.texts.tokens import columns_ascii
 
     tokenizer = copy_tokenizer(folder)
     torch.manual_seed(seed)

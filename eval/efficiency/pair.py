@@ -37,9 +37,9 @@ def answer(shards: str, index: str, topics: str | None, count: int, tokens: int 
     from lexvl_anserini.engines.index_folder import index_manifest
     from lexvl_anserini.engines.opening import open_index
     from lexvl_anserini.ground.errors import UsageError
+    from lexvl_anserini.ground.records import ImpactQuery
     from lexvl_anserini.queries.query_source import topic_source, vocabulary_file
     from lexvl_anserini.queries.query_vectors import encode_queries
-    from lexvl_anserini.ground.records import ImpactQuery
 
     from ..analyses.sparsity import sparsity_of
 

@@ -18,8 +18,8 @@ from typing import Any
 
 import orjson
 
-from lexvl_anserini.engines.building import build_index
 from lexvl_anserini.doors.stores.urls import is_url
+from lexvl_anserini.engines.building import build_index
 from lexvl_anserini.ground.errors import UnknownName, UsageError
 
 from .collection import prepare, read_queries, working_folder
@@ -85,9 +85,9 @@ def row_of(system: str, found: dict[str, Any], exact: dict[str, Any], hits: Sequ
 
 def one(system: str, shards: str, queries: str, folder: str, hits: Sequence[int], count: int) -> dict[str, Any]:
     """What the child of a system does: starts it, builds the index, searches; returns figures and digests of lists."""
+    from lexvl_anserini.doors.stores.resolving import index_path
     from lexvl_anserini.engines.index_folder import read_report
     from lexvl_anserini.engines.opening import open_index
-    from lexvl_anserini.doors.stores.resolving import index_path
 
     asked = list(islice(read_queries(queries), count))
     with indexes(system, Path(folder)) as index:
@@ -140,9 +140,9 @@ def remove(url: str, expected: bool) -> None:
     Raises:
         UsageError: somebody else's index is there.
     """
-    from lexvl_anserini.engines.opening import engine_class
     from lexvl_anserini.doors.stores.engine import StoreEngine
     from lexvl_anserini.doors.stores.urls import parse_url
+    from lexvl_anserini.engines.opening import engine_class
 
     place = parse_url(url)
     engine = engine_class(place.engine)

@@ -32,8 +32,8 @@ from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.quantise import Quantiser, SideQuantiser
 from lexvl_anserini.ground.records import Document, ImpactQuery, Topic
-from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.shards.layout import Layout
 
 LARGEST = 255
 

@@ -27,9 +27,9 @@ def encoded_queries(
     from lexvl_anserini.data.dataset import dataset_of
     from lexvl_anserini.encoders.loading import load_encoder_of
     from lexvl_anserini.ground.manifest import read_manifest
+    from lexvl_anserini.ground.records import Topic
     from lexvl_anserini.queries.query_source import topic_source, vocabulary_file
     from lexvl_anserini.queries.query_vectors import encode_queries
-    from lexvl_anserini.ground.records import Topic
 
     manifest = read_manifest(shards)
     if manifest.kind != "impact":

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lexvl_anserini.runs.order import ranked
 from lexvl_anserini.ground.records import Qrel, ScoredDoc
+from lexvl_anserini.runs.order import ranked
 
 from .metrics import judgements
 from .ties import by_rank, checked_hits, places

@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 
 from lexvl_anserini.ground.errors import DataError, UnknownName
-from lexvl_anserini.runs.columns import Hits, distinct, hits_of
 from lexvl_anserini.ground.records import ScoredDoc
+from lexvl_anserini.runs.columns import Hits, distinct, hits_of
 
 log = logging.getLogger(__name__)
 

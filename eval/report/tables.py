@@ -18,9 +18,9 @@ from .render import MISSING, Column, Table, csv_rows, render, to_json, to_text
 if TYPE_CHECKING:
     from ..analyses.ann_loss import LayoutCost
     from ..analyses.caption_ceiling import Ceiling
-    from ..measures.significance import SystemComparison
     from ..analyses.sparsity import Sparsity
     from ..analyses.tuning import Tuned, TuningSetting
+    from ..measures.significance import SystemComparison
 
 
 class SystemRow(NamedTuple):

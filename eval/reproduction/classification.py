@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..analyses.classes.class_sets import load_labelled
 from lexvl_anserini.encoders.describing import options_of
 from lexvl_anserini.encoders.loading import load_encoder
 
 from ..analyses.class_words import VOCABULARY, class_word_shares, dense_space, lexical_space
+from ..analyses.classes.class_sets import load_labelled
 from ..analyses.classification import accuracies, class_ranks
 from ..analyses.linear_probe import linear_probe
 from .prepared import Prepared
@@ -17,9 +17,10 @@ from .rows import Finding, RowPart, Workplace
 from .stored import found_or_made
 
 if TYPE_CHECKING:
-    from ..analyses.classes.labelled import LabelledImages
     from lexvl_anserini.encoders.encoder import Encoder
     from lexvl_anserini.ground.progress import Progress
+
+    from ..analyses.classes.labelled import LabelledImages
 
 # (encoder, what loads the images of a split, items per forward pass, progress) -> a record with top_1, top_5, ...
 Measuring = Callable[["Encoder", Callable[[str], "LabelledImages"], int, "Progress"], Any]

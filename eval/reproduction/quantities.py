@@ -17,11 +17,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from ..analyses.classes.class_sets import CLASS_SETS
 from lexvl_anserini.data.fetch import BEIR_ARCHIVES
 from lexvl_anserini.ground.errors import UnknownName, UsageError
 from lexvl_anserini.ground.registry import DATASETS
 
+from ..analyses.classes.class_sets import CLASS_SETS
 from ..measures.averages import AVERAGES
 from ..measures.names import parse_measure
 

@@ -22,12 +22,12 @@ from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.engines.building import build_index
 from lexvl_anserini.ground.files import atomic_write, disk_errors, make_folder
 from lexvl_anserini.ground.manifest import RunManifest
+from lexvl_anserini.ground.records import Document, Qrel, Topic
 from lexvl_anserini.queries.query_source import TopicSource
+from lexvl_anserini.runs.trec import DEFAULT_HITS, ensure_run, lists_of, write_run
+from lexvl_anserini.searching.rescoring import manifest_of_run, rerank_lists, reranked_manifest, reranking_encoder
 from lexvl_anserini.searching.retrieval import IndexSearch
 from lexvl_anserini.searching.searcher import EncoderChanges
-from lexvl_anserini.searching.rescoring import manifest_of_run, rerank_lists, reranked_manifest, reranking_encoder
-from lexvl_anserini.runs.trec import DEFAULT_HITS, ensure_run, lists_of, write_run
-from lexvl_anserini.ground.records import Document, Qrel, Topic
 
 from ..measures.inputs import JudgementSource, describe_run
 from ..measures.measure_runs import measure_runs

@@ -16,10 +16,10 @@ from hashlib import blake2b, file_digest, sha256
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from lexvl_anserini.data.pictures.archives import MEMBER, open_archive
-from lexvl_anserini.data.dataset import data_root
 from lexvl_anserini.data.corpora.embeddings import REFERENCE
+from lexvl_anserini.data.dataset import data_root
 from lexvl_anserini.data.file_state import FileState, state_of
+from lexvl_anserini.data.pictures.archives import MEMBER, open_archive
 from lexvl_anserini.ground.errors import DataError
 
 MEMORY = "digests.sqlite3"

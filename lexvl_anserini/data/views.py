@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol
 
-from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.data.corpora.karpathy import Caption
+from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.ground.records import Document, Qrel, Topic
 

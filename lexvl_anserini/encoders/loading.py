@@ -12,12 +12,12 @@ from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
+from lexvl_anserini.doors.onnx.export_folder import is_export
 from lexvl_anserini.encoders.cards import ENCODERS, Card, card_of
 from lexvl_anserini.encoders.checkpoints.filenames import has_tokenizer
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, digest_of, find_checkpoint, other_parts
 from lexvl_anserini.encoders.checkpoints.saved import SAVED, SavedEncoder, read_saved
 from lexvl_anserini.encoders.encoder import Encoder, as_lexical
-from lexvl_anserini.doors.onnx.export_folder import is_export
 from lexvl_anserini.ground.errors import ArtefactError, CheckpointError, LexvlError, UnknownName, UsageError, reason_of
 from lexvl_anserini.ground.installed import check_model_libraries
 from lexvl_anserini.ground.manifest import PLACES, EncoderRef

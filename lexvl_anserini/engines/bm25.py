@@ -27,8 +27,8 @@ from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.records import Index, ScoredDoc, Topic
-from lexvl_anserini.shards.reading import check_distinct, expect_counts, read_ids, read_texts
 from lexvl_anserini.ground.typed import MOST_THREADS, check_count
+from lexvl_anserini.shards.reading import check_distinct, expect_counts, read_ids, read_texts
 
 # Anserini's defaults, which its BEIR rows use.
 K1 = 0.9

@@ -15,8 +15,8 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import Progress, silent
-from lexvl_anserini.queries.clauses import Clause
 from lexvl_anserini.ground.records import Index, ScoredDoc
+from lexvl_anserini.queries.clauses import Clause
 
 
 class EngineOptions(Protocol):

@@ -23,10 +23,10 @@ from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import file_sha256
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import Progress, silent
-from lexvl_anserini.runs.order import ranked
 from lexvl_anserini.ground.records import DenseQuery, Index, ScoredDoc
-from lexvl_anserini.shards.reading import check_distinct, expect_counts, read_ids, read_vectors
 from lexvl_anserini.ground.typed import MOST_THREADS, check_count
+from lexvl_anserini.runs.order import ranked
+from lexvl_anserini.shards.reading import check_distinct, expect_counts, read_ids, read_vectors
 
 INDEX_FILE = "index.faiss"
 IDS_FILE = "ids.txt"

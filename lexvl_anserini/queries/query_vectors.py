@@ -12,9 +12,9 @@ from lexvl_anserini.encoders.encoder import as_dense, as_lexical
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import atomic_write, clear_remains, read_json, same_file, sole_writer
 from lexvl_anserini.ground.manifest import Counts, EncoderRef, Manifest, finished, manifest_path, write_beside
-from lexvl_anserini.queries.clauses import Query
 from lexvl_anserini.ground.records import DenseQuery, ImpactQuery, Topic
 from lexvl_anserini.ground.typed import check_text
+from lexvl_anserini.queries.clauses import Query
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple, TypeVar
 import numpy as np
 
 from lexvl_anserini.data.lines import BOM, open_packed
-from lexvl_anserini.runs.trec import LARGEST_RANK, read_run
 from lexvl_anserini.ground.records import ScoredDoc
+from lexvl_anserini.runs.trec import LARGEST_RANK, read_run
 
 if TYPE_CHECKING:
     import pyarrow

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lexvl_anserini.ground.errors import DataError, UsageError
-from lexvl_anserini.queries.clauses import All, AnyOf, Clause, Ids, Impacts, Text, TreeQuery, Unscored
-from lexvl_anserini.queries.feedback import Feedback, VectorOf, integers, rocchio
 from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery, ScoredDoc
 from lexvl_anserini.ground.typed import check_count
+from lexvl_anserini.queries.clauses import All, AnyOf, Clause, Ids, Impacts, Text, TreeQuery, Unscored
+from lexvl_anserini.queries.feedback import Feedback, VectorOf, integers, rocchio
 
 if TYPE_CHECKING:
     from lexvl_anserini.engines.engine import ImpactEngine

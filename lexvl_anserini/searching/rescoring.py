@@ -25,13 +25,13 @@ from lexvl_anserini.encoders.loading import load_encoder_of
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.files import file_sha256
 from lexvl_anserini.ground.manifest import MANIFEST, Counts, EncoderRef, RunManifest, read_manifest, read_run_manifest
-from lexvl_anserini.searching.refine import refinement_names
-from lexvl_anserini.runs.order import ranked
-from lexvl_anserini.runs.fusion import Fusion, fused_manifest
-from lexvl_anserini.runs.trec import DEFAULT_HITS, lists_of
 from lexvl_anserini.ground.records import Document, ScoredDoc, Topic
-from lexvl_anserini.shards.stored_vectors import stored_vectors
 from lexvl_anserini.ground.typed import check_count
+from lexvl_anserini.runs.fusion import Fusion, fused_manifest
+from lexvl_anserini.runs.order import ranked
+from lexvl_anserini.runs.trec import DEFAULT_HITS, lists_of
+from lexvl_anserini.searching.refine import refinement_names
+from lexvl_anserini.shards.stored_vectors import stored_vectors
 
 if TYPE_CHECKING:
     import numpy as np

@@ -14,12 +14,12 @@ from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.installed import versions_of
 from lexvl_anserini.ground.manifest import RunManifest
 from lexvl_anserini.ground.progress import Progress, silent
+from lexvl_anserini.ground.records import Index, ScoredDoc, Topic
 from lexvl_anserini.queries.clauses import Clause, Query, TreeQuery
 from lexvl_anserini.queries.query_source import TYPED, TopicSource, check_readable, check_terms
+from lexvl_anserini.runs.trec import DEFAULT_HITS, write_run
 from lexvl_anserini.searching.refine import Refinement
 from lexvl_anserini.searching.searcher import EncoderChanges, SearchCost, Searcher, check_counts, refuse_other_kinds
-from lexvl_anserini.runs.trec import DEFAULT_HITS, write_run
-from lexvl_anserini.ground.records import Index, ScoredDoc, Topic
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder

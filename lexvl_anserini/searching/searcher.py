@@ -15,23 +15,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from lexvl_anserini.data.left_out import log_once
+from lexvl_anserini.doors.stores.resolving import index_path
 from lexvl_anserini.encoders.cards import remark_on
 from lexvl_anserini.encoders.encoder import as_lexical
 from lexvl_anserini.encoders.loading import load_encoder_of
 from lexvl_anserini.engines.index_folder import index_manifest, read_report, state_of_index
 from lexvl_anserini.engines.opening import open_index
-from lexvl_anserini.doors.stores.resolving import index_path
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import EncoderRef, Manifest
+from lexvl_anserini.ground.records import DenseQuery, ImpactQuery, Index, ScoredDoc, Topic
+from lexvl_anserini.ground.typed import MOST, MOST_THREADS, check_count
 from lexvl_anserini.queries.clauses import Query, TreeQuery
 from lexvl_anserini.queries.feedback import ShardVectors
 from lexvl_anserini.queries.query_source import TYPED
 from lexvl_anserini.queries.query_vectors import encode_queries
-from lexvl_anserini.searching.refine import RefinedQuery, Refinement, refined_queries, search_refined
 from lexvl_anserini.runs.order import with_ranks
 from lexvl_anserini.runs.trec import DEFAULT_HITS
-from lexvl_anserini.ground.records import DenseQuery, ImpactQuery, Index, ScoredDoc, Topic
-from lexvl_anserini.ground.typed import MOST, MOST_THREADS, check_count
+from lexvl_anserini.searching.refine import RefinedQuery, Refinement, refined_queries, search_refined
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from lexvl_anserini.engines.opening import open_impact_index, verified
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.manifest import Manifest, RunManifest
+from lexvl_anserini.ground.records import ImpactQuery, Index, Topic
+from lexvl_anserini.ground.typed import check_count
 from lexvl_anserini.queries.clauses import All, Ids, Impacts
 from lexvl_anserini.queries.query_source import TYPED, TopicSource, check_readable
 from lexvl_anserini.queries.query_vectors import encode_queries
+from lexvl_anserini.runs.trec import in_rank_order, read_run
 from lexvl_anserini.searching.refine import Refinement, refinement_names
 from lexvl_anserini.searching.searcher import EncoderChanges, located
-from lexvl_anserini.runs.trec import in_rank_order, read_run
-from lexvl_anserini.ground.records import ImpactQuery, Index, Topic
-from lexvl_anserini.ground.typed import check_count
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder

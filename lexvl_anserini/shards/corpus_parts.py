@@ -14,6 +14,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lexvl_anserini.data.dataset import dataset_of
+from lexvl_anserini.doors.cluster.runner import all_results, current_runner
+from lexvl_anserini.doors.cluster.storage import (
+    fetched,
+    fetched_file,
+    make_place,
+    publish_file,
+    published,
+    withdraw_file,
+)
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.files import file_sha256
@@ -29,8 +38,6 @@ from lexvl_anserini.ground.manifest import (
 )
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.quantise import Quantiser
-from lexvl_anserini.doors.cluster.runner import all_results, current_runner
-from lexvl_anserini.doors.cluster.storage import fetched, fetched_file, make_place, publish_file, published, withdraw_file
 from lexvl_anserini.shards.collection import COLLECTION, EncodedCollection, part_name
 from lexvl_anserini.shards.combine import SUMMED, source_digest
 from lexvl_anserini.shards.corpus_plan import CorpusPlan, whole_request

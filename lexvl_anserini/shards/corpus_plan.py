@@ -17,11 +17,11 @@ from lexvl_anserini.data.checks import CorpusSummary, check_corpus, document_byt
 from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.data.lines import LinePlace
 from lexvl_anserini.data.listing import listed
+from lexvl_anserini.doors.cluster.storage import fetched_file, publish_file
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import read_json, write_json
 from lexvl_anserini.ground.manifest import Manifest, finished, same_request
 from lexvl_anserini.ground.records import Document
-from lexvl_anserini.doors.cluster.storage import fetched_file, publish_file
 from lexvl_anserini.shards.layout import Part
 
 if TYPE_CHECKING:

@@ -26,8 +26,8 @@ import orjson
 from lexvl_anserini.data.checks import CorpusSummary
 from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.data.digests import FileDigests
-from lexvl_anserini.data.pictures.images import FAIL, OnError
 from lexvl_anserini.data.listing import listed, write_listing
+from lexvl_anserini.data.pictures.images import FAIL, OnError
 from lexvl_anserini.encoders.encoder import as_lexical, encode_inputs
 from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError
 from lexvl_anserini.ground.files import (
@@ -46,12 +46,12 @@ from lexvl_anserini.ground.manifest import MANIFEST, UNFINISHED, Counts, Encoded
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.quantise import Quantiser, TooLargeImpact
 from lexvl_anserini.ground.records import Document, ImpactQuery
+from lexvl_anserini.ground.typed import check_count
+from lexvl_anserini.ground.vocabulary import VOCABULARY
 from lexvl_anserini.shards.corpus_plan import BLOCK_SIZE, CorpusPlan, PlannedPart, read_in_blocks
 from lexvl_anserini.shards.corpus_reading import CorpusReading, reading_of
 from lexvl_anserini.shards.covered import Covered, CoveredDigest
 from lexvl_anserini.shards.layout import SHARD_WRITERS, Layout, Part, Shard, SkippedDocument, shard_stream
-from lexvl_anserini.ground.typed import check_count
-from lexvl_anserini.ground.vocabulary import VOCABULARY
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder

@@ -22,10 +22,10 @@ from lexvl_anserini.encoders.loading import choose_device
 from lexvl_anserini.ground.files import disk_errors, make_folder, new_folder, write_json
 from lexvl_anserini.ground.installed import versions_of
 from lexvl_anserini.training.common.curve import draw_curve
-from lexvl_anserini.training.images.dense_heads import HeadMaterial
-from lexvl_anserini.training.images.material import Material, read_material
 from lexvl_anserini.training.common.learner import Learner, NotFinite
 from lexvl_anserini.training.common.memory import is_out_of_memory, keep_freed_memory, out_of_memory
+from lexvl_anserini.training.images.dense_heads import HeadMaterial
+from lexvl_anserini.training.images.material import Material, read_material
 from lexvl_anserini.training.model_settings import HeadSettings, ImagePairSettings, ModelSettings, TextPairSettings
 from lexvl_anserini.training.pairs import TowerPair
 from lexvl_anserini.training.processes import Processes

@@ -12,15 +12,15 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from lexvl_anserini.encoders.families.dense_crossmodal import mean_state
-from lexvl_anserini.encoders.parts.activations import elu1p
-from lexvl_anserini.encoders.parts.texts.tokens import TokenColumns
-from lexvl_anserini.encoders.parts.images.vision import PatchTransformer
 from lexvl_anserini.encoders.families.vdr import HEAD_EPS
+from lexvl_anserini.encoders.parts.activations import elu1p
+from lexvl_anserini.encoders.parts.images.vision import PatchTransformer
+from lexvl_anserini.encoders.parts.texts.tokens import TokenColumns
+from lexvl_anserini.training.common.inputs import ImageBatch, TextBatch
+from lexvl_anserini.training.common.projection import project_max
 from lexvl_anserini.training.images.lexlip_parts import TrainingPart, parts_of
 from lexvl_anserini.training.images.network_families import NETWORK_FAMILIES, FdtImage
 from lexvl_anserini.training.images.pretrained_sides import INITIAL_STD, Networks, bert_config, dense_sides, vdr_sides
-from lexvl_anserini.training.common.projection import project_max
-from lexvl_anserini.training.common.inputs import ImageBatch, TextBatch
 from lexvl_anserini.training.model_settings import ImagePairSettings, ImageSettings, ModelSettings, TextSettings
 from lexvl_anserini.training.recipe import Recipe, StageSettings
 

@@ -18,6 +18,7 @@ from lexvl_anserini.encoders.parts.images.image_backbones import PUBLISHED, Imag
 from lexvl_anserini.encoders.parts.network_pair import IMAGE, TEXT, types_of
 from lexvl_anserini.encoders.parts.pretrained import ADDED, bert_weights
 from lexvl_anserini.ground.files import write_json
+from lexvl_anserini.ground.vocabulary import Vocabulary
 from lexvl_anserini.training.images.class_words import ClassWordWeights
 from lexvl_anserini.training.images.network_families import FdtImage
 from lexvl_anserini.training.images.pretrained_sides import Networks, TextNetwork, cells_settings
@@ -25,7 +26,6 @@ from lexvl_anserini.training.model_settings import ImageSettings, ModelSettings,
 from lexvl_anserini.training.pairs import TowerPair, vision_shape
 from lexvl_anserini.training.recipe import Recipe
 from lexvl_anserini.training.words import FIRST_WORD_ID
-from lexvl_anserini.ground.vocabulary import Vocabulary
 
 # Names in the folder of a checkpoint: the configuration of the text backbone with the tokenizer, the terms, and
 # networks that no package installs.

@@ -16,15 +16,15 @@ from typing import Any
 import numpy as np
 import pytest
 from rounds import Rounds
-from tests.shards.test_reading import write_dense_shards, write_shards, write_text_shards
 
 from lexvl_anserini.engines import verifying
 from lexvl_anserini.engines.building import append_index, build_index, check_index
 from lexvl_anserini.ground.errors import LexvlError
+from lexvl_anserini.ground.records import DenseQuery, ImpactQuery, Topic
 from lexvl_anserini.queries.clauses import Term, TreeQuery
 from lexvl_anserini.searching.retrieval import search_index
 from lexvl_anserini.searching.shared_terms import explain
-from lexvl_anserini.ground.records import DenseQuery, ImpactQuery, Topic
+from tests.shards.test_reading import write_dense_shards, write_shards, write_text_shards
 
 pytestmark = [pytest.mark.heavy, pytest.mark.attack(share=2)]
 

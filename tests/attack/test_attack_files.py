@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 from rounds import Rounds
-from tests.shards.test_reading import write_shards
 from typer.testing import CliRunner
 
 from eval.score import command as score
@@ -22,14 +21,15 @@ from lexvl_anserini.data.topics import read_qrels, read_topics
 from lexvl_anserini.engines.building import build_index
 from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.engines.lucene import LuceneEngine
-from lexvl_anserini.ground.errors import LexvlError
 from lexvl_anserini.fuse import command as fuse
+from lexvl_anserini.ground.errors import LexvlError
 from lexvl_anserini.ground.manifest import read_manifest, read_run_manifest
 from lexvl_anserini.queries.clauses import Clause
 from lexvl_anserini.queries.parser import parse
-from lexvl_anserini.searching.refine import read_terms
 from lexvl_anserini.runs.trec import read_run
 from lexvl_anserini.search import command as search
+from lexvl_anserini.searching.refine import read_terms
+from tests.shards.test_reading import write_shards
 
 pytestmark = [pytest.mark.heavy, pytest.mark.attack]
 

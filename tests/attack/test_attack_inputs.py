@@ -32,15 +32,15 @@ from typer.testing import CliRunner
 
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.data import digests, fetch
-from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.data.corpora.embeddings import read_embeddings
-from lexvl_anserini.data.pictures.images import image_suffixes, open_image
+from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.data.left_out import log_once
+from lexvl_anserini.data.pictures.images import image_suffixes, open_image
 from lexvl_anserini.encode import command
 from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError
 from lexvl_anserini.ground.files import disk_errors
-from lexvl_anserini.queries.query_source import read_queries
 from lexvl_anserini.ground.records import Document
+from lexvl_anserini.queries.query_source import read_queries
 from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.shards.reading import read_ids, read_metadata, read_shard, shard_pieces
 

@@ -25,8 +25,8 @@ from lexvl_anserini.encoders.cards import ENCODERS, default_encoder, length_opti
 from lexvl_anserini.encoders.loading import load_encoder, load_encoder_of
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import read_manifest
-from lexvl_anserini.queries.query_vectors import encode_queries
 from lexvl_anserini.ground.records import Topic
+from lexvl_anserini.queries.query_vectors import encode_queries
 from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.shards.writing import write_impacts
 

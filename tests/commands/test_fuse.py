@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from lexvl_anserini.cli import make_app
-from lexvl_anserini.ground.errors import ArtefactError, DataError, UnknownName, UsageError
 from lexvl_anserini.fuse import command
+from lexvl_anserini.ground.errors import ArtefactError, DataError, UnknownName, UsageError
 from lexvl_anserini.ground.manifest import RunManifest, read_run_manifest
+from lexvl_anserini.ground.records import ScoredDoc
 from lexvl_anserini.runs.fusion import Fusion, fuse_lists
 from lexvl_anserini.runs.trec import read_run, write_run
-from lexvl_anserini.ground.records import ScoredDoc
 
 
 def ranking(**scores: float) -> list[ScoredDoc]:

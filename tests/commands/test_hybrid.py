@@ -9,7 +9,6 @@ import pytest
 import torch
 from embedding_tables import write_golden
 from scipy import sparse
-from tests.encoders.test_d2s import measured
 from typer import Typer
 from typer.testing import CliRunner
 
@@ -17,6 +16,7 @@ from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
+from lexvl_anserini.ground.records import Document, Topic
 from lexvl_anserini.hybrid import command
 from lexvl_anserini.searching.rescoring import (
     WeightedEncoder,
@@ -26,8 +26,8 @@ from lexvl_anserini.searching.rescoring import (
     hybrid_manifest,
     topics_of_run,
 )
-from lexvl_anserini.ground.records import Document, Topic
 from lexvl_anserini.training.objectives.joint_losses import MIXES
+from tests.encoders.test_d2s import measured
 
 
 class Tower:

@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.ground.errors import LexvlError
+from lexvl_anserini.ground.records import ScoredDoc
 from lexvl_anserini.mine import command
 from lexvl_anserini.runs.negatives import Mining, drawn, mine
-from lexvl_anserini.ground.records import ScoredDoc
 from lexvl_anserini.training.texts.query_passages import read_query_passages
 
 

@@ -11,10 +11,10 @@ import pytest
 from lexvl_anserini import cli
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.manifest import RunManifest, manifest_path, read_run_manifest
-from lexvl_anserini.searching.rescoring import below, rerank_lists, reranking_encoder
-from lexvl_anserini.runs.trec import lists_of, read_run, write_run
 from lexvl_anserini.ground.records import Document, ScoredDoc, Topic
 from lexvl_anserini.rerank import command
+from lexvl_anserini.runs.trec import lists_of, read_run, write_run
+from lexvl_anserini.searching.rescoring import below, rerank_lists, reranking_encoder
 
 BERT, PUBLISHED = "splade/ckpt_bert", "vdr/text-tiny"
 

@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.engines.test_lucene import stock_index
-from tests.shards.test_reading import Documents, jsonl, publish_shards, write_dense_shards, write_shards, write_text_shards
 from typer.testing import CliRunner
 
 from lexvl_anserini.cli import make_app
@@ -21,16 +19,24 @@ from lexvl_anserini.engines.building import build_index
 from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError, UsageError
 from lexvl_anserini.ground.files import packed, read_json, write_json
 from lexvl_anserini.ground.manifest import Manifest, manifest_path, read_run_manifest
-from lexvl_anserini.searching import retrieval
-from lexvl_anserini.searching import searcher
+from lexvl_anserini.ground.records import DenseQuery, ImpactQuery, ScoredDoc, Topic
+from lexvl_anserini.ground.vocabulary import Vocabulary
 from lexvl_anserini.queries.clauses import Term, TreeQuery
 from lexvl_anserini.queries.query_source import TopicSource
+from lexvl_anserini.runs.trec import read_run
+from lexvl_anserini.search import FeedbackOptions, RefinementOptions, TwoPhaseOptions, command
+from lexvl_anserini.searching import retrieval, searcher
 from lexvl_anserini.searching.refine import refinement_names
 from lexvl_anserini.searching.retrieval import search_index
-from lexvl_anserini.runs.trec import read_run
-from lexvl_anserini.ground.records import DenseQuery, ImpactQuery, ScoredDoc, Topic
-from lexvl_anserini.search import FeedbackOptions, RefinementOptions, TwoPhaseOptions, command
-from lexvl_anserini.ground.vocabulary import Vocabulary
+from tests.engines.test_lucene import stock_index
+from tests.shards.test_reading import (
+    Documents,
+    jsonl,
+    publish_shards,
+    write_dense_shards,
+    write_shards,
+    write_text_shards,
+)
 
 DOCUMENTS: Documents = [("q1", {"dog": 9}), ("d1", {"dog": 3, "cat": 1}), ("d2", {"dog": 3}), ("d3", {})]
 TERMS = ["cat", "dog", "zebra"]

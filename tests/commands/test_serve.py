@@ -16,12 +16,12 @@ from served_colours import DENSE, index_pictures, load, running
 from typer.testing import CliRunner
 
 from lexvl_anserini.cli import make_app
-from lexvl_anserini.engines.building import build_index
+from lexvl_anserini.doors.serving.opened import served_indexes
 from lexvl_anserini.doors.stores.resolving import target_of
+from lexvl_anserini.engines.building import build_index
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.searching import searcher
 from lexvl_anserini.serve import command
-from lexvl_anserini.doors.serving.opened import served_indexes
 
 ROOT = Path(__file__).parents[2]
 

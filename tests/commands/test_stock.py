@@ -14,12 +14,12 @@ from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 
 import pytest
-from tests.engines.test_lucene import DOCUMENTS
-from tests.shards.test_reading import write_shards
 
 from lexvl_anserini.engines.building import build_index
 from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.stock import Catalogues
+from tests.engines.test_lucene import DOCUMENTS
+from tests.shards.test_reading import write_shards
 
 # A port that refuses at once: whatever downloads fails, on every machine.
 OFFLINE = {"https_proxy": "http://127.0.0.1:9", "http_proxy": "http://127.0.0.1:9"}

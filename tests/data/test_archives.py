@@ -5,8 +5,8 @@ import tarfile
 
 import pytest
 
-from lexvl_anserini.data.pictures.archives import open_archive
 from lexvl_anserini.data.dataset import load_dataset
+from lexvl_anserini.data.pictures.archives import open_archive
 from lexvl_anserini.ground.errors import DataError
 
 BLOCK = 512

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from lexvl_anserini.data.corpora.captioned import KNOWN
-from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.data.corpora.demo import captions, scenes
-from lexvl_anserini.data.pictures.images import open_image
 from lexvl_anserini.data.corpora.karpathy import Caption, CaptionedImage, read_karpathy
+from lexvl_anserini.data.dataset import load_dataset
+from lexvl_anserini.data.pictures.images import open_image
 from lexvl_anserini.data.world.scenes import SPLITS, make_scene
 from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
 from lexvl_anserini.ground.records import Document, Qrel, Topic

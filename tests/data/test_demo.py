@@ -5,8 +5,8 @@ from hashlib import sha256
 import pytest
 
 from lexvl_anserini.data.checks import check_corpus
-from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.data.corpora.demo import captions, scenes
+from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.data.world.catalogue import world
 from lexvl_anserini.data.world.draws import Draws
 from lexvl_anserini.data.world.scenes import SPLITS, make_scene

@@ -11,8 +11,8 @@ from embedding_tables import write_embeddings, write_table
 from pyarrow import parquet
 
 from lexvl_anserini.data.checks import check_corpus
-from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.data.corpora.embeddings import read_embeddings
+from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.records import Qrel
 

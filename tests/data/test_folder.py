@@ -7,8 +7,8 @@ import pytest
 from PIL import Image
 
 from lexvl_anserini.data.checks import check_corpus
-from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.data.corpora.folder import load_pictures
+from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.data.pictures.images import open_image
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.manifest import CorpusRef

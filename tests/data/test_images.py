@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image, features
 
-from lexvl_anserini.data.pictures.archives import open_archive
 from lexvl_anserini.data.dataset import load_dataset
+from lexvl_anserini.data.pictures.archives import open_archive
 from lexvl_anserini.data.pictures.images import AHEAD, OnError, image_suffixes, open_image, read_images, usable_cores
 from lexvl_anserini.ground.errors import DataError, UsageError
 

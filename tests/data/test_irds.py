@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from lexvl_anserini.data.dataset import Dataset, load_dataset
 from lexvl_anserini.data.corpora.irds import _documents
+from lexvl_anserini.data.dataset import Dataset, load_dataset
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.records import Document, Qrel, Topic
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from lexvl_anserini.doors.adapters.indexed_corpus import IndexedCorpus, by_query
 from lexvl_anserini.data.dataset import Dataset
+from lexvl_anserini.doors.adapters.indexed_corpus import IndexedCorpus, by_query
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.engines.building import build_index
 from lexvl_anserini.ground.errors import DataError, UsageError

@@ -12,8 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lexvl_anserini.ground.errors import ArtefactError, CheckpointError, DataError, LexvlError, MissingExtra, UnknownName
 from lexvl_anserini.doors.cluster.runner import FailedPart, LocalRunner, Runner, RunnerSettings, all_results
+from lexvl_anserini.ground.errors import (
+    ArtefactError,
+    CheckpointError,
+    DataError,
+    LexvlError,
+    MissingExtra,
+    UnknownName,
+)
 
 
 class ShuffledRunner(LocalRunner):

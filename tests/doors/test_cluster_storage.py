@@ -13,12 +13,7 @@ from pathlib import Path
 
 import pytest
 from byte_towers import tree
-from tests.shards.test_corpus_plan import corpus_of
 
-from lexvl_anserini.encode import command as encode
-from lexvl_anserini.engines.index_folder import read_report
-from lexvl_anserini.ground.errors import ArtefactError, LexvlError, MissingExtra, UsageError
-from lexvl_anserini.index import command as index
 from lexvl_anserini.doors.cluster import storage
 from lexvl_anserini.doors.cluster.storage import (
     LISTING,
@@ -31,8 +26,13 @@ from lexvl_anserini.doors.cluster.storage import (
     stored_url,
     with_urls,
 )
+from lexvl_anserini.encode import command as encode
+from lexvl_anserini.engines.index_folder import read_report
+from lexvl_anserini.ground.errors import ArtefactError, LexvlError, MissingExtra, UsageError
+from lexvl_anserini.index import command as index
 from lexvl_anserini.search import command as search
 from lexvl_anserini.shards import corpus_parts
+from tests.shards.test_corpus_plan import corpus_of
 
 PARTS = 3
 

@@ -270,8 +270,8 @@ def test_the_command_writes_refuses_and_resumes(exported, tmp_path):
     """A second call does nothing; other options need --overwrite; a folder of something else stays."""
     from typer.testing import CliRunner
 
-    from lexvl_anserini.doors.onnx.export_onnx import command
     from lexvl_anserini.cli import make_app
+    from lexvl_anserini.doors.onnx.export_onnx import command
 
     exported("sum, top k")
     app, runner = make_app(command), CliRunner()

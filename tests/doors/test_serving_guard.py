@@ -11,11 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from served_colours import PICTURES, index_pictures, load, running
 
-from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.searching import searcher
 from lexvl_anserini.doors.serving import limits
 from lexvl_anserini.doors.serving.guard import Guard
 from lexvl_anserini.doors.serving.server import listening, url_of
+from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.searching import searcher
 
 QUESTION = json.dumps({"index": "colours", "text": "red"})
 

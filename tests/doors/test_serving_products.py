@@ -5,10 +5,10 @@ from brute_force import Doc, Oracle
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from lexvl_anserini.doors.serving.products import changed, has_text, products_of, reweighted
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.queries.clauses import All, AnyOf, Boost, Equals, Impacts, Not, Term, Text, Unscored
 from lexvl_anserini.queries.parser import parse
-from lexvl_anserini.doors.serving.products import changed, has_text, products_of, reweighted
 
 IMPACTS = {"boat": 7, "red": 2, "sea": 5}
 

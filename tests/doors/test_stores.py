@@ -26,18 +26,18 @@ from store_servers import (
     serving,
     tables_of,
 )
-from tests.shards.test_reading import Documents, write_shards
 from typer.testing import CliRunner
 
 from lexvl_anserini.cli import Command, make_app
-from lexvl_anserini.engines.building import append_index, build_index
-from lexvl_anserini.engines.opening import open_impact_index
 from lexvl_anserini.doors.stores import notes
 from lexvl_anserini.doors.stores.resolving import index_path, target_of
-from lexvl_anserini.ground.errors import ArtefactError, DataError, StoreError, UsageError
+from lexvl_anserini.engines.building import append_index, build_index
+from lexvl_anserini.engines.opening import open_impact_index
 from lexvl_anserini.explain import command as explain_command
-from lexvl_anserini.index import command as index_command
+from lexvl_anserini.ground.errors import ArtefactError, DataError, StoreError, UsageError
 from lexvl_anserini.ground.manifest import read_manifest
+from lexvl_anserini.ground.records import ImpactQuery
+from lexvl_anserini.index import command as index_command
 from lexvl_anserini.queries.clauses import (
     All,
     AnyOf,
@@ -53,13 +53,13 @@ from lexvl_anserini.queries.clauses import (
     Unscored,
 )
 from lexvl_anserini.queries.feedback import Feedback
+from lexvl_anserini.runs.order import ranked
+from lexvl_anserini.search import command as search_command
 from lexvl_anserini.searching.refine import Refinement, TwoPhase
 from lexvl_anserini.searching.retrieval import search_index
 from lexvl_anserini.searching.shared_terms import explain
-from lexvl_anserini.runs.order import ranked
-from lexvl_anserini.ground.records import ImpactQuery
-from lexvl_anserini.search import command as search_command
 from lexvl_anserini.shards.reading import read_vocabulary
+from tests.shards.test_reading import Documents, write_shards
 
 TERMS = [f"t{number}" for number in range(40)] + ["日本", "a.b", "😀"]
 

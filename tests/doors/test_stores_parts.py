@@ -17,9 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from store_servers import MemoryStore, UrlOf, serving
-from tests.doors.test_stores import DOCUMENTS, QUERIES, VECTORS, small
 
-from lexvl_anserini.engines.building import build_index
 from lexvl_anserini.doors.stores import opensearch
 from lexvl_anserini.doors.stores.fetching import best_hits, dot, top
 from lexvl_anserini.doors.stores.folder import folder_of, write_folder
@@ -29,12 +27,14 @@ from lexvl_anserini.doors.stores.opensearch import OpenSearchStore, unpacked
 from lexvl_anserini.doors.stores.resolving import index_path
 from lexvl_anserini.doors.stores.store import StoreRow
 from lexvl_anserini.doors.stores.urls import StorePlace, is_url, parse_url
+from lexvl_anserini.engines.building import build_index
 from lexvl_anserini.ground.errors import ArtefactError, MissingExtra, StoreError, UsageError
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.progress import silent
-from lexvl_anserini.searching.retrieval import search_index
-from lexvl_anserini.runs.order import ranked
 from lexvl_anserini.ground.records import ImpactQuery
+from lexvl_anserini.runs.order import ranked
+from lexvl_anserini.searching.retrieval import search_index
+from tests.doors.test_stores import DOCUMENTS, QUERIES, VECTORS, small
 
 # No server has port 1: connections are refused.
 CLOSED = {

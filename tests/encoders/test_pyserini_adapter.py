@@ -7,8 +7,8 @@ import pytest
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.quantise import Quantiser
-from lexvl_anserini.queries.query_vectors import encode_queries
 from lexvl_anserini.ground.records import Topic
+from lexvl_anserini.queries.query_vectors import encode_queries
 
 BERT, PUBLISHED = "splade/ckpt_bert", "vdr/text-tiny"
 TEXTS = ("a man riding a horse on a beach", "", "PIZZA!")

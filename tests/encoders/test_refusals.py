@@ -14,8 +14,8 @@ from safetensors.torch import load_file, save_file
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import CheckpointError, MissingExtra, UnknownName, UsageError
 from lexvl_anserini.ground.installed import package_folder
-from lexvl_anserini.queries.query_source import check_readable
 from lexvl_anserini.ground.records import Topic
+from lexvl_anserini.queries.query_source import check_readable
 
 BERT, PUBLISHED = "splade/ckpt_bert", "vdr/text-tiny"
 

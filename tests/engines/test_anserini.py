@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.engines.test_lucene import stock_index, stock_lists
-from tests.shards.test_reading import write_shards
 
 from lexvl_anserini.engines.building import build_index
 from lexvl_anserini.engines.index_folder import read_report
@@ -18,6 +16,8 @@ from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, as_reader, open_r
 from lexvl_anserini.engines.lucene.postings import vector_of
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.records import ImpactQuery
+from tests.engines.test_lucene import stock_index, stock_lists
+from tests.shards.test_reading import write_shards
 
 DOCUMENTS = [
     ("doc1", {"f1": 1, "f2": 2, "f3": 1, "f4": 4, "f5": 1}),

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.shards.test_reading import Documents, write_shards
 from typer.testing import CliRunner
 
 from lexvl_anserini.cli import make_app
@@ -20,9 +19,10 @@ from lexvl_anserini.engines.lucene import LuceneEngine
 from lexvl_anserini.engines.lucene.fields import field_similarity
 from lexvl_anserini.engines.lucene.versions import commit_id, creator
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError
-from lexvl_anserini.index import command
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.records import ImpactQuery
+from lexvl_anserini.index import command
+from tests.shards.test_reading import Documents, write_shards
 
 TERMS = [f"t{number}" for number in range(40)]
 DOCUMENTS: Documents = [

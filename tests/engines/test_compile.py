@@ -9,13 +9,14 @@ import pytest
 from brute_force import Doc, Oracle
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.shards.test_reading import jsonl, publish_shards, write_shards
 
 from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.engines.lucene import LuceneEngine
 from lexvl_anserini.engines.lucene.compile import Compiler
 from lexvl_anserini.engines.lucene.writing import IndexOptions
 from lexvl_anserini.ground.errors import ArtefactError, UnknownName, UsageError
+from lexvl_anserini.ground.records import ImpactQuery
+from lexvl_anserini.ground.vocabulary import Vocabulary
 from lexvl_anserini.queries.clauses import (
     All,
     AnyOf,
@@ -31,8 +32,7 @@ from lexvl_anserini.queries.clauses import (
     Unscored,
 )
 from lexvl_anserini.queries.parser import parse
-from lexvl_anserini.ground.records import ImpactQuery
-from lexvl_anserini.ground.vocabulary import Vocabulary
+from tests.shards.test_reading import jsonl, publish_shards, write_shards
 
 DOCUMENTS = [
     Doc("d1", {"a": 3, "b": 1}),

@@ -9,7 +9,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.shards.test_reading import publish_shards, write_shards
 
 from lexvl_anserini.engines.building import append_index, build_index, check_index, delete_documents
 from lexvl_anserini.engines.index_folder import read_report
@@ -18,6 +17,7 @@ from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.ground.vocabulary import Vocabulary
+from tests.shards.test_reading import publish_shards, write_shards
 
 # Written when impacts of 2^24 and more were accepted: d1 has one of 20,000,000, d2 none.
 BEYOND = Path(__file__).parents[1] / "fixtures" / "beyond-exact"

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from memory_engine import MemoryIndex
-from tests.shards.test_reading import Documents, jsonl, publish_shards, write_shards
 
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.building import append_index, build_index, delete_documents
@@ -26,8 +25,9 @@ from lexvl_anserini.engines.lucene.versions import dotted
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import Manifest, read_manifest
 from lexvl_anserini.ground.records import ImpactQuery, ScoredDoc
-from lexvl_anserini.shards.combine import source_digest
 from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.shards.combine import source_digest
+from tests.shards.test_reading import Documents, jsonl, publish_shards, write_shards
 
 # d1..d3 hold "a"; "the" is in every document that has terms at all.
 DOCUMENTS: Documents = [

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from memory_engine import MemoryIndex
 from scipy import sparse
-from tests.shards.test_reading import write_shards
 
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.records import ImpactQuery, ScoredDoc
 from lexvl_anserini.ground.vocabulary import Vocabulary
+from tests.shards.test_reading import write_shards
 
 VOCABULARY = Vocabulary(["a", "b", "c"])
 

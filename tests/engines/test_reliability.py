@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 from small_disks import mounted, resize
-from tests.engines.test_updating import TERMS, expect, held, shards
-from tests.shards.test_reading import Documents, write_shards
 
 from lexvl_anserini.engines.building import append_index, build_index, check_index, delete_documents
 from lexvl_anserini.engines.lucene import LuceneEngine
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError
 from lexvl_anserini.ground.files import new_folder
 from lexvl_anserini.ground.manifest import read_manifest
-from lexvl_anserini.queries.clauses import Impacts
-from lexvl_anserini.searching.shared_terms import explained
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.queries.clauses import Impacts
+from lexvl_anserini.searching.shared_terms import explained
+from tests.engines.test_updating import TERMS, expect, held, shards
+from tests.shards.test_reading import Documents, write_shards
 
 # ---- kill -9
 

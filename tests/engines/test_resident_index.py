@@ -9,8 +9,6 @@ from typing import Any
 
 import orjson
 import pytest
-from tests.engines.test_checking import DOCUMENTS, QUERIES, TERMS
-from tests.shards.test_reading import write_shards
 
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.building import append_index, build_index, check_index, delete_documents, repair_index
@@ -21,10 +19,12 @@ from lexvl_anserini.engines.resident import choosing, layout
 from lexvl_anserini.engines.resident.packing import write_resident
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import read_manifest
+from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.queries.clauses import Term
 from lexvl_anserini.searching.retrieval import search_index
 from lexvl_anserini.searching.searcher import SearchCost
-from lexvl_anserini.ground.records import ImpactQuery
+from tests.engines.test_checking import DOCUMENTS, QUERIES, TERMS
+from tests.shards.test_reading import write_shards
 
 MORE = [("e1", {"t1": 250, "t2": 3}), ("d3", {"t1": 9})]
 

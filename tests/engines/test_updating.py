@@ -14,7 +14,6 @@ import pytest
 from brute_force import Doc, Oracle
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.shards.test_reading import Documents, jsonl, publish_shards, write_shards
 
 from lexvl_anserini.engines.building import append_index, build_index, check_index, delete_documents
 from lexvl_anserini.engines.index_folder import read_report
@@ -23,10 +22,11 @@ from lexvl_anserini.engines.lucene.postings import stored_texts, vector_of
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import Manifest, read_manifest
 from lexvl_anserini.ground.quantise import Quantiser, SideQuantiser
-from lexvl_anserini.queries.clauses import Equals, Impacts, Text
 from lexvl_anserini.ground.records import ImpactQuery
-from lexvl_anserini.shards.combine import check_same_meaning
 from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.queries.clauses import Equals, Impacts, Text
+from lexvl_anserini.shards.combine import check_same_meaning
+from tests.shards.test_reading import Documents, jsonl, publish_shards, write_shards
 
 TERMS = ["##c", "a", "b", "日本", "😀"]
 FIRST: Documents = [("d1", {"a": 3, "b": 1}), ("d2", {}), ("é/😀", {"😀": 9, "a": 1})]

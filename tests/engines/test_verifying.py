@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.engines.test_checking import DOCUMENTS, QUERIES, TERMS
-from tests.shards.test_reading import write_dense_shards, write_shards
 
 from lexvl_anserini.data import digests
 from lexvl_anserini.engines import verifying
@@ -19,11 +17,13 @@ from lexvl_anserini.engines.lucene import LuceneEngine
 from lexvl_anserini.engines.opening import open_index
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError
 from lexvl_anserini.ground.manifest import read_manifest
+from lexvl_anserini.ground.records import DenseQuery, ImpactQuery
 from lexvl_anserini.queries.clauses import Term
 from lexvl_anserini.queries.query_source import check_terms
 from lexvl_anserini.searching.retrieval import search_index
 from lexvl_anserini.searching.shared_terms import explain
-from lexvl_anserini.ground.records import DenseQuery, ImpactQuery
+from tests.engines.test_checking import DOCUMENTS, QUERIES, TERMS
+from tests.shards.test_reading import write_dense_shards, write_shards
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from colour_towers import colour_tower, painted
 from PIL import Image
-from tests.eval.test_sheet import cell, strip
 from typer.testing import CliRunner
 
 import eval.codewords
@@ -19,11 +18,12 @@ from lexvl_anserini.cli import make_app
 from lexvl_anserini.data.dataset import Dataset, load_dataset
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.encoders.parts.texts.clip_bpe import ClipBpe
 from lexvl_anserini.encoders.parts.images.grounding import token_logits
+from lexvl_anserini.encoders.parts.texts.clip_bpe import ClipBpe
 from lexvl_anserini.encoders.parts.texts.tokens import token_names
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.records import Document, Qrel, Topic
+from tests.eval.test_sheet import cell, strip
 
 
 def toy() -> Encoder:

@@ -7,8 +7,6 @@ from functools import partial
 
 import pytest
 from colour_towers import painted
-from tests.eval.test_interpretability import dataset as captioned
-from tests.eval.test_zeroshot import model, silent
 from typer.testing import CliRunner
 
 import eval.completeness
@@ -17,6 +15,8 @@ from eval.analyses.sentence_pairs import SentencePair, caption_pairs, partial_ca
 from eval.options import ImageEncoderOptions
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.ground.errors import DataError, UsageError
+from tests.eval.test_interpretability import dataset as captioned
+from tests.eval.test_zeroshot import model, silent
 
 # --- sentences ------------------------------------------------------------------------------------------------------
 
@@ -84,12 +84,14 @@ def test_pairs_of_a_list(tmp_path):
 
 
 def test_pairs_of_captions(monkeypatch):
-    monkeypatch.setattr("tests.eval.test_interpretability.CAPTIONS", {"1": "A dog and a man", "2": "A dog", "3": "x and y"})
+    monkeypatch.setattr(
+        "tests.eval.test_interpretability.CAPTIONS", {"1": "A dog and a man", "2": "A dog", "3": "x and y"}
+    )
     assert list(caption_pairs(captioned())) == [
         SentencePair("x.png", "A dog and a man", "A dog"),
         SentencePair("x.png", "x and y", "x"),
     ]
-    with pytest.raises(UsageError, match="toy is image-to-text; expected images that captions describe"):
+    with pytest.raises(UsageError, match="toy is image-to-text; expe-to-text; expected images that captions describe"):
         list(caption_pairs(captioned(direction="image-to-text")))
 
 

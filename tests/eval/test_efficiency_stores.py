@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 from store_servers import KINDS, serving
-from tests.doors.test_stores import DOCUMENTS, QUERIES, small
 
 from eval.efficiency.command import run_suite
 from eval.efficiency.stores import remove, row_of
 from eval.efficiency.suite import Options
-from lexvl_anserini.engines.building import build_index
 from lexvl_anserini.doors.stores.resolving import index_path
+from lexvl_anserini.engines.building import build_index
 from lexvl_anserini.ground.errors import UnknownName, UsageError
+from tests.doors.test_stores import DOCUMENTS, QUERIES, small
 
 
 @pytest.fixture

@@ -30,8 +30,8 @@ from eval.efficiency.vectors import (
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UnknownName, UsageError
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.records import ImpactDocument, ImpactQuery
-from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
 from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
 
 SMALL = VectorShape(terms=3, size=8, exponent=1.0, shift=0.0, least=1, gamma=2.0, scale=40.0)
 

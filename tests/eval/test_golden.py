@@ -12,8 +12,8 @@ from eval.measures.inputs import JudgementSource, describe_run
 from eval.measures.measure_runs import measure_runs
 from eval.measures.metrics import evaluate, means
 from eval.measures.ties import strict_order
-from lexvl_anserini.runs.trec import in_rank_order, read_run
 from lexvl_anserini.ground.records import Qrel, ScoredDoc
+from lexvl_anserini.runs.trec import in_rank_order, read_run
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "eval_protocol"
 TREC_RUNS = Path(__file__).parents[3] / "shared" / "data" / "trec-runs"

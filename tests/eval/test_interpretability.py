@@ -8,12 +8,10 @@ from functools import partial
 import numpy as np
 import pytest
 from colour_towers import COLOURS, colour_tower, painted
-from tests.shards.test_reading import write_shards
 from tiny_encoders import WORDPIECES, made_stair, made_twin
 from typer.testing import CliRunner
 
 import eval.analyses.caption_words as measured
-from eval.interpretability import command
 from eval.analyses.caption_words import NamedWords, caption_words, compared, first_terms, frequent_words, words_of
 from eval.analyses.class_words import (
     ClassWordShares,
@@ -23,14 +21,16 @@ from eval.analyses.class_words import (
     label_ranks,
     lexical_space,
 )
-from eval.analyses.classification import NO_ANSWER
-from lexvl_anserini.cli import make_app
 from eval.analyses.classes.classes import ImageClasses
-from lexvl_anserini.data.dataset import Dataset
 from eval.analyses.classes.labelled import LabelledImages
+from eval.analyses.classification import NO_ANSWER
+from eval.interpretability import command
+from lexvl_anserini.cli import make_app
+from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.records import Document, ImpactDocument, Qrel, Topic
+from tests.shards.test_reading import write_shards
 
 CAPTIONS = {"1": "A man's dog runs.", "2": "Two dogs on the SAND", "3": "Ein Hündchen", "4": "a dog"}
 JUDGED = [Qrel("1", "i1", 1), Qrel("2", "i1", 1), Qrel("3", "i2", 1), Qrel("4", "i3", 1), Qrel("2", "i3", 0)]

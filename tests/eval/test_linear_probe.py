@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from colour_towers import painted
 from scipy import sparse
-from tests.eval.test_zeroshot import images, model, silent
 from typer.testing import CliRunner
 
 import eval.linear_probe
@@ -18,6 +17,7 @@ from eval.options import ImageEncoderOptions
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.data.pictures.images import OnError
 from lexvl_anserini.ground.errors import DataError, UsageError
+from tests.eval.test_zeroshot import images, model, silent
 
 RED, GREEN, BLUE = (painted(8, 8, **{colour: (0, 0, 8, 8)}) for colour in ("red", "green", "blue"))
 

@@ -12,6 +12,7 @@ from tiny_encoders import made_stair
 from typer.testing import CliRunner
 
 from eval.analyses.class_words import class_word_shares, lexical_space
+from eval.analyses.classes.class_sets import CLASS_SETS, load_labelled
 from eval.analyses.classification import accuracies, class_ranks
 from eval.measures.metrics import evaluate, means
 from eval.measures.result_files import read_results
@@ -28,7 +29,6 @@ from eval.reproduction.rows import Finding, RowPart, Workplace, assignments, row
 from eval.reproduction.sources import COLLECTIONS, DOCUMENT_COSTS, FILES, IMAGE_SETS
 from eval.reproduction.weights import weights_of
 from lexvl_anserini.cli import make_app
-from eval.analyses.classes.class_sets import CLASS_SETS, load_labelled
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.data.fetch import BEIR_ARCHIVES
 from lexvl_anserini.encoders.cards import CARDS

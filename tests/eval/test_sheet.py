@@ -12,8 +12,6 @@ import matplotlib
 import numpy as np
 import pytest
 from PIL import Image
-from tests.commands.test_search import Toy, encode
-from tests.shards.test_reading import write_shards
 from typer.testing import CliRunner
 
 import lexvl_anserini.searching.shared_terms
@@ -34,8 +32,10 @@ from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.engines.building import build_index
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.manifest import CorpusRef, Manifest
-from lexvl_anserini.searching.shared_terms import SharedTerm
 from lexvl_anserini.ground.records import Document, Index, Qrel, ScoredDoc, Topic
+from lexvl_anserini.searching.shared_terms import SharedTerm
+from tests.commands.test_search import Toy, encode
+from tests.shards.test_reading import write_shards
 
 RED, BLUE = (255, 0, 0), (0, 0, 255)
 TERMS = (SharedTerm("dog", 2, 9, 18), SharedTerm("cat", 1, 6, 6))

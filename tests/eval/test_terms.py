@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 from colour_towers import painted
 from PIL import Image
-from tests.eval.test_zeroshot import model
-from tests.shards.test_reading import write_dense_shards, write_shards
 from typer.testing import CliRunner
 
 import eval.terms
@@ -28,6 +26,8 @@ from eval.analyses.term_statistics import (
 from eval.options import ImageEncoderOptions
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.ground.errors import DataError, UsageError
+from tests.eval.test_zeroshot import model
+from tests.shards.test_reading import write_dense_shards, write_shards
 
 # Of length 5, 1 and 0.
 VECTORS = [("a", {"dog": 30, "sand": 40}), ("b", {"dog": 7}), ("c", {})]

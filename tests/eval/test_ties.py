@@ -20,9 +20,9 @@ from eval.measures.tie_rules import common_ties
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.ground.errors import UnknownName, UsageError
 from lexvl_anserini.ground.manifest import RunManifest, manifest_path, read_run_manifest
+from lexvl_anserini.ground.records import Qrel, ScoredDoc
 from lexvl_anserini.runs.columns import hits_of
 from lexvl_anserini.runs.trec import write_run
-from lexvl_anserini.ground.records import Qrel, ScoredDoc
 
 # Topic 1 ties a and b, and only a, our first, is relevant: RR is 1 by rank and 1/2 by trec_eval. Topic 2 has no tie.
 LISTS = [

@@ -14,6 +14,8 @@ from tiny_encoders import made_stair
 from typer.testing import CliRunner
 
 import eval.zeroshot
+from eval.analyses.classes.classes import ImageClasses
+from eval.analyses.classes.labelled import LabelledImages
 from eval.analyses.classification import (
     NO_ANSWER,
     ClassAccuracy,
@@ -25,9 +27,7 @@ from eval.analyses.classification import (
 )
 from eval.options import ImageEncoderOptions
 from lexvl_anserini.cli import make_app
-from eval.analyses.classes.classes import ImageClasses
 from lexvl_anserini.data.pictures.images import OnError
-from eval.analyses.classes.labelled import LabelledImages
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import DataError, UsageError

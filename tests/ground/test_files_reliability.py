@@ -20,7 +20,15 @@ from lexvl_anserini import encode, fuse, search
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.engines.building import build_index
 from lexvl_anserini.ground.errors import ArtefactError
-from lexvl_anserini.ground.files import atomic_write, clear_remains, disk_errors, exclusive, new_folder, same_file, sole_writer
+from lexvl_anserini.ground.files import (
+    atomic_write,
+    clear_remains,
+    disk_errors,
+    exclusive,
+    new_folder,
+    same_file,
+    sole_writer,
+)
 
 WRITING = "another process is writing it; wait for it or name another output"
 

@@ -10,8 +10,8 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from lexvl_anserini.ground import progress
 from lexvl_anserini.cli import COMMANDS
+from lexvl_anserini.ground import progress
 
 ROOT = Path(__file__).parents[2]
 # What commands share, and one that no table lists.

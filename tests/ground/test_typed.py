@@ -15,18 +15,18 @@ from lexvl_anserini.engines.building import append_index, build_index
 from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import Manifest, RunManifest, read_manifest, read_run_manifest
+from lexvl_anserini.ground.records import ImpactQuery
+from lexvl_anserini.ground.typed import Entry, Key, check
 from lexvl_anserini.queries.clauses import Boost, Term
 from lexvl_anserini.queries.feedback import Feedback
 from lexvl_anserini.queries.query_source import topic_source
+from lexvl_anserini.runs.fusion import Fusion, fuse_runs
 from lexvl_anserini.searching.refine import Refinement, TwoPhase
+from lexvl_anserini.searching.rescoring import hybrid_lists
 from lexvl_anserini.searching.retrieval import search_index
 from lexvl_anserini.searching.shared_terms import explain
-from lexvl_anserini.runs.fusion import Fusion, fuse_runs
-from lexvl_anserini.searching.rescoring import hybrid_lists
-from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.shards.writing import write_impacts
-from lexvl_anserini.ground.typed import Entry, Key, check
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "lexvl-1"
 

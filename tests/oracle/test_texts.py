@@ -28,8 +28,8 @@ from oracle_parts import (
 from oracle_parts import write_wordpieces as write_tokenizer
 from safetensors.torch import save_file
 
-from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.families.splade import static_parts
+from lexvl_anserini.encoders.loading import load_encoder
 
 VOCABULARY = "common/tokenizer_bert_tiny/vocab.txt"
 

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from tests.commands.test_stock import OFFLINE, old_java
 
 PAGE = Path(__file__).parents[2] / "docs/pyserini.md"

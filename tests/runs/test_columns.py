@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lexvl_anserini.ground.errors import DataError
+from lexvl_anserini.ground.records import ScoredDoc
 from lexvl_anserini.runs import columns
 from lexvl_anserini.runs.columns import Hits, Irregular, fingerprints, hits_of, over_run, regular_hits, text_array
 from lexvl_anserini.runs.trec import read_run
-from lexvl_anserini.ground.records import ScoredDoc
 
 TREC = "q1 Q0 a 1 9 t\nq1 Q0 b 2 8.5 t\nq2 Q0 é😀 0 -1e3 t\nq3 Q0 a 7 .5 t\n"
 MSMARCO = "q1\ta\t1\nq1\tb\t2\nq2\ta\t1\n"

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lexvl_anserini.runs.order import by_score, merged_by_score, ranked, score_positions, top_positions, with_ranks
 from lexvl_anserini.ground.records import ScoredDoc
+from lexvl_anserini.runs.order import by_score, merged_by_score, ranked, score_positions, top_positions, with_ranks
 
 # Code points, not a locale: capitals before small letters, umlauts after both, digits as text.
 IN_ORDER = [("c", 3.0), ("10", 2.0), ("9", 2.0), ("B", 2.0), ("a", 2.0), ("é", 2.0), ("b", -1.0)]

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lexvl_anserini.ground.errors import DataError, UsageError
+from lexvl_anserini.ground.records import ImpactQuery, ScoredDoc
 from lexvl_anserini.queries.clauses import AnyOf, Clause, Impacts, Not, Term, Text, TreeQuery
 from lexvl_anserini.queries.feedback import Feedback
 from lexvl_anserini.searching.refine import (
@@ -22,7 +23,6 @@ from lexvl_anserini.searching.refine import (
     refined_queries,
     search_refined,
 )
-from lexvl_anserini.ground.records import ImpactQuery, ScoredDoc
 
 DOCUMENTS = [
     Doc("d1", {"a": 3, "b": 1, "x": 9}, "dog"),

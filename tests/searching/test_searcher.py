@@ -8,16 +8,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.shards.test_reading import Documents, write_shards
 
 from lexvl_anserini import Searcher
 from lexvl_anserini.engines.building import build_index
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
-from lexvl_anserini.searching import searcher as searching
-from lexvl_anserini.queries.clauses import Term, TreeQuery
-from lexvl_anserini.searching.refine import Refinement
 from lexvl_anserini.ground.records import ImpactQuery, Topic
 from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.queries.clauses import Term, TreeQuery
+from lexvl_anserini.searching import searcher as searching
+from lexvl_anserini.searching.refine import Refinement
+from tests.shards.test_reading import Documents, write_shards
 
 TERMS = ["cat", "dog"]
 DOCUMENTS: Documents = [("d1", {"cat": 2, "dog": 1}), ("d2", {"dog": 3})]

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.shards.test_writing import ToyModel
 
 from lexvl_anserini.data.dataset import Dataset, load_dataset
 from lexvl_anserini.data.lines import LinePlace, read_lines, read_placed_lines
@@ -20,6 +19,7 @@ from lexvl_anserini.shards import writing
 from lexvl_anserini.shards.corpus_plan import CorpusPlan
 from lexvl_anserini.shards.layout import Layout, Part
 from lexvl_anserini.shards.writing import plan_corpus, write_impacts
+from tests.shards.test_writing import ToyModel
 
 SMALL = Layout(shard_size=4)
 

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.shards.test_reading import publish_shards, write_shards
 from typer.testing import CliRunner
 
 from lexvl_anserini.cli import make_app
@@ -17,6 +16,7 @@ from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.prune import command
 from lexvl_anserini.shards.pruning import Pruning, prune_shards, term_cuts
 from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
+from tests.shards.test_reading import publish_shards, write_shards
 
 FIRST = [("d1", {"a": 9, "b": 2, "c": 5}), ("d2", {"a": 5, "b": 2}), ("d3", {})]
 SECOND = [("d4", {"b": 2, "c": 1}), ("d5", {"a": 5})]

@@ -17,6 +17,7 @@ from lexvl_anserini.data.ids import SeenIds
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.files import file_sha256, write_json
 from lexvl_anserini.ground.manifest import Manifest
+from lexvl_anserini.ground.vocabulary import Vocabulary
 from lexvl_anserini.shards.reading import (
     check_distinct,
     read_ids,
@@ -28,7 +29,6 @@ from lexvl_anserini.shards.reading import (
     read_vocabulary,
     shard_pieces,
 )
-from lexvl_anserini.ground.vocabulary import Vocabulary
 
 Vector = Mapping[str, Any]
 Documents = Sequence[tuple[str, Any]]

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.shards.test_reading import write_dense_shards, write_shards, write_text_shards
 from tiny_encoders import BERT, made_dense
 
 from lexvl_anserini.data.dataset import load_dataset
@@ -18,14 +17,15 @@ from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.files import read_json, write_json
 from lexvl_anserini.ground.manifest import read_manifest, read_run_manifest
 from lexvl_anserini.ground.quantise import Quantiser
+from lexvl_anserini.ground.records import Index
 from lexvl_anserini.queries.query_source import TopicSource
+from lexvl_anserini.searching.rescoring import candidates_of, encoder_of_run, hybrid_lists, own_encoder
 from lexvl_anserini.searching.retrieval import IndexSearch
 from lexvl_anserini.searching.searcher import EncoderChanges
-from lexvl_anserini.searching.rescoring import candidates_of, encoder_of_run, hybrid_lists, own_encoder
-from lexvl_anserini.ground.records import Index
 from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.shards.stored_vectors import shards_of_runs, stored_vectors
 from lexvl_anserini.shards.writing import write_impacts
+from tests.shards.test_reading import write_dense_shards, write_shards, write_text_shards
 
 DOCUMENTS = [("d1", {"dog": 8, "cat": 2}), ("d2", {}), ("d3", {"cat": 4})]
 

@@ -28,22 +28,22 @@ from PIL import Image
 from pyarrow import parquet
 from scipy import sparse
 
-from lexvl_anserini.ground import files
-from lexvl_anserini.data.pictures import images
 from lexvl_anserini.data.dataset import Dataset
+from lexvl_anserini.data.pictures import images
 from lexvl_anserini.data.pictures.images import FAIL, read_images
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.images.pixels import Pixels
+from lexvl_anserini.ground import files
 from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError, UsageError
 from lexvl_anserini.ground.files import exclusive
 from lexvl_anserini.ground.manifest import Manifest, read_manifest
 from lexvl_anserini.ground.progress import silent
 from lexvl_anserini.ground.quantise import Quantiser, SideQuantiser
 from lexvl_anserini.ground.records import Document, ImpactQuery
+from lexvl_anserini.ground.vocabulary import Vocabulary
 from lexvl_anserini.shards import layout, writing
 from lexvl_anserini.shards.layout import Layout, Part
 from lexvl_anserini.shards.writing import calibration_sample, write_impacts, write_queries
-from lexvl_anserini.ground.vocabulary import Vocabulary
 
 TERMS = ("ash", "bay", "cat", "dog", "elm", "fox", "gnu", "été")
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lexvl_anserini.data.pictures import demo_images as module
 from lexvl_anserini.data.corpora.demo import scenes
+from lexvl_anserini.data.pictures import demo_images as module
 from lexvl_anserini.data.pictures.demo_images import demo_images, png
 from lexvl_anserini.data.world.catalogue import Sketch, world
 from lexvl_anserini.data.world.composing import COMPOSERS, compose

@@ -7,20 +7,20 @@ from typing import Any
 
 import pytest
 import torch
+
+from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.training.common.learner import Learner
+from lexvl_anserini.training.common.pieces import Pieces
+from lexvl_anserini.training.images.material import read_material
+from lexvl_anserini.training.loop import train
+from lexvl_anserini.training.pairs import TowerPair
+from lexvl_anserini.training.recipe import Recipe, checked
+from lexvl_anserini.training.splits import Sources
+from lexvl_anserini.training.texts.material import TextMaterial
 from tests.training.test_run_folder import corpus as images  # noqa: F401
 from tests.training.test_run_folder import recipe_of as recipe_of_images
 from tests.training.test_texts import corpus as texts  # noqa: F401
 from tests.training.test_texts import recipe_of, weights
-
-from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.training.images.material import read_material
-from lexvl_anserini.training.common.learner import Learner
-from lexvl_anserini.training.loop import train
-from lexvl_anserini.training.pairs import TowerPair
-from lexvl_anserini.training.common.pieces import Pieces
-from lexvl_anserini.training.recipe import Recipe, checked
-from lexvl_anserini.training.splits import Sources
-from lexvl_anserini.training.texts.material import TextMaterial
 
 CPU = torch.device("cpu")
 

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.training.test_pieces import assert_same, gradients, image_recipe, of_texts
-from tests.training.test_run_folder import corpus as images  # noqa: F401
-from tests.training.test_texts import corpus as texts  # noqa: F401
 
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.training.loop import train
 from lexvl_anserini.training.processes import Processes
 from lexvl_anserini.training.recipe import Recipe, read_recipe
+from tests.training.test_pieces import assert_same, gradients, image_recipe, of_texts
+from tests.training.test_run_folder import corpus as images  # noqa: F401
+from tests.training.test_texts import corpus as texts  # noqa: F401
 
 COUNT = 2
 TRAIN = """

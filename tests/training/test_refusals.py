@@ -11,21 +11,21 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tiny_training import write_corpus
+
+from lexvl_anserini.ground.errors import LexvlError, UsageError
+from lexvl_anserini.training.common import loss
+from lexvl_anserini.training.common.memory import is_out_of_memory
+from lexvl_anserini.training.common.optimiser import OPTIMISERS
+from lexvl_anserini.training.loop import train
+from lexvl_anserini.training.objectives.contrastive import Encoded
+from lexvl_anserini.training.recipe import Optimisation, Recipe, checked
+from lexvl_anserini.training.splits import check
 from tests.training.test_run_folder import corpus as images  # noqa: F401
 from tests.training.test_run_folder import make_corpus
 from tests.training.test_run_folder import recipe_of as recipe_of_images
 from tests.training.test_texts import corpus as texts  # noqa: F401
 from tests.training.test_texts import recipe_of, weights
-from tiny_training import write_corpus
-
-from lexvl_anserini.ground.errors import LexvlError, UsageError
-from lexvl_anserini.training.common import loss
-from lexvl_anserini.training.loop import train
-from lexvl_anserini.training.common.memory import is_out_of_memory
-from lexvl_anserini.training.objectives.contrastive import Encoded
-from lexvl_anserini.training.common.optimiser import OPTIMISERS
-from lexvl_anserini.training.recipe import Optimisation, Recipe, checked
-from lexvl_anserini.training.splits import check
 
 FRESH = {"words": 200, "width": 16, "layers": 1, "heads": 2, "max_length": 16, "dropout": 0.1}
 

@@ -11,11 +11,11 @@ import pytest
 import torch
 from attack.faults import Ended, faults
 from small_disks import mounted, resize
-from tests.commands.test_train import corpus, recipe_of, trained  # noqa: F401
 from tiny_training import weights_of
 
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.training.loop import train
+from tests.commands.test_train import corpus, recipe_of, trained  # noqa: F401
 
 
 def same(model: Path, other: Path) -> bool:

@@ -12,7 +12,6 @@ import pytest
 import torch
 from embedding_tables import write_embeddings
 from safetensors.torch import save_file
-from tests.training.test_families import corpus, dense, held_out, pretrained, recipe_of, validated, vectors_of  # noqa: F401
 
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.encoders.checkpoints.weights import read_weights
@@ -22,6 +21,7 @@ from lexvl_anserini.ground.errors import CheckpointError, LexvlError, UsageError
 from lexvl_anserini.training.images.dense_heads import HeadMaterial
 from lexvl_anserini.training.loop import train
 from lexvl_anserini.training.splits import Sources
+from tests.training.test_families import corpus, dense, held_out, pretrained, recipe_of, validated, vectors_of  # noqa: F401
 
 
 @pytest.fixture(scope="module")

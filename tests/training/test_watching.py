@@ -12,15 +12,10 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_model
-from tests.training.test_run_folder import corpus as images  # noqa: F401
-from tests.training.test_run_folder import recipe_of as recipe_of_images
-from tests.training.test_texts import corpus as texts  # noqa: F401
-from tests.training.test_texts import loaded, recipe_of, weights
 
 from lexvl_anserini.encoders.encoder import as_lexical
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.training.common import curve
-from lexvl_anserini.training.common import loss
+from lexvl_anserini.training.common import curve, loss
 from lexvl_anserini.training.common.active import alike, collapses, profile
 from lexvl_anserini.training.loop import train
 from lexvl_anserini.training.objectives.contrastive import Encoded
@@ -31,6 +26,10 @@ from lexvl_anserini.training.texts.batches import TextStore
 from lexvl_anserini.training.texts.material import TextMaterial
 from lexvl_anserini.training.texts.measuring import TextValidation
 from lexvl_anserini.training.watching import best_of
+from tests.training.test_run_folder import corpus as images  # noqa: F401
+from tests.training.test_run_folder import recipe_of as recipe_of_images
+from tests.training.test_texts import corpus as texts  # noqa: F401
+from tests.training.test_texts import loaded, recipe_of, weights
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:

@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .classes import ImageClasses, read_classes
 from lexvl_anserini.data.dataset import data_root
-from .labelled import Labelled, LabelledImages, class_folders, read_labelled, with_numbers
 from lexvl_anserini.ground.errors import DataError
+
+from .classes import ImageClasses, read_classes
+from .labelled import Labelled, LabelledImages, class_folders, read_labelled, with_numbers
 
 CLASSES = Path(__file__).parent / "assets"
 

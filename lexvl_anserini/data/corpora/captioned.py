@@ -20,10 +20,10 @@ from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
-from lexvl_anserini.data.dataset import DIRECTIONS, Dataset, checked_direction, checked_split, data_root
-from lexvl_anserini.data.file_state import FileState, state_of
 from lexvl_anserini.data.corpora.galleries import references, sources_in
 from lexvl_anserini.data.corpora.karpathy import CaptionedImage, read_karpathy
+from lexvl_anserini.data.dataset import DIRECTIONS, Dataset, checked_direction, checked_split, data_root
+from lexvl_anserini.data.file_state import FileState, state_of
 from lexvl_anserini.data.views import viewed
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.manifest import CorpusRef

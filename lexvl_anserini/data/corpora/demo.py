@@ -12,8 +12,8 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from typing import NamedTuple
 
-from lexvl_anserini.data.dataset import DIRECTIONS, Dataset, checked_direction, checked_split
 from lexvl_anserini.data.corpora.karpathy import Caption
+from lexvl_anserini.data.dataset import DIRECTIONS, Dataset, checked_direction, checked_split
 from lexvl_anserini.data.views import viewed
 from lexvl_anserini.data.world.grammar import captions
 from lexvl_anserini.data.world.scenes import SPLITS, Scene, make_scene, scene_id

@@ -17,18 +17,18 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypedDict
 import numpy as np
 from scipy import sparse
 
-from lexvl_anserini.doors.adapters.indexed_corpus import index_of
 from lexvl_anserini.data.pictures.images import FAIL, OnError
+from lexvl_anserini.doors.adapters.indexed_corpus import index_of
 from lexvl_anserini.encoders.encoder import Encoder, Kind
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.quantise import Quantiser, row_max
+from lexvl_anserini.ground.records import Document, ImpactQuery, Index, Topic
+from lexvl_anserini.ground.vocabulary import Vocabulary
 from lexvl_anserini.searching.retrieval import search_index
 from lexvl_anserini.searching.searcher import located
-from lexvl_anserini.ground.records import Document, ImpactQuery, Index, Topic
 from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.shards.reading import read_vocabulary
-from lexvl_anserini.ground.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     import torch

@@ -15,9 +15,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lexvl_anserini.ground.errors import CheckpointError, DataError, LexvlError, UsageError, reason_of
-from lexvl_anserini.doors.cluster.ray_connect import Surroundings, check_nodes, connect, disconnect, probe, reason_of_ray
+from lexvl_anserini.doors.cluster.ray_connect import (
+    Surroundings,
+    check_nodes,
+    connect,
+    disconnect,
+    probe,
+    reason_of_ray,
+)
 from lexvl_anserini.doors.cluster.runner import FailedPart, Pending, Result, Runner, RunnerSettings, RunnerWorker
+from lexvl_anserini.ground.errors import CheckpointError, DataError, LexvlError, UsageError, reason_of
 
 log = logging.getLogger(__name__)
 

@@ -9,8 +9,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from lexvl_anserini.doors.serving import limits
+from lexvl_anserini.doors.serving.messages import (
+    Chip,
+    DocumentProducts,
+    HeatMap,
+    MetadataFilter,
+    Product,
+    Question,
+    ShownAnswer,
+    ShownHit,
+    Timing,
+)
+from lexvl_anserini.doors.serving.pictures import Recent, SentPictures
+from lexvl_anserini.doors.serving.products import changed, has_text, products_of, reweighted
 from lexvl_anserini.encoders.encoder import OtherModality, as_dense, as_lexical
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
+from lexvl_anserini.ground.records import DenseQuery, ImpactQuery, ScoredDoc, Topic
 from lexvl_anserini.queries.clauses import (
     All,
     AnyOf,
@@ -29,21 +44,6 @@ from lexvl_anserini.queries.parser import parse, tokens_of
 from lexvl_anserini.queries.query_source import TYPED, check_known, check_readable
 from lexvl_anserini.queries.query_vectors import encode_queries
 from lexvl_anserini.searching.refine import heaviest
-from lexvl_anserini.ground.records import DenseQuery, ImpactQuery, ScoredDoc, Topic
-from lexvl_anserini.doors.serving import limits
-from lexvl_anserini.doors.serving.messages import (
-    Chip,
-    DocumentProducts,
-    HeatMap,
-    MetadataFilter,
-    Product,
-    Question,
-    ShownAnswer,
-    ShownHit,
-    Timing,
-)
-from lexvl_anserini.doors.serving.pictures import Recent, SentPictures
-from lexvl_anserini.doors.serving.products import changed, has_text, products_of, reweighted
 
 if TYPE_CHECKING:
     from lexvl_anserini.doors.serving.opened import LiveIndex

@@ -17,7 +17,6 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from lexvl_anserini import __version__
-from lexvl_anserini.ground.errors import DataError, LexvlError, UsageError
 from lexvl_anserini.doors.serving import limits
 from lexvl_anserini.doors.serving.answering import Answering
 from lexvl_anserini.doors.serving.documents import EXAMPLES
@@ -36,6 +35,7 @@ from lexvl_anserini.doors.serving.messages import (
 )
 from lexvl_anserini.doors.serving.opened import LiveIndex, Shelf, settings_of
 from lexvl_anserini.doors.serving.pictures import SIDES, EncodedPicture, Recent, scaled, scaled_file
+from lexvl_anserini.ground.errors import DataError, LexvlError, UsageError
 
 log = logging.getLogger(__name__)
 

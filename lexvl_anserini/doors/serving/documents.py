@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from lexvl_anserini.data.pictures.archives import MEMBER
+from lexvl_anserini.doors.serving import limits
 from lexvl_anserini.ground.errors import DataError, LexvlError
 from lexvl_anserini.ground.records import Document
-from lexvl_anserini.doors.serving import limits
 
 if TYPE_CHECKING:
     from lexvl_anserini.data.dataset import Dataset

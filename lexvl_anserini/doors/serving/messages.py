@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from lexvl_anserini.ground.records import SCORE_LIMIT
 from lexvl_anserini.doors.serving import limits
+from lexvl_anserini.ground.records import SCORE_LIMIT
 
 
 def whole_characters(text: str) -> str:

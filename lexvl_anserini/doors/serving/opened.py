@@ -14,18 +14,18 @@ from pathlib import Path
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, cast
 
+from lexvl_anserini.doors.serving import limits
+from lexvl_anserini.doors.serving.documents import WITHOUT_PICTURES, ShownCorpus, example_queries, read_corpus
+from lexvl_anserini.doors.stores.resolving import index_path
+from lexvl_anserini.doors.stores.urls import is_url, parse_url
 from lexvl_anserini.encoders.encoder import OtherModality, Tower
 from lexvl_anserini.encoders.loading import TORCH
 from lexvl_anserini.engines.index_folder import IndexState, index_manifest, read_report, state_of_index
-from lexvl_anserini.doors.stores.resolving import index_path
-from lexvl_anserini.doors.stores.urls import is_url, parse_url
 from lexvl_anserini.ground.errors import DataError, LexvlError, UnknownName, UsageError
 from lexvl_anserini.ground.manifest import Manifest
+from lexvl_anserini.ground.records import Document, Index
 from lexvl_anserini.queries.query_source import known_terms, vocabulary_file
 from lexvl_anserini.searching.searcher import EncoderChanges, Searcher
-from lexvl_anserini.ground.records import Document, Index
-from lexvl_anserini.doors.serving import limits
-from lexvl_anserini.doors.serving.documents import WITHOUT_PICTURES, ShownCorpus, example_queries, read_corpus
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder

@@ -10,8 +10,8 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lexvl_anserini.data.pictures.images import decode_image, open_image
-from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.doors.serving import limits
+from lexvl_anserini.ground.errors import DataError
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.doors.serving import limits
 from lexvl_anserini.doors.serving.guard import Guard
+from lexvl_anserini.ground.errors import UsageError
 
 if TYPE_CHECKING:
     from fastapi import FastAPI

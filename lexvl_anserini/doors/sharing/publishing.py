@@ -15,10 +15,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from lexvl_anserini.encoders.checkpoints.hub import names_in
-from lexvl_anserini.encoders.checkpoints.saved import SAVED
 from lexvl_anserini.doors.sharing.model_card import ModelCardFacts
 from lexvl_anserini.doors.sharing.saving import save_encoder
+from lexvl_anserini.encoders.checkpoints.hub import names_in
+from lexvl_anserini.encoders.checkpoints.saved import SAVED
 from lexvl_anserini.ground.errors import LexvlError, UsageError, reason_of
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lexvl_anserini.doors.sharing.model_card import ModelCardFacts, model_card
 from lexvl_anserini.encoders.cards import PACKAGED
 from lexvl_anserini.encoders.checkpoints.filenames import CONFIGURATIONS, TOKENIZER_FILES, may_be_shards, model_files
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, digest_of, find_checkpoint, other_parts
@@ -31,7 +32,6 @@ from lexvl_anserini.encoders.checkpoints.sentence_layout import (
     write_sparse_encoder,
     write_splade_pooling,
 )
-from lexvl_anserini.doors.sharing.model_card import ModelCardFacts, model_card
 from lexvl_anserini.ground.errors import ArtefactError, CheckpointError, UsageError
 from lexvl_anserini.ground.files import atomic_write, new_folder, write_json
 from lexvl_anserini.ground.manifest import PLACES

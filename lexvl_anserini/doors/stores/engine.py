@@ -9,8 +9,6 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, ClassVar
 
-from lexvl_anserini.engines.engine import ImpactEngine
-from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.doors.stores import trees
 from lexvl_anserini.doors.stores.fetching import Fetched, Scored, best_hits, growing, top, vectors
 from lexvl_anserini.doors.stores.folder import write_folder
@@ -18,14 +16,16 @@ from lexvl_anserini.doors.stores.loading import load
 from lexvl_anserini.doors.stores.notes import GREATEST, Notes, header_of, read_notes
 from lexvl_anserini.doors.stores.store import MISSING, ImpactStore
 from lexvl_anserini.doors.stores.urls import StorePlace, parse_url
+from lexvl_anserini.engines.engine import ImpactEngine
+from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import Progress, silent
+from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery, Index, ScoredDoc
+from lexvl_anserini.ground.typed import MOST_THREADS, check_count
 from lexvl_anserini.queries.clauses import Clause, Impacts, bound, check_tree, scored_terms
 from lexvl_anserini.runs.order import ranked
-from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery, Index, ScoredDoc
 from lexvl_anserini.shards.reading import read_vocabulary
-from lexvl_anserini.ground.typed import MOST_THREADS, check_count
 
 # The keys of index.json, and of the options, that hold the URL and the options of a store.
 URL = "url"

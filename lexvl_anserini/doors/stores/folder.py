@@ -14,9 +14,9 @@ from pathlib import Path
 import orjson
 
 from lexvl_anserini.data.dataset import data_root
-from lexvl_anserini.engines.index_folder import REPORT
 from lexvl_anserini.doors.stores.notes import Notes
 from lexvl_anserini.doors.stores.urls import StorePlace
+from lexvl_anserini.engines.index_folder import REPORT
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.files import atomic_write, json_bytes, new_folder
 

@@ -10,16 +10,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lexvl_anserini.data.ids import SeenIds
-from lexvl_anserini.engines.index_folder import REPORT
 from lexvl_anserini.doors.stores.notes import GREATEST, to_notes
 from lexvl_anserini.doors.stores.probing import ProbePicker, exact_lists, measured_loss
 from lexvl_anserini.doors.stores.store import ImpactStore, StoreRow
+from lexvl_anserini.engines.index_folder import REPORT
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.files import json_bytes
 from lexvl_anserini.ground.manifest import MANIFEST, Manifest
 from lexvl_anserini.ground.progress import Progress
-from lexvl_anserini.shards.reading import check_distinct, expect_counts, read_ids, read_impacts, read_vocabulary
 from lexvl_anserini.ground.vocabulary import VOCABULARY, Vocabulary
+from lexvl_anserini.shards.reading import check_distinct, expect_counts, read_ids, read_impacts, read_vocabulary
 
 # Documents and postings that one request adds: some megabytes in any store's format.
 BATCH_ROWS = 500

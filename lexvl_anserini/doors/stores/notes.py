@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import orjson
 
-from lexvl_anserini.engines.index_folder import REPORT
 from lexvl_anserini.doors.stores.store import ImpactStore
+from lexvl_anserini.engines.index_folder import REPORT
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.manifest import MANIFEST
 from lexvl_anserini.ground.vocabulary import VOCABULARY

@@ -10,8 +10,8 @@ import numpy as np
 
 from lexvl_anserini.doors.stores.fetching import best_hits
 from lexvl_anserini.doors.stores.store import ImpactStore, StoreRow
-from lexvl_anserini.runs.order import ranked
 from lexvl_anserini.ground.records import SCORE_LIMIT
+from lexvl_anserini.runs.order import ranked
 
 if TYPE_CHECKING:
     from lexvl_anserini.ground.records import ScoredDoc

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Literal
 
 from lexvl_anserini.encoders.encoder import Encoder
+from lexvl_anserini.encoders.families.vdr import TOPK, UNTRAINED_MAX_LENGTH, load_vdr, vdr_sparsifier
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.activations import log1p_relu
 from lexvl_anserini.encoders.parts.backbones import load_masked_lm, position_limit, read_config
@@ -13,7 +14,6 @@ from lexvl_anserini.encoders.parts.pooling import masked_max
 from lexvl_anserini.encoders.parts.sides import with_topk
 from lexvl_anserini.encoders.parts.texts.tokens import TextReader, columns_of_all, load_tokenizer
 from lexvl_anserini.encoders.parts.towers import Composition, TextTower
-from lexvl_anserini.encoders.families.vdr import TOPK, UNTRAINED_MAX_LENGTH, load_vdr, vdr_sparsifier
 
 
 def load_bertlex(

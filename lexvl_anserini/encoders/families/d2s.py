@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint
 from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_weights
-from lexvl_anserini.encoders.families.dense_crossmodal import projection_of, tokenizer_and_features
 from lexvl_anserini.encoders.encoder import Encoder
+from lexvl_anserini.encoders.families.dense_crossmodal import projection_of, tokenizer_and_features
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.features import (
     Expansion,

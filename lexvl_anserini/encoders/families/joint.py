@@ -16,8 +16,8 @@ from torch.nn.functional import normalize
 
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint
 from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_weights
-from lexvl_anserini.encoders.families.dense_crossmodal import hidden_of, tokenizer_and_features
 from lexvl_anserini.encoders.encoder import Encoder
+from lexvl_anserini.encoders.families.dense_crossmodal import hidden_of, tokenizer_and_features
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.dense import DenseTower
 from lexvl_anserini.encoders.parts.features import (

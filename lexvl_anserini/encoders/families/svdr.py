@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Literal
 
 from lexvl_anserini.encoders.encoder import Encoder
-from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.families.vdr import Mode, load_vdr
+from lexvl_anserini.encoders.loading import Source
 
 
 def load_svdr(

@@ -27,11 +27,17 @@ from lexvl_anserini.encoders.parts.backbones import (
     position_limit,
     read_config,
 )
-from lexvl_anserini.encoders.parts.texts.bags import BagTower
 from lexvl_anserini.encoders.parts.pooling import Pooling, masked_max, mean_of_top
 from lexvl_anserini.encoders.parts.pretrained import pretrained_bert, states_head, vocabulary_rows
 from lexvl_anserini.encoders.parts.sparsify import Sparsifier, among_first, own_tokens, positive, top_k, top_k_or_own
-from lexvl_anserini.encoders.parts.texts.tokens import TextReader, TokenColumns, columns_from, first_word_id, load_tokenizer
+from lexvl_anserini.encoders.parts.texts.bags import BagTower
+from lexvl_anserini.encoders.parts.texts.tokens import (
+    TextReader,
+    TokenColumns,
+    columns_from,
+    first_word_id,
+    load_tokenizer,
+)
 from lexvl_anserini.encoders.parts.towers import Composition, Head, TextTower
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
 

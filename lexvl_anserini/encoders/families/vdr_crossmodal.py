@@ -24,12 +24,12 @@ from lexvl_anserini.encoders.checkpoints.find import Checkpoint
 from lexvl_anserini.encoders.checkpoints.vdr_layout import about, vision_shape_of
 from lexvl_anserini.encoders.checkpoints.weights import below, complain, load_strictly, read_weights
 from lexvl_anserini.encoders.encoder import Encoder
+from lexvl_anserini.encoders.families.vdr import SIDES, TOPK, bert_side, vdr_sparsifier
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.activations import elu1p
-from lexvl_anserini.encoders.parts.texts.bags import BagTower
-from lexvl_anserini.encoders.parts.texts.class_words import read_class_words, with_class_words, word_rows
 from lexvl_anserini.encoders.parts.images.image_backbones import ImageBackbone
 from lexvl_anserini.encoders.parts.images.pixels import Pixels
+from lexvl_anserini.encoders.parts.images.vision import ImageTower, PatchTransformer
 from lexvl_anserini.encoders.parts.pooling import masked_max
 from lexvl_anserini.encoders.parts.pretrained import (
     cells_of,
@@ -38,10 +38,10 @@ from lexvl_anserini.encoders.parts.pretrained import (
     vocabulary_rows,
 )
 from lexvl_anserini.encoders.parts.sides import TowerOf, in_direction, with_topk
+from lexvl_anserini.encoders.parts.texts.bags import BagTower
+from lexvl_anserini.encoders.parts.texts.class_words import read_class_words, with_class_words, word_rows
 from lexvl_anserini.encoders.parts.texts.tokens import FIRST_WORD_ID, TokenColumns, columns_ascii, columns_of_terms
 from lexvl_anserini.encoders.parts.towers import Backbone, Composition, Head, TextTower
-from lexvl_anserini.encoders.parts.images.vision import ImageTower, PatchTransformer
-from lexvl_anserini.encoders.families.vdr import SIDES, TOPK, bert_side, vdr_sparsifier
 from lexvl_anserini.ground.errors import CheckpointError
 from lexvl_anserini.ground.vocabulary import Vocabulary
 

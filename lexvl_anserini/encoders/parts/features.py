@@ -22,10 +22,11 @@ from lexvl_anserini.encoders.checkpoints.itc_layout import LoadedItc, load_itc
 from lexvl_anserini.encoders.encoder import read_document, read_topic
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.activations import log1p_relu
-from lexvl_anserini.encoders.parts.texts.caption_cleaning import MAX_LENGTH, Captions
 from lexvl_anserini.encoders.parts.dense import Items
+from lexvl_anserini.encoders.parts.images.vision import Images
 from lexvl_anserini.encoders.parts.pooling import masked_max
 from lexvl_anserini.encoders.parts.sparsify import Sparsifier, own_tokens, positive_or_top
+from lexvl_anserini.encoders.parts.texts.caption_cleaning import MAX_LENGTH, Captions
 from lexvl_anserini.encoders.parts.texts.tokens import (
     TextReader,
     TokenColumns,
@@ -34,7 +35,6 @@ from lexvl_anserini.encoders.parts.texts.tokens import (
     token_strings,
 )
 from lexvl_anserini.encoders.parts.towers import Batch, Composition, Head, LexicalTower
-from lexvl_anserini.encoders.parts.images.vision import Images
 from lexvl_anserini.ground.errors import CheckpointError, DataError, UsageError
 from lexvl_anserini.ground.records import Document, Topic
 from lexvl_anserini.ground.vocabulary import Vocabulary

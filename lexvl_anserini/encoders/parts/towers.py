@@ -14,9 +14,9 @@ from torch import Tensor
 from lexvl_anserini.data.pictures.images import FAIL, OnError
 from lexvl_anserini.encoders.encoder import Kind, read_document, read_topic
 from lexvl_anserini.encoders.parts.activations import Activation
-from lexvl_anserini.encoders.parts.texts.padding import padded_batches
 from lexvl_anserini.encoders.parts.pooling import Pooling, Projector
 from lexvl_anserini.encoders.parts.sparsify import Sparsifier, kept
+from lexvl_anserini.encoders.parts.texts.padding import padded_batches
 from lexvl_anserini.encoders.parts.texts.tokens import TextReader, TokenColumns
 from lexvl_anserini.ground.errors import CheckpointError, LexvlError
 from lexvl_anserini.ground.progress import Progress, silent

@@ -17,6 +17,7 @@ import orjson
 from lexvl_anserini.engines.jvm import java_calls, java_cast, java_class
 from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, META, TEXT, text_analyzer
 from lexvl_anserini.ground.errors import ArtefactError, UnknownName, UsageError
+from lexvl_anserini.ground.records import SCORE_LIMIT
 from lexvl_anserini.queries.clauses import (
     All,
     AnyOf,
@@ -33,7 +34,6 @@ from lexvl_anserini.queries.clauses import (
     Value,
     bound,
 )
-from lexvl_anserini.ground.records import SCORE_LIMIT
 
 SEARCH = "org.apache.lucene.search"
 

@@ -28,10 +28,10 @@ from lexvl_anserini.engines.lucene.writing import IndexOptions, write_lucene
 from lexvl_anserini.ground.errors import ArtefactError, UnknownName, UsageError
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import Progress, silent
-from lexvl_anserini.queries.clauses import Clause, check_tree
 from lexvl_anserini.ground.records import ImpactQuery, Index, ScoredDoc
-from lexvl_anserini.shards.reading import expect_counts, read_vocabulary
 from lexvl_anserini.ground.typed import check_count
+from lexvl_anserini.queries.clauses import Clause, check_tree
+from lexvl_anserini.shards.reading import expect_counts, read_vocabulary
 
 
 class LuceneEngine(ImpactEngine, ChangingEngine):

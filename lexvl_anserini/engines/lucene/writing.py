@@ -15,8 +15,8 @@ from lexvl_anserini.engines.lucene.fields import META, TEXT, field_similarity, j
 from lexvl_anserini.engines.lucene.metadata import metadata_types
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import Progress
-from lexvl_anserini.shards.reading import Columns, checked_shards, expect_counts, read_shard, shard_pieces
 from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.shards.reading import Columns, checked_shards, expect_counts, read_shard, shard_pieces
 
 # The counts of every shard that Java returns, in its order.
 COUNTED = ("documents", "empty", "postings")

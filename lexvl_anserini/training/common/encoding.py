@@ -8,12 +8,12 @@ from typing import Any
 from torch import Tensor
 
 from lexvl_anserini.training.common.batches import TrainingBatch
-from lexvl_anserini.training.images.network_families import FdtImage
 from lexvl_anserini.training.common.inputs import Details, TextBatch
 from lexvl_anserini.training.common.loss import Temperatures
+from lexvl_anserini.training.common.pieces import Pieces
+from lexvl_anserini.training.images.network_families import FdtImage
 from lexvl_anserini.training.objectives.contrastive import Dense, Encoded
 from lexvl_anserini.training.pairs import TowerPair
-from lexvl_anserini.training.common.pieces import Pieces
 
 
 def details(side: Any, inputs: Any) -> Details:

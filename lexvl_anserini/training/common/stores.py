@@ -20,10 +20,10 @@ from lexvl_anserini.data.pictures.images import read_images
 from lexvl_anserini.encoders.parts.images.pixels import Pixels
 from lexvl_anserini.encoders.parts.pretrained import PIECE
 from lexvl_anserini.ground.files import atomic_write, disk_errors, reserve
+from lexvl_anserini.training.common.inputs import ImageBatch
 from lexvl_anserini.training.images.augmentation import augment
 from lexvl_anserini.training.images.captioned import Tokens
 from lexvl_anserini.training.images.pretrained_sides import ImageOver, TextOver
-from lexvl_anserini.training.common.inputs import ImageBatch
 from lexvl_anserini.training.recipe import Augmentation
 from lexvl_anserini.training.run_folder import STORED
 

@@ -9,8 +9,8 @@ from hashlib import sha256
 import numpy as np
 import orjson
 
-from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.data.corpora.embeddings import REFERENCE, read_embeddings
+from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.data.pictures.images import open_source
 from lexvl_anserini.encoders.parts.features import Embedded
 from lexvl_anserini.encoders.parts.texts.tokens import TextReader

@@ -31,10 +31,10 @@ from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.features import TextAndImage, columns_of_head, stored, tokenizer_of
 from lexvl_anserini.encoders.parts.texts.tokens import TokenColumns, columns_of_terms, load_tokenizer
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
+from lexvl_anserini.ground.vocabulary import Vocabulary
 from lexvl_anserini.training.images.captioned import CaptionedImages
 from lexvl_anserini.training.saving import TERMS, copied
 from lexvl_anserini.training.words import learn_terms
-from lexvl_anserini.ground.vocabulary import Vocabulary
 
 # The folder of the dense pair in a checkpoint.
 DENSE = "dense_pair"

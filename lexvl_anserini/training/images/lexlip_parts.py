@@ -16,9 +16,9 @@ from torch.nn.functional import normalize
 
 from lexvl_anserini.encoders.parts.texts.tokens import TokenColumns, token_strings
 from lexvl_anserini.training.common.batches import TrainingBatch
+from lexvl_anserini.training.common.inputs import TextBatch
 from lexvl_anserini.training.images.network_families import LexicalText
 from lexvl_anserini.training.images.pretrained_sides import TextNetwork
-from lexvl_anserini.training.common.inputs import TextBatch
 from lexvl_anserini.training.objectives.contrastive import Encoded, Keys, Predicted
 from lexvl_anserini.training.objectives.lexlip_losses import (
     DECODER_SHARE,

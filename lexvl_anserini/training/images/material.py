@@ -21,8 +21,17 @@ from lexvl_anserini.encoders.parts.images.pixels import Pixels
 from lexvl_anserini.encoders.parts.pretrained import PIECE
 from lexvl_anserini.encoders.parts.texts.tokens import TextReader, TokenColumns, columns_ascii
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.training.common.examples import Examples, named, spread
 from lexvl_anserini.training.common.batches import AnyBatches, Batches, CaptionStore, TrainingBatch
+from lexvl_anserini.training.common.examples import Examples, named, spread
+from lexvl_anserini.training.common.stores import (
+    FeatureStore,
+    ImageStore,
+    PixelStore,
+    read_features,
+    read_pixels,
+    read_states,
+    weights_digest,
+)
 from lexvl_anserini.training.images.captioned import CaptionedImages, Tokens, tokenise
 from lexvl_anserini.training.images.class_words import ClassWordWeights, weigh
 from lexvl_anserini.training.images.measuring import AnyValidation, Validation
@@ -36,15 +45,6 @@ from lexvl_anserini.training.images.pretrained_sides import (
     load_networks,
 )
 from lexvl_anserini.training.images.starting import begin_with
-from lexvl_anserini.training.common.stores import (
-    FeatureStore,
-    ImageStore,
-    PixelStore,
-    read_features,
-    read_pixels,
-    read_states,
-    weights_digest,
-)
 from lexvl_anserini.training.model_settings import ImageSettings, ModelSettings, PretrainedImage, TextSettings
 from lexvl_anserini.training.objectives.caption_terms import CaptionTerms
 from lexvl_anserini.training.objectives.contrastive import Encoded

@@ -19,6 +19,7 @@ from lexvl_anserini.encoders.families.dense_crossmodal import mean_state
 from lexvl_anserini.encoders.parts.activations import elu1p
 from lexvl_anserini.encoders.parts.backbones import bert_from_weights, read_config
 from lexvl_anserini.encoders.parts.images.image_backbones import ImageBackbone, load_image_backbone
+from lexvl_anserini.encoders.parts.images.vision import PatchTransformer
 from lexvl_anserini.encoders.parts.network_pair import fresh_image_backbone
 from lexvl_anserini.encoders.parts.pretrained import (
     CellsOf,
@@ -31,11 +32,11 @@ from lexvl_anserini.encoders.parts.pretrained import (
     layers_of,
 )
 from lexvl_anserini.encoders.parts.texts.tokens import TokenColumns, columns_ascii, columns_of_terms, load_tokenizer
-from lexvl_anserini.encoders.parts.images.vision import PatchTransformer
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import file_sha256
-from lexvl_anserini.training.common.projection import project_max
+from lexvl_anserini.ground.vocabulary import Vocabulary
 from lexvl_anserini.training.common.inputs import ImageBatch, TextBatch
+from lexvl_anserini.training.common.projection import project_max
 from lexvl_anserini.training.model_settings import (
     AnyImage,
     ImageSettings,
@@ -54,7 +55,6 @@ from lexvl_anserini.training.words import (
     with_words,
     words_of_classes,
 )
-from lexvl_anserini.ground.vocabulary import Vocabulary
 
 # Standard deviation of random initial weights, as in BERT and CLIP.
 INITIAL_STD = 0.02

@@ -19,10 +19,10 @@ from lexvl_anserini.encoders.checkpoints.sentence_layout import (
     write_splade_pooling,
 )
 from lexvl_anserini.encoders.families.dpr import CONTEXT, QUESTION
+from lexvl_anserini.encoders.families.vdr import DOCUMENT_TOPK, SIDES
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.backbones import quietly
 from lexvl_anserini.encoders.parts.pretrained import bert_weights
-from lexvl_anserini.encoders.families.vdr import DOCUMENT_TOPK, SIDES
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import write_json
 from lexvl_anserini.training.model_settings import AnyTower, TextPairSettings, TextSettings

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from lexvl_anserini.encoders.parts.texts.tokens import TokenColumns
-from lexvl_anserini.training.common.examples import Examples, named, spread
 from lexvl_anserini.training.common.batches import TrainingBatch
+from lexvl_anserini.training.common.examples import Examples, named, spread
 from lexvl_anserini.training.images.material import StageInputs
 from lexvl_anserini.training.model_settings import TextPairSettings
 from lexvl_anserini.training.pairs import TowerPair

@@ -18,6 +18,14 @@ from torch.nn.functional import normalize
 
 from lexvl_anserini.encoders.checkpoints.weights import complain
 from lexvl_anserini.encoders.encoder import read_document
+from lexvl_anserini.encoders.families.splade import fits
+from lexvl_anserini.encoders.families.vdr import (
+    PUBLISHED_JOINER,
+    Side,
+    published_config,
+    published_sides,
+    untrained_side,
+)
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.activations import elu1p, log1p_relu
 from lexvl_anserini.encoders.parts.backbones import (
@@ -28,21 +36,13 @@ from lexvl_anserini.encoders.parts.backbones import (
     position_limit,
     read_config,
 )
-from lexvl_anserini.encoders.parts.texts.padding import by_length
 from lexvl_anserini.encoders.parts.pooling import masked_max
+from lexvl_anserini.encoders.parts.texts.padding import by_length
 from lexvl_anserini.encoders.parts.texts.tokens import TextReader, TokenColumns, columns_of_all, load_tokenizer
-from lexvl_anserini.encoders.families.splade import fits
-from lexvl_anserini.encoders.families.vdr import (
-    PUBLISHED_JOINER,
-    Side,
-    published_config,
-    published_sides,
-    untrained_side,
-)
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
 from lexvl_anserini.ground.records import Document
-from lexvl_anserini.training.common.projection import project_max
 from lexvl_anserini.training.common.inputs import TextBatch
+from lexvl_anserini.training.common.projection import project_max
 
 log = logging.getLogger(__name__)
 

@@ -12,10 +12,6 @@ from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import Any
 
-from lexvl_anserini.engines.engine import ChangingEngine, ImpactEngine
-from lexvl_anserini.engines.index_folder import read_report
-from lexvl_anserini.engines.lucene.engine import LuceneEngine
-from lexvl_anserini.engines.lucene.writing import IndexOptions
 from lexvl_anserini.doors.cluster.partitions.building import (
     build_partitions,
     check_partition,
@@ -24,14 +20,18 @@ from lexvl_anserini.doors.cluster.partitions.building import (
     shards_manifest,
 )
 from lexvl_anserini.doors.cluster.partitions.searcher import SearcherRequest, merged, open_searcher
+from lexvl_anserini.doors.cluster.runner import Pending, current_runner
+from lexvl_anserini.doors.cluster.storage import fetched, place
+from lexvl_anserini.engines.engine import ChangingEngine, ImpactEngine
+from lexvl_anserini.engines.index_folder import read_report
+from lexvl_anserini.engines.lucene.engine import LuceneEngine
+from lexvl_anserini.engines.lucene.writing import IndexOptions
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import Progress, silent
-from lexvl_anserini.queries.clauses import Clause, Text
 from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery, Index, ScoredDoc
-from lexvl_anserini.doors.cluster.runner import Pending, current_runner
-from lexvl_anserini.doors.cluster.storage import fetched, place
 from lexvl_anserini.ground.typed import check_count
+from lexvl_anserini.queries.clauses import Clause, Text
 
 # Queries that one call sends, at most, and the hits that one call returns.
 BATCH_QUERIES = 256

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from lexvl_anserini.encoders.encoder import Encoder
-from lexvl_anserini.encoders.parts.texts.bags import BagTower
 from lexvl_anserini.encoders.parts.images.pixels import Box
+from lexvl_anserini.encoders.parts.images.vision import ImageTower
+from lexvl_anserini.encoders.parts.texts.bags import BagTower
 from lexvl_anserini.encoders.parts.texts.tokens import token_names
 from lexvl_anserini.encoders.parts.towers import TextTower
-from lexvl_anserini.encoders.parts.images.vision import ImageTower
 from lexvl_anserini.ground.errors import UsageError
 
 if TYPE_CHECKING:
