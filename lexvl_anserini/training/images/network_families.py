@@ -1,7 +1,7 @@
 """STAIR, LexLIP and FDT over networks, pretrained or with random weights: their heads, and the rows that make them.
 
-The equations are those of `stair.py`, `lexlip.py` and `fdt.py` in `encoders/families/`; a side computes cells and states as
-`pretrained_sides` does. Lexical vectors have not unit length here: FLOPS reads them as they are.
+The equations are those of `stair.py`, `lexlip.py` and `fdt.py` in `encoders/families/`; a side computes cells and
+states as `pretrained_sides` does. Lexical vectors have not unit length here: FLOPS reads them as they are.
 """
 
 from __future__ import annotations
