@@ -13,13 +13,13 @@ import pytest
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.doors.cluster.runner import FailedPart, LocalRunner, current_runner, running_on
 from lexvl_anserini.encode import command as encode_command
-from lexvl_anserini.engines.building import build_index
 from lexvl_anserini.engines.planning import folders_of
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError, UnknownName, UsageError
 from lexvl_anserini.ground.manifest import CorpusRef, read_manifest
 from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.ground.registry import RUNNERS
 from lexvl_anserini.queries.feedback import ShardVectors
+from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.shards import corpus_parts
 from lexvl_anserini.shards.collection import EncodedCollection
 from lexvl_anserini.shards.corpus_parts import EncoderRequest, PartsRequest, encode_part, encode_parts
