@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from lexvl_anserini.ground.errors import UnknownName
+from lexvl_anserini.ground.errors import MissingExtra, UnknownName
 
 # A dataset's name is `family`, `family/part` or `family:path`; the row is chosen by the family.
 DATASETS: Mapping[str, str] = {
@@ -64,13 +64,51 @@ RUNNERS: Mapping[str, str] = {
 DEFAULT_ENGINES: Mapping[str, str] = {"dense": "faiss", "impact": "lucene", "text": "bm25"}
 
 
+# The doors, which no core room imports, and the extra of each.
+DOORS: Mapping[str, str] = {
+    "adapters": "adapters",
+    "cluster": "ray",
+    "onnx": "onnx",
+    "serving": "serve",
+    "sharing": "sharing",
+    "stores": "stores",
+}
+DOORS_HOME = "lexvl_anserini.doors"
+
+
 def resolve(kind: str, name: str, table: Mapping[str, str]) -> Any:
     """Imports and returns the object that `table` registers under `name`.
 
     Raises:
         UnknownName: `name` is not in the table; the message suggests the nearest.
+        MissingExtra: it lies behind a door that is not installed.
     """
     if name not in table:
         raise UnknownName(kind, name, table)
-    module, _, attribute = table[name].partition(":")
-    return getattr(import_module(module), attribute)
+    return import_home(table[name])
+
+
+def door(module: str) -> Any:
+    """A module behind a door by its name below `doors`, such as `sharing.saving`.
+
+    Raises:
+        MissingExtra: the door, or a package that it needs, is not installed.
+    """
+    return import_home(f"{DOORS_HOME}.{module}")
+
+
+def import_home(home: str) -> Any:
+    """The object of a row "module:object", or a module.
+
+    Raises:
+        MissingExtra: it lies behind a door, and the door or a package that it needs is not installed.
+    """
+    module, _, attribute = home.partition(":")
+    try:
+        imported = import_module(module)
+    except ModuleNotFoundError as error:
+        name = module.removeprefix(f"{DOORS_HOME}.").partition(".")[0]
+        if not module.startswith(DOORS_HOME) or name not in DOORS:
+            raise
+        raise MissingExtra(f"{DOORS_HOME}.{name} (there is no module {error.name})", DOORS[name]) from error
+    return getattr(imported, attribute) if attribute else imported
