@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
-from fnmatch import fnmatch
 from typing import Any, NamedTuple
 
 import torch
@@ -18,11 +16,12 @@ from lexvl_anserini.encoders.parts.images.vision import PatchTransformer
 from lexvl_anserini.encoders.parts.texts.tokens import TokenColumns
 from lexvl_anserini.training.common.inputs import ImageBatch, TextBatch
 from lexvl_anserini.training.common.projection import project_max
-from lexvl_anserini.training.images.lexlip_parts import TrainingPart, parts_of
-from lexvl_anserini.training.images.network_families import NETWORK_FAMILIES, FdtImage
+from lexvl_anserini.training.common.tower_pair import TowerPair
+from lexvl_anserini.training.images.lexlip_parts import parts_of
+from lexvl_anserini.training.images.network_families import NETWORK_FAMILIES
 from lexvl_anserini.training.images.pretrained_sides import INITIAL_STD, Networks, bert_config, dense_sides, vdr_sides
-from lexvl_anserini.training.model_settings import ImagePairSettings, ImageSettings, ModelSettings, TextSettings
-from lexvl_anserini.training.recipe import Recipe, StageSettings
+from lexvl_anserini.training.model_settings import ImageSettings, ModelSettings, TextSettings
+from lexvl_anserini.training.recipe import Recipe
 
 
 class TextSide(nn.Module):
@@ -98,64 +97,6 @@ class DenseImage(PatchTransformer):
         return normalize(super().forward(batch.values).mean(dim=1) @ self.proj.T, dim=1)
 
 
-class TowerPair(nn.Module):
-    """`encoder_q` reads queries, `encoder_p` images or passages; temperatures are learned, as logarithms, or constant.
-
-    Where one network reads both queries and passages, both are one module, `encoder_q`.
-
-    limits  of the temperature in this stage
-    parts   what only training computes, by the name of an objective (see `lexlip_parts`)
-    active  the parts of this stage
-    """
-
-    encoder_p: nn.Module
-    limits: tuple[float, float] | None = None
-    active: tuple[str, ...] = ()
-
-    def __init__(self, query: nn.Module, document: nn.Module, temperature: float, of_bags: bool = False):
-        super().__init__()
-        self.encoder_q = query
-        if document is not query:
-            self.encoder_p = document
-        self.log_temperature = nn.Parameter(torch.tensor(temperature).log())
-        self.log_bag_temperature = nn.Parameter(torch.tensor(temperature).log()) if of_bags else None
-        self.parts = nn.ModuleDict()
-
-    def __getattr__(self, name: str) -> Any:
-        # A module under two names would have its weights twice in every state.
-        return super().__getattr__("encoder_q" if name == "encoder_p" and name not in self._modules else name)
-
-    def trains(self, stage: StageSettings) -> None:
-        """Lets the weights change that a stage names, and no others."""
-        for name, parameter in self.named_parameters():
-            parameter.requires_grad_(not stage.trained or any(fnmatch(name, pattern) for pattern in stage.trained))
-        self.log_temperature.requires_grad_(stage.objective.learn_temperature)
-        if self.log_bag_temperature is not None:
-            self.log_bag_temperature.requires_grad_(stage.objective.learn_bag_temperature)
-        self.limits = stage.objective.limits
-        self.parts.requires_grad_(False)
-        self.active = tuple(name for name in self.parts if name in stage.names)
-        for part in self.active_parts():
-            part.begin(self, stage)
-        self.settle(steps=0)
-
-    def active_parts(self) -> list[TrainingPart]:
-        """The parts of this stage."""
-        return [self.parts[name] for name in self.active]  # type: ignore[misc]
-
-    @torch.no_grad()
-    def settle(self, steps: int = 1) -> None:
-        """What follows the steps of the optimiser: the temperature returns into its limits, and sides may change."""
-        if self.limits is not None:
-            low, high = self.limits
-            self.log_temperature.clamp_(math.log(low), math.log(high))
-        for side in dict.fromkeys((self.encoder_q, self.encoder_p)):
-            if isinstance(side, FdtImage):
-                side.settle(steps)
-        for part in self.active_parts() if steps else ():
-            part.settle(self)
-
-
 class PairKind(NamedTuple):
     """The classes of the two sides of a pair with fresh towers of its own."""
 
@@ -192,8 +133,3 @@ def make_pair(
         return pair
     kind = KINDS[model.kind]
     return TowerPair(kind.text(model, columns), kind.image(model, columns), first.temperature, of_bags)
-
-
-def as_encoded(weights: Tensor, model: ImagePairSettings) -> Tensor:
-    """Vectors [n, V] as the saved pair's encoder returns them before the sparsifier: [n, words], without registers."""
-    return normalize(weights[:, model.registers :], dim=1) if model.family.unit else weights

@@ -36,11 +36,12 @@ import yaml
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError, reason_of
 from lexvl_anserini.ground.files import atomic_write, disk_errors, publish, read_json, sync_tree, write_json
 from lexvl_anserini.ground.manifest import finished
+from lexvl_anserini.training.common.stores import STORED
 from lexvl_anserini.training.recipe import Recipe, read_recipe
 
 log = logging.getLogger(__name__)
 
-RECIPE, DATA, LOG, WORDS, STORED = "recipe.yaml", "data.json", "log.jsonl", "words", "stored-*.npy"
+RECIPE, DATA, LOG, WORDS = "recipe.yaml", "data.json", "log.jsonl", "words"
 STATE, OLD_STATE, MODEL, BEST = "state", "state.old", "model", "best"
 EXAMPLES, CURVE, BEST_WEIGHTS, FAILED = "examples.jsonl", "curve.png", "best.safetensors", "failed-batch.json"
 OURS = (RECIPE, DATA, LOG, WORDS, STORED, STATE, OLD_STATE, MODEL, BEST, EXAMPLES, CURVE, BEST_WEIGHTS, FAILED)

@@ -19,11 +19,11 @@ from lexvl_anserini.encoders.parts.network_pair import IMAGE, TEXT, types_of
 from lexvl_anserini.encoders.parts.pretrained import ADDED, bert_weights
 from lexvl_anserini.ground.files import write_json
 from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.training.common.tower_pair import TowerPair, WithCodebook
 from lexvl_anserini.training.images.class_words import ClassWordWeights
-from lexvl_anserini.training.images.network_families import FdtImage
 from lexvl_anserini.training.images.pretrained_sides import Networks, TextNetwork, cells_settings
 from lexvl_anserini.training.model_settings import ImageSettings, ModelSettings, PretrainedImage
-from lexvl_anserini.training.pairs import TowerPair, vision_shape
+from lexvl_anserini.training.pairs import vision_shape
 from lexvl_anserini.training.recipe import Recipe
 from lexvl_anserini.training.words import FIRST_WORD_ID
 
@@ -111,7 +111,7 @@ def save_network_pair(
     options = recipe.stages[-1].objective.options
     if model.kind == "stair" and (options.get("masked") or options.get("queries", "vectors") != "vectors"):
         text["text_mask"] = "own"  # texts without their own tokens alone never trained
-    if isinstance(pair.encoder_p, FdtImage):
+    if isinstance(pair.encoder_p, WithCodebook):
         codebook = pair.encoder_p.codebook
         image |= {"attention": codebook.settings.attention, "temperature": codebook.temperature}
     state = {key: value for key, value in pair.state_dict().items() if not key.startswith(OF_TRAINING)}

@@ -19,9 +19,9 @@ from lexvl_anserini.ground.files import atomic_write, disk_errors, json_bytes, p
 from lexvl_anserini.training.common.active import collapses, profile
 from lexvl_anserini.training.common.batches import TrainingBatch
 from lexvl_anserini.training.common.learner import Learner, NotFinite, Taken
-from lexvl_anserini.training.images.material import StageInputs
+from lexvl_anserini.training.common.stage import StageInputs
+from lexvl_anserini.training.common.tower_pair import TowerPair
 from lexvl_anserini.training.objectives.contrastive import Encoded
-from lexvl_anserini.training.pairs import TowerPair
 from lexvl_anserini.training.recipe import Recipe, StageSettings
 from lexvl_anserini.training.run_folder import BEST_WEIGHTS, EXAMPLES, FAILED, LOG, TrainingState
 

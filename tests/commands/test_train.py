@@ -21,12 +21,11 @@ from lexvl_anserini.encoders.parts.texts.tokens import columns_ascii
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.train import planned, read_changes
 from lexvl_anserini.training.common.batches import Batches, CaptionStore, text_batch
-from lexvl_anserini.training.common.inputs import ImageBatch
+from lexvl_anserini.training.common.inputs import ImageBatch, Tokens
 from lexvl_anserini.training.common.loss import Temperatures, objective
 from lexvl_anserini.training.common.optimiser import learning_rate_shape
-from lexvl_anserini.training.common.stores import Cache, PixelStore, read_pixels
-from lexvl_anserini.training.images.augmentation import augment
-from lexvl_anserini.training.images.captioned import Tokens, read_captioned, tokenise
+from lexvl_anserini.training.common.stores import Cache, PixelStore, augment, read_pixels
+from lexvl_anserini.training.images.captioned import read_captioned, tokenise
 from lexvl_anserini.training.images.measuring import backward_rates, hit_rates
 from lexvl_anserini.training.loop import train
 from lexvl_anserini.training.model_settings import OWN_TOWERS

@@ -17,10 +17,10 @@ from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.encoders.encoder import as_lexical
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
+from lexvl_anserini.training.common.tower_pair import TowerPair, as_encoded
 from lexvl_anserini.training.images.captioned import CaptionedImages, read_captioned
 from lexvl_anserini.training.images.measuring import Validation
 from lexvl_anserini.training.loop import train
-from lexvl_anserini.training.pairs import TowerPair, as_encoded
 from lexvl_anserini.training.recipe import Recipe, checked, read_recipe
 
 COLOURS = {"red": (220, 30, 30), "green": (30, 200, 30), "blue": (30, 30, 220), "white": (250, 250, 250)}

@@ -11,9 +11,9 @@ import torch
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.training.common.learner import Learner
 from lexvl_anserini.training.common.pieces import Pieces
+from lexvl_anserini.training.common.tower_pair import TowerPair
 from lexvl_anserini.training.images.material import read_material
 from lexvl_anserini.training.loop import train
-from lexvl_anserini.training.pairs import TowerPair
 from lexvl_anserini.training.recipe import Recipe, checked
 from lexvl_anserini.training.splits import Sources
 from lexvl_anserini.training.texts.material import TextMaterial

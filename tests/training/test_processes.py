@@ -51,7 +51,7 @@ def in_two_processes(calls: list[tuple[Recipe, Path, int | str]]) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    paths = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    paths = os.pathsep.join([*map(str, Path(__file__).parents[1:3]), os.environ.get("PYTHONPATH", "")])
     shared = {
         "PYTHONPATH": paths,
         "MASTER_ADDR": "127.0.0.1",

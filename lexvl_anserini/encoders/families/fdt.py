@@ -28,7 +28,7 @@ from lexvl_anserini.encoders.checkpoints.find import Checkpoint
 from lexvl_anserini.encoders.checkpoints.weights import below, load_strictly, read_contents
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
-from lexvl_anserini.encoders.parts.activations import Activation
+from lexvl_anserini.encoders.parts.activations import Activation, decayed
 from lexvl_anserini.encoders.parts.dense import DenseTower
 from lexvl_anserini.encoders.parts.images.crops import one_crop
 from lexvl_anserini.encoders.parts.images.pixels import Pixels
@@ -449,8 +449,3 @@ def temperature_of(config: Mapping[str, Any], extra: Mapping[str, Any], where: s
         )
     periods = extra["last_iter"] / decay["sd_T_decay_iter"]
     return decayed(decay["org_t"], decay["sd_T_decay_w"], periods, decay["sd_T_min"])
-
-
-def decayed(first: float, decay: float, periods: float, least: float) -> float:
-    """T after a number of periods: max(first decay^periods, least)."""
-    return float(max(first * decay**periods, least))

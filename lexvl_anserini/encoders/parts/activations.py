@@ -27,3 +27,8 @@ def elu1p(logit: Tensor) -> Tensor:
     reference, so that very negative logits give the same exact zeros.
     """
     return torch.nn.functional.elu(logit) + 1.0
+
+
+def decayed(first: float, decay: float, periods: float, least: float) -> float:
+    """The temperature of an activation (FDT) after a number of periods: max(first decay^periods, least)."""
+    return float(max(first * decay**periods, least))

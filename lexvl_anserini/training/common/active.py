@@ -8,11 +8,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from lexvl_anserini.training.common.tower_pair import as_encoded, sparsified
 from lexvl_anserini.training.model_settings import ImagePairSettings, TextPairSettings
 from lexvl_anserini.training.objectives.contrastive import Encoded, masked
 from lexvl_anserini.training.objectives.regularisers import flops
-from lexvl_anserini.training.pairs import as_encoded
-from lexvl_anserini.training.texts.measuring import kept
 
 # The heaviest terms by which vectors are compared.
 HEAVIEST = 10
@@ -26,7 +25,7 @@ def searched(encoded: Encoded, model: ImagePairSettings | TextPairSettings) -> E
     query, document = encoded.query.detach().float(), encoded.document.detach().float()
     if isinstance(model, TextPairSettings):
         if model.lexical:
-            query, document = (kept(side, topk) for side, topk in zip((query, document), model.kept, strict=True))
+            query, document = (sparsified(side, topk) for side, topk in zip((query, document), model.kept, strict=True))
     elif model.lexical:
         bag = None if encoded.query_bag is None else encoded.query_bag[:, model.registers :]
         query, document = as_encoded(query, model), as_encoded(document, model)

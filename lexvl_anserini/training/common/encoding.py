@@ -11,9 +11,8 @@ from lexvl_anserini.training.common.batches import TrainingBatch
 from lexvl_anserini.training.common.inputs import Details, TextBatch
 from lexvl_anserini.training.common.loss import Temperatures
 from lexvl_anserini.training.common.pieces import Pieces
-from lexvl_anserini.training.images.network_families import FdtImage
+from lexvl_anserini.training.common.tower_pair import TowerPair, WithCodebook
 from lexvl_anserini.training.objectives.contrastive import Dense, Encoded
-from lexvl_anserini.training.pairs import TowerPair
 
 
 def details(side: Any, inputs: Any) -> Details:
@@ -28,7 +27,7 @@ def encode(pair: TowerPair, batch: TrainingBatch, pieces: Pieces) -> tuple[Seque
     # Padding is masked everywhere, so rounds of different lengths pass the text side one after the other.
     documents = pieces(details, pair.encoder_p, batch.documents)
     bag = batch.documents.bag if isinstance(batch.documents, TextBatch) else None
-    codebook = pair.encoder_p.codebook.rows if isinstance(pair.encoder_p, FdtImage) else None
+    codebook = pair.encoder_p.codebook.rows if isinstance(pair.encoder_p, WithCodebook) else None
     rounds = [
         with_details(pieces(details, pair.encoder_q, texts), documents, texts.bag, bag)._replace(
             codebook=codebook, expanded=batch.expanded, taught=batch.taught

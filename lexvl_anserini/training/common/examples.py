@@ -10,9 +10,9 @@ import torch
 
 from lexvl_anserini.training.common.active import HEAVIEST, searched, shortened
 from lexvl_anserini.training.common.inputs import ImageBatch, TextBatch
+from lexvl_anserini.training.common.tower_pair import TowerPair
 from lexvl_anserini.training.model_settings import ImagePairSettings, TextPairSettings
 from lexvl_anserini.training.objectives.contrastive import Encoded
-from lexvl_anserini.training.pairs import TowerPair
 
 # The number of examples, and of the characters of a text that names one.
 COUNT, NAME = 4, 60

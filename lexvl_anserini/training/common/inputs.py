@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 from torch import Tensor
 
 
@@ -48,3 +50,17 @@ class Details(NamedTuple):
     vectors: Tensor
     logits: Tensor | None = None
     dense: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Token ids of captions, padded to the longest caption.
+
+    ids       int64 [n captions, L]
+    lengths   int64 [n captions], special tokens included
+    first     int64 [n images + 1]: image i has the captions first[i] to first[i + 1] - 1
+    """
+
+    ids: np.ndarray
+    lengths: np.ndarray
+    first: np.ndarray

@@ -16,9 +16,9 @@ from lexvl_anserini.training.common.encoding import encode
 from lexvl_anserini.training.common.loss import objective, penalty
 from lexvl_anserini.training.common.optimiser import make_accelerator, make_average, make_optimiser
 from lexvl_anserini.training.common.pieces import Pieces
-from lexvl_anserini.training.images.material import StageInputs
+from lexvl_anserini.training.common.stage import StageInputs
+from lexvl_anserini.training.common.tower_pair import TowerPair
 from lexvl_anserini.training.objectives.contrastive import Encoded
-from lexvl_anserini.training.pairs import TowerPair
 from lexvl_anserini.training.recipe import Recipe, StageSettings
 
 

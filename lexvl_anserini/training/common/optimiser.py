@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.optim.swa_utils import AveragedModel
 
 from lexvl_anserini.ground.errors import InstallationError, UsageError, reason_of
-from lexvl_anserini.training.pairs import TowerPair
+from lexvl_anserini.training.common.tower_pair import TowerPair
 from lexvl_anserini.training.recipe import Optimisation
 
 # The share of the peak that is left at a share of the steps after the warm-up.

@@ -9,7 +9,7 @@ from hashlib import sha256
 from itertools import islice
 from math import prod
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import orjson
@@ -20,14 +20,16 @@ from lexvl_anserini.data.pictures.images import read_images
 from lexvl_anserini.encoders.parts.images.pixels import Pixels
 from lexvl_anserini.encoders.parts.pretrained import PIECE
 from lexvl_anserini.ground.files import atomic_write, disk_errors, reserve
-from lexvl_anserini.training.common.inputs import ImageBatch
-from lexvl_anserini.training.images.augmentation import augment
-from lexvl_anserini.training.images.captioned import Tokens
-from lexvl_anserini.training.images.pretrained_sides import ImageOver, TextOver
+from lexvl_anserini.training.common.inputs import ImageBatch, Tokens
 from lexvl_anserini.training.recipe import Augmentation
-from lexvl_anserini.training.run_folder import STORED
+
+if TYPE_CHECKING:
+    from lexvl_anserini.training.images.pretrained_sides import ImageOver, TextOver
 
 log = logging.getLogger(__name__)
+
+# Names of arrays in the folder of a run.
+STORED = "stored-*.npy"
 
 # Images, and texts, of one forward pass of a frozen network.
 IMAGES, TEXTS = PIECE, 64
@@ -71,6 +73,35 @@ def weights_digest(network: nn.Module) -> str:
         # An average of equal weights makes 0.0 of -0.0, and adding 0 does too.
         whole.update((values.detach().cpu().flatten() + 0).view(torch.uint8).numpy().tobytes())
     return whole.hexdigest()
+
+
+def augment(
+    pixels: Tensor, augmentation: Augmentation, draws: np.random.Generator, mirrored: np.ndarray | None = None
+) -> Tensor:
+    """A random view of each image [B, 3, R, R]: a crop, shifted and mirrored; bilinear, the border is repeated.
+
+    Args:
+        pixels: of the images.
+        augmentation: bounds of the views.
+        draws: random numbers.
+        mirrored: bool [B], which images to mirror; None draws them if the augmentation mirrors.
+    """
+    if augmentation == Augmentation():
+        return pixels
+    batch, _, side, _ = pixels.shape
+    zoom = draws.uniform(augmentation.zoom, 1.0, batch)
+    room = (1 - zoom) + 2 * augmentation.shift / side  # in coordinates from -1 to 1
+    moved = draws.uniform(-1, 1, (2, batch)) * room
+    if mirrored is None:
+        mirrored = augmentation.flip & (draws.random(batch) < 0.5)
+    sign = np.where(mirrored, -1.0, 1.0)
+    theta = np.zeros((batch, 2, 3), dtype=np.float32)
+    theta[:, 0, 0], theta[:, 1, 1] = zoom * sign, zoom
+    theta[:, 0, 2], theta[:, 1, 2] = moved
+    grid = torch.nn.functional.affine_grid(
+        torch.from_numpy(theta).to(pixels.device), list(pixels.shape), align_corners=False
+    )
+    return torch.nn.functional.grid_sample(pixels, grid, padding_mode="border", align_corners=False)
 
 
 class ImageStore(Protocol):

@@ -16,6 +16,7 @@ from lexvl_anserini.encoders.parts.features import Embedded
 from lexvl_anserini.encoders.parts.texts.tokens import TextReader
 from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.records import Topic
+from lexvl_anserini.training.common.inputs import Tokens
 
 
 @dataclass(frozen=True)
@@ -100,20 +101,6 @@ def read_captioned(dataset: Dataset, limit: int | None = None) -> CaptionedImage
     if not images:
         raise DataError(f"{dataset.name}/{dataset.split}: no image has a caption")
     return CaptionedImages(ids, images, chosen)
-
-
-@dataclass(frozen=True)
-class Tokens:
-    """Token ids of captions, padded to the longest caption.
-
-    ids       int64 [n captions, L]
-    lengths   int64 [n captions], special tokens included
-    first     int64 [n images + 1]: image i has the captions first[i] to first[i + 1] - 1
-    """
-
-    ids: np.ndarray
-    lengths: np.ndarray
-    first: np.ndarray
 
 
 def tokenise(captions: Sequence[Sequence[str]], reader: TextReader) -> Tokens:

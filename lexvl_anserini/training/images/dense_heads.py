@@ -24,15 +24,16 @@ from lexvl_anserini.encoders.parts.features import MASK_LENGTH, Features
 from lexvl_anserini.encoders.parts.texts.tokens import TextReader, TokenColumns
 from lexvl_anserini.ground.files import write_json
 from lexvl_anserini.training.common.batches import Batches, CaptionStore, Expansion, TrainingBatch
-from lexvl_anserini.training.common.inputs import Details, ImageBatch, TextBatch
+from lexvl_anserini.training.common.inputs import Details, ImageBatch, TextBatch, Tokens
+from lexvl_anserini.training.common.stage import StageInputs
 from lexvl_anserini.training.common.stores import FeatureStore, StateStore
-from lexvl_anserini.training.images.captioned import CaptionedImages, Tokens, tokenise
+from lexvl_anserini.training.common.tower_pair import TowerPair
+from lexvl_anserini.training.images.captioned import CaptionedImages, tokenise
 from lexvl_anserini.training.images.head_bases import HeadBase, PairBase, Start, VectorBase
-from lexvl_anserini.training.images.material import StageInputs, examples_of, listed_images
+from lexvl_anserini.training.images.material import examples_of, listed_images
 from lexvl_anserini.training.images.measuring import Validation
 from lexvl_anserini.training.model_settings import HeadSettings
 from lexvl_anserini.training.objectives.caption_terms import CaptionTerms
-from lexvl_anserini.training.pairs import TowerPair
 from lexvl_anserini.training.recipe import Recipe
 from lexvl_anserini.training.saving import write_weights
 from lexvl_anserini.training.splits import TRAINING, VALIDATION, Sources

@@ -17,6 +17,7 @@ from torch.nn.functional import normalize
 from lexvl_anserini.encoders.parts.texts.tokens import TokenColumns, token_strings
 from lexvl_anserini.training.common.batches import TrainingBatch
 from lexvl_anserini.training.common.inputs import TextBatch
+from lexvl_anserini.training.common.tower_pair import TrainingPart
 from lexvl_anserini.training.images.network_families import LexicalText
 from lexvl_anserini.training.images.pretrained_sides import TextNetwork
 from lexvl_anserini.training.objectives.contrastive import Encoded, Keys, Predicted
@@ -32,21 +33,6 @@ from lexvl_anserini.training.recipe import StageSettings
 
 # Layers of the weak decoder.
 DECODER_LAYERS = 2
-
-
-class TrainingPart(nn.Module):
-    """Adds to the rounds of a batch; a stage with its objective calls `begin` first, and `settle` after each step."""
-
-    def begin(self, pair: Any, stage: StageSettings) -> None:
-        """Prepares for a stage."""
-        raise NotImplementedError
-
-    def add_to(self, pair: Any, batch: TrainingBatch, rounds: Sequence[Encoded]) -> list[Encoded]:
-        """The rounds with what the objective reads."""
-        raise NotImplementedError
-
-    def settle(self, pair: Any) -> None:
-        """Follows a step of the optimiser."""
 
 
 class MaskedWords(TrainingPart):

@@ -21,8 +21,10 @@ from lexvl_anserini.encoders.parts.images.pixels import Pixels
 from lexvl_anserini.encoders.parts.pretrained import PIECE
 from lexvl_anserini.encoders.parts.texts.tokens import TextReader, TokenColumns, columns_ascii
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.training.common.batches import AnyBatches, Batches, CaptionStore, TrainingBatch
+from lexvl_anserini.training.common.batches import Batches, CaptionStore, TrainingBatch
 from lexvl_anserini.training.common.examples import Examples, named, spread
+from lexvl_anserini.training.common.inputs import Tokens
+from lexvl_anserini.training.common.stage import StageInputs, Taught
 from lexvl_anserini.training.common.stores import (
     FeatureStore,
     ImageStore,
@@ -32,9 +34,10 @@ from lexvl_anserini.training.common.stores import (
     read_states,
     weights_digest,
 )
-from lexvl_anserini.training.images.captioned import CaptionedImages, Tokens, tokenise
+from lexvl_anserini.training.common.tower_pair import TowerPair
+from lexvl_anserini.training.images.captioned import CaptionedImages, tokenise
 from lexvl_anserini.training.images.class_words import ClassWordWeights, weigh
-from lexvl_anserini.training.images.measuring import AnyValidation, Validation
+from lexvl_anserini.training.images.measuring import Validation
 from lexvl_anserini.training.images.network_families import NETWORK_FAMILIES
 from lexvl_anserini.training.images.pretrained_sides import (
     ImageOver,
@@ -47,8 +50,7 @@ from lexvl_anserini.training.images.pretrained_sides import (
 from lexvl_anserini.training.images.starting import begin_with
 from lexvl_anserini.training.model_settings import ImageSettings, ModelSettings, PretrainedImage, TextSettings
 from lexvl_anserini.training.objectives.caption_terms import CaptionTerms
-from lexvl_anserini.training.objectives.contrastive import Encoded
-from lexvl_anserini.training.pairs import KINDS, TowerPair, make_pair
+from lexvl_anserini.training.pairs import KINDS, make_pair
 from lexvl_anserini.training.recipe import Augmentation, Recipe, StageSettings
 from lexvl_anserini.training.run_folder import WORDS
 from lexvl_anserini.training.saving import save_network_pair, save_pair
@@ -131,53 +133,6 @@ def read_material(recipe: Recipe, output: Path, sources: Sources) -> Material:
     reader = TextReader(tokenizer, text.max_length)
     tokens = {role: tokenise(captioned.captions, reader) for role, captioned in images.items()}
     return Material(model, images, tokenizer, columns, tokens, prepare, networks, sources)
-
-
-@dataclass(frozen=True)
-class StageInputs:
-    """What a stage reads at each step.
-
-    batches        of the training split
-    caption_terms  of the training split; None where the stage has no auxiliary objective
-    validation     None where the recipe has no validation split
-    taught         None where the stage has no teacher
-    examples       of the validation split, or of the training split where there is none
-    """
-
-    batches: AnyBatches
-    caption_terms: CaptionTerms | None
-    validation: AnyValidation | None
-    taught: Taught | None
-    examples: Examples
-
-    def add_to(self, rounds: Sequence[Encoded], images: np.ndarray, captions: np.ndarray) -> list[Encoded]:
-        """The rounds of a batch with what its auxiliary objectives need.
-
-        Args:
-            rounds: of the batch.
-            images: positions of its items [B] in the training split.
-            captions: positions of its texts [rounds, B].
-        """
-        found = list(rounds)
-        if self.caption_terms:
-            found = self.caption_terms.add_to(found, images)
-        if self.taught:
-            found = [
-                one._replace(taught=self.taught.scores(row, images)) for one, row in zip(found, captions, strict=True)
-            ]
-        return found
-
-
-@dataclass(frozen=True)
-class Taught:
-    """The vectors of a dense pair for the training split: images [n, D], captions [m, D]."""
-
-    images: Tensor
-    captions: Tensor
-
-    def scores(self, captions: np.ndarray, images: np.ndarray) -> Tensor:
-        """The scores of some captions [N] and images [M], float32 [N, M]."""
-        return self.captions[torch.from_numpy(captions)] @ self.images[torch.from_numpy(images)].T
 
 
 def stage_inputs(recipe: Recipe, number: int, material: Material, pair: TowerPair) -> StageInputs:

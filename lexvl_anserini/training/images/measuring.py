@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -13,24 +12,12 @@ from torch import Tensor
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.training.common.batches import CaptionStore
 from lexvl_anserini.training.common.stores import ImageStore
+from lexvl_anserini.training.common.tower_pair import TowerPair, as_encoded
 from lexvl_anserini.training.model_settings import ImagePairSettings
 from lexvl_anserini.training.objectives.contrastive import bag_of, masked
-from lexvl_anserini.training.pairs import TowerPair, as_encoded
 
 BATCH = 256
 CUTS = (1, 5, 10)
-
-
-class AnyValidation(Protocol):
-    """What validates during a run."""
-
-    def measure(self, pair: TowerPair, model: Any) -> dict[str, float]:
-        """Figures by name, of a pair with the settings of its model."""
-        ...
-
-    def score(self, figures: Mapping[str, float]) -> float:
-        """The one figure by which checkpoints are compared; more is better."""
-        ...
 
 
 @dataclass(frozen=True)

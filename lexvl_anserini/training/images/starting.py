@@ -18,9 +18,9 @@ from lexvl_anserini.encoders.parts.pretrained import ADDED, check_digest, named_
 from lexvl_anserini.encoders.parts.texts.tokens import load_tokenizer
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.training.common.tower_pair import TowerPair
 from lexvl_anserini.training.images.pretrained_sides import Networks
 from lexvl_anserini.training.model_settings import ModelSettings, PretrainedImage
-from lexvl_anserini.training.pairs import TowerPair
 
 # Weights with a row for each term, by the name of the pair: the rows, and each side's biases.
 OF_TERMS = ("encoder_?.proj", "encoder_?.bias", "encoder_?.head.bias")

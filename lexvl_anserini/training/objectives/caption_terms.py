@@ -11,7 +11,7 @@ from scipy import sparse
 from torch import Tensor
 
 from lexvl_anserini.encoders.parts.texts.tokens import TokenColumns
-from lexvl_anserini.training.images.captioned import Tokens
+from lexvl_anserini.training.common.inputs import Tokens
 from lexvl_anserini.training.objectives.contrastive import Encoded, Temperature
 
 # Below the frequency of any term that occurs.

@@ -14,9 +14,9 @@ import torch
 from lexvl_anserini.encoders.parts.texts.tokens import TokenColumns
 from lexvl_anserini.training.common.batches import TrainingBatch
 from lexvl_anserini.training.common.examples import Examples, named, spread
-from lexvl_anserini.training.images.material import StageInputs
+from lexvl_anserini.training.common.stage import StageInputs
+from lexvl_anserini.training.common.tower_pair import TowerPair
 from lexvl_anserini.training.model_settings import TextPairSettings
-from lexvl_anserini.training.pairs import TowerPair
 from lexvl_anserini.training.recipe import Recipe
 from lexvl_anserini.training.run_folder import WORDS
 from lexvl_anserini.training.splits import TRAINING, VALIDATION, Sources

@@ -9,10 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lexvl_anserini.encoders.parts.sparsify import top_mask
 from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.training.common.tower_pair import TowerPair, sparsified
 from lexvl_anserini.training.model_settings import TextPairSettings
-from lexvl_anserini.training.pairs import TowerPair
 from lexvl_anserini.training.texts.batches import TextStore
 from lexvl_anserini.training.texts.query_passages import QueriesWithPassages
 
@@ -41,7 +40,7 @@ class TextValidation:
             batch = self.passages.batch(np.arange(start, min(start + BATCH, len(self.passages))))
             vectors = pair.encoder_p(batch).float()
             if model.lexical:
-                vectors = kept(vectors, topk)
+                vectors = sparsified(vectors, topk)
                 terms += int((vectors > 0).sum())
                 modes.setdefault("alpha_", []).append((bags @ vectors.T).cpu())
                 modes.setdefault("beta_", []).append((queries @ batch.bag.float().T).cpu())
@@ -66,7 +65,7 @@ class TextValidation:
         for start in range(0, len(self.queries), BATCH):
             batch = self.queries.batch(np.arange(start, min(start + BATCH, len(self.queries))))
             encoded = pair.encoder_q(batch).float()
-            vectors.append(kept(encoded, topk) if lexical else encoded)
+            vectors.append(sparsified(encoded, topk) if lexical else encoded)
             bags.append(batch.bag.float())
         return torch.cat(vectors), torch.cat(bags)
 
@@ -90,11 +89,6 @@ class TextValidation:
             for k in RECALL_CUTS:
                 values[f"Recall@{k}"].append(sum(number in relevant for number in ranked[:k]) / len(relevant))
         return {name: round(float(np.mean(of_queries)), 4) for name, of_queries in values.items()}
-
-
-def kept(weights: Tensor, topk: int | None) -> Tensor:
-    """Weights [n, V] after the sparsifier: the `topk` largest of each row, or all positive ones."""
-    return weights if topk is None else weights * top_mask(weights, topk)
 
 
 def ndcg(gains: Iterable[int], relevant: Iterable[int]) -> float:

@@ -1,0 +1,111 @@
+"""A pair of towers in training: its two sides, its temperature, and what a stage lets change."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fnmatch import fnmatch
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from lexvl_anserini.encoders.parts.sparsify import top_mask
+from lexvl_anserini.training.common.batches import TrainingBatch
+from lexvl_anserini.training.model_settings import ImagePairSettings
+from lexvl_anserini.training.objectives.contrastive import Encoded
+from lexvl_anserini.training.recipe import StageSettings
+
+
+class WithCodebook:
+    """A side whose vectors are weights over the rows of a codebook (FDT)."""
+
+    codebook: Any
+
+    def settle(self, steps: int) -> None:
+        """Follows steps of the optimiser."""
+        raise NotImplementedError
+
+
+class TrainingPart(nn.Module):
+    """Adds to the rounds of a batch; a stage with its objective calls `begin` first, and `settle` after each step."""
+
+    def begin(self, pair: Any, stage: StageSettings) -> None:
+        """Prepares for a stage."""
+        raise NotImplementedError
+
+    def add_to(self, pair: Any, batch: TrainingBatch, rounds: Sequence[Encoded]) -> list[Encoded]:
+        """The rounds with what the objective reads."""
+        raise NotImplementedError
+
+    def settle(self, pair: Any) -> None:
+        """Follows a step of the optimiser."""
+
+
+class TowerPair(nn.Module):
+    """`encoder_q` reads queries, `encoder_p` images or passages; temperatures are learned, as logarithms, or constant.
+
+    Where one network reads both queries and passages, both are one module, `encoder_q`.
+
+    limits  of the temperature in this stage
+    parts   what only training computes, by the name of an objective (see `lexlip_parts`)
+    active  the parts of this stage
+    """
+
+    encoder_p: nn.Module
+    limits: tuple[float, float] | None = None
+    active: tuple[str, ...] = ()
+
+    def __init__(self, query: nn.Module, document: nn.Module, temperature: float, of_bags: bool = False):
+        super().__init__()
+        self.encoder_q = query
+        if document is not query:
+            self.encoder_p = document
+        self.log_temperature = nn.Parameter(torch.tensor(temperature).log())
+        self.log_bag_temperature = nn.Parameter(torch.tensor(temperature).log()) if of_bags else None
+        self.parts = nn.ModuleDict()
+
+    def __getattr__(self, name: str) -> Any:
+        # A module under two names would have its weights twice in every state.
+        return super().__getattr__("encoder_q" if name == "encoder_p" and name not in self._modules else name)
+
+    def trains(self, stage: StageSettings) -> None:
+        """Lets the weights change that a stage names, and no others."""
+        for name, parameter in self.named_parameters():
+            parameter.requires_grad_(not stage.trained or any(fnmatch(name, pattern) for pattern in stage.trained))
+        self.log_temperature.requires_grad_(stage.objective.learn_temperature)
+        if self.log_bag_temperature is not None:
+            self.log_bag_temperature.requires_grad_(stage.objective.learn_bag_temperature)
+        self.limits = stage.objective.limits
+        self.parts.requires_grad_(False)
+        self.active = tuple(name for name in self.parts if name in stage.names)
+        for part in self.active_parts():
+            part.begin(self, stage)
+        self.settle(steps=0)
+
+    def active_parts(self) -> list[TrainingPart]:
+        """The parts of this stage."""
+        return [self.parts[name] for name in self.active]  # type: ignore[misc]
+
+    @torch.no_grad()
+    def settle(self, steps: int = 1) -> None:
+        """What follows the steps of the optimiser: the temperature returns into its limits, and sides may change."""
+        if self.limits is not None:
+            low, high = self.limits
+            self.log_temperature.clamp_(math.log(low), math.log(high))
+        for side in dict.fromkeys((self.encoder_q, self.encoder_p)):
+            if isinstance(side, WithCodebook):
+                side.settle(steps)
+        for part in self.active_parts() if steps else ():
+            part.settle(self)
+
+
+def as_encoded(weights: Tensor, model: ImagePairSettings) -> Tensor:
+    """Vectors [n, V] as the saved pair's encoder returns them before the sparsifier: [n, words], without registers."""
+    return normalize(weights[:, model.registers :], dim=1) if model.family.unit else weights
+
+
+def sparsified(weights: Tensor, topk: int | None) -> Tensor:
+    """Weights [n, V] after the sparsifier: the `topk` largest of each row, or all positive ones."""
+    return weights if topk is None else weights * top_mask(weights, topk)
