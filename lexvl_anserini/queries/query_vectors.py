@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from lexvl_anserini.encoders.encoder import as_dense, as_lexical
+from lexvl_anserini.ground.claims import claim, ensure
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
-from lexvl_anserini.ground.files import atomic_write, clear_remains, read_json, same_file, sole_writer
-from lexvl_anserini.ground.manifest import Counts, EncoderRef, Manifest, finished, manifest_path, write_beside
+from lexvl_anserini.ground.files import atomic_write, read_json, same_file
+from lexvl_anserini.ground.manifest import Counts, EncoderRef, Manifest, manifest_path, write_beside
 from lexvl_anserini.ground.records import DenseQuery, ImpactQuery, Topic
 from lexvl_anserini.ground.typed import check_text
 from lexvl_anserini.queries.clauses import Query
@@ -100,12 +101,11 @@ def encode_topics(
         "topics_sha256": topics.digest(),
         "contents": True,
     }
-    count = finished_queries(output, about, overwrite)
-    if count is None:
-        with sole_writer(output):
-            count = finished_queries(output, about, overwrite)
-            if count is None:
-                count = _write_topics(model, topics, quantiser, output, batch_size, about)
+    count = ensure(
+        output,
+        lambda: finished_queries(output, about, overwrite),
+        lambda: _write_topics(model, topics, quantiser, output, batch_size, about),
+    )
     return {"output": str(output), "encoder": model.name, "topics": count}
 
 
@@ -127,10 +127,7 @@ def finished_queries(output: Path, about: Mapping[str, Any], overwrite: bool) ->
         del wanted["topics_sha256"]  # an older file of a dataset's topics, which the entry `topics` names
     if "contents" not in made:
         del wanted["contents"]  # an older file without texts, which only stock Pyserini needs
-    if not finished(output, "encoded topics", wanted, made, overwrite):
-        return None
-    log.info("%s: finished already, nothing to do", output)
-    clear_remains(output)
+    claim(output, "encoded topics", wanted, made, overwrite)
     return Counts(found.get("counts", {})).topics
 
 

@@ -24,6 +24,7 @@ from lexvl_anserini.doors.cluster.storage import (
     withdraw_file,
 )
 from lexvl_anserini.encoders.loading import load_encoder
+from lexvl_anserini.ground.claims import Claim, claim, same_request
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.files import file_sha256
 from lexvl_anserini.ground.manifest import (
@@ -32,9 +33,7 @@ from lexvl_anserini.ground.manifest import (
     Counts,
     EncodedCorpus,
     Manifest,
-    finished,
     read_manifest,
-    same_request,
 )
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.quantise import Quantiser
@@ -165,7 +164,7 @@ def refuse_other(request: PartsRequest, plan: CorpusPlan) -> None:
     if fetched_file(request.output / COLLECTION).is_file():
         found = EncodedCollection.read(request.output)
         wanted, there = whole_request(plan.manifest), whole_request(found.manifest)
-        if not finished(request.output, "a collection", wanted, there, request.overwrite):
+        if claim(request.output, "a collection", wanted, there, request.overwrite) is Claim.FRESH:
             withdraw_file(request.output / COLLECTION)
 
 

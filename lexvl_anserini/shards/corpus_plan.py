@@ -18,9 +18,10 @@ from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.data.lines import LinePlace
 from lexvl_anserini.data.listing import listed
 from lexvl_anserini.doors.cluster.storage import fetched_file, publish_file
+from lexvl_anserini.ground.claims import claim, same_request
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import read_json, write_json
-from lexvl_anserini.ground.manifest import Manifest, finished, same_request
+from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.records import Document
 from lexvl_anserini.shards.layout import Part
 
@@ -186,7 +187,7 @@ def refuse_other_plan(path: Path, parts: int, corpus: str, encoder: str, overwri
     found = CorpusPlan.read(path)
     wanted = {"parts": parts, "corpus": corpus, "encoder": encoder}
     there = {"parts": found.parts, "corpus": found.manifest.corpus.name, "encoder": found.manifest.encoder.name}
-    finished(path, "a plan", wanted, there, False)
+    claim(path, "a plan", wanted, there, False)
 
 
 def listing_of(plan: Path) -> Path:

@@ -29,6 +29,7 @@ from lexvl_anserini.data.digests import FileDigests
 from lexvl_anserini.data.listing import listed, write_listing
 from lexvl_anserini.data.pictures.images import FAIL, OnError
 from lexvl_anserini.encoders.encoder import as_lexical, encode_inputs
+from lexvl_anserini.ground.claims import Claim, claim
 from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError
 from lexvl_anserini.ground.files import (
     atomic_write,
@@ -42,7 +43,7 @@ from lexvl_anserini.ground.files import (
     write_json,
 )
 from lexvl_anserini.ground.installed import versions_of
-from lexvl_anserini.ground.manifest import MANIFEST, UNFINISHED, Counts, EncodedCorpus, Manifest, finished
+from lexvl_anserini.ground.manifest import MANIFEST, UNFINISHED, Counts, EncodedCorpus, Manifest
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.quantise import Quantiser, TooLargeImpact
 from lexvl_anserini.ground.records import Document, ImpactQuery
@@ -359,7 +360,7 @@ def previous(output: Path, plan: Manifest, overwrite: bool, on_error: str = "fai
     what = "shards" if state == MANIFEST else "unfinished shards"
     # A plan without a finished shard has cost no time: another request replaces it.
     replaceable = overwrite or (state == UNFINISHED and not found.shards)
-    if finished(output, what, wanted, made, replaceable):
+    if claim(output, what, wanted, made, replaceable) is not Claim.FRESH:
         return found
     clear(output)
     return None
