@@ -202,7 +202,7 @@ class RunnerOptions:
             UsageError: options of ray without it.
             LexvlError: no such cluster, or one that does not fit.
         """
-        from lexvl_anserini.doors.cluster.runner import RunnerSettings, running_on
+        from lexvl_anserini.ground.runners import RunnerSettings, running_on
 
         settings = RunnerSettings(self.address, self.workers, self.gpus, self.retries, self.insecure)
         if self.runner == "local" and settings != RunnerSettings():

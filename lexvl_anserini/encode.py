@@ -56,10 +56,10 @@ from lexvl_anserini.queries.query_vectors import encode_topics
 
 if TYPE_CHECKING:
     from lexvl_anserini.data.dataset import Dataset
+    from lexvl_anserini.doors.cluster.plans import CorpusPlan
     from lexvl_anserini.encoders.encoder import Encoder
+    from lexvl_anserini.encoders.loading import EncoderRequest
     from lexvl_anserini.ground.quantise import Quantiser
-    from lexvl_anserini.shards.corpus_parts import EncoderRequest
-    from lexvl_anserini.shards.corpus_plan import CorpusPlan
     from lexvl_anserini.shards.layout import Layout, Part
 
 # Not __name__, which is "__main__" when the module runs as the command.
@@ -131,7 +131,7 @@ def estimate(
     """The number of documents of a corpus or a part, and the time that encoding will take, from a sample of them."""
     from lexvl_anserini.data.checks import check_corpus
     from lexvl_anserini.ground.quantise import Quantiser, SideQuantiser
-    from lexvl_anserini.shards.writing import calibration_sample, encode_shard
+    from lexvl_anserini.shards.encoding import calibration_sample, encode_shard
 
     summary = check_corpus(dataset.documents, dataset.name)
     sample = calibration_sample(dataset.documents(), summary.documents)[:DRY_RUN_SAMPLE]
@@ -224,7 +224,7 @@ class EncoderOptions:
         Raises:
             LexvlError: it has no such option.
         """
-        from lexvl_anserini.shards.corpus_parts import EncoderRequest
+        from lexvl_anserini.encoders.loading import EncoderRequest
 
         name, default_checkpoint = default_encoder(given.corpus, direction, given.encoder)
         options = {**direction_option(name, direction), **encoder_settings(self.settings, self.runtime)}
@@ -305,7 +305,7 @@ class PartOptions:
         Raises:
             ArtefactError: no such file, or not a plan of this version.
         """
-        from lexvl_anserini.shards.corpus_plan import CorpusPlan
+        from lexvl_anserini.doors.cluster.plans import CorpusPlan
 
         if self.plan is None or self.parts is not None:
             return None
@@ -388,8 +388,7 @@ def command(
     Example: python -m lexvl_anserini.encode --corpus demo --encoder bag-of-tokens --output impacts/demo
     """
     from lexvl_anserini.data.dataset import begun
-    from lexvl_anserini.shards.corpus_plan import listing_of, refuse_other_plan
-    from lexvl_anserini.shards.writing import plan_corpus
+    from lexvl_anserini.doors.cluster.plans import listing_of, plan_corpus, refuse_other_plan
 
     check_style(style)
     if (text := catalogue.text(style)) is not None:
@@ -440,7 +439,8 @@ def encode_corpus(
     part: Part | None,
 ) -> dict[str, Any]:
     """Encodes a corpus or a part of it, and returns the rows of the command."""
-    from lexvl_anserini.shards.writing import SKIPPED, write_impacts
+    from lexvl_anserini.shards.resuming import SKIPPED
+    from lexvl_anserini.shards.writing import write_impacts
 
     started, made = time.perf_counter(), parts.corpus_plan()
     own = made.with_threads().part(part) if made and part else part
@@ -466,7 +466,7 @@ def encode_all_parts(
     overwrite: bool,
 ) -> dict[str, Any]:
     """Encodes all parts of a plan, by the runner that is in use, and returns the rows of the command."""
-    from lexvl_anserini.shards.corpus_parts import PartsRequest, encode_parts
+    from lexvl_anserini.doors.cluster.parts import PartsRequest, encode_parts
 
     started, made, dataset = time.perf_counter(), parts.corpus_plan(), given.load_corpus()
     loaded = encoder.request(given, dataset.direction)

@@ -6,15 +6,15 @@ the same. A call that was killed is repeated: finished parts stay.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lexvl_anserini.data.dataset import dataset_of
-from lexvl_anserini.doors.cluster.runner import all_results, current_runner
+from lexvl_anserini.doors.cluster.plans import CorpusPlan, whole_request
 from lexvl_anserini.doors.cluster.storage import (
     fetched,
     fetched_file,
@@ -23,7 +23,7 @@ from lexvl_anserini.doors.cluster.storage import (
     published,
     withdraw_file,
 )
-from lexvl_anserini.encoders.loading import load_encoder
+from lexvl_anserini.encoders.loading import EncoderRequest
 from lexvl_anserini.ground.claims import Claim, claim, same_request
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.files import file_sha256
@@ -37,35 +37,14 @@ from lexvl_anserini.ground.manifest import (
 )
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.quantise import Quantiser
+from lexvl_anserini.ground.runners import all_results, current_runner
 from lexvl_anserini.shards.collection import COLLECTION, EncodedCollection, part_name
 from lexvl_anserini.shards.combine import SUMMED, source_digest
-from lexvl_anserini.shards.corpus_plan import CorpusPlan, whole_request
 from lexvl_anserini.shards.layout import Layout, Part
+from lexvl_anserini.shards.writing import write_impacts
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
-
-
-@dataclass(frozen=True)
-class EncoderRequest:
-    """The arguments of `load_encoder`, so that each process loads the encoder for itself."""
-
-    name: str
-    checkpoint: str | None = None
-    tokenizer: str | None = None
-    backbone_config: str | None = None
-    device: str = "auto"
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-    def load(self) -> Encoder:
-        """The encoder.
-
-        Raises:
-            LexvlError: as `load_encoder`.
-        """
-        return load_encoder(
-            self.name, self.checkpoint, self.tokenizer, self.backbone_config, self.device, **self.options
-        )
 
 
 @dataclass(frozen=True)
@@ -115,8 +94,6 @@ def encode_part(request: PartsRequest, number: int) -> int:
     Raises:
         LexvlError: as `write_impacts`; or a shard on disk is not as the manifest of the part says.
     """
-    from lexvl_anserini.shards.writing import write_impacts
-
     plan = loaded_plan(request.plan)
     part = plan.part(Part(number, plan.parts))
     folder = request.output / part_name(part.part)
