@@ -1,4 +1,4 @@
-"""What the oracles of `tests/oracle/test_*.py` share: drawn sizes, weights, texts and images, and formulas written afresh.
+"""What the oracles in `tests/oracle/` share: drawn sizes, weights, texts and images, and formulas written afresh.
 
 Nothing here uses the package's own modules: an oracle that shared code with what it checks would agree with its errors.
 """

@@ -1,7 +1,7 @@
 """Tiny models of every registered encoder, for the contracts that hold of all of them.
 
 A new encoder joins by one line: its name, a checkpoint (a path below tests/golden, or `shared/...` beside the checkout,
-or a function that makes one), and options. `tests/encoders/test_contracts.py` fails for a registered encoder without a line.
+or a function that makes one), and options. `tests/encoders/test_contracts.py` fails for an encoder without a line.
 """
 
 from __future__ import annotations

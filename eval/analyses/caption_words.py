@@ -20,7 +20,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
-from lexvl_anserini.data.word_lists import function_words
+from lexvl_anserini.data.lists import function_words
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.manifest import read_manifest
 

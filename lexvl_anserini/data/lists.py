@@ -1,9 +1,10 @@
-"""Lists that people write: tables of a few named columns, one row a line, as `.csv` or `.tsv`."""
+"""Lists that people write: tables of a few named columns, one row a line, as `.csv` or `.tsv`; lists of words."""
 
 from __future__ import annotations
 
 import csv
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
 from lexvl_anserini.ground.errors import DataError
@@ -36,3 +37,24 @@ def read_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, list[st
                 yield where, cells
     except (OSError, UnicodeDecodeError, csv.Error) as problem:
         raise DataError(f"{path}: cannot be read ({problem})") from problem
+
+
+FOLDER = Path(__file__).parents[1] / "assets" / "words"
+FUNCTION_WORDS, LEFT_OUT = FOLDER / "function-words.txt", FOLDER / "left-out-words.txt"
+
+
+def function_words() -> frozenset[str]:
+    """Words that name nothing in an image: articles, pronouns, prepositions, conjunctions, auxiliaries and so on."""
+    return read_words(FUNCTION_WORDS)
+
+
+def left_out_words() -> frozenset[str]:
+    """Words that name something, and that a model must not say of a picture: people's descent, and monkeys."""
+    return read_words(LEFT_OUT)
+
+
+@cache
+def read_words(path: Path) -> frozenset[str]:
+    """The words of a list, in lower case."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return frozenset(word for line in lines if not line.startswith("#") for word in line.split())

@@ -58,7 +58,7 @@ class Engine(Protocol):
     def search(self, queries: Iterable[Any], hits: int, threads: int = 1) -> Iterator[list[ScoredDoc]]:
         """One ranked list per query, in the order of the queries; an empty query has an empty list.
 
-        A query is what `Encoder.queries` of the same kind yields. Every list is ordered by score descending, then
+        A query is an item of `Quantiser.queries` for impacts, a vector for dense indexes, a text for BM25. Every list is ordered by score descending, then
         doc_id ascending (code points), also across the cut at `hits`.
 
         Raises:

@@ -91,7 +91,7 @@ def test_pairs_of_captions(monkeypatch):
         SentencePair("x.png", "A dog and a man", "A dog"),
         SentencePair("x.png", "x and y", "x"),
     ]
-    with pytest.raises(UsageError, match="toy is image-to-text; expe-to-text; expected images that captions describe"):
+    with pytest.raises(UsageError, match="toy is image-to-text; expected images that captions describe"):
         list(caption_pairs(captioned(direction="image-to-text")))
 
 

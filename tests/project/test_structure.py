@@ -255,8 +255,8 @@ def test_functions_are_short():
 WIDE = {
     "lexvl_anserini.engines.building.build_index": "public: its parameters are those of the released API",
     "lexvl_anserini.searching.retrieval.search_index": "public: its parameters are those of the released API",
-    "lexvl_anserini.encoders.families.stair.load_stair": "the parameters of a loader are the options of its encoder (--set)",
-    "lexvl_anserini.encoders.families.joint.load_joint": "the parameters of a loader are the options of its encoder (--set)",
+    "lexvl_anserini.encoders.families.stair.load_stair": "a loader's parameters are the options of its encoder (--set)",
+    "lexvl_anserini.encoders.families.joint.load_joint": "a loader's parameters are the options of its encoder (--set)",
 }
 
 

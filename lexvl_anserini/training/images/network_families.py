@@ -1,6 +1,6 @@
 """STAIR, LexLIP and FDT over networks, pretrained or with random weights: their heads, and the rows that make them.
 
-The equations are those of `encoders/families/stair.py`, `encoders/families/lexlip.py` and `encoders/families/fdt.py`; a side computes cells and
+The equations are those of `stair.py`, `lexlip.py` and `fdt.py` in `encoders/families/`; a side computes cells and
 states as `pretrained_sides` does. Lexical vectors have not unit length here: FLOPS reads them as they are.
 """
 
