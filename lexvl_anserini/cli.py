@@ -24,8 +24,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from lexvl_anserini import __version__
-from lexvl_anserini.doors.cluster.storage import with_urls
 from lexvl_anserini.ground.errors import JavaError, LexvlError, UsageError
+from lexvl_anserini.ground.places import with_urls
 from lexvl_anserini.ground.progress import progress_bar as progress_bar
 
 Command = Callable[..., None]

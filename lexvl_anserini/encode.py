@@ -39,7 +39,6 @@ from lexvl_anserini.cli import (
     run,
 )
 from lexvl_anserini.data.pictures.images import FAIL, ON_ERROR, OnError, UnreadableImage
-from lexvl_anserini.doors.cluster.storage import fetched_file, place, published, stored_url
 from lexvl_anserini.encoders.cards import (
     ENCODERS,
     default_encoder,
@@ -50,7 +49,9 @@ from lexvl_anserini.encoders.cards import (
 )
 from lexvl_anserini.ground.errors import ArtefactError, UnknownName, UsageError
 from lexvl_anserini.ground.manifest import CorpusRef, Manifest
+from lexvl_anserini.ground.places import fetched_file, place, published, stored_url
 from lexvl_anserini.ground.progress import silent
+from lexvl_anserini.ground.registry import door
 from lexvl_anserini.queries.query_source import TopicSource, load_topics
 from lexvl_anserini.queries.query_vectors import encode_topics
 
@@ -305,13 +306,12 @@ class PartOptions:
         Raises:
             ArtefactError: no such file, or not a plan of this version.
         """
-        from lexvl_anserini.doors.cluster.plans import CorpusPlan
-
         if self.plan is None or self.parts is not None:
             return None
         if not fetched_file(place(self.plan)).is_file():
             raise ArtefactError(f"{self.plan}: no plan of a corpus; --parts N writes it")
-        return CorpusPlan.read(place(self.plan))
+        plan: CorpusPlan = door("plans").CorpusPlan.read(place(self.plan))
+        return plan
 
     def part(self, topics: str | None, output: str | None = None) -> Part | None:
         """The part of the corpus; None for the whole corpus.
@@ -388,7 +388,6 @@ def command(
     Example: python -m lexvl_anserini.encode --corpus demo --encoder bag-of-tokens --output impacts/demo
     """
     from lexvl_anserini.data.dataset import begun
-    from lexvl_anserini.doors.cluster.plans import listing_of, plan_corpus, refuse_other_plan
 
     check_style(style)
     if (text := catalogue.text(style)) is not None:
@@ -410,9 +409,12 @@ def command(
     target, batch_size = given.target(model.name, part), encoder.batch_size
     if parts.plan is not None and parts.parts is not None:
         target = place(parts.plan)
-        refuse_other_plan(target, parts.parts, dataset.name, model.name, overwrite)
-        listing = listing_of(target)
-        made = plan_corpus(dataset, model, parts.parts, quantiser, layout, batch_size, parts.on_error, listing=listing)
+        plans = door("plans")
+        plans.refuse_other_plan(target, parts.parts, dataset.name, model.name, overwrite)
+        listing = plans.listing_of(target)
+        made = plans.plan_corpus(
+            dataset, model, parts.parts, quantiser, layout, batch_size, parts.on_error, listing=listing
+        )
         made.write(target)
         rows = report_plan(made, target)
     elif dry_run:
@@ -466,17 +468,15 @@ def encode_all_parts(
     overwrite: bool,
 ) -> dict[str, Any]:
     """Encodes all parts of a plan, by the runner that is in use, and returns the rows of the command."""
-    from lexvl_anserini.doors.cluster.parts import PartsRequest, encode_parts
-
     started, made, dataset = time.perf_counter(), parts.corpus_plan(), given.load_corpus()
     loaded = encoder.request(given, dataset.direction)
     assert parts.plan is not None and made is not None
     output, ref = given.target(loaded.name, None), given.ref(given.corpus, given.split)
-    request = PartsRequest(
+    request = door("parts").PartsRequest(
         place(parts.plan), output, ref, loaded, quantiser, layout, encoder.batch_size, parts.on_error, overwrite
     )
     with progress_bar(f"encode {dataset.name} with {loaded.name}", made.summary.documents) as progress:
-        collection = encode_parts(request, progress)
+        collection = door("parts").encode_parts(request, progress)
     rows = {"output": str(output), "encoder": loaded.name, "parts": collection.parts, **collection.manifest.counts}
     return {**rows, "seconds": round(time.perf_counter() - started, 2)}
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lexvl_anserini.doors.cluster.storage import fetched, place
 from lexvl_anserini.doors.stores.resolving import target_of
 from lexvl_anserini.engines.engine import EngineOptions
 from lexvl_anserini.engines.index_folder import HEADS, REPORT, read_report
@@ -15,6 +14,7 @@ from lexvl_anserini.engines.opening import changing_engine, engine_class, engine
 from lexvl_anserini.ground.claims import Claim, claim
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import MANIFEST, Manifest, read_manifest
+from lexvl_anserini.ground.places import fetched, place
 from lexvl_anserini.ground.registry import ENGINES
 from lexvl_anserini.shards.collection import part_folders
 

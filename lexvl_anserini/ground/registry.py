@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from lexvl_anserini.ground.errors import UnknownName
+from lexvl_anserini.ground.errors import MissingExtra, UnknownName
 
 # A dataset's name is `family`, `family/part` or `family:path`; the row is chosen by the family.
 DATASETS: Mapping[str, str] = {
@@ -54,6 +54,16 @@ ENGINES: dict[str, EngineRow] = {
     "qdrant": EngineRow("lexvl_anserini.doors.stores.qdrant:QdrantEngine", ("impact",)),
 }
 
+# Modules of doors that core rooms and commands call, by what they do.
+DOORS: Mapping[str, str] = {
+    "parts": "lexvl_anserini.doors.cluster.parts",
+    "plans": "lexvl_anserini.doors.cluster.plans",
+    "storage": "lexvl_anserini.doors.cluster.storage",
+}
+
+# The extra that installs what a door needs, by its folder.
+EXTRAS: Mapping[str, str] = {"cluster": "ray"}
+
 # Where the work on parts of a corpus is done.
 RUNNERS: Mapping[str, str] = {
     "local": "lexvl_anserini.ground.runners:LocalRunner",
@@ -73,4 +83,28 @@ def resolve(kind: str, name: str, table: Mapping[str, str]) -> Any:
     if name not in table:
         raise UnknownName(kind, name, table)
     module, _, attribute = table[name].partition(":")
-    return getattr(import_module(module), attribute)
+    return getattr(imported(module), attribute)
+
+
+def door(name: str) -> Any:
+    """A module of `DOORS`.
+
+    Raises:
+        MissingExtra: the folder of the door is not installed.
+    """
+    return imported(DOORS[name])
+
+
+def imported(module: str) -> Any:
+    """A module of the package, by its name.
+
+    Raises:
+        MissingExtra: it is of a door whose folder is not installed.
+    """
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        doors, folder = f"{__package__.partition('.')[0]}.doors.", module.split(".")[2]
+        if not (module.startswith(doors) and (error.name or "").startswith(doors + folder)):
+            raise
+        raise MissingExtra(module.removeprefix(doors), EXTRAS.get(folder, folder)) from error

@@ -15,8 +15,11 @@ import pytest
 from byte_towers import tree
 
 from lexvl_anserini.doors.cluster import parts, storage
-from lexvl_anserini.doors.cluster.storage import (
-    LISTING,
+from lexvl_anserini.doors.cluster.storage import LISTING
+from lexvl_anserini.encode import command as encode
+from lexvl_anserini.engines.index_folder import read_report
+from lexvl_anserini.ground.errors import ArtefactError, LexvlError, MissingExtra, UsageError
+from lexvl_anserini.ground.places import (
     StoredPath,
     fetched,
     fetched_file,
@@ -26,9 +29,6 @@ from lexvl_anserini.doors.cluster.storage import (
     stored_url,
     with_urls,
 )
-from lexvl_anserini.encode import command as encode
-from lexvl_anserini.engines.index_folder import read_report
-from lexvl_anserini.ground.errors import ArtefactError, LexvlError, MissingExtra, UsageError
 from lexvl_anserini.index import command as index
 from lexvl_anserini.search import command as search
 from tests.doors.test_cluster_plans import corpus_of

@@ -15,14 +15,7 @@ from typing import TYPE_CHECKING
 
 from lexvl_anserini.data.dataset import dataset_of
 from lexvl_anserini.doors.cluster.plans import CorpusPlan, whole_request
-from lexvl_anserini.doors.cluster.storage import (
-    fetched,
-    fetched_file,
-    make_place,
-    publish_file,
-    published,
-    withdraw_file,
-)
+from lexvl_anserini.doors.cluster.storage import make_place, publish_file, withdraw_file
 from lexvl_anserini.encoders.loading import EncoderRequest
 from lexvl_anserini.ground.claims import Claim, claim, same_request
 from lexvl_anserini.ground.errors import ArtefactError
@@ -35,6 +28,7 @@ from lexvl_anserini.ground.manifest import (
     Manifest,
     read_manifest,
 )
+from lexvl_anserini.ground.places import fetched, fetched_file, published
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.ground.runners import all_results, current_runner

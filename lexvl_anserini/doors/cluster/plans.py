@@ -18,11 +18,12 @@ from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.data.lines import LinePlace
 from lexvl_anserini.data.listing import listed, write_listing
 from lexvl_anserini.data.pictures.images import OnError
-from lexvl_anserini.doors.cluster.storage import fetched_file, publish_file
+from lexvl_anserini.doors.cluster.storage import publish_file
 from lexvl_anserini.ground.claims import claim, same_request
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import read_json, write_json
 from lexvl_anserini.ground.manifest import Manifest
+from lexvl_anserini.ground.places import fetched_file
 from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.ground.records import Document
 from lexvl_anserini.ground.typed import check_count

@@ -19,13 +19,14 @@ from typing import Any
 import orjson
 
 from lexvl_anserini.data.ids import SeenIds
-from lexvl_anserini.doors.cluster.storage import discard, fetched, gathered, gathering_folder, make_place, published
+from lexvl_anserini.doors.cluster.storage import discard, gathered, gathering_folder, make_place
 from lexvl_anserini.engines.index_folder import HEADS, PARTITION, REPORT, is_index, new_index, read_report, write_report
 from lexvl_anserini.engines.lucene.record import source_manifest
 from lexvl_anserini.engines.lucene.writing import IndexOptions
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import read_json, write_json
 from lexvl_anserini.ground.manifest import MANIFEST, Manifest, read_manifest
+from lexvl_anserini.ground.places import fetched, published
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.records import Index
 from lexvl_anserini.ground.runners import all_results, current_runner
