@@ -77,6 +77,13 @@ def fetched(folder: Path, names: Iterable[str] | None = None) -> Path:
     return folder
 
 
+def refreshed(folder: Path) -> Path:
+    """As `fetched`; of a URL where nothing is published, a folder that is not there."""
+    if stored_url(folder):
+        door("storage").refresh_folder(folder)
+    return folder
+
+
 def fetched_file(path: Path) -> Path:
     """A single file, which is here afterwards if there is one, and not if there is none."""
     if stored_url(path):

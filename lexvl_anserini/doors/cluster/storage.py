@@ -17,7 +17,7 @@ import orjson
 
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError, MissingExtra, UsageError, reason_of
 from lexvl_anserini.ground.files import atomic_write, disk_errors, file_sha256, json_bytes, make_folder
-from lexvl_anserini.ground.places import fetched, storage_root, stored_url
+from lexvl_anserini.ground.places import storage_root, stored_url
 
 LISTING = "files.json"
 FORMAT = "lexvl-files/1"
@@ -103,14 +103,12 @@ def remove_others(folder: Path, listing: Mapping[str, ListedFile]) -> None:
                     path.unlink()
 
 
-def refreshed(folder: Path) -> Path:
-    """As `fetched`; of a URL where nothing is published, a folder that is not there."""
-    if (url := stored_url(folder)) is None:
-        return folder
-    if read_listing(opened(url)) is not None:
-        return fetched(folder)
-    shutil.rmtree(folder, ignore_errors=True)
-    return folder
+def refresh_folder(folder: Path) -> None:
+    """As `fetch_folder`; where nothing is published, the local copy is removed."""
+    if read_listing(opened(url_of(folder))) is not None:
+        fetch_folder(folder)
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def publish_folder(folder: Path) -> None:
