@@ -34,16 +34,17 @@ from lexvl_anserini.cli import Style, Verbose, check_style, expanded, print_rows
 from lexvl_anserini.data.world.scenes import SPLITS, make_scene
 from lexvl_anserini.doors.cluster.partitions.searcher import SentList, merged
 from lexvl_anserini.doors.cluster.ray_connect import OBJECT_STORE, import_ray
-from lexvl_anserini.engines.building import build_index
 from lexvl_anserini.engines.index_folder import REPORT, index_manifest, read_report
 from lexvl_anserini.ground.errors import LexvlError, UnknownName, UsageError
 from lexvl_anserini.ground.files import atomic_write, disk_errors, exclusive, file_sha256, make_folder
 from lexvl_anserini.ground.manifest import CorpusRef, Manifest
 from lexvl_anserini.ground.progress import Progress
-from lexvl_anserini.ground.records import Index, ScoredDoc
+from lexvl_anserini.ground.records import ScoredDoc
 from lexvl_anserini.ground.runners import RunnerSettings, running_on
 from lexvl_anserini.queries.query_source import topic_source
 from lexvl_anserini.runs.trec import ensure_run
+from lexvl_anserini.searching.building import build_index
+from lexvl_anserini.searching.index import Index
 from lexvl_anserini.searching.retrieval import IndexSearch
 
 # Not __name__, which is "__main__" when the module runs as the command.

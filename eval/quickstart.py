@@ -27,15 +27,15 @@ from lexvl_anserini.cli import DataDir, Device, Overwrite, Verbose, expanded, pr
 from lexvl_anserini.data.world.scenes import SPLITS
 from lexvl_anserini.encoders.cards import direction_option
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.engines.building import build_index, check_index
 from lexvl_anserini.engines.index_folder import index_manifest
 from lexvl_anserini.explain import to_text
 from lexvl_anserini.ground.errors import MissingExtra
 from lexvl_anserini.ground.files import disk_errors, exclusive, make_folder
 from lexvl_anserini.ground.progress import Progress
-from lexvl_anserini.ground.records import Index
 from lexvl_anserini.queries.query_source import topic_source
 from lexvl_anserini.runs.trec import ensure_run
+from lexvl_anserini.searching.building import build_index, check_index
+from lexvl_anserini.searching.index import Index
 from lexvl_anserini.searching.retrieval import IndexSearch
 from lexvl_anserini.searching.searcher import EncoderChanges
 from lexvl_anserini.searching.shared_terms import explain

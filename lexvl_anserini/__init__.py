@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from lexvl_anserini.data.dataset import Dataset, load_dataset
     from lexvl_anserini.encoders.encoder import Encoder
     from lexvl_anserini.encoders.loading import load_encoder
-    from lexvl_anserini.engines.building import build_index
     from lexvl_anserini.ground.errors import LexvlError
     from lexvl_anserini.ground.quantise import Quantiser
     from lexvl_anserini.ground.records import Document, Qrel, ScoredDoc, Topic
     from lexvl_anserini.runs.frames import as_frame
+    from lexvl_anserini.searching.building import build_index
     from lexvl_anserini.searching.retrieval import search_index
     from lexvl_anserini.searching.searcher import Searcher
     from lexvl_anserini.shards.writing import write_impacts
@@ -44,7 +44,7 @@ _HOMES = {
     "Searcher": "searching.searcher",
     "Topic": "ground.records",
     "as_frame": "runs.frames",
-    "build_index": "engines.building",
+    "build_index": "searching.building",
     "load_dataset": "data.dataset",
     "load_encoder": "encoders.loading",
     "search_index": "searching.retrieval",

@@ -19,8 +19,9 @@ from lexvl_anserini.doors.stores.resolving import index_path
 from lexvl_anserini.engines.index_folder import index_manifest
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.manifest import Manifest, RunManifest, read_run_manifest
-from lexvl_anserini.ground.records import ImpactQuery, Index, Topic
+from lexvl_anserini.ground.records import ImpactQuery, Topic
 from lexvl_anserini.queries.query_source import TYPED, topic_source, typed_topic, vocabulary_file
+from lexvl_anserini.searching.index import Index
 from lexvl_anserini.searching.searcher import EncoderChanges
 from lexvl_anserini.searching.shared_terms import (
     DEFAULT_HITS,

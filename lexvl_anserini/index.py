@@ -27,7 +27,12 @@ from lexvl_anserini.cli import (
     run,
 )
 from lexvl_anserini.doors.stores.urls import is_url, parse_url
-from lexvl_anserini.engines.building import (
+from lexvl_anserini.engines.index_folder import RESIDENT, read_report
+from lexvl_anserini.engines.opening import engine_of
+from lexvl_anserini.engines.planning import folders_of, plan_index, planned_manifest
+from lexvl_anserini.ground.errors import ArtefactError, UsageError
+from lexvl_anserini.ground.manifest import Manifest
+from lexvl_anserini.searching.building import (
     append_index,
     carry_out,
     check_index,
@@ -35,12 +40,7 @@ from lexvl_anserini.engines.building import (
     delete_documents,
     repair_index,
 )
-from lexvl_anserini.engines.index_folder import RESIDENT, read_report
-from lexvl_anserini.engines.opening import engine_of
-from lexvl_anserini.engines.planning import folders_of, plan_index, planned_manifest
-from lexvl_anserini.ground.errors import ArtefactError, UsageError
-from lexvl_anserini.ground.manifest import Manifest
-from lexvl_anserini.ground.records import Index
+from lexvl_anserini.searching.index import Index
 
 # Not __name__, which is "__main__" when the module runs as the command.
 log = logging.getLogger("lexvl_anserini.index")

@@ -27,12 +27,12 @@ from lexvl_anserini.data.ids import unescape_id
 from lexvl_anserini.data.left_out import printable
 from lexvl_anserini.encoders.cards import default_encoder, direction_option
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.engines.following import Album, Differences, Followed, compare, follow
 from lexvl_anserini.engines.index_folder import index_manifest
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import disk_errors, exclusive, make_folder
 from lexvl_anserini.ground.manifest import CorpusRef
-from lexvl_anserini.ground.records import Index
+from lexvl_anserini.searching.following import Album, Differences, Followed, compare, follow
+from lexvl_anserini.searching.index import Index
 from lexvl_anserini.searching.shared_terms import Explanation, explain
 
 if TYPE_CHECKING:

@@ -29,11 +29,11 @@ from lexvl_anserini.cli import (
     run,
 )
 from lexvl_anserini.doors.stores.resolving import index_path
-from lexvl_anserini.engines.index_folder import index_manifest, read_report
+from lexvl_anserini.engines.index_folder import BuiltIndex, index_manifest, read_report
 from lexvl_anserini.ground.errors import LexvlError, UsageError
 from lexvl_anserini.ground.files import file_sha256
 from lexvl_anserini.ground.manifest import Manifest, RunManifest
-from lexvl_anserini.ground.records import Index, ScoredDoc
+from lexvl_anserini.ground.records import ScoredDoc
 from lexvl_anserini.queries.clauses import All, Clause, Not, Term
 from lexvl_anserini.queries.feedback import Feedback
 from lexvl_anserini.queries.parser import parse
@@ -272,7 +272,7 @@ def command(
     path, manifest_file = index_path(queries.index), Path(encoder.manifest) if encoder.manifest else None
     about = index_manifest(path, manifest_file)
     search = IndexSearch(
-        Index(path, about, about.counts.documents),
+        BuiltIndex(path, about, about.counts.documents),
         EncoderChanges(encoder.checkpoint, encoder.tokenizer, settings, encoder.device),
         refinement,
         refined.note(),
@@ -325,7 +325,7 @@ def search_topics(
     return {"run": str(target), **written.counts}
 
 
-def plan(wanted: RunManifest, index: Index, target: Path) -> dict[str, Any]:
+def plan(wanted: RunManifest, index: BuiltIndex, target: Path) -> dict[str, Any]:
     """The rows of a dry run."""
     return {
         "run": str(target),

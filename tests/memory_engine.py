@@ -12,11 +12,11 @@ from brute_force import Doc, Oracle
 from scipy import sparse
 
 from lexvl_anserini.engines.engine import ImpactEngine
-from lexvl_anserini.engines.index_folder import folder_bytes, new_index, write_report
+from lexvl_anserini.engines.index_folder import BuiltIndex, folder_bytes, new_index, write_report
 from lexvl_anserini.ground.errors import ArtefactError, DataError
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import Progress, silent
-from lexvl_anserini.ground.records import Index, ScoredDoc
+from lexvl_anserini.ground.records import ScoredDoc
 from lexvl_anserini.ground.vocabulary import Vocabulary
 from lexvl_anserini.queries.clauses import Clause
 from lexvl_anserini.runs.order import ranked, top_positions
@@ -102,13 +102,13 @@ class MemoryEngine(ImpactEngine):
         threads: int = 1,
         progress: Progress = silent,
         options: Any = None,
-    ) -> Index:
+    ) -> BuiltIndex:
         found = MemoryIndex.from_shards(shards, manifest, progress)
         with new_index(index, shards, manifest) as part:
             shutil.copytree(shards / "docs", part / "docs")
             counts = {"documents": len(found.doc_ids), "empty": manifest.counts.empty, "postings": found.columns.nnz}
             write_report(part, {"engine": "memory", **counts, "bytes": folder_bytes(part)})
-        return Index(index, manifest, len(found.doc_ids))
+        return BuiltIndex(index, manifest, len(found.doc_ids))
 
     def search(self, queries: Iterable[Any], hits: int, threads: int = 1) -> Iterator[list[ScoredDoc]]:
         return self.exact.search(queries, hits)

@@ -26,9 +26,9 @@ from lexvl_anserini.doors.serving.opened import Shelf, served_indexes
 from lexvl_anserini.doors.serving.server import listening, web_server
 from lexvl_anserini.encoders.encoder import Encoder, read_document, read_image_of, read_topic
 from lexvl_anserini.encoders.loading import load_encoder_of
-from lexvl_anserini.engines.building import build_index
 from lexvl_anserini.ground.progress import silent
 from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.shards.writing import write_impacts
 

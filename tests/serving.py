@@ -11,12 +11,13 @@ from typing import Any, NamedTuple
 
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.encoders.encoder import Encoder
-from lexvl_anserini.engines.building import build_index
 from lexvl_anserini.engines.opening import open_impact_index
-from lexvl_anserini.ground.records import Index, Topic
+from lexvl_anserini.ground.records import Topic
 from lexvl_anserini.queries.clauses import All, Impacts, Not, Term
 from lexvl_anserini.queries.feedback import Feedback
 from lexvl_anserini.queries.query_vectors import encode_queries
+from lexvl_anserini.searching.building import build_index
+from lexvl_anserini.searching.index import Index
 from lexvl_anserini.searching.refine import Refinement
 from lexvl_anserini.searching.retrieval import search_index
 from lexvl_anserini.searching.shared_terms import explain, explained

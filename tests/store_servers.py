@@ -229,7 +229,7 @@ def clear(url: str, prefix: str) -> None:
 KILLED = """
 import sys, time
 from pathlib import Path
-from lexvl_anserini.engines.building import build_index
+from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.doors.stores import loading
 loading.BATCH_ROWS = 2
 def progress(n):

@@ -28,7 +28,8 @@ from lexvl_anserini import (
 from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import progress_bar
-from lexvl_anserini.ground.records import Index, Measurement
+from lexvl_anserini.ground.records import Measurement
+from lexvl_anserini.searching.index import Index
 
 if TYPE_CHECKING:
     from torch import Tensor

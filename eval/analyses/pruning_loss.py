@@ -61,8 +61,8 @@ class OpenIndex:
     """An open index that answers refined queries."""
 
     def __init__(self, shards: Path, folder: Path, vector_of: VectorOf | None = None):
-        from lexvl_anserini.engines.building import build_index
         from lexvl_anserini.engines.opening import open_impact_index
+        from lexvl_anserini.searching.building import build_index
 
         built = build_index(shards, folder)
         self.postings = built.manifest.counts.postings

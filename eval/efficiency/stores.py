@@ -19,8 +19,8 @@ from typing import Any
 import orjson
 
 from lexvl_anserini.doors.stores.urls import is_url
-from lexvl_anserini.engines.building import build_index
 from lexvl_anserini.ground.errors import UnknownName, UsageError
+from lexvl_anserini.searching.building import build_index
 
 from .collection import prepare, read_queries, working_folder
 from .processes import run_once

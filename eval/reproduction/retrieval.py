@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any
 from lexvl_anserini.data.dataset import Dataset, dataset_of
 from lexvl_anserini.encoders.cards import direction_option
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.engines.building import build_index
 from lexvl_anserini.ground.files import atomic_write, disk_errors, make_folder
 from lexvl_anserini.ground.manifest import RunManifest
 from lexvl_anserini.ground.records import Document, Qrel, Topic
 from lexvl_anserini.queries.query_source import TopicSource
 from lexvl_anserini.runs.trec import DEFAULT_HITS, ensure_run, lists_of, write_run
+from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.rescoring import manifest_of_run, rerank_lists, reranked_manifest, reranking_encoder
 from lexvl_anserini.searching.retrieval import IndexSearch
 from lexvl_anserini.searching.searcher import EncoderChanges
@@ -38,7 +38,7 @@ from .rows import Finding, RowPart, Workplace
 from .stored import found_or_made
 
 if TYPE_CHECKING:
-    from lexvl_anserini.ground.records import Index
+    from lexvl_anserini.searching.index import Index
 
 # Documents of a shard: what a killed call encodes again.
 SHARD_SIZE = 1024

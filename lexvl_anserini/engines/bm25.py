@@ -16,7 +16,14 @@ import orjson
 from lexvl_anserini.data.ids import SeenIds
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.engine import Engine, NoOptions
-from lexvl_anserini.engines.index_folder import folder_bytes, new_index, read_report, report_digest, write_report
+from lexvl_anserini.engines.index_folder import (
+    BuiltIndex,
+    folder_bytes,
+    new_index,
+    read_report,
+    report_digest,
+    write_report,
+)
 from lexvl_anserini.engines.jvm import captured_stdout, java_calls, java_class, java_errors, lucene_version
 from lexvl_anserini.engines.lucene import count_index
 from lexvl_anserini.engines.lucene.fields import close, commit_files, open_reader
@@ -26,7 +33,7 @@ from lexvl_anserini.engines.verifying import Verification
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import Progress, silent
-from lexvl_anserini.ground.records import Index, ScoredDoc, Topic
+from lexvl_anserini.ground.records import ScoredDoc, Topic
 from lexvl_anserini.ground.typed import MOST_THREADS, check_count
 from lexvl_anserini.shards.reading import check_distinct, expect_counts, read_ids, read_texts
 
@@ -83,7 +90,7 @@ class BM25Engine(Engine):
         threads: int = 1,
         progress: Progress = silent,
         options: NoOptions | None = None,
-    ) -> Index:
+    ) -> BuiltIndex:
         """Runs Anserini's `IndexCollection` on `docs/`, one thread a shard at most.
 
         Anserini skips documents without text, and so do the published figures; they are counted as empty.
@@ -107,7 +114,7 @@ class BM25Engine(Engine):
             report = {"engine": "bm25", "lucene": dotted(lucene_version()), **found, "postings": held["postings"]}
             report |= {"bytes": folder_bytes(part), "commit": commit_id(part)}
             write_report(part, {**report, "digest": report_digest(report, manifest)})
-        return Index(index, manifest, found["documents"])
+        return BuiltIndex(index, manifest, found["documents"])
 
     def search(self, queries: Iterable[Topic], hits: int, threads: int = 1) -> Iterator[list[ScoredDoc]]:
         """One list per topic, in batches on `threads` threads; a topic whose words are all stop words has none.

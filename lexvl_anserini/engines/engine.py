@@ -13,9 +13,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
+from lexvl_anserini.engines.index_folder import BuiltIndex
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import Progress, silent
-from lexvl_anserini.ground.records import Index, ScoredDoc
+from lexvl_anserini.ground.records import ScoredDoc
 from lexvl_anserini.queries.clauses import Clause
 
 
@@ -58,8 +59,8 @@ class Engine(Protocol):
     def search(self, queries: Iterable[Any], hits: int, threads: int = 1) -> Iterator[list[ScoredDoc]]:
         """One ranked list per query, in the order of the queries; an empty query has an empty list.
 
-        A query is an item of `Quantiser.queries` for impacts, a vector for dense indexes, a text for BM25. Every list is ordered by score descending, then
-        doc_id ascending (code points), also across the cut at `hits`.
+        A query is an item of `Quantiser.queries` for impacts, a vector for dense indexes, a text for BM25. A list is
+        ordered by score descending, then doc_id ascending (code points), also across the cut at `hits`.
 
         Raises:
             UsageError: `hits` is below 1, or a query is malformed.
@@ -112,7 +113,7 @@ class Engine(Protocol):
         threads: int = 1,
         progress: Progress = silent,
         options: Any = None,
-    ) -> Index:
+    ) -> BuiltIndex:
         """Builds `index` from the folder `shards`, whole or not at all (see `index_folder.new_index`).
 
         index.json has at least the engine's name (a row of `registry.ENGINES`) and the numbers of documents, empty
@@ -199,7 +200,7 @@ class ChangingEngine(Protocol):
     @abstractmethod
     def merge(
         sources: Sequence[Path], index: Path, threads: int = 1, progress: Progress = silent, options: Any = None
-    ) -> Index:
+    ) -> BuiltIndex:
         """Builds one index of several folders, each of shards or an index of this engine.
 
         Raises:
@@ -210,7 +211,7 @@ class ChangingEngine(Protocol):
     @abstractmethod
     def append(
         index: Path, sources: Sequence[Path], replacing: bool = False, threads: int = 1, progress: Progress = silent
-    ) -> Index:
+    ) -> BuiltIndex:
         """Adds the documents of other folders to an index; it changes whole or not at all.
 
         Args:
@@ -223,7 +224,7 @@ class ChangingEngine(Protocol):
 
     @staticmethod
     @abstractmethod
-    def delete(index: Path, doc_ids: Iterable[str]) -> Index:
+    def delete(index: Path, doc_ids: Iterable[str]) -> BuiltIndex:
         """Removes documents by id; the index changes whole or not at all.
 
         Raises:

@@ -17,13 +17,20 @@ import numpy as np
 from lexvl_anserini.data.ids import SeenIds
 from lexvl_anserini.engines.engine import Engine
 from lexvl_anserini.engines.faiss_layouts import LAYOUTS, Store, layout_named, parameters_of
-from lexvl_anserini.engines.index_folder import folder_bytes, new_index, read_report, report_digest, write_report
+from lexvl_anserini.engines.index_folder import (
+    BuiltIndex,
+    folder_bytes,
+    new_index,
+    read_report,
+    report_digest,
+    write_report,
+)
 from lexvl_anserini.engines.verifying import compare_digests
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import file_sha256
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import Progress, silent
-from lexvl_anserini.ground.records import DenseQuery, Index, ScoredDoc
+from lexvl_anserini.ground.records import DenseQuery, ScoredDoc
 from lexvl_anserini.ground.typed import MOST_THREADS, check_count
 from lexvl_anserini.runs.order import ranked
 from lexvl_anserini.shards.reading import check_distinct, expect_counts, read_ids, read_vectors
@@ -192,7 +199,7 @@ class FaissEngine(VectorSearch, Engine):
         threads: int = 1,
         progress: Progress = silent,
         options: FaissOptions | None = None,
-    ) -> Index:
+    ) -> BuiltIndex:
         """Reads the shards batch by batch; the index itself is held in memory.
 
         Args:
@@ -235,7 +242,7 @@ class FaissEngine(VectorSearch, Engine):
             report |= {"dimensions": store.dimensions, LAYOUT: kept, "bytes": folder_bytes(part)}
             report |= {"files": {file: file_sha256(part / file) for file in (INDEX_FILE, IDS_FILE)}}
             write_report(part, {**report, "digest": report_digest(report, manifest)})
-        return Index(index, manifest, documents)
+        return BuiltIndex(index, manifest, documents)
 
 
 def sample(shards: Path, manifest: Manifest, size: int) -> np.ndarray:

@@ -13,6 +13,7 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
@@ -80,6 +81,15 @@ class IndexReport(Entry):
     partitions: Key[int] = Key(0)
     collection: Key[str] = Key("")
     inside = MappingProxyType({"sources": list[SourceEntry], "faiss": StoredEntry})
+
+
+@dataclass(frozen=True)
+class BuiltIndex:
+    """A built index: its folder, the manifest of the shards it was built from, and its number of documents."""
+
+    path: Path
+    manifest: Manifest
+    documents: int
 
 
 @contextmanager

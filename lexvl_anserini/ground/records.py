@@ -1,7 +1,7 @@
 """The typed records that pass from each step to the next.
 
     corpus   --> encoder --> quantiser  --> shards         --> index --> run       --> measures
-    Document     CSR [N, V]  CSR [N, V]     ImpactDocument     Index     ScoredDoc     Measurement
+    Document     CSR [N, V]  CSR [N, V]     ImpactDocument     folder    ScoredDoc     Measurement
                  float32     int64 (impacts)
 
 A topic takes the same way: `Topic`, CSR [N, V] float32, CSR int64, then `ImpactQuery`. Streaming records are
@@ -10,19 +10,12 @@ NamedTuples; the manifest beside an artefact on disk is a frozen dataclass (`man
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from importlib import import_module
-from pathlib import Path
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     import numpy as np
-
-    from lexvl_anserini.encoders.encoder import Encoder
-    from lexvl_anserini.ground.manifest import Manifest
-    from lexvl_anserini.queries.clauses import Query
 
 # Lucene sums scores in 32-bit floats, which represent every integer up to this one.
 SCORE_LIMIT = 1 << 24
@@ -115,50 +108,3 @@ class Measurement(NamedTuple):
     query_id: str
     value: float
     ties: str = ""
-
-
-@dataclass(frozen=True)
-class Index:
-    """A built index: its folder, the manifest of the shards it was built from, and its number of documents."""
-
-    path: Path
-    manifest: Manifest
-    documents: int
-
-    def __repr__(self) -> str:
-        """Folder, kind, number of documents, and the encoder."""
-        about = f"{self.manifest.kind}, {self.documents:,} documents, encoder {self.manifest.encoder.get('name')!r}"
-        return f"Index({str(self.path)!r}, {about})"
-
-    @overload
-    def search(  # type: ignore[overload-overlap]  # a text and a Topic are iterables too; mypy takes the first that fits
-        self, query: str | Query, k: int = ..., model: Encoder | None = ..., device: str = ...
-    ) -> list[ScoredDoc]: ...
-
-    @overload
-    def search(
-        self, query: Iterable[str | Query], k: int = ..., model: Encoder | None = ..., device: str = ...
-    ) -> list[list[ScoredDoc]]: ...
-
-    def search(
-        self,
-        query: str | Query | Iterable[str | Query],
-        k: int = 10,
-        model: Encoder | None = None,
-        device: str = "auto",
-    ) -> list[ScoredDoc] | list[list[ScoredDoc]]:
-        """The `k` best documents of a text, a topic or an encoded query: a list of `ScoredDoc`.
-
-        Args:
-            query: one of them; of several, the result is a list of such lists. `search_index` explains both.
-            k: the length of a list at most.
-            model: encodes texts and topics; default the encoder in the index's manifest, which is loaded once.
-            device: of the default model.
-
-        Raises:
-            LexvlError: as `search_index`.
-        """
-        # By name: records come before all that uses them.
-        found: list[ScoredDoc] | list[list[ScoredDoc]]
-        found = import_module("lexvl_anserini.searching.searcher").found_in(self, query, k, model, device)
-        return found

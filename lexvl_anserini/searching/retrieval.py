@@ -9,12 +9,13 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lexvl_anserini.engines.index_folder import BuiltIndex
 from lexvl_anserini.engines.opening import engine_of
 from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.installed import versions_of
 from lexvl_anserini.ground.manifest import RunManifest
 from lexvl_anserini.ground.progress import Progress, silent
-from lexvl_anserini.ground.records import Index, ScoredDoc, Topic
+from lexvl_anserini.ground.records import ScoredDoc, Topic
 from lexvl_anserini.queries.clauses import Clause, Query, TreeQuery
 from lexvl_anserini.queries.query_source import TYPED, TopicSource, check_readable, check_terms
 from lexvl_anserini.runs.trec import DEFAULT_HITS, write_run
@@ -29,7 +30,7 @@ VERSIONED = ("lexvl-anserini", "pyserini", "faiss-cpu", "torch", "transformers")
 
 
 def search_index(
-    index: Index | Path | str,
+    index: BuiltIndex | Path | str,
     topics: str | Query | Iterable[str | Query],
     hits: int = DEFAULT_HITS,
     remove_query: bool = False,
@@ -86,7 +87,7 @@ class IndexSearch:
     threads, batch_size, feedback_shards   as for `search_index`
     """
 
-    index: Index
+    index: BuiltIndex
     encoder: EncoderChanges = EncoderChanges()
     refinement: Refinement | None = None
     refinement_note: Mapping[str, Any] = field(default_factory=dict)
@@ -175,7 +176,7 @@ class IndexSearch:
         return write_run(run, _watched(to_the_end(searcher, lists), progress), wanted, wanted.encoder.name, figures)
 
 
-def texts_of(documents: list[ScoredDoc], index: Index, data_dir: str | None) -> dict[str, str]:
+def texts_of(documents: list[ScoredDoc], index: BuiltIndex, data_dir: str | None) -> dict[str, str]:
     """The contents of some documents: stored in the index, else found by reading their corpus once.
 
     Raises:

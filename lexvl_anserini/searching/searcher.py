@@ -9,9 +9,9 @@ import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import chain, islice, tee
 from pathlib import Path
+from threading import RLock
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from lexvl_anserini.data.left_out import log_once
@@ -19,11 +19,11 @@ from lexvl_anserini.doors.stores.resolving import index_path
 from lexvl_anserini.encoders.cards import remark_on
 from lexvl_anserini.encoders.encoder import as_lexical
 from lexvl_anserini.encoders.loading import load_encoder_of
-from lexvl_anserini.engines.index_folder import index_manifest, read_report, state_of_index
+from lexvl_anserini.engines.index_folder import BuiltIndex, index_manifest, read_report
 from lexvl_anserini.engines.opening import open_index
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import EncoderRef, Manifest
-from lexvl_anserini.ground.records import DenseQuery, ImpactQuery, Index, ScoredDoc, Topic
+from lexvl_anserini.ground.records import DenseQuery, ImpactQuery, ScoredDoc, Topic
 from lexvl_anserini.ground.typed import MOST, MOST_THREADS, check_count
 from lexvl_anserini.queries.clauses import Query, TreeQuery
 from lexvl_anserini.queries.feedback import ShardVectors
@@ -123,13 +123,13 @@ class EncoderChanges:
         return EncoderRef({**manifest.encoder, **moved, "options": options})
 
 
-def located(index: Index | Path | str, manifest: Path | str | None = None) -> tuple[Path, Manifest]:
+def located(index: BuiltIndex | Path | str, manifest: Path | str | None = None) -> tuple[Path, Manifest]:
     """The folder of an index and its manifest.
 
     Raises:
         ArtefactError: not an index.
     """
-    if isinstance(index, Index):
+    if isinstance(index, BuiltIndex):
         return index.path, index.manifest
     folder = index_path(index)
     return folder, index_manifest(folder, Path(manifest) if manifest else None)
@@ -143,7 +143,7 @@ class Searcher:
                 hits = searcher.search(text)
 
     The end of the block closes the engine; it raises ArtefactError if a file turned out to be damaged, and then no list
-    counts. For one thread at a time. An index that is replaced meanwhile is searched as it was.
+    counts. Threads may share a searcher. An index that is replaced meanwhile is searched as it was.
 
     Args:
         index: an index, its folder, or its URL in a store.
@@ -157,35 +157,44 @@ class Searcher:
 
     def __init__(
         self,
-        index: Index | Path | str,
+        index: BuiltIndex | Path | str,
         model: Encoder | None = None,
         encoder: EncoderChanges = EncoderChanges(),
         manifest: Path | str | None = None,
     ):
         path, about = located(index, manifest)
-        self.index = Index(path, about, about.counts.documents)
+        self.index = BuiltIndex(path, about, about.counts.documents)
         self._given, self._changes = model, encoder
+        self._opening = RLock()
+        self._model: Encoder | None = None
+        self._engine: Engine | None = None
 
-    @cached_property
+    @property
     def model(self) -> Encoder:
-        """The encoder of queries.
+        """The encoder of queries, loaded at the first call.
 
         Raises:
             ArtefactError: it is not the one that made the index.
         """
-        about = self.index.manifest
-        model = self._changes.load(about) if self._given is None else self._given
-        _refuse_other_vocabulary(model, about, self.index.path)
-        return model
+        with self._opening:
+            if self._model is None:
+                manifest = self.index.manifest
+                model = self._changes.load(manifest) if self._given is None else self._given
+                _refuse_other_vocabulary(model, manifest, self.index.path)
+                self._model = model
+            return self._model
 
-    @cached_property
+    @property
     def engine(self) -> Engine:
-        """The engine, open.
+        """The engine, opened at the first call.
 
         Raises:
             LexvlError: as `open_index`.
         """
-        return open_index(self.index.path, self.index.manifest)
+        with self._opening:
+            if self._engine is None:
+                self._engine = open_index(self.index.path, self.index.manifest)
+            return self._engine
 
     def opened(self) -> Searcher:
         """Loads the encoder and opens the engine, before the first query; returns the searcher.
@@ -262,14 +271,19 @@ class Searcher:
         Raises:
             ArtefactError: one is damaged.
         """
-        if "engine" in vars(self):
-            self.engine.verified()
+        engine = self._engine
+        if engine is not None:
+            engine.verified()
 
     def close(self) -> None:
-        """Closes the engine, if it was opened; another query opens it again."""
-        if "engine" in vars(self):
-            self.engine.close()
-            del self.engine
+        """Closes the engine, if it was opened; another query opens it again.
+
+        A thread that still searches it gets an error: close a searcher when no thread searches with it any more.
+        """
+        with self._opening:
+            engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.close()
 
     def __repr__(self) -> str:
         """The index."""
@@ -381,20 +395,3 @@ def _of_kind(queries: Iterable[Query], kind: str) -> Iterator[Query]:
                 f"{expected[0].__name__}"
             )
         yield query
-
-
-# The searcher of the last index that was searched by its own method, what it was asked for, and the state of its files.
-_last: list[tuple[Any, Searcher]] = []
-
-
-def found_in(index: Index, query: Any, k: int, model: Encoder | None, device: str) -> Any:
-    """The list of one query, or the lists of several; `Index.search` explains the arguments."""
-    wanted = (str(index.path.absolute()), index.manifest, id(model), device, state_of_index(index.path))
-    if not _last or _last[0][0] != wanted:
-        while _last:
-            _last.pop()[1].close()
-        _last.append((wanted, Searcher(index, model, EncoderChanges(device=device))))
-    searcher = _last[0][1]
-    found = searcher.search(query, k)
-    searcher.verified()
-    return found

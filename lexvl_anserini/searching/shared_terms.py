@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from lexvl_anserini.engines.index_folder import BuiltIndex
 from lexvl_anserini.engines.opening import open_impact_index, verified
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.manifest import Manifest, RunManifest
-from lexvl_anserini.ground.records import ImpactQuery, Index, Topic
+from lexvl_anserini.ground.records import ImpactQuery, Topic
 from lexvl_anserini.ground.typed import check_count
 from lexvl_anserini.queries.clauses import All, Ids, Impacts
 from lexvl_anserini.queries.query_source import TYPED, TopicSource, check_readable
@@ -59,7 +60,7 @@ class Explanation:
 
 
 def explain(
-    index: Index | Path | str,
+    index: BuiltIndex | Path | str,
     query: Topic | ImpactQuery | str,
     doc_ids: Iterable[str] | None = None,
     hits: int = DEFAULT_HITS,

@@ -18,10 +18,10 @@ import pytest
 from rounds import Rounds
 
 from lexvl_anserini.engines import verifying
-from lexvl_anserini.engines.building import append_index, build_index, check_index
 from lexvl_anserini.ground.errors import LexvlError
 from lexvl_anserini.ground.records import DenseQuery, ImpactQuery, Topic
 from lexvl_anserini.queries.clauses import Term, TreeQuery
+from lexvl_anserini.searching.building import append_index, build_index, check_index
 from lexvl_anserini.searching.retrieval import search_index
 from lexvl_anserini.searching.shared_terms import explain
 from tests.shards.test_reading import write_dense_shards, write_shards, write_text_shards

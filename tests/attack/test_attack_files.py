@@ -18,7 +18,6 @@ from typer.testing import CliRunner
 from eval.score import command as score
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.data.topics import read_qrels, read_topics
-from lexvl_anserini.engines.building import build_index
 from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.engines.lucene import LuceneEngine
 from lexvl_anserini.fuse import command as fuse
@@ -28,6 +27,7 @@ from lexvl_anserini.queries.clauses import Clause
 from lexvl_anserini.queries.parser import parse
 from lexvl_anserini.runs.trec import read_run
 from lexvl_anserini.search import command as search
+from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.refine import read_terms
 from tests.shards.test_reading import write_shards
 

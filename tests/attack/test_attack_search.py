@@ -12,13 +12,13 @@ from brute_force import Doc, Oracle
 from memory_engine import MemoryEngine
 from rounds import Rounds
 
-from lexvl_anserini.engines.building import append_index, build_index, check_index, delete_documents
 from lexvl_anserini.engines.lucene import LuceneEngine
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery
 from lexvl_anserini.queries.clauses import All, AnyOf, Boost, Clause, Ids, Impacts, Not, Term, Unscored
 from lexvl_anserini.queries.parser import parse
+from lexvl_anserini.searching.building import append_index, build_index, check_index, delete_documents
 from lexvl_anserini.searching.shared_terms import explained
 from tests.shards.test_reading import Documents, write_shards
 

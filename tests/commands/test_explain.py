@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 
 import lexvl_anserini.searching.shared_terms
 from lexvl_anserini.cli import make_app
-from lexvl_anserini.engines.building import build_index
 from lexvl_anserini.engines.index_folder import index_manifest
 from lexvl_anserini.engines.lucene import LuceneEngine
 from lexvl_anserini.explain import command
@@ -22,6 +21,7 @@ from lexvl_anserini.ground.manifest import RunManifest
 from lexvl_anserini.ground.records import ImpactQuery, ScoredDoc, Topic
 from lexvl_anserini.runs.trec import write_run
 from lexvl_anserini.searching import searcher
+from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.shared_terms import Explanation, SharedTerm, explain, explained
 from tests.commands.test_search import Toy, encode
 from tests.shards.test_reading import jsonl, write_shards, write_text_shards

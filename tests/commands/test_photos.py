@@ -11,11 +11,11 @@ import pytest
 from PIL import Image
 
 from eval.sheet import command as sheet
-from lexvl_anserini.engines.following import Album, Differences, Followed, UnreadablePicture
 from lexvl_anserini.ground.errors import ArtefactError, CheckpointError, DataError, UsageError
 from lexvl_anserini.ground.files import exclusive
 from lexvl_anserini.ground.records import Document
 from lexvl_anserini.photos import answer, command, default_output, told_after, told_before
+from lexvl_anserini.searching.following import Album, Differences, Followed, UnreadablePicture
 from lexvl_anserini.searching.shared_terms import Explanation, SharedTerm
 
 RED = (200, 30, 30)

@@ -15,7 +15,6 @@ from typer.testing import CliRunner
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.encoders.encoder import read_image_of, read_topic
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.engines.building import build_index
 from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError, UsageError
 from lexvl_anserini.ground.files import packed, read_json, write_json
 from lexvl_anserini.ground.manifest import Manifest, manifest_path, read_run_manifest
@@ -26,6 +25,7 @@ from lexvl_anserini.queries.query_source import TopicSource
 from lexvl_anserini.runs.trec import read_run
 from lexvl_anserini.search import FeedbackOptions, RefinementOptions, TwoPhaseOptions, command
 from lexvl_anserini.searching import retrieval, searcher
+from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.refine import refinement_names
 from lexvl_anserini.searching.retrieval import search_index
 from tests.engines.test_lucene import stock_index

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from lexvl_anserini.engines.building import build_index
 from lexvl_anserini.engines.index_folder import read_report
+from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.stock import Catalogues
 from tests.engines.test_lucene import DOCUMENTS
 from tests.shards.test_reading import write_shards

@@ -12,9 +12,10 @@ import pytest
 from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.doors.adapters.indexed_corpus import IndexedCorpus, by_query
 from lexvl_anserini.encoders.encoder import Encoder
-from lexvl_anserini.engines.building import build_index
 from lexvl_anserini.ground.errors import DataError, UsageError
-from lexvl_anserini.ground.records import Document, Index, ScoredDoc, Topic
+from lexvl_anserini.ground.records import Document, ScoredDoc, Topic
+from lexvl_anserini.searching.building import build_index
+from lexvl_anserini.searching.index import Index
 from lexvl_anserini.shards.writing import write_impacts
 
 TEXTS = {"d1": "a dog runs", "d2": "a man on a beach", "d3": "a dog and a man", "d4": "red"}

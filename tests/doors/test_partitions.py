@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from lexvl_anserini.doors.cluster.partitions import building
 from lexvl_anserini.doors.cluster.partitions.engine import PartitionsEngine, divided
 from lexvl_anserini.doors.cluster.partitions.searcher import merged
-from lexvl_anserini.engines.building import append_index, build_index, check_index, delete_documents
 from lexvl_anserini.engines.index_folder import index_manifest, read_report
 from lexvl_anserini.engines.opening import open_impact_index, verified
 from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError, UsageError
@@ -23,6 +22,7 @@ from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery, ScoredDoc
 from lexvl_anserini.queries.clauses import All, Ids, Impacts, Not, Term, Text
 from lexvl_anserini.search import command as search_command
+from lexvl_anserini.searching.building import append_index, build_index, check_index, delete_documents
 from tests.shards.test_reading import write_shards
 
 TERMS = ("ash", "bay", "cat", "dog")

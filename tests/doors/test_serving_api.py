@@ -16,8 +16,8 @@ from served_colours import CAPTION, DENSE, HOSTILE, PICTURES, index_pictures, lo
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.doors.serving import limits, opened
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.engines.building import build_index
 from lexvl_anserini.searching import searcher
+from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.shards.writing import write_impacts
 
 

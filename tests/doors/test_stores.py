@@ -31,7 +31,6 @@ from typer.testing import CliRunner
 from lexvl_anserini.cli import Command, make_app
 from lexvl_anserini.doors.stores import notes
 from lexvl_anserini.doors.stores.resolving import index_path, target_of
-from lexvl_anserini.engines.building import append_index, build_index
 from lexvl_anserini.engines.opening import open_impact_index
 from lexvl_anserini.explain import command as explain_command
 from lexvl_anserini.ground.errors import ArtefactError, DataError, StoreError, UsageError
@@ -55,6 +54,7 @@ from lexvl_anserini.queries.clauses import (
 from lexvl_anserini.queries.feedback import Feedback
 from lexvl_anserini.runs.order import ranked
 from lexvl_anserini.search import command as search_command
+from lexvl_anserini.searching.building import append_index, build_index
 from lexvl_anserini.searching.refine import Refinement, TwoPhase
 from lexvl_anserini.searching.retrieval import search_index
 from lexvl_anserini.searching.shared_terms import explain

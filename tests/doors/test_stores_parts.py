@@ -27,12 +27,12 @@ from lexvl_anserini.doors.stores.opensearch import OpenSearchStore, unpacked
 from lexvl_anserini.doors.stores.resolving import index_path
 from lexvl_anserini.doors.stores.store import StoreRow
 from lexvl_anserini.doors.stores.urls import StorePlace, is_url, parse_url
-from lexvl_anserini.engines.building import build_index
 from lexvl_anserini.ground.errors import ArtefactError, MissingExtra, StoreError, UsageError
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.progress import silent
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.runs.order import ranked
+from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.retrieval import search_index
 from tests.doors.test_stores import DOCUMENTS, QUERIES, VECTORS, small
 

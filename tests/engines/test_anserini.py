@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from lexvl_anserini.engines.building import build_index
 from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.engines.jvm import java_class
 from lexvl_anserini.engines.lucene import LuceneEngine
@@ -16,6 +15,7 @@ from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, as_reader, open_r
 from lexvl_anserini.engines.lucene.postings import vector_of
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.records import ImpactQuery
+from lexvl_anserini.searching.building import build_index
 from tests.engines.test_lucene import stock_index, stock_lists
 from tests.shards.test_reading import write_shards
 

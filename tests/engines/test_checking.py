@@ -12,7 +12,6 @@ import pytest
 from typer.testing import CliRunner
 
 from lexvl_anserini.cli import make_app
-from lexvl_anserini.engines.building import build_index, check_index
 from lexvl_anserini.engines.index_folder import read_report, report_digest, write_report
 from lexvl_anserini.engines.jvm import our_class
 from lexvl_anserini.engines.lucene import LuceneEngine
@@ -22,6 +21,7 @@ from lexvl_anserini.ground.errors import ArtefactError, LexvlError
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.index import command
+from lexvl_anserini.searching.building import build_index, check_index
 from tests.shards.test_reading import Documents, write_shards
 
 TERMS = [f"t{number}" for number in range(40)]

@@ -10,13 +10,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lexvl_anserini.engines.building import append_index, build_index, check_index, delete_documents
 from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.engines.lucene import LuceneEngine
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.searching.building import append_index, build_index, check_index, delete_documents
 from tests.shards.test_reading import publish_shards, write_shards
 
 # Written when impacts of 2^24 and more were accepted: d1 has one of 20,000,000, d2 none.

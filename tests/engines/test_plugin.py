@@ -11,7 +11,6 @@ import pytest
 from typer.testing import CliRunner
 
 from lexvl_anserini.cli import Command, make_app
-from lexvl_anserini.engines.building import append_index, build_index, check_index, delete_documents
 from lexvl_anserini.ground.errors import ArtefactError, UnknownName, UsageError
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.ground.registry import ENGINES, EngineRow
@@ -19,6 +18,7 @@ from lexvl_anserini.index import command as index_command
 from lexvl_anserini.queries.clauses import Impacts, Not, Term, TreeQuery
 from lexvl_anserini.queries.feedback import Feedback
 from lexvl_anserini.search import command as search_command
+from lexvl_anserini.searching.building import append_index, build_index, check_index, delete_documents
 from lexvl_anserini.searching.refine import Refinement, TwoPhase
 from lexvl_anserini.searching.retrieval import search_index
 from lexvl_anserini.searching.shared_terms import explain

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from small_disks import mounted, resize
 
-from lexvl_anserini.engines.building import append_index, build_index, check_index, delete_documents
 from lexvl_anserini.engines.lucene import LuceneEngine
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError
 from lexvl_anserini.ground.files import new_folder
@@ -19,6 +18,7 @@ from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.ground.vocabulary import Vocabulary
 from lexvl_anserini.queries.clauses import Impacts
+from lexvl_anserini.searching.building import append_index, build_index, check_index, delete_documents
 from lexvl_anserini.searching.shared_terms import explained
 from tests.engines.test_updating import TERMS, expect, held, shards
 from tests.shards.test_reading import Documents, write_shards
@@ -30,7 +30,7 @@ KILLED = """
 import os, shutil, signal, sys
 from pathlib import Path
 from lexvl_anserini.ground import files as places
-from lexvl_anserini.engines.building import append_index, build_index, delete_documents
+from lexvl_anserini.searching.building import append_index, build_index, delete_documents
 what, root, kill_at = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
 count = 0
 def event(*_):
@@ -244,7 +244,7 @@ APPENDING = """
 import sys
 from pathlib import Path
 from lexvl_anserini.engines import jvm
-from lexvl_anserini.engines.building import append_index
+from lexvl_anserini.searching.building import append_index
 root = Path(sys.argv[1])
 jvm.start()
 print("ready", flush=True)

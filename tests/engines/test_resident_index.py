@@ -11,7 +11,6 @@ import orjson
 import pytest
 
 from lexvl_anserini.engines import jvm
-from lexvl_anserini.engines.building import append_index, build_index, check_index, delete_documents, repair_index
 from lexvl_anserini.engines.index_folder import RESIDENT, read_report
 from lexvl_anserini.engines.lucene import LuceneEngine
 from lexvl_anserini.engines.lucene.fields import as_reader
@@ -21,6 +20,7 @@ from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.queries.clauses import Term
+from lexvl_anserini.searching.building import append_index, build_index, check_index, delete_documents, repair_index
 from lexvl_anserini.searching.retrieval import search_index
 from lexvl_anserini.searching.searcher import SearchCost
 from tests.engines.test_checking import DOCUMENTS, QUERIES, TERMS

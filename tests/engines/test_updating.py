@@ -15,7 +15,6 @@ from brute_force import Doc, Oracle
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lexvl_anserini.engines.building import append_index, build_index, check_index, delete_documents
 from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.engines.lucene import LuceneEngine, count_index
 from lexvl_anserini.engines.lucene.postings import stored_texts, vector_of
@@ -25,6 +24,7 @@ from lexvl_anserini.ground.quantise import Quantiser, SideQuantiser
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.ground.vocabulary import Vocabulary
 from lexvl_anserini.queries.clauses import Equals, Impacts, Text
+from lexvl_anserini.searching.building import append_index, build_index, check_index, delete_documents
 from lexvl_anserini.shards.combine import check_same_meaning
 from tests.shards.test_reading import Documents, jsonl, publish_shards, write_shards
 

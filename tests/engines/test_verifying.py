@@ -12,7 +12,6 @@ import pytest
 
 from lexvl_anserini.data import digests
 from lexvl_anserini.engines import verifying
-from lexvl_anserini.engines.building import build_index
 from lexvl_anserini.engines.lucene import LuceneEngine
 from lexvl_anserini.engines.opening import open_index
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError
@@ -20,6 +19,7 @@ from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.records import DenseQuery, ImpactQuery
 from lexvl_anserini.queries.clauses import Term
 from lexvl_anserini.queries.query_source import check_terms
+from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.retrieval import search_index
 from lexvl_anserini.searching.shared_terms import explain
 from tests.engines.test_checking import DOCUMENTS, QUERIES, TERMS

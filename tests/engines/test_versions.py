@@ -11,13 +11,13 @@ import pytest
 
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.bm25 import BM25Engine
-from lexvl_anserini.engines.building import append_index, build_index, check_index, delete_documents
 from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.engines.lucene import LuceneEngine
 from lexvl_anserini.engines.lucene.versions import IndexVersion, creator, read_version
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.records import ImpactQuery
+from lexvl_anserini.searching.building import append_index, build_index, check_index, delete_documents
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 NINE, TEN = FIXTURES / "lexvl-1", FIXTURES / "lucene-10"

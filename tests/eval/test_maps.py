@@ -15,8 +15,8 @@ from lexvl_anserini.cli import make_app
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.engines.building import build_index
 from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.shared_terms import SharedTerm
 from lexvl_anserini.shards.writing import write_impacts
 

@@ -29,10 +29,11 @@ from eval.report.strips import Cell, Item, Strip, draw_sheet, fitted, layout, of
 from eval.sheet import DEFAULT_HITS, command
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.data.dataset import Dataset
-from lexvl_anserini.engines.building import build_index
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.manifest import CorpusRef, Manifest
-from lexvl_anserini.ground.records import Document, Index, Qrel, ScoredDoc, Topic
+from lexvl_anserini.ground.records import Document, Qrel, ScoredDoc, Topic
+from lexvl_anserini.searching.building import build_index
+from lexvl_anserini.searching.index import Index
 from lexvl_anserini.searching.shared_terms import SharedTerm
 from tests.commands.test_search import Toy, encode
 from tests.shards.test_reading import write_shards

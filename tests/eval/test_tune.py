@@ -15,13 +15,13 @@ from eval.measures.names import parse_measure
 from eval.report.tables import tuning_table
 from eval.tune import command
 from lexvl_anserini.cli import make_app
-from lexvl_anserini.engines.building import build_index
 from lexvl_anserini.fuse import command as fuse
 from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
 from lexvl_anserini.ground.records import Qrel, ScoredDoc
 from lexvl_anserini.queries.feedback import Feedback
 from lexvl_anserini.runs.fusion import Fusion
 from lexvl_anserini.search import command as search
+from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.refine import Refinement
 from tests.shards.test_reading import jsonl, write_shards
 

@@ -18,7 +18,6 @@ from attack.faults import Ended, faults
 
 from lexvl_anserini import encode, fuse, search
 from lexvl_anserini.cli import make_app
-from lexvl_anserini.engines.building import build_index
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.files import (
     atomic_write,
@@ -29,6 +28,7 @@ from lexvl_anserini.ground.files import (
     same_file,
     sole_writer,
 )
+from lexvl_anserini.searching.building import build_index
 
 WRITING = "another process is writing it; wait for it or name another output"
 

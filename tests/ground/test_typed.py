@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from lexvl_anserini.engines.building import append_index, build_index
 from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import Manifest, RunManifest, read_manifest, read_run_manifest
@@ -21,6 +20,7 @@ from lexvl_anserini.queries.clauses import Boost, Term
 from lexvl_anserini.queries.feedback import Feedback
 from lexvl_anserini.queries.query_source import topic_source
 from lexvl_anserini.runs.fusion import Fusion, fuse_runs
+from lexvl_anserini.searching.building import append_index, build_index
 from lexvl_anserini.searching.refine import Refinement, TwoPhase
 from lexvl_anserini.searching.rescoring import hybrid_lists
 from lexvl_anserini.searching.retrieval import search_index

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from lexvl_anserini import Searcher
-from lexvl_anserini.engines.building import build_index
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.records import ImpactQuery, Topic
 from lexvl_anserini.ground.vocabulary import Vocabulary
 from lexvl_anserini.queries.clauses import Term, TreeQuery
 from lexvl_anserini.searching import searcher as searching
+from lexvl_anserini.searching.building import build_index
+from lexvl_anserini.searching.index import Index
 from lexvl_anserini.searching.refine import Refinement
 from tests.shards.test_reading import Documents, write_shards
 
@@ -103,13 +104,13 @@ def test_an_encoder_of_other_terms_is_refused_before_the_index_is_opened(built, 
 
 def test_an_index_keeps_its_searcher_until_it_is_replaced(built, openings, tmp_path):
     query = ImpactQuery("q", {"dog": 1})
-    index = Searcher(built).index
+    index = Index.of(Searcher(built).index)
     for _ in range(3):
         assert ids(index.search(query)) == [("d2", 3), ("d1", 1)]
     assert openings == ["open"]
     write_shards(tmp_path / "others", [("d3", {"dog": 5}), DOCUMENTS[0]], terms=TERMS)
-    newer = build_index(tmp_path / "others", built, overwrite=True)
-    assert ids(newer.search(query)) == [("d3", 5), ("d1", 1)]
+    build_index(tmp_path / "others", built, overwrite=True)
+    assert ids(index.search(query)) == [("d3", 5), ("d1", 1)]
     assert openings == ["open", "close", "open"]
 
 

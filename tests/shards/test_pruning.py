@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from lexvl_anserini.cli import make_app
-from lexvl_anserini.engines.building import build_index
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.prune import command
+from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.shards.pruning import Pruning, prune_shards, term_cuts
 from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
 from tests.shards.test_reading import publish_shards, write_shards

@@ -12,13 +12,13 @@ from tiny_encoders import BERT, made_dense
 
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.engines.building import build_index
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.files import read_json, write_json
 from lexvl_anserini.ground.manifest import read_manifest, read_run_manifest
 from lexvl_anserini.ground.quantise import Quantiser
-from lexvl_anserini.ground.records import Index
 from lexvl_anserini.queries.query_source import TopicSource
+from lexvl_anserini.searching.building import build_index
+from lexvl_anserini.searching.index import Index
 from lexvl_anserini.searching.rescoring import candidates_of, encoder_of_run, hybrid_lists, own_encoder
 from lexvl_anserini.searching.retrieval import IndexSearch
 from lexvl_anserini.searching.searcher import EncoderChanges

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 from weakref import finalize
 
 from lexvl_anserini.data.dataset import Dataset
-from lexvl_anserini.engines.building import build_index
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.ground.records import Document, ImpactQuery, Index, ScoredDoc, Topic
+from lexvl_anserini.ground.records import Document, ImpactQuery, ScoredDoc, Topic
 from lexvl_anserini.ground.typed import MOST
 from lexvl_anserini.queries.clauses import All, Ids, Impacts, TreeQuery
 from lexvl_anserini.queries.query_vectors import encode_queries
 from lexvl_anserini.runs.order import ranked
+from lexvl_anserini.searching.building import build_index
+from lexvl_anserini.searching.index import Index
 from lexvl_anserini.searching.searcher import Searcher
 from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.shards.writing import write_impacts

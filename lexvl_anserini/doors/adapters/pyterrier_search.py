@@ -18,8 +18,9 @@ import pyterrier as pt
 
 from lexvl_anserini.doors.adapters.indexed_corpus import IndexedCorpus
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.ground.records import Document, Index, Topic
+from lexvl_anserini.ground.records import Document, Topic
 from lexvl_anserini.runs.trec import DEFAULT_HITS, strict_scores
+from lexvl_anserini.searching.index import Index
 from lexvl_anserini.searching.searcher import Searcher
 
 if TYPE_CHECKING:

@@ -23,8 +23,9 @@ from lexvl_anserini.encoders.loading import TORCH
 from lexvl_anserini.engines.index_folder import IndexState, index_manifest, read_report, state_of_index
 from lexvl_anserini.ground.errors import DataError, LexvlError, UnknownName, UsageError
 from lexvl_anserini.ground.manifest import Manifest
-from lexvl_anserini.ground.records import Document, Index
+from lexvl_anserini.ground.records import Document
 from lexvl_anserini.queries.query_source import known_terms, vocabulary_file
+from lexvl_anserini.searching.index import Index
 from lexvl_anserini.searching.searcher import EncoderChanges, Searcher
 
 if TYPE_CHECKING:

@@ -17,11 +17,11 @@ from lexvl_anserini.doors.stores.notes import GREATEST, Notes, header_of, read_n
 from lexvl_anserini.doors.stores.store import MISSING, ImpactStore
 from lexvl_anserini.doors.stores.urls import StorePlace, parse_url
 from lexvl_anserini.engines.engine import ImpactEngine
-from lexvl_anserini.engines.index_folder import read_report
+from lexvl_anserini.engines.index_folder import BuiltIndex, read_report
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import Progress, silent
-from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery, Index, ScoredDoc
+from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery, ScoredDoc
 from lexvl_anserini.ground.typed import MOST_THREADS, check_count
 from lexvl_anserini.queries.clauses import Clause, Impacts, bound, check_tree, scored_terms
 from lexvl_anserini.runs.order import ranked
@@ -161,7 +161,7 @@ class StoreEngine(ImpactEngine):
         threads: int = 1,
         progress: Progress = silent,
         options: StoreOptions | None = None,
-    ) -> Index:
+    ) -> BuiltIndex:
         """Builds the index in its store, whole or not at all, then its local folder.
 
         Raises:
@@ -184,7 +184,7 @@ class StoreEngine(ImpactEngine):
         if notes is None:
             raise ArtefactError(f"{place}: the index is gone; another program removed it")
         write_folder(index, place, notes)
-        return Index(index, manifest, manifest.counts.documents)
+        return BuiltIndex(index, manifest, manifest.counts.documents)
 
     def search(self, queries: Iterable[ImpactQuery], hits: int, threads: int = 1) -> Iterator[list[ScoredDoc]]:
         """One list per query; queries go to the store one after the other.

@@ -13,7 +13,7 @@ import orjson
 
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.engine import ChangingEngine, ImpactEngine
-from lexvl_anserini.engines.index_folder import new_index, read_report
+from lexvl_anserini.engines.index_folder import BuiltIndex, new_index, read_report
 from lexvl_anserini.engines.jvm import java_calls, java_cast, java_class, java_errors, our_class
 from lexvl_anserini.engines.lucene import postings
 from lexvl_anserini.engines.lucene.census import keywords, refuse_duplicates
@@ -28,7 +28,7 @@ from lexvl_anserini.engines.lucene.writing import IndexOptions, write_lucene
 from lexvl_anserini.ground.errors import ArtefactError, UnknownName, UsageError
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import Progress, silent
-from lexvl_anserini.ground.records import ImpactQuery, Index, ScoredDoc
+from lexvl_anserini.ground.records import ImpactQuery, ScoredDoc
 from lexvl_anserini.ground.typed import check_count
 from lexvl_anserini.queries.clauses import Clause, check_tree
 from lexvl_anserini.shards.reading import expect_counts, read_vocabulary
@@ -76,7 +76,7 @@ class LuceneEngine(ImpactEngine, ChangingEngine):
         threads: int = 1,
         progress: Progress = silent,
         options: IndexOptions | None = None,
-    ) -> Index:
+    ) -> BuiltIndex:
         """Writes the index, streaming over the shards: Python reads them, `threads` threads of Java index.
 
         Raises:
@@ -96,7 +96,7 @@ class LuceneEngine(ImpactEngine, ChangingEngine):
             held = count_index(part)
             expect_counts(f"{index} after writing", held, found)
             finish_index(part, manifest, found, options, sources_of(shards, manifest))
-        return Index(index, manifest, found["documents"])
+        return BuiltIndex(index, manifest, found["documents"])
 
     @staticmethod
     def options(given: Mapping[str, Any]) -> IndexOptions:

@@ -17,7 +17,7 @@ from shutil import rmtree
 from typing import Any
 
 from lexvl_anserini.engines import jvm
-from lexvl_anserini.engines.index_folder import RESIDENT, changed_index, is_index, new_index, read_report
+from lexvl_anserini.engines.index_folder import RESIDENT, BuiltIndex, changed_index, is_index, new_index, read_report
 from lexvl_anserini.engines.jvm import Exclusive, java_errors, our_class
 from lexvl_anserini.engines.lucene.census import census, refuse_duplicates
 from lexvl_anserini.engines.lucene.fields import CONTENTS, close, count_index, field_similarity, open_reader
@@ -37,7 +37,6 @@ from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.files import sole_writer, write_json
 from lexvl_anserini.ground.manifest import MANIFEST, Counts, EncodedCorpus, Manifest
 from lexvl_anserini.ground.progress import Progress, silent
-from lexvl_anserini.ground.records import Index
 from lexvl_anserini.shards.combine import combined
 from lexvl_anserini.shards.reading import expect_counts, read_vocabulary
 
@@ -53,7 +52,7 @@ def merge(
     threads: int = 1,
     progress: Progress = silent,
     options: IndexOptions | None = None,
-) -> Index:
+) -> BuiltIndex:
     """One index of several folders, each of shards or an index, of one encoder, vocabulary and quantiser.
 
     Raises:
@@ -78,12 +77,12 @@ def merge(
         found = {**held, "max_impact": manifest.counts.get("max_impact", 0), "fields": fields}
         entries = [entry for source, of in zip(sources, manifests, strict=True) for entry in sources_of(source, of)]
         finish_index(part, manifest, found, options, entries)
-    return Index(index, manifest, held["documents"])
+    return BuiltIndex(index, manifest, held["documents"])
 
 
 def append(
     index: Path, sources: Sequence[Path], replacing: bool = False, threads: int = 1, progress: Progress = silent
-) -> Index:
+) -> BuiltIndex:
     """Adds the documents of other folders (shards, or indexes) to an index; skips folders that it holds already.
 
     Args:
@@ -103,10 +102,10 @@ def append(
     before = read_impact_manifest(index)
     hint = "; --replace brings back what was deleted of them" if read_report(index).changed and not replacing else ""
     log.info("%s: holds these documents already, nothing to do%s", index, hint)
-    return Index(index, before, before.counts.documents)
+    return BuiltIndex(index, before, before.counts.documents)
 
 
-def _append(index: Path, new: Sequence[Path], replacing: str | None, threads: int, progress: Progress) -> Index:
+def _append(index: Path, new: Sequence[Path], replacing: str | None, threads: int, progress: Progress) -> BuiltIndex:
     """Adds the documents of folders of which the index lacks some; `replacing` is the request if they may replace."""
     with changed_index(index) as part:
         before, report = read_impact_manifest(part), read_report(part)
@@ -142,10 +141,10 @@ def _append(index: Path, new: Sequence[Path], replacing: str | None, threads: in
             changes = [*report.get(CHANGES, ()), *([replacing] if replacing and changed else ())]
             finish_index(part, after, found, options, [*kept, *entries], changed, changes)
             write_json(part / MANIFEST, after.to_json())
-    return Index(index, after, held["documents"])
+    return BuiltIndex(index, after, held["documents"])
 
 
-def delete(index: Path, doc_ids: Iterable[str]) -> Index:
+def delete(index: Path, doc_ids: Iterable[str]) -> BuiltIndex:
     """Removes the documents of these ids; the same request again changes nothing.
 
     Raises:
@@ -161,10 +160,10 @@ def delete(index: Path, doc_ids: Iterable[str]) -> Index:
                 return _delete(index, present, request)
     before = read_impact_manifest(index)
     log.info("%s: these documents are deleted already, nothing to do", index)
-    return Index(index, before, before.counts.documents)
+    return BuiltIndex(index, before, before.counts.documents)
 
 
-def _delete(index: Path, doc_ids: Sequence[str], request: str) -> Index:
+def _delete(index: Path, doc_ids: Sequence[str], request: str) -> BuiltIndex:
     """Removes documents that are in the index."""
     lines = _lines(doc_ids)
     with changed_index(index) as part, java_errors(f"{index}: cannot be written"):
@@ -182,7 +181,7 @@ def _delete(index: Path, doc_ids: Sequence[str], request: str) -> Index:
         changes = list(dict.fromkeys([*report.get(CHANGES, ()), request]))
         finish_index(part, after, found, IndexOptions(**report.options), sources_of(part, before), True, changes)
         write_json(part / MANIFEST, after.to_json())
-    return Index(index, after, held["documents"])
+    return BuiltIndex(index, after, held["documents"])
 
 
 def repair(index: Path) -> bool:

@@ -20,7 +20,16 @@ import orjson
 
 from lexvl_anserini.data.ids import SeenIds
 from lexvl_anserini.doors.cluster.storage import discard, gathered, gathering_folder, make_place
-from lexvl_anserini.engines.index_folder import HEADS, PARTITION, REPORT, is_index, new_index, read_report, write_report
+from lexvl_anserini.engines.index_folder import (
+    HEADS,
+    PARTITION,
+    REPORT,
+    BuiltIndex,
+    is_index,
+    new_index,
+    read_report,
+    write_report,
+)
 from lexvl_anserini.engines.lucene.record import source_manifest
 from lexvl_anserini.engines.lucene.writing import IndexOptions
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
@@ -28,7 +37,6 @@ from lexvl_anserini.ground.files import read_json, write_json
 from lexvl_anserini.ground.manifest import MANIFEST, Manifest, read_manifest
 from lexvl_anserini.ground.places import fetched, published
 from lexvl_anserini.ground.progress import Progress, silent
-from lexvl_anserini.ground.records import Index
 from lexvl_anserini.ground.runners import all_results, current_runner
 from lexvl_anserini.shards.combine import combined, source_digest
 from lexvl_anserini.shards.reading import check_distinct, read_ids
@@ -65,7 +73,7 @@ def partition_number(folder: Path) -> int:
 
 def build_partitions(
     sources: Sequence[Path], index: Path, threads: int = 1, progress: Progress = silent, options: Any = None
-) -> Index:
+) -> BuiltIndex:
     """Builds one partition from each folder, and from these the index.
 
     Raises:
@@ -102,7 +110,7 @@ def build_partitions(
         write_report(part, {**about, "options": request.options.to_json(), "collection": digest})
     if staging != index:
         shutil.rmtree(staging)
-    return Index(index, manifest, total["documents"])
+    return BuiltIndex(index, manifest, total["documents"])
 
 
 def shards_manifest(folder: Path) -> Manifest:
@@ -135,8 +143,8 @@ def refuse_common_ids(sources: Sequence[Path], manifests: Sequence[Manifest]) ->
 
 def build_partition(request: PartitionsRequest, number: int) -> int:
     """Builds one partition, unless it is finished; returns the number of its documents."""
-    from lexvl_anserini.engines.building import carry_out
     from lexvl_anserini.engines.planning import plan_index
+    from lexvl_anserini.searching.building import carry_out
 
     index = request.folder / partition_name(number)
     with published(index):

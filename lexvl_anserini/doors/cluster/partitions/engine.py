@@ -21,14 +21,14 @@ from lexvl_anserini.doors.cluster.partitions.building import (
 )
 from lexvl_anserini.doors.cluster.partitions.searcher import SearcherRequest, merged, open_searcher
 from lexvl_anserini.engines.engine import ChangingEngine, ImpactEngine
-from lexvl_anserini.engines.index_folder import read_report
+from lexvl_anserini.engines.index_folder import BuiltIndex, read_report
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
 from lexvl_anserini.engines.lucene.writing import IndexOptions
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.places import fetched, place
 from lexvl_anserini.ground.progress import Progress, silent
-from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery, Index, ScoredDoc
+from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery, ScoredDoc
 from lexvl_anserini.ground.runners import Pending, current_runner
 from lexvl_anserini.ground.typed import check_count
 from lexvl_anserini.queries.clauses import Clause, Text
@@ -81,14 +81,14 @@ class PartitionsEngine(ImpactEngine, ChangingEngine):
         threads: int = 1,
         progress: Progress = silent,
         options: Any = None,
-    ) -> Index:
+    ) -> BuiltIndex:
         """One partition; see `build_partitions`."""
         return build_partitions([shards], index, threads, progress, options)
 
     @staticmethod
     def merge(
         sources: Sequence[Path], index: Path, threads: int = 1, progress: Progress = silent, options: Any = None
-    ) -> Index:
+    ) -> BuiltIndex:
         """One partition of each folder; see `build_partitions`."""
         return build_partitions(sources, index, threads, progress, options)
 
@@ -107,12 +107,12 @@ class PartitionsEngine(ImpactEngine, ChangingEngine):
     @staticmethod
     def append(
         index: Path, sources: Sequence[Path], replacing: bool = False, threads: int = 1, progress: Progress = silent
-    ) -> Index:
+    ) -> BuiltIndex:
         """Raises UsageError: partitions are not changed."""
         raise UsageError(f"{index}: {CHANGE}")
 
     @staticmethod
-    def delete(index: Path, doc_ids: Iterable[str]) -> Index:
+    def delete(index: Path, doc_ids: Iterable[str]) -> BuiltIndex:
         """Raises UsageError: partitions are not changed."""
         raise UsageError(f"{index}: {CHANGE}")
 

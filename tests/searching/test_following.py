@@ -16,14 +16,14 @@ from scipy import sparse
 
 from lexvl_anserini.data.corpora.folder import load_pictures
 from lexvl_anserini.data.pictures.images import FAIL, OnError, read_images
-from lexvl_anserini.engines import following
-from lexvl_anserini.engines.building import build_index, metadata_texts
-from lexvl_anserini.engines.following import DIGEST, Album, Followed, compare, follow
 from lexvl_anserini.engines.lucene import LuceneEngine
 from lexvl_anserini.ground.errors import ArtefactError, DataError
 from lexvl_anserini.ground.files import file_sha256
 from lexvl_anserini.ground.manifest import CorpusRef, EncoderRef, read_manifest
 from lexvl_anserini.ground.progress import Progress, silent
+from lexvl_anserini.searching import following
+from lexvl_anserini.searching.building import build_index, metadata_texts
+from lexvl_anserini.searching.following import DIGEST, Album, Followed, compare, follow
 from lexvl_anserini.shards.writing import write_impacts
 
 Colour = tuple[int, int, int]

@@ -16,8 +16,8 @@ from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import clear_remains, sole_writer
 from lexvl_anserini.ground.places import fetched, publish
 from lexvl_anserini.ground.progress import Progress, silent
-from lexvl_anserini.ground.records import Index
 from lexvl_anserini.ground.typed import MOST_THREADS, check_count
+from lexvl_anserini.searching.index import Index
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +107,7 @@ def _built(plan: BuildPlan, threads: int, progress: Progress) -> Index:
     else:
         built = engine.build(first, plan.index, plan.manifest, threads, progress, plan.options)
     publish(plan.index)
-    return built
+    return Index.of(built)
 
 
 def append_index(
@@ -127,7 +127,8 @@ def append_index(
     """
     threads = checked_threads(threads)
     sources = folders_of(shards)
-    return built_engine(Path(index), "append to").append(Path(index), sources, replace, threads, progress)
+    changed = built_engine(Path(index), "append to").append(Path(index), sources, replace, threads, progress)
+    return Index.of(changed)
 
 
 def delete_documents(index: Path | str, doc_ids: Iterable[str]) -> Index:
@@ -137,7 +138,7 @@ def delete_documents(index: Path | str, doc_ids: Iterable[str]) -> Index:
         ArtefactError: no index, or an id that is not in it; then nothing is removed.
         UsageError: an index of an engine that only builds.
     """
-    return built_engine(Path(index), "delete from").delete(Path(index), doc_ids)
+    return Index.of(built_engine(Path(index), "delete from").delete(Path(index), doc_ids))
 
 
 def metadata_texts(index: Path | str, key: str) -> dict[str, str]:

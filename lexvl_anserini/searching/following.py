@@ -22,13 +22,13 @@ import orjson
 from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.data.digests import FileDigests
 from lexvl_anserini.data.pictures.images import open_image
-from lexvl_anserini.engines.building import append_index, build_index, delete_documents, metadata_texts
 from lexvl_anserini.engines.index_folder import is_index
 from lexvl_anserini.ground.errors import ArtefactError, DataError
 from lexvl_anserini.ground.files import atomic_write, clear_remains
 from lexvl_anserini.ground.manifest import Manifest, read_manifest
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.records import Document
+from lexvl_anserini.searching.building import append_index, build_index, delete_documents, metadata_texts
 from lexvl_anserini.shards.covered import UNREADABLE
 from lexvl_anserini.shards.layout import Layout
 

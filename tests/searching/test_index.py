@@ -1,0 +1,132 @@
+"""An index: threads share it, and it answers while it is replaced."""
+
+from __future__ import annotations
+
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from itertools import cycle
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+
+from lexvl_anserini import Searcher
+from lexvl_anserini.ground.errors import ArtefactError
+from lexvl_anserini.ground.records import ImpactQuery
+from lexvl_anserini.searching.building import build_index
+from lexvl_anserini.searching.index import Index, SearcherKey, SharedSearcher
+from tests.shards.test_reading import write_shards
+
+CALLS, THREADS = 2_000, 8
+QUERY = ImpactQuery("q", {"cat": 2, "dog": 1})
+
+
+class Opened:
+    """A searcher that counts how often it is closed."""
+
+    def __init__(self) -> None:
+        self.closed = 0
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.fixture
+def versions(tmp_path: Path) -> dict[str, list[Path]]:
+    """Two shards for each of two indexes; no two of the four have a common document or score."""
+    made: dict[str, list[Path]] = {"a": [], "b": []}
+    for number, (name, weight) in enumerate((("a", 1), ("a", 10), ("b", 100), ("b", 200))):
+        folder = tmp_path / f"shards-{number}"
+        write_shards(folder, [(f"{name}{weight}", {"cat": weight}), (f"{name}{weight}-dog", {"dog": weight})])
+        made[name].append(folder)
+    return made
+
+
+def answer(folder: Path) -> list[tuple[str, float]]:
+    """The list of QUERY over the shards in a folder, by hand."""
+    name, weight = {"0": ("a", 1), "1": ("a", 10), "2": ("b", 100), "3": ("b", 200)}[folder.name[-1]]
+    return [(f"{name}{weight}", 2.0 * weight), (f"{name}{weight}-dog", 1.0 * weight)]
+
+
+def pairs(hits: Any) -> list[tuple[str, float]]:
+    return [(hit.doc_id, hit.score) for hit in hits]
+
+
+def test_eight_threads_over_two_indexes_that_are_replaced(versions, tmp_path):
+    """Every answer is that of one version of the index that was searched."""
+    indexes = {name: build_index(folders[0], tmp_path / name) for name, folders in versions.items()}
+    right = {name: [answer(folder) for folder in folders] for name, folders in versions.items()}
+    done = Event()
+
+    def replace() -> int:
+        count = 0
+        for number in cycle((1, 0)):
+            if done.is_set():
+                return count
+            for name, folders in versions.items():
+                build_index(folders[number], tmp_path / name, overwrite=True)
+                count += 1
+        raise AssertionError
+
+    def search(number: int) -> bool:
+        name = "ab"[number % 2]
+        return pairs(indexes[name].search(QUERY)) in right[name]
+
+    with ThreadPoolExecutor(THREADS + 1) as pool:
+        replacing = pool.submit(replace)
+        try:
+            answers = list(pool.map(search, range(CALLS)))
+        finally:
+            done.set()
+        assert replacing.result() > 2
+    assert len(answers) == CALLS
+    assert all(answers)
+
+
+def test_eight_threads_share_two_searchers(versions, tmp_path):
+    paths = {name: build_index(folders[0], tmp_path / name).path for name, folders in versions.items()}
+    with Searcher(paths["a"]) as first, Searcher(paths["b"]) as second, ThreadPoolExecutor(THREADS) as pool:
+        searchers = {"a": first, "b": second}
+        lists = list(pool.map(lambda number: pairs(searchers["ab"[number % 2]].search(QUERY)), range(CALLS)))
+    assert lists == [answer(versions["ab"[number % 2]][0]) for number in range(CALLS)]
+
+
+def test_threads_open_a_searcher_once(versions, tmp_path, monkeypatch):
+    from lexvl_anserini.searching import searcher as searching
+
+    path = build_index(versions["a"][0], tmp_path / "a").path
+    openings = []
+    opened = searching.open_index
+    monkeypatch.setattr(searching, "open_index", lambda *arguments: (openings.append(1), opened(*arguments))[1])
+    with Searcher(path) as searcher, ThreadPoolExecutor(THREADS) as pool:
+        list(pool.map(lambda _: searcher.search(QUERY), range(50)))
+    assert len(openings) == 1
+
+
+def test_a_replaced_searcher_closes_after_its_last_call():
+    shared = SharedSearcher()
+    older, newer = Opened(), Opened()
+    with shared.lease(SearcherKey((1, 1, 1), 0, "cpu"), lambda: older) as first:
+        with shared.lease(SearcherKey((2, 2, 2), 0, "cpu"), lambda: newer) as second:
+            assert (first, second) == (older, newer)
+        assert older.closed == 0
+    assert (older.closed, newer.closed) == (1, 0)
+    with shared.lease(SearcherKey((2, 2, 2), 0, "cpu"), Opened) as again:
+        assert again is newer
+        shared.close()
+        assert newer.closed == 0
+    assert newer.closed == 1
+
+
+def test_an_index_that_is_gone_is_one_line(versions, tmp_path):
+    index = build_index(versions["a"][0], tmp_path / "a")
+    assert pairs(index.search(QUERY)) == answer(versions["a"][0])
+    shutil.rmtree(index.path)
+    with pytest.raises(ArtefactError):
+        index.search(QUERY)
+
+
+def test_equal_indexes_are_equal(versions, tmp_path):
+    built = build_index(versions["a"][0], tmp_path / "a")
+    assert Index(built.path, built.manifest, built.documents) == built
