@@ -102,7 +102,7 @@ GROUPS: Mapping[str, Mapping[str, Row]] = {
         "train": Row("lexvl_anserini.train", "Train encoders by a recipe"),
         "mine": Row("lexvl_anserini.mine", "Mine hard negatives for training from a run"),
         "encode": Row("lexvl_anserini.encode", "Encode a corpus, or topics, into vectors on disk"),
-        "export-onnx": Row("lexvl_anserini.doors.onnx.export_onnx", "Export an encoder as ONNX graphs"),
+        "export-onnx": Row("lexvl_anserini.export_onnx", "Export an encoder as ONNX graphs"),
         "prune": Row("lexvl_anserini.prune", "Prune encoded documents before they are indexed"),
     },
     "Index and search": {

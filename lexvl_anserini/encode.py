@@ -310,7 +310,7 @@ class PartOptions:
             return None
         if not fetched_file(place(self.plan)).is_file():
             raise ArtefactError(f"{self.plan}: no plan of a corpus; --parts N writes it")
-        plan: CorpusPlan = door("plans").CorpusPlan.read(place(self.plan))
+        plan: CorpusPlan = door("cluster.plans").CorpusPlan.read(place(self.plan))
         return plan
 
     def part(self, topics: str | None, output: str | None = None) -> Part | None:
@@ -409,7 +409,7 @@ def command(
     target, batch_size = given.target(model.name, part), encoder.batch_size
     if parts.plan is not None and parts.parts is not None:
         target = place(parts.plan)
-        plans = door("plans")
+        plans = door("cluster.plans")
         plans.refuse_other_plan(target, parts.parts, dataset.name, model.name, overwrite)
         listing = plans.listing_of(target)
         made = plans.plan_corpus(
@@ -472,11 +472,11 @@ def encode_all_parts(
     loaded = encoder.request(given, dataset.direction)
     assert parts.plan is not None and made is not None
     output, ref = given.target(loaded.name, None), given.ref(given.corpus, given.split)
-    request = door("parts").PartsRequest(
+    request = door("cluster.parts").PartsRequest(
         place(parts.plan), output, ref, loaded, quantiser, layout, encoder.batch_size, parts.on_error, overwrite
     )
     with progress_bar(f"encode {dataset.name} with {loaded.name}", made.summary.documents) as progress:
-        collection = door("parts").encode_parts(request, progress)
+        collection = door("cluster.parts").encode_parts(request, progress)
     rows = {"output": str(output), "encoder": loaded.name, "parts": collection.parts, **collection.manifest.counts}
     return {**rows, "seconds": round(time.perf_counter() - started, 2)}
 

@@ -21,6 +21,7 @@ from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.manifest import EncoderRef, Manifest
 from lexvl_anserini.ground.progress import Progress, progress_bar, silent
 from lexvl_anserini.ground.records import Document, Measurement, Topic
+from lexvl_anserini.ground.registry import door
 
 if TYPE_CHECKING:
     from scipy import sparse
@@ -44,7 +45,7 @@ REMEDIES: Mapping[str, str] = {
     "convert_to_sparse_tensor": "tensors of lexical encoders are sparse; .to_dense() of torch gives the other form",
     "save_to_cpu": "vectors are on the CPU",
     "normalize_embeddings": "the encoder's own scores need its own lengths",
-    "pool": "write_impacts and lexvl encode --workers encode in several processes",
+    "pool": "lexvl encode --runner ray --workers encodes in several processes",
     "chunk_size": "batch_size is the number of inputs of a forward pass",
 }
 
@@ -396,10 +397,9 @@ class Encoder:
             CheckpointError: its checkpoint changed since it was loaded.
             ArtefactError: the folder is not empty, or the disk is full.
         """
-        from lexvl_anserini.doors.sharing.model_card import ModelCardFacts
-        from lexvl_anserini.doors.sharing.saving import save_encoder
-
-        return save_encoder(self, Path(folder), ModelCardFacts(licence, language, measures), overwrite)
+        facts = door("sharing.model_card").ModelCardFacts(licence, language, measures)
+        written: Path = door("sharing.saving").save_encoder(self, Path(folder), facts, overwrite)
+        return written
 
     def push_to_hub(
         self,
@@ -429,11 +429,11 @@ class Encoder:
             LexvlError: no token or one without the right to write, other files in the model, or a hub that cannot be
                 reached; nothing is committed then.
         """
-        from lexvl_anserini.doors.sharing.model_card import ModelCardFacts
-        from lexvl_anserini.doors.sharing.publishing import Upload, push_encoder
-
-        facts = ModelCardFacts(licence, language, measures, repo_id)
-        return push_encoder(self, facts, Upload(repo_id, private, token, message, branch, overwrite))
+        facts = door("sharing.model_card").ModelCardFacts(licence, language, measures, repo_id)
+        publishing = door("sharing.publishing")
+        upload = publishing.Upload(repo_id, private, token, message, branch, overwrite)
+        url: str = publishing.push_encoder(self, facts, upload)
+        return url
 
     def decode(self, vectors: Vectors, top_k: int | None = None) -> list[list[tuple[str, float]]]:
         """Per row of CSR [n, V], (term, weight) by descending weight, ties by dimension; `top_k` cuts.

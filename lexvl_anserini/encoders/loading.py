@@ -12,7 +12,6 @@ from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
-from lexvl_anserini.doors.onnx.export_folder import is_export
 from lexvl_anserini.encoders.cards import ENCODERS, Card, card_of
 from lexvl_anserini.encoders.checkpoints.filenames import has_tokenizer
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, digest_of, find_checkpoint, other_parts
@@ -35,6 +34,9 @@ DEFAULT_DIRECTION = "text-to-image"
 
 # What computes the networks of an encoder; a runtime other than torch is an option of the encoder in manifests.
 TORCH = "torch"
+# In the folder that `export-onnx` writes.
+EXPORT = "export.json"
+
 RUNTIMES: Mapping[str, str] = {
     TORCH: "lexvl_anserini.encoders.loading:load_by_torch",
     "onnx": "lexvl_anserini.doors.onnx.loading:load_exported",
@@ -147,7 +149,7 @@ def load_by_torch(
     loader = resolve("encoder", name, ENCODERS)
     given = checked_options(name, loader, options)
     found = found_or_default(card, checkpoint)
-    if found and is_export(found.folder):
+    if found and (found.folder / EXPORT).is_file():
         raise CheckpointError(
             f"{found.reference}: an exported encoder; load it with --runtime onnx, or name the checkpoint that it was "
             "exported from"

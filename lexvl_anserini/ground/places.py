@@ -73,21 +73,21 @@ def fetched(folder: Path, names: Iterable[str] | None = None) -> Path:
         ArtefactError: nothing is published there, or a file differs from its digest.
     """
     if stored_url(folder):
-        door("storage").fetch_folder(folder, names)
+        door("cluster.storage").fetch_folder(folder, names)
     return folder
 
 
 def refreshed(folder: Path) -> Path:
     """As `fetched`; of a URL where nothing is published, a folder that is not there."""
     if stored_url(folder):
-        door("storage").refresh_folder(folder)
+        door("cluster.storage").refresh_folder(folder)
     return folder
 
 
 def fetched_file(path: Path) -> Path:
     """A single file, which is here afterwards if there is one, and not if there is none."""
     if stored_url(path):
-        door("storage").fetch_file(path)
+        door("cluster.storage").fetch_file(path)
     return path
 
 
@@ -98,7 +98,7 @@ def publish(folder: Path) -> None:
         ArtefactError: it cannot be written.
     """
     if stored_url(folder):
-        door("storage").publish_folder(folder)
+        door("cluster.storage").publish_folder(folder)
 
 
 @contextmanager
@@ -108,7 +108,7 @@ def published(folder: Path) -> Iterator[None]:
     The local copy is removed then; after an exception it stays, and the next call goes on with it.
     """
     if stored_url(folder):
-        with door("storage").publishing(folder):
+        with door("cluster.storage").publishing(folder):
             yield
     else:
         yield

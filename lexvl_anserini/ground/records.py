@@ -73,6 +73,14 @@ class ImpactDocument(NamedTuple):
     contents: str = ""
 
 
+def heaviest(vector: Mapping[str, int], count: int | None) -> dict[str, int]:
+    """The `count` largest weights, in the order of the vector; of equal weights the first ones; None keeps all."""
+    if count is None or len(vector) <= count:
+        return dict(vector)
+    terms = set(sorted(vector, key=lambda term: -vector[term])[:count])
+    return {term: weight for term, weight in vector.items() if term in terms}
+
+
 class ImpactQuery(NamedTuple):
     """A query of an impact index: a topic's id and the weight (int >= 1) of each of its terms."""
 

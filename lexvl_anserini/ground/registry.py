@@ -54,16 +54,6 @@ ENGINES: dict[str, EngineRow] = {
     "qdrant": EngineRow("lexvl_anserini.doors.stores.qdrant:QdrantEngine", ("impact",)),
 }
 
-# Modules of doors that core rooms and commands call, by what they do.
-DOORS: Mapping[str, str] = {
-    "parts": "lexvl_anserini.doors.cluster.parts",
-    "plans": "lexvl_anserini.doors.cluster.plans",
-    "storage": "lexvl_anserini.doors.cluster.storage",
-}
-
-# The extra that installs what a door needs, by its folder.
-EXTRAS: Mapping[str, str] = {"cluster": "ray"}
-
 # Where the work on parts of a corpus is done.
 RUNNERS: Mapping[str, str] = {
     "local": "lexvl_anserini.ground.runners:LocalRunner",
@@ -74,37 +64,51 @@ RUNNERS: Mapping[str, str] = {
 DEFAULT_ENGINES: Mapping[str, str] = {"dense": "faiss", "impact": "lucene", "text": "bm25"}
 
 
+# The doors, which no core room imports, and the extra of each.
+DOORS: Mapping[str, str] = {
+    "adapters": "adapters",
+    "cluster": "ray",
+    "onnx": "onnx",
+    "serving": "serve",
+    "sharing": "sharing",
+    "stores": "stores",
+}
+DOORS_HOME = "lexvl_anserini.doors"
+
+
 def resolve(kind: str, name: str, table: Mapping[str, str]) -> Any:
     """Imports and returns the object that `table` registers under `name`.
 
     Raises:
         UnknownName: `name` is not in the table; the message suggests the nearest.
+        MissingExtra: it lies behind a door that is not installed.
     """
     if name not in table:
         raise UnknownName(kind, name, table)
-    module, _, attribute = table[name].partition(":")
-    return getattr(imported(module), attribute)
+    return import_home(table[name])
 
 
-def door(name: str) -> Any:
-    """A module of `DOORS`.
-
-    Raises:
-        MissingExtra: the folder of the door is not installed.
-    """
-    return imported(DOORS[name])
-
-
-def imported(module: str) -> Any:
-    """A module of the package, by its name.
+def door(module: str) -> Any:
+    """A module behind a door by its name below `doors`, such as `sharing.saving`.
 
     Raises:
-        MissingExtra: it is of a door whose folder is not installed.
+        MissingExtra: the door, or a package that it needs, is not installed.
     """
+    return import_home(f"{DOORS_HOME}.{module}")
+
+
+def import_home(home: str) -> Any:
+    """The object of a row "module:object", or a module.
+
+    Raises:
+        MissingExtra: it lies behind a door, and the door or a package that it needs is not installed.
+    """
+    module, _, attribute = home.partition(":")
     try:
-        return import_module(module)
+        imported = import_module(module)
     except ModuleNotFoundError as error:
-        doors, folder = f"{__package__.partition('.')[0]}.doors.", module.split(".")[2]
-        if not (module.startswith(doors) and (error.name or "").startswith(doors + folder)):
+        name = module.removeprefix(f"{DOORS_HOME}.").partition(".")[0]
+        if not module.startswith(DOORS_HOME) or name not in DOORS:
             raise
-        raise MissingExtra(module.removeprefix(doors), EXTRAS.get(folder, folder)) from error
+        raise MissingExtra(f"{DOORS_HOME}.{name} (there is no module {error.name})", DOORS[name]) from error
+    return getattr(imported, attribute) if attribute else imported

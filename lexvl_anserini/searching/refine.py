@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lexvl_anserini.ground.errors import DataError, UsageError
-from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery, ScoredDoc
+from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery, ScoredDoc, heaviest
 from lexvl_anserini.ground.typed import check_count
 from lexvl_anserini.queries.clauses import All, AnyOf, Clause, Ids, Impacts, Text, TreeQuery, Unscored
 from lexvl_anserini.queries.feedback import Feedback, VectorOf, integers, rocchio
@@ -104,14 +104,6 @@ class Refinement:
 def refinement_names() -> set[str]:
     """The names in a run manifest's encoder options that are refinements, not options of the encoder."""
     return {"require", "forbid", *(field.name for field in fields(Refinement))}
-
-
-def heaviest(vector: Vector, count: int | None) -> dict[str, int]:
-    """The `count` largest weights, in the order of the vector; of equal weights the first ones."""
-    if count is None or len(vector) <= count:
-        return dict(vector)
-    kept = set(sorted(vector, key=lambda term: -vector[term])[:count])
-    return {term: weight for term, weight in vector.items() if term in kept}
 
 
 def refined_queries(queries: Iterable[Any], refinement: Refinement) -> Iterator[Any]:

@@ -23,8 +23,8 @@ from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import clear_remains, file_sha256, new_folder, write_json
 from lexvl_anserini.ground.manifest import MANIFEST, Counts, Manifest, read_manifest
 from lexvl_anserini.ground.progress import Progress, silent
+from lexvl_anserini.ground.records import heaviest
 from lexvl_anserini.ground.vocabulary import VOCABULARY, Vocabulary
-from lexvl_anserini.searching.refine import heaviest
 from lexvl_anserini.shards.layout import shard_stream
 from lexvl_anserini.shards.reading import checked_shards, expect_counts, read_impacts, read_shard, read_vocabulary
 

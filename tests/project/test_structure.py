@@ -236,6 +236,11 @@ def test_rooms_import_only_rooms_before_them():
     assert [line for line in wrong if climbs(*line.split(" imports "))] == []
 
 
+def definitions(*kinds):
+    """(module, node) of every definition of these kinds in both packages."""
+    return [(name, node) for name, tree in SOURCES.items() for node in ast.walk(tree) if isinstance(node, kinds)]
+
+
 def test_modules_do_not_import_each_other_in_a_circle():
     """Imports within functions count, and names in calls of `import_module`; those in tables of registries do not."""
     try:

@@ -20,12 +20,13 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from lexvl_anserini.encoders.loading import EXPORT
 from lexvl_anserini.ground.errors import CheckpointError
 from lexvl_anserini.ground.files import read_json
 from lexvl_anserini.ground.manifest import EncoderRef
 from lexvl_anserini.ground.typed import Entry, Key, check
 
-EXPORT, FORMAT = "export.json", "lexvl-onnx/1"
+FORMAT = "lexvl-onnx/1"
 
 SIDES = ("query", "document")
 REMEDY = "export again with lexvl export-onnx"

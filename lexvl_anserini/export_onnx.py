@@ -39,7 +39,7 @@ def command(
 ) -> None:
     """Export an encoder as ONNX graphs, for --runtime onnx.
 
-    Example: python -m lexvl_anserini.doors.onnx.export_onnx --encoder vdr --checkpoint minilm --output exports/minilm
+    Example: python -m lexvl_anserini.export_onnx --encoder vdr --checkpoint minilm --output exports/minilm
     """
     check_style(style)
     from lexvl_anserini.doors.onnx.export_folder import SIDES, Export, is_export
