@@ -1,4 +1,4 @@
-"""What one call of encode is asked to write: the manifest, as far as it is known before anything is encoded."""
+"""The request of one call of encode: the manifest, as far as it is known before anything is encoded."""
 
 from __future__ import annotations
 

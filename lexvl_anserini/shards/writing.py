@@ -71,9 +71,8 @@ def write_impacts(
 ) -> Manifest:
     """Encodes a corpus, or a part of it, into shards of the model's kind (impact, dense or text).
 
-    The documents are read twice: to check, digest and sample them (the command begins this read, `begun`), and to
-    encode them. Where documents are calibrated, the sample (256 documents) is encoded one time more; a corpus of more
-    than 16,384 documents is read again up to the last of the sample.
+    The documents are read twice: to check, digest and sample them, and to encode them. Calibration encodes its sample
+    of 256 documents one time more; a corpus of more than 16,384 documents is read again up to the last of the sample.
 
     Args:
         output: a new folder, an unfinished one of the same request (resumed), or a finished one (unchanged, except that
@@ -96,9 +95,8 @@ def write_impacts(
         ArtefactError: the output holds something else, the disk is full, or the corpus changed meanwhile.
     """
     check_count("batch_size", batch_size)
-    output, policy = Path(output), OnError(on_error)
+    output, policy, reading = Path(output), OnError(on_error), reading_of(dataset, part)
     layout = (layout or Layout()).of_kind(model.kind)
-    reading = reading_of(dataset, part)
     with FileDigests() as files:
         covered = Covered(model.document, layout.metadata, files)
         checked = reading.check(covered)
@@ -112,11 +110,12 @@ def write_impacts(
                 log.info("%s: finished already, nothing to do", output)
                 progress(request.documents)
                 return manifest
-            if manifest is None or manifest.corpus.contents not in (None, request.corpus.contents):
+            plan = manifest
+            if plan is None or plan.corpus.contents not in (None, request.corpus.contents):
                 plan = with_scale(request, reading, model, batch_size, policy)
-                manifest = replace(plan, shards=still_valid(output, manifest, plan, overwrite))
-                write_json(output / UNFINISHED, manifest.to_json())
-            shards = UnfinishedShards(output, manifest, model, layout, covered)
+                plan = replace(plan, shards=still_valid(output, manifest, plan, overwrite))
+                write_json(output / UNFINISHED, plan.to_json())
+            shards = UnfinishedShards(output, plan, model, layout, covered)
             shards.fill(reading, batch_size, progress, policy)
             return shards.finish()
 
