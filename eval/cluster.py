@@ -34,13 +34,13 @@ from lexvl_anserini.cli import Style, Verbose, check_style, expanded, print_rows
 from lexvl_anserini.data.world.scenes import SPLITS, make_scene
 from lexvl_anserini.doors.cluster.partitions.searcher import SentList, merged
 from lexvl_anserini.doors.cluster.ray_connect import OBJECT_STORE, import_ray
-from lexvl_anserini.doors.cluster.runner import RunnerSettings, running_on
 from lexvl_anserini.engines.index_folder import REPORT, index_manifest, read_report
 from lexvl_anserini.ground.errors import LexvlError, UnknownName, UsageError
 from lexvl_anserini.ground.files import atomic_write, disk_errors, exclusive, file_sha256, make_folder
 from lexvl_anserini.ground.manifest import CorpusRef, Manifest
 from lexvl_anserini.ground.progress import Progress
 from lexvl_anserini.ground.records import ScoredDoc
+from lexvl_anserini.ground.runners import RunnerSettings, running_on
 from lexvl_anserini.queries.query_source import topic_source
 from lexvl_anserini.runs.trec import ensure_run
 from lexvl_anserini.searching.building import build_index
@@ -100,8 +100,8 @@ class LineStep(NamedTuple):
 
 def encode(given: ClusterDemoOptions, home: Path, progress: Progress) -> None:
     """Encodes all parts."""
+    from lexvl_anserini.doors.cluster.parts import PartsRequest, encode_parts
     from lexvl_anserini.ground.quantise import Quantiser
-    from lexvl_anserini.shards.corpus_parts import PartsRequest, encode_parts
     from lexvl_anserini.shards.layout import Layout
 
     corpus, encoder = corpus_and_encoder(given)
@@ -132,7 +132,7 @@ STEPS = (
 
 def corpus_and_encoder(given: ClusterDemoOptions) -> tuple[CorpusRef, Any]:
     """The pictures, and the demo's pair."""
-    from lexvl_anserini.shards.corpus_parts import EncoderRequest
+    from lexvl_anserini.encoders.loading import EncoderRequest
 
     corpus = CorpusRef(f"folder:{given.file('pictures.tar')}", direction="text-to-image")
     return corpus, EncoderRequest(ENCODER, CHECKPOINT, device="cpu", options={"direction": "text-to-image"})
@@ -144,9 +144,8 @@ def prepare(given: ClusterDemoOptions) -> None:
 
     from lexvl_anserini.data.dataset import dataset_of
     from lexvl_anserini.data.world.grammar import captions
-    from lexvl_anserini.shards.corpus_plan import listing_of
+    from lexvl_anserini.doors.cluster.plans import listing_of, plan_corpus
     from lexvl_anserini.shards.layout import Layout
-    from lexvl_anserini.shards.writing import plan_corpus
 
     draw_pictures(given.file("pictures.tar"), given.pictures)
     with atomic_write(given.file("topics.tsv")) as out:

@@ -24,8 +24,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from lexvl_anserini import __version__
-from lexvl_anserini.doors.cluster.storage import with_urls
 from lexvl_anserini.ground.errors import JavaError, LexvlError, UsageError
+from lexvl_anserini.ground.places import with_urls
 from lexvl_anserini.ground.progress import progress_bar as progress_bar
 
 Command = Callable[..., None]
@@ -202,7 +202,7 @@ class RunnerOptions:
             UsageError: options of ray without it.
             LexvlError: no such cluster, or one that does not fit.
         """
-        from lexvl_anserini.doors.cluster.runner import RunnerSettings, running_on
+        from lexvl_anserini.ground.runners import RunnerSettings, running_on
 
         settings = RunnerSettings(self.address, self.workers, self.gpus, self.retries, self.insecure)
         if self.runner == "local" and settings != RunnerSettings():

@@ -39,7 +39,6 @@ from lexvl_anserini.cli import (
     run,
 )
 from lexvl_anserini.data.pictures.images import FAIL, ON_ERROR, OnError, UnreadableImage
-from lexvl_anserini.doors.cluster.storage import fetched_file, place, published, stored_url
 from lexvl_anserini.encoders.cards import (
     ENCODERS,
     default_encoder,
@@ -50,16 +49,18 @@ from lexvl_anserini.encoders.cards import (
 )
 from lexvl_anserini.ground.errors import ArtefactError, UnknownName, UsageError
 from lexvl_anserini.ground.manifest import CorpusRef, Manifest
+from lexvl_anserini.ground.places import fetched_file, place, published, stored_url
 from lexvl_anserini.ground.progress import silent
+from lexvl_anserini.ground.registry import door
 from lexvl_anserini.queries.query_source import TopicSource, load_topics
 from lexvl_anserini.queries.query_vectors import encode_topics
 
 if TYPE_CHECKING:
     from lexvl_anserini.data.dataset import Dataset
+    from lexvl_anserini.doors.cluster.plans import CorpusPlan
     from lexvl_anserini.encoders.encoder import Encoder
+    from lexvl_anserini.encoders.loading import EncoderRequest
     from lexvl_anserini.ground.quantise import Quantiser
-    from lexvl_anserini.shards.corpus_parts import EncoderRequest
-    from lexvl_anserini.shards.corpus_plan import CorpusPlan
     from lexvl_anserini.shards.layout import Layout, Part
 
 # Not __name__, which is "__main__" when the module runs as the command.
@@ -131,7 +132,7 @@ def estimate(
     """The number of documents of a corpus or a part, and the time that encoding will take, from a sample of them."""
     from lexvl_anserini.data.checks import check_corpus
     from lexvl_anserini.ground.quantise import Quantiser, SideQuantiser
-    from lexvl_anserini.shards.writing import calibration_sample, encode_shard
+    from lexvl_anserini.shards.encoding import calibration_sample, encode_shard
 
     summary = check_corpus(dataset.documents, dataset.name)
     sample = calibration_sample(dataset.documents(), summary.documents)[:DRY_RUN_SAMPLE]
@@ -224,7 +225,7 @@ class EncoderOptions:
         Raises:
             LexvlError: it has no such option.
         """
-        from lexvl_anserini.shards.corpus_parts import EncoderRequest
+        from lexvl_anserini.encoders.loading import EncoderRequest
 
         name, default_checkpoint = default_encoder(given.corpus, direction, given.encoder)
         options = {**direction_option(name, direction), **encoder_settings(self.settings, self.runtime)}
@@ -305,13 +306,12 @@ class PartOptions:
         Raises:
             ArtefactError: no such file, or not a plan of this version.
         """
-        from lexvl_anserini.shards.corpus_plan import CorpusPlan
-
         if self.plan is None or self.parts is not None:
             return None
         if not fetched_file(place(self.plan)).is_file():
             raise ArtefactError(f"{self.plan}: no plan of a corpus; --parts N writes it")
-        return CorpusPlan.read(place(self.plan))
+        plan: CorpusPlan = door("cluster.plans").CorpusPlan.read(place(self.plan))
+        return plan
 
     def part(self, topics: str | None, output: str | None = None) -> Part | None:
         """The part of the corpus; None for the whole corpus.
@@ -388,8 +388,6 @@ def command(
     Example: python -m lexvl_anserini.encode --corpus demo --encoder bag-of-tokens --output impacts/demo
     """
     from lexvl_anserini.data.dataset import begun
-    from lexvl_anserini.shards.corpus_plan import listing_of, refuse_other_plan
-    from lexvl_anserini.shards.writing import plan_corpus
 
     check_style(style)
     if (text := catalogue.text(style)) is not None:
@@ -411,9 +409,12 @@ def command(
     target, batch_size = given.target(model.name, part), encoder.batch_size
     if parts.plan is not None and parts.parts is not None:
         target = place(parts.plan)
-        refuse_other_plan(target, parts.parts, dataset.name, model.name, overwrite)
-        listing = listing_of(target)
-        made = plan_corpus(dataset, model, parts.parts, quantiser, layout, batch_size, parts.on_error, listing=listing)
+        plans = door("cluster.plans")
+        plans.refuse_other_plan(target, parts.parts, dataset.name, model.name, overwrite)
+        listing = plans.listing_of(target)
+        made = plans.plan_corpus(
+            dataset, model, parts.parts, quantiser, layout, batch_size, parts.on_error, listing=listing
+        )
         made.write(target)
         rows = report_plan(made, target)
     elif dry_run:
@@ -440,7 +441,8 @@ def encode_corpus(
     part: Part | None,
 ) -> dict[str, Any]:
     """Encodes a corpus or a part of it, and returns the rows of the command."""
-    from lexvl_anserini.shards.writing import SKIPPED, write_impacts
+    from lexvl_anserini.shards.resuming import SKIPPED
+    from lexvl_anserini.shards.writing import write_impacts
 
     started, made = time.perf_counter(), parts.corpus_plan()
     own = made.with_threads().part(part) if made and part else part
@@ -466,17 +468,15 @@ def encode_all_parts(
     overwrite: bool,
 ) -> dict[str, Any]:
     """Encodes all parts of a plan, by the runner that is in use, and returns the rows of the command."""
-    from lexvl_anserini.shards.corpus_parts import PartsRequest, encode_parts
-
     started, made, dataset = time.perf_counter(), parts.corpus_plan(), given.load_corpus()
     loaded = encoder.request(given, dataset.direction)
     assert parts.plan is not None and made is not None
     output, ref = given.target(loaded.name, None), given.ref(given.corpus, given.split)
-    request = PartsRequest(
+    request = door("cluster.parts").PartsRequest(
         place(parts.plan), output, ref, loaded, quantiser, layout, encoder.batch_size, parts.on_error, overwrite
     )
     with progress_bar(f"encode {dataset.name} with {loaded.name}", made.summary.documents) as progress:
-        collection = encode_parts(request, progress)
+        collection = door("cluster.parts").encode_parts(request, progress)
     rows = {"output": str(output), "encoder": loaded.name, "parts": collection.parts, **collection.manifest.counts}
     return {**rows, "seconds": round(time.perf_counter() - started, 2)}
 

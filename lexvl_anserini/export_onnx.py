@@ -22,8 +22,8 @@ from lexvl_anserini.cli import (
     print_rows,
     run,
 )
+from lexvl_anserini.ground.claims import Claim, claim
 from lexvl_anserini.ground.errors import ArtefactError
-from lexvl_anserini.ground.manifest import finished
 
 
 def command(
@@ -54,7 +54,7 @@ def command(
     found = Export.read(output) if is_export(output) else None
     wanted = model.identity().without_places()
     there = found.encoder.without_places() if found else None
-    done = finished(output, "an exported encoder", wanted, there, overwrite)
+    done = claim(output, "an exported encoder", wanted, there, overwrite) is Claim.DONE
     made = found if found and done else export(model, output)
     rows: dict[str, Any] = {"output": str(output), "encoder": model.name, "checkpoint": model.checkpoint}
     rows |= {side: getattr(made, side).graph or "a bag of tokens, no graph" for side in SIDES}

@@ -134,7 +134,7 @@ def quantisation_losses(
         UsageError: the encoder is dense.
         DataError: no document matches any query, or the topics have no judgements.
     """
-    from lexvl_anserini.shards.writing import calibrated
+    from lexvl_anserini.shards.encoding import calibrated
 
     if model.kind != "impact":
         raise UsageError(f"encoder {model.name!r} is {model.kind}; only lexical encoders are quantised")
@@ -149,7 +149,7 @@ def quantisation_losses(
             [d.doc_id for d in documents],
             [topic.query_id for topic in topics],
             dataset.qrels(),
-            calibrated(quantiser, dataset, len(documents), model, batch_size),
+            calibrated(quantiser, documents, len(documents), model, batch_size, name=dataset.name),
             measure=measure,
             remove_query=dataset.remove_query,
         )

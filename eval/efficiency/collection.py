@@ -80,7 +80,7 @@ def write(
 ) -> dict[str, object]:
     """What the child of `prepare` runs; returns the paths and the number of documents."""
     from lexvl_anserini.ground.manifest import read_manifest
-    from lexvl_anserini.shards.writing import write_queries
+    from lexvl_anserini.queries.query_vectors import write_queries
 
     from . import vectors
 

@@ -10,9 +10,9 @@ from typing import Any
 from lexvl_anserini.data.dataset import data_root
 from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
 from lexvl_anserini.encoders.loading import digest_of, other_parts
+from lexvl_anserini.ground.claims import same_request
 from lexvl_anserini.ground.errors import CheckpointError
 from lexvl_anserini.ground.files import disk_errors, exclusive, make_folder, read_json, write_json
-from lexvl_anserini.ground.manifest import same_request
 
 from .prepared import Prepared, prepare
 from .rows import Finding, RowPart, Workplace

@@ -29,10 +29,15 @@ class CorpusSummary(NamedTuple):
     images: int = 0
 
 
-def check_corpus(documents: Documents, where: str) -> CorpusSummary:
+def check_corpus(
+    documents: Documents, where: str, visit: Callable[[Document], None] = lambda document: None
+) -> CorpusSummary:
     """Counts the documents, digests them, and verifies that their ids are distinct.
 
     Memory: 8 bytes per document. A second pass is read only where ids may be equal.
+
+    Args:
+        visit: what else to do with each document of the first pass.
 
     Raises:
         DataError: no document, or ids that occur more than once.
@@ -43,6 +48,7 @@ def check_corpus(documents: Documents, where: str) -> CorpusSummary:
         seen.add(document.doc_id)
         images += document.image is not None
         digest.update(document_bytes(document))
+        visit(document)
     if not len(seen):
         raise DataError(f"{where}: no document in it")
     if repeated := seen.repeated(lambda: (document.doc_id for document in documents())):

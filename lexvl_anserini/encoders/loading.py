@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING, Any
@@ -313,3 +313,25 @@ def choose_device(device: str) -> torch.device:
             f"device {device!r} cannot be used here ({str(error).splitlines()[0]}); try --device cpu"
         ) from error
     return chosen
+
+
+@dataclass(frozen=True)
+class EncoderRequest:
+    """The arguments of `load_encoder`, so that each process loads the encoder for itself."""
+
+    name: str
+    checkpoint: str | None = None
+    tokenizer: str | None = None
+    backbone_config: str | None = None
+    device: str = "auto"
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def load(self) -> Encoder:
+        """The encoder.
+
+        Raises:
+            LexvlError: as `load_encoder`.
+        """
+        return load_encoder(
+            self.name, self.checkpoint, self.tokenizer, self.backbone_config, self.device, **self.options
+        )

@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lexvl_anserini.doors.cluster.storage import fetched, place
 from lexvl_anserini.doors.stores.resolving import target_of
 from lexvl_anserini.engines.engine import EngineOptions
 from lexvl_anserini.engines.index_folder import HEADS, REPORT, read_report
 from lexvl_anserini.engines.opening import changing_engine, engine_class, engine_name, engine_of
+from lexvl_anserini.ground.claims import Claim, claim
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
-from lexvl_anserini.ground.manifest import MANIFEST, Manifest, finished, read_manifest
+from lexvl_anserini.ground.manifest import MANIFEST, Manifest, read_manifest
+from lexvl_anserini.ground.places import fetched, place
 from lexvl_anserini.ground.registry import ENGINES
 from lexvl_anserini.shards.collection import part_folders
 
@@ -140,14 +141,14 @@ def is_built(index: Path, manifest: Manifest, engine: str, options: EngineOption
         raise ArtefactError(f"{index}: exists and is no index of ours; name another --index")
     found, report = read_manifest(index), read_report(index)
     if found != manifest:
-        return finished(index, "an index", manifest.to_json(), found.to_json(), overwrite)
+        return claim(index, "an index", manifest.to_json(), found.to_json(), overwrite) is Claim.DONE
     stored = {"engine": report.get("engine"), **engine_of(index, found.kind).stored_options(report)}
     wanted = {"engine": engine, **options.to_json()}
-    same = finished(
+    decision = claim(
         index,
         "an index",
         {name: str(value) for name, value in wanted.items()},
         {name: str(stored.get(name)) for name in wanted},
         overwrite,
     )
-    return same and engine_of(index, found.kind).is_whole(index, report)
+    return decision is Claim.DONE and engine_of(index, found.kind).is_whole(index, report)

@@ -1,4 +1,4 @@
-"""What made an artefact: the manifest beside shards, an index or a run; and whether the artefact is finished.
+"""What made an artefact: the manifest beside shards, an index or a run.
 
     FOLDER/manifest.json     of shards, and of the index that is built from them: a `Manifest`
     RUN.manifest.json        of a run: a `RunManifest`
@@ -6,8 +6,7 @@
 A manifest has entries (`EncoderRef`, `EncodedCorpus`, `Counts`) with typed fields. An entry keeps the keys of the file
 in their order, so that an entry that is read and written again has the same bytes.
 
-A command compares what it would write (the request that is wanted) with what its output holds (the request that is
-found): see `same_request` and `finished`.
+`Manifest.request` is what decides the bytes of an artefact, which `claims` compares with the request of a command.
 """
 
 from __future__ import annotations
@@ -15,12 +14,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, BinaryIO, ClassVar, NamedTuple
-
-import orjson
 
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.files import atomic_write, json_bytes, read_json, sync_path, sync_to
@@ -35,10 +31,6 @@ SHARD_NAME = re.compile(r"docs/[^/\0]+")
 
 # Options that name the folder of a part of an encoder. The checkpoint's digest covers the content of that folder.
 PLACES = ("tokenizer", "backbone_config", "query_checkpoint", "backbone_checkpoint", "merges")
-
-# In an error message: characters of a value, and differing entries with their values.
-SHOWN = 160
-DETAILED = 4
 
 
 @dataclass(frozen=True)
@@ -443,67 +435,3 @@ def read_run_manifest(run: Path) -> RunManifest | None:
     """
     path = manifest_path(run)
     return RunManifest.from_json(read_json(path, "run's manifest"), str(path)) if path.exists() else None
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Two requests compared entry by entry; true if they are the same.
-
-    differing  name of an entry -> its value in the wanted request, and in the one that was found
-    """
-
-    differing: Mapping[str, tuple[Any, Any]]
-
-    def __bool__(self) -> bool:
-        return not self.differing
-
-    def __str__(self) -> str:
-        """The differences, for an error message: the first with their values, the others by name."""
-        detailed = [
-            f"{name}: {_short(found)} found, {_short(wanted)} requested"
-            for name, (wanted, found) in islice(self.differing.items(), DETAILED)
-        ]
-        others = ", ".join(list(self.differing)[DETAILED:])
-        return "; ".join([*detailed, f"also {others}"] if others else detailed)
-
-
-def same_request(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> Comparison:
-    """Compares two requests; the result is true if they are the same, and names what differs."""
-    names = {**wanted, **found}
-    return Comparison(
-        {name: (wanted.get(name), found.get(name)) for name in names if wanted.get(name) != found.get(name)}
-    )
-
-
-def finished(
-    output: Path, what: str, wanted: Mapping[str, Any], found: Mapping[str, Any] | None, overwrite: bool
-) -> bool:
-    """Whether an output is there as requested: True to leave or resume it, False to write it.
-
-    found                            overwrite   result
-    None: nothing worth keeping      -           False
-    the same request                 -           True
-    another request                  True        False
-    another request                  False       ArtefactError
-
-    Args:
-        output: the file or folder, for the error.
-        what: what it holds, for the error: "a run", "shards".
-        wanted: the request of this command.
-        found: the request that made what is there.
-        overwrite: another request's output may be replaced.
-
-    Raises:
-        ArtefactError: the output of another request is there and must not be replaced.
-    """
-    if found is None:
-        return False
-    comparison = same_request(wanted, found)
-    if comparison or overwrite:
-        return bool(comparison)
-    raise ArtefactError(f"{output}: holds {what} of another request ({comparison}); --overwrite replaces it")
-
-
-def _short(value: Any) -> str:
-    text = orjson.dumps(value, default=str).decode()
-    return text if len(text) <= SHOWN else text[: SHOWN - 3] + "..."

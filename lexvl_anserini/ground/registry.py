@@ -56,7 +56,7 @@ ENGINES: dict[str, EngineRow] = {
 
 # Where the work on parts of a corpus is done.
 RUNNERS: Mapping[str, str] = {
-    "local": "lexvl_anserini.doors.cluster.runner:LocalRunner",
+    "local": "lexvl_anserini.ground.runners:LocalRunner",
     "ray": "lexvl_anserini.doors.cluster.ray_cluster:RayRunner",
 }
 

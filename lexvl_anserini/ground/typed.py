@@ -125,33 +125,33 @@ def problems(value: Any, expected: Any, place: str) -> Iterator[Problem]:
     if origin in (Union, UnionType):
         every = [list(problems(value, one, place)) for one in get_args(expected)]
         if all(every):
-            yield Problem(place, _shown(value), " or ".join(found[0].expected for found in every))
+            yield Problem(place, shown(value), " or ".join(found[0].expected for found in every))
     elif isinstance(expected, type) and (is_dataclass(expected) or issubclass(expected, Entry)):
         yield from _of_record(value, expected, place)
     elif origin is not None and issubclass(origin, Mapping):
         yield from _of_mapping(value, get_args(expected)[1], place)
     elif origin in (tuple, list):
         if not isinstance(value, list | tuple):
-            yield Problem(place, _shown(value), "a list")
+            yield Problem(place, shown(value), "a list")
         else:
             for number, item in enumerate(value):
                 yield from problems(item, get_args(expected)[0], f"{place}[{number}]")
     elif type(value) is not expected and not (expected is float and type(value) is int):
-        yield Problem(place, _shown(value), NAMES[expected])
+        yield Problem(place, shown(value), NAMES[expected])
 
 
 def _of_mapping(value: Any, expected: Any, place: str) -> Iterator[Problem]:
     if not isinstance(value, Mapping):
-        yield Problem(place, _shown(value), "an object")
+        yield Problem(place, shown(value), "an object")
         return
     for key, item in value.items():
-        shown = key if key.isprintable() else repr(key)
-        yield from problems(item, expected, f"{place}.{shown}" if place else shown)
+        name = key if key.isprintable() else repr(key)
+        yield from problems(item, expected, f"{place}.{name}" if place else name)
 
 
 def _of_record(value: Any, record: type, place: str) -> Iterator[Problem]:
     if not isinstance(value, Mapping):
-        yield Problem(place, _shown(value), "an object")
+        yield Problem(place, shown(value), "an object")
         return
     for key, (expected, required) in _keys(record).items():
         inside = f"{place}.{key}" if place else key
@@ -177,6 +177,7 @@ def _named(expected: Any) -> str:
     return NAMES.get(expected) or ("a list" if get_origin(expected) in (tuple, list) else "an object")
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any, most: int = SHOWN) -> str:
+    """A value as JSON, for an error message, of at most so many characters."""
     text = orjson.dumps(value, default=str).decode()
-    return text if len(text) <= SHOWN else text[: SHOWN - 3] + "..."
+    return text if len(text) <= most else text[: most - 3] + "..."

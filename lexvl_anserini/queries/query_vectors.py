@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice, tee
+from itertools import islice, repeat, tee
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
+
+import orjson
 
 from lexvl_anserini.encoders.encoder import as_dense, as_lexical
+from lexvl_anserini.ground.claims import claim, ensure
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
-from lexvl_anserini.ground.files import atomic_write, clear_remains, read_json, same_file, sole_writer
-from lexvl_anserini.ground.manifest import Counts, EncoderRef, Manifest, finished, manifest_path, write_beside
+from lexvl_anserini.ground.files import atomic_write, packed, read_json, same_file
+from lexvl_anserini.ground.manifest import Counts, EncoderRef, Manifest, manifest_path, write_beside
 from lexvl_anserini.ground.records import DenseQuery, ImpactQuery, Topic
 from lexvl_anserini.ground.typed import check_text
 from lexvl_anserini.queries.clauses import Query
@@ -100,12 +103,11 @@ def encode_topics(
         "topics_sha256": topics.digest(),
         "contents": True,
     }
-    count = finished_queries(output, about, overwrite)
-    if count is None:
-        with sole_writer(output):
-            count = finished_queries(output, about, overwrite)
-            if count is None:
-                count = _write_topics(model, topics, quantiser, output, batch_size, about)
+    count = ensure(
+        output,
+        lambda: finished_queries(output, about, overwrite),
+        lambda: _write_topics(model, topics, quantiser, output, batch_size, about),
+    )
     return {"output": str(output), "encoder": model.name, "topics": count}
 
 
@@ -127,10 +129,7 @@ def finished_queries(output: Path, about: Mapping[str, Any], overwrite: bool) ->
         del wanted["topics_sha256"]  # an older file of a dataset's topics, which the entry `topics` names
     if "contents" not in made:
         del wanted["contents"]  # an older file without texts, which only stock Pyserini needs
-    if not finished(output, "encoded topics", wanted, made, overwrite):
-        return None
-    log.info("%s: finished already, nothing to do", output)
-    clear_remains(output)
+    claim(output, "encoded topics", wanted, made, overwrite)
     return Counts(found.get("counts", {})).topics
 
 
@@ -150,12 +149,32 @@ def _write_topics(
     about: Mapping[str, Any],
 ) -> int:
     """Encodes and writes the topics and their manifest; returns their number."""
-    from lexvl_anserini.shards.writing import query_lines
-
     stream, again = tee(cast(Iterator[Topic], topics.stream()))
     queries = quantised_queries(model, stream, quantiser, None, batch_size)
     texts = (topic.text or "" for topic in again)
     with atomic_write(output) as out:
         count = query_lines(cast(Iterator[ImpactQuery], queries), texts, out, output.suffix)
         write_beside(output, out, {**about, "counts": {"topics": count}})
+    return count
+
+
+def write_queries(queries: Iterable[ImpactQuery], output: Path, texts: Iterable[str] | None = None) -> int:
+    """Writes queries as JSON lines `{"id","contents","vector"}`, gzip if the name ends in .gz; returns their number.
+
+    Args:
+        queries: in the order of the lines.
+        output: the file.
+        texts: one for each query, its `contents`; without them, `contents` is empty.
+    """
+    with atomic_write(output) as out:
+        return query_lines(queries, repeat("") if texts is None else texts, out, output.suffix)
+
+
+def query_lines(queries: Iterable[ImpactQuery], texts: Iterable[str], out: BinaryIO, suffix: str) -> int:
+    """The lines of `write_queries` into an open file whose name has that suffix; returns their number."""
+    count = 0
+    with packed(out, suffix) as lines:
+        for query, text in zip(queries, texts, strict=not isinstance(texts, repeat)):
+            lines.write(orjson.dumps({"id": query.query_id, "contents": text, "vector": query.vector}) + b"\n")
+            count += 1
     return count

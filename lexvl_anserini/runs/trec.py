@@ -10,9 +10,10 @@ from math import isfinite
 from pathlib import Path
 
 from lexvl_anserini.data.lines import BOM, open_packed
+from lexvl_anserini.ground.claims import Claim, claim, ensure
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
-from lexvl_anserini.ground.files import atomic_write, clear_remains, file_sha256, packed, same_file, sole_writer
-from lexvl_anserini.ground.manifest import Counts, RunManifest, finished, manifest_path, read_run_manifest, write_beside
+from lexvl_anserini.ground.files import atomic_write, file_sha256, packed, same_file
+from lexvl_anserini.ground.manifest import Counts, RunManifest, manifest_path, read_run_manifest, write_beside
 from lexvl_anserini.ground.records import ScoredDoc
 from lexvl_anserini.runs.order import by_score, with_ranks
 
@@ -54,20 +55,7 @@ def is_finished(output: Path, wanted: RunManifest, overwrite: bool) -> bool:
     if wanted.topics_sha256 and not found.topics_sha256:
         log.info("%s: an older version wrote it, without a digest of its topics", output)
         del request["topics_sha256"], made["topics_sha256"]
-    return finished(output, "a run", request, made, overwrite)
-
-
-def finished_run(output: Path, wanted: RunManifest, overwrite: bool) -> RunManifest | None:
-    """The manifest of a run that is finished as wanted; None if the run is to be written.
-
-    Raises:
-        LexvlError: as `is_finished`.
-    """
-    if not is_finished(output, wanted, overwrite):
-        return None
-    log.info("%s: finished already, nothing to do", output)
-    clear_remains(output)
-    return read_run_manifest(output)
+    return claim(output, "a run", request, made, overwrite) is Claim.DONE
 
 
 def ensure_run(output: Path, wanted: RunManifest, overwrite: bool, write: Callable[[], RunManifest]) -> RunManifest:
@@ -78,11 +66,7 @@ def ensure_run(output: Path, wanted: RunManifest, overwrite: bool, write: Callab
     Raises:
         LexvlError: as `is_finished` and `write`, or another process is writing the run.
     """
-    found = finished_run(output, wanted, overwrite)
-    if found is None:
-        with sole_writer(output):
-            found = finished_run(output, wanted, overwrite) or write()
-    return found
+    return ensure(output, lambda: read_run_manifest(output) if is_finished(output, wanted, overwrite) else None, write)
 
 
 def read_run(path: Path, unscored: bool = False) -> Iterator[ScoredDoc]:

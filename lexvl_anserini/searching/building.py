@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from lexvl_anserini.data.pictures.images import usable_cores
-from lexvl_anserini.doors.cluster.storage import fetched, publish
 from lexvl_anserini.engines.engine import ChangingEngine
 from lexvl_anserini.engines.index_folder import is_index, read_report
 from lexvl_anserini.engines.opening import changing_engine, engine_class
 from lexvl_anserini.engines.planning import BuildPlan, Folders, folders_of, plan_index
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import clear_remains, sole_writer
+from lexvl_anserini.ground.places import fetched, publish
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.typed import MOST_THREADS, check_count
 from lexvl_anserini.searching.index import Index

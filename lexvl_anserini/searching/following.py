@@ -194,7 +194,8 @@ def _encode(
 ) -> list[UnreadablePicture]:
     """Encodes pictures into `incoming`, on the scale of the index if there is one; returns the unreadable ones."""
     from lexvl_anserini.ground.quantise import Quantiser
-    from lexvl_anserini.shards.writing import SKIPPED, write_impacts
+    from lexvl_anserini.shards.resuming import SKIPPED
+    from lexvl_anserini.shards.writing import write_impacts
 
     quantiser = Quantiser.from_json(manifest.quantiser).settled() if manifest else Quantiser()
     part, shards = replace(dataset, documents=lambda: iter(pictures)), album.incoming
@@ -222,7 +223,7 @@ def _into_index(album: Album, manifest: Manifest | None) -> Manifest:
 
 def _clear_incoming(album: Album) -> None:
     """Removes the shards; a call that is killed meanwhile leaves a folder that the next one clears."""
-    from lexvl_anserini.shards.writing import clear
+    from lexvl_anserini.shards.resuming import clear
 
     if album.incoming.is_dir():
         clear(album.incoming)

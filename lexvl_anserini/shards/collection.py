@@ -9,10 +9,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from lexvl_anserini.doors.cluster.storage import fetched_file
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.files import read_json, write_json
 from lexvl_anserini.ground.manifest import Manifest
+from lexvl_anserini.ground.places import fetched_file
 from lexvl_anserini.shards.layout import Part
 
 COLLECTION = "collection.json"

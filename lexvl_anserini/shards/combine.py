@@ -10,8 +10,9 @@ from pathlib import Path
 
 import orjson
 
+from lexvl_anserini.ground.claims import same_request
 from lexvl_anserini.ground.errors import ArtefactError
-from lexvl_anserini.ground.manifest import Counts, EncodedCorpus, Manifest, same_request
+from lexvl_anserini.ground.manifest import Counts, EncodedCorpus, Manifest
 from lexvl_anserini.ground.quantise import Quantiser
 
 log = logging.getLogger(__name__)

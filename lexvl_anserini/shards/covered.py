@@ -35,10 +35,6 @@ class Covered:
     metadata: bool
     files: FileDigests
 
-    def applies(self, images: int) -> bool:
-        """Whether a corpus with so many documents that have an image may have anything to cover."""
-        return self.metadata or images > 0
-
     def fields(self, document: Document) -> tuple[str | None, str | None]:
         """SHA-256 (hex) of the picture, or of the table of the vector; the metadata as JSON; None for what is not read.
 

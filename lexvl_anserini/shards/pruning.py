@@ -18,9 +18,10 @@ from typing import Any
 import orjson
 
 from lexvl_anserini.data.lines import parse_object, read_lines
+from lexvl_anserini.ground.claims import Claim, claim, ensure
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.ground.files import clear_remains, file_sha256, new_folder, sole_writer, write_json
-from lexvl_anserini.ground.manifest import MANIFEST, Counts, Manifest, finished, read_manifest
+from lexvl_anserini.ground.files import clear_remains, file_sha256, new_folder, write_json
+from lexvl_anserini.ground.manifest import MANIFEST, Counts, Manifest, read_manifest
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.records import heaviest
 from lexvl_anserini.ground.vocabulary import VOCABULARY, Vocabulary
@@ -147,13 +148,12 @@ def prune_shards(
         raise UsageError(f"{shards} is {manifest.kind}; only impacts are pruned")
     done = [*manifest.layout.get("pruning", ()), pruning.to_json()]
     wanted = replace(manifest, layout={**manifest.layout, "pruning": done})
-    found = finished_shards(output, wanted, overwrite)
-    if found is None:
-        with sole_writer(output, folder=True):
-            found = finished_shards(output, wanted, overwrite) or write_pruned(
-                shards, output, wanted, pruning, progress
-            )
-    return found
+    return ensure(
+        output,
+        lambda: finished_shards(output, wanted, overwrite),
+        lambda: write_pruned(shards, output, wanted, pruning, progress),
+        folder=True,
+    )
 
 
 def finished_shards(output: Path, wanted: Manifest, overwrite: bool) -> Manifest | None:
@@ -164,10 +164,8 @@ def finished_shards(output: Path, wanted: Manifest, overwrite: bool) -> Manifest
     """
     clear_remains(output)
     found = read_manifest(output) if output.exists() else None
-    if not finished(output, "shards", wanted.request(), found.request() if found else None, overwrite):
-        return None
-    log.info("%s: finished already, nothing to do", output)
-    return found
+    decision = claim(output, "shards", wanted.request(), found.request() if found else None, overwrite)
+    return found if decision is Claim.DONE else None
 
 
 def write_pruned(shards: Path, output: Path, wanted: Manifest, pruning: Pruning, progress: Progress) -> Manifest:

@@ -39,9 +39,9 @@ from lexvl_anserini.training.run_folder import (
     STATE,
     WORDS,
     TrainingState,
-    claim,
     entries,
     keep,
+    reserve,
     resume,
     rewind,
     tidy,
@@ -105,7 +105,7 @@ def train(
         log.info("%s: reading %s", output, ", ".join(recipe.data.corpora))
         # Of several processes, only the first writes into the cache.
         sources = Sources.read(recipe, data_dir, cache if cache and processes.first else own)
-        claim(own, recipe, sources.digests, overwrite)
+        reserve(own, recipe, sources.digests, overwrite)
         processes.wait()
         if (output / MODEL).is_dir():
             log.info("%s: trained already, nothing to do", output)

@@ -33,9 +33,9 @@ from typing import Any
 import orjson
 import yaml
 
+from lexvl_anserini.ground.claims import Claim, claim
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError, reason_of
 from lexvl_anserini.ground.files import atomic_write, disk_errors, publish, read_json, sync_tree, write_json
-from lexvl_anserini.ground.manifest import finished
 from lexvl_anserini.training.common.stores import STORED
 from lexvl_anserini.training.recipe import Recipe, read_recipe
 
@@ -94,7 +94,7 @@ class TrainingState:
         return len(scores) - 1 - scores.index(max(scores)) if scores else 0
 
 
-def claim(output: Path, recipe: Recipe, data: Mapping[str, str], overwrite: bool) -> None:
+def reserve(output: Path, recipe: Recipe, data: Mapping[str, str], overwrite: bool) -> None:
     """Reserves a folder for a run: an empty folder, one that already holds this run, or one to overwrite.
 
     A run without a saved state has cost no time: another run replaces it.
@@ -110,7 +110,7 @@ def claim(output: Path, recipe: Recipe, data: Mapping[str, str], overwrite: bool
     """
     names, wanted = entries(output), request(recipe, data)
     found = found_request(output, wanted) if names and not overwrite else None
-    if finished(output, "a run", wanted, found, overwrite=not names.intersection(TRAINED)):
+    if claim(output, "a run", wanted, found, overwrite=not names.intersection(TRAINED)) is not Claim.FRESH:
         return
     clear(output)
     with atomic_write(output / RECIPE) as out:

@@ -14,9 +14,12 @@ from pathlib import Path
 import pytest
 from byte_towers import tree
 
-from lexvl_anserini.doors.cluster import storage
-from lexvl_anserini.doors.cluster.storage import (
-    LISTING,
+from lexvl_anserini.doors.cluster import parts, storage
+from lexvl_anserini.doors.cluster.storage import LISTING
+from lexvl_anserini.encode import command as encode
+from lexvl_anserini.engines.index_folder import read_report
+from lexvl_anserini.ground.errors import ArtefactError, LexvlError, MissingExtra, UsageError
+from lexvl_anserini.ground.places import (
     StoredPath,
     fetched,
     fetched_file,
@@ -26,13 +29,9 @@ from lexvl_anserini.doors.cluster.storage import (
     stored_url,
     with_urls,
 )
-from lexvl_anserini.encode import command as encode
-from lexvl_anserini.engines.index_folder import read_report
-from lexvl_anserini.ground.errors import ArtefactError, LexvlError, MissingExtra, UsageError
 from lexvl_anserini.index import command as index
 from lexvl_anserini.search import command as search
-from lexvl_anserini.shards import corpus_parts
-from tests.shards.test_corpus_plan import corpus_of
+from tests.doors.test_cluster_plans import corpus_of
 
 PARTS = 3
 
@@ -262,7 +261,7 @@ def test_a_part_that_is_missing_or_half_published(line, memory):
 
 def test_a_killed_command_goes_on_in_storage(line, memory, monkeypatch):
     url, system = memory
-    original = corpus_parts.encode_part
+    original = parts.encode_part
 
     def stops(request, number):
         if number == 2:
@@ -270,7 +269,7 @@ def test_a_killed_command_goes_on_in_storage(line, memory, monkeypatch):
         return original(request, number)
 
     with monkeypatch.context() as patch:
-        patch.setattr(corpus_parts, "encode_part", stops)
+        patch.setattr(parts, "encode_part", stops)
         with pytest.raises(KeyboardInterrupt):
             line(url)
     finished = [name for name in system.find(url) if name.endswith(LISTING)]

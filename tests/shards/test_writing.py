@@ -41,9 +41,11 @@ from lexvl_anserini.ground.progress import silent
 from lexvl_anserini.ground.quantise import Quantiser, SideQuantiser
 from lexvl_anserini.ground.records import Document, ImpactQuery
 from lexvl_anserini.ground.vocabulary import Vocabulary
-from lexvl_anserini.shards import layout, writing
+from lexvl_anserini.queries.query_vectors import write_queries
+from lexvl_anserini.shards import encoding, layout, request, writing
+from lexvl_anserini.shards.encoding import calibration_sample
 from lexvl_anserini.shards.layout import Layout, Part
-from lexvl_anserini.shards.writing import calibration_sample, write_impacts, write_queries
+from lexvl_anserini.shards.writing import write_impacts
 
 TERMS = ("ash", "bay", "cat", "dog", "elm", "fox", "gnu", "été")
 
@@ -266,7 +268,7 @@ def test_shards_end_where_batches_do(tmp_path):
 
 
 def test_calibration_sample_is_a_sample(monkeypatch):
-    monkeypatch.setattr(writing, "CALIBRATION_SAMPLE", 10)
+    monkeypatch.setattr(encoding, "CALIBRATION_SAMPLE", 10)
     chosen = [d.doc_id for d in calibration_sample(iter(DOCUMENTS), 30)]
     assert len(set(chosen)) == 10 and chosen == sorted(chosen) and chosen != [f"d{i:02d}" for i in range(10)]
     assert chosen == [d.doc_id for d in calibration_sample(iter(DOCUMENTS), 30)]
@@ -310,8 +312,8 @@ def test_documents_without_text(tmp_path):
 
 @pytest.mark.parametrize("changed", [DOCUMENTS[:-1], [*DOCUMENTS[:-1], Document("d29", text="fox")]])
 def test_a_corpus_that_changes_meanwhile(tmp_path, changed):
-    """Read as checked the first and second time (check, calibration), otherwise the third."""
-    readings = iter([DOCUMENTS, DOCUMENTS, changed])
+    """Read as checked the first time, otherwise the second."""
+    readings = iter([DOCUMENTS, changed])
     dataset = replace(corpus(), documents=lambda: iter(next(readings)))
     with pytest.raises(ArtefactError, match="the corpus changed while it was read"):
         write_impacts(dataset, ToyModel(), tmp_path / "out", layout=SMALL)
@@ -653,7 +655,7 @@ def test_a_part_is_resumed_and_is_no_other_part(tmp_path, encoded):
 def test_the_corpus_of_a_part_is_checked_as_a_whole(tmp_path):
     """A change outside of the part counts: its scale came from there."""
     changed = [*DOCUMENTS[:-1], Document("d29", text="bay")]
-    readings = iter([DOCUMENTS, DOCUMENTS, changed])
+    readings = iter([DOCUMENTS, changed])
     dataset = replace(corpus(), documents=lambda: iter(next(readings)))
     with pytest.raises(ArtefactError, match="the corpus changed while it was read"):
         write_impacts(dataset, ToyModel(), tmp_path / "out", layout=SMALL, part=Part(0, 3))
@@ -789,7 +791,7 @@ def test_a_plan_by_which_nothing_was_encoded_is_no_loss(tmp_path):
 
 def test_other_versions_do_not_continue_a_folder(tmp_path, monkeypatch):
     stopped(tmp_path / "out", after=2)
-    monkeypatch.setattr(writing, "versions_of", lambda packages: {"torch": "1.0"})
+    monkeypatch.setattr(request, "versions_of", lambda packages: {"torch": "1.0"})
     with pytest.raises(ArtefactError, match=r"versions: .*1\.0.* requested"):
         encode(tmp_path / "out")
 

@@ -20,7 +20,7 @@ from lexvl_anserini.training.common.optimiser import make_accelerator
 from lexvl_anserini.training.images.captioned import CaptionedImages, read_captioned
 from lexvl_anserini.training.loop import train
 from lexvl_anserini.training.recipe import Recipe, checked
-from lexvl_anserini.training.run_folder import OURS, TrainingState, claim, clear
+from lexvl_anserini.training.run_folder import OURS, TrainingState, clear, reserve
 from lexvl_anserini.training.splits import check
 
 COLOURS = ((220, 30, 30), (30, 200, 30), (30, 30, 220), (250, 250, 250))
@@ -83,12 +83,12 @@ def test_a_folder_of_other_files_does_not_change(overwrite: bool, tmp_path: Path
     (tmp_path / "thesis.tex").write_text("years")
     (tmp_path / "model").mkdir()
     with pytest.raises(ArtefactError, match="not empty and not written by train; name another --output"):
-        claim(tmp_path, recipe_of("demo"), DATA, overwrite)
+        reserve(tmp_path, recipe_of("demo"), DATA, overwrite)
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["model", "thesis.tex"]
 
 
 def test_overwrite_deletes_a_run_and_nothing_else(tmp_path: Path) -> None:
-    claim(tmp_path, recipe_of("demo"), DATA, overwrite=False)
+    reserve(tmp_path, recipe_of("demo"), DATA, overwrite=False)
     (tmp_path / "notes.txt").write_text("mine")
     (tmp_path / "state").mkdir()
     (tmp_path / "model.part").mkdir()
@@ -96,7 +96,7 @@ def test_overwrite_deletes_a_run_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "stored-pixels-validation-0.npy.part").write_bytes(b"")
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "words").symlink_to(tmp_path / "elsewhere")
-    claim(tmp_path, recipe_of("demo", seed=7), DATA, overwrite=True)
+    reserve(tmp_path, recipe_of("demo", seed=7), DATA, overwrite=True)
     found = sorted(entry.name for entry in tmp_path.iterdir())
     assert found == ["data.json", "elsewhere", "notes.txt", "recipe.yaml"]
 
@@ -109,22 +109,22 @@ def test_clear_deletes_all_files_of_a_run(corpus: str, tmp_path: Path) -> None:
 
 
 def test_another_recipe_replaces_a_run_without_states(tmp_path: Path) -> None:
-    claim(tmp_path, recipe_of("demo"), DATA, overwrite=False)
-    claim(tmp_path, recipe_of("demo", seed=7), DATA, overwrite=False)
+    reserve(tmp_path, recipe_of("demo"), DATA, overwrite=False)
+    reserve(tmp_path, recipe_of("demo", seed=7), DATA, overwrite=False)
     (tmp_path / "state").mkdir()
     with pytest.raises(ArtefactError, match="a run of another request .seed: 7 found, 8 requested.; --overwrite"):
-        claim(tmp_path, recipe_of("demo", seed=8), DATA, overwrite=False)
+        reserve(tmp_path, recipe_of("demo", seed=8), DATA, overwrite=False)
 
 
 @pytest.mark.parametrize("text", ["", "name: [", "name: tiny\n", "\xff"])
 def test_a_damaged_recipe_raises(text: str, tmp_path: Path) -> None:
-    claim(tmp_path, recipe_of("demo"), DATA, overwrite=False)
+    reserve(tmp_path, recipe_of("demo"), DATA, overwrite=False)
     (tmp_path / "state").mkdir()
     (tmp_path / "recipe.yaml").write_text(text, encoding="latin-1")
     with pytest.raises(ArtefactError, match=r"unreadable .*recipe.yaml.*--overwrite replaces it") as error:
-        claim(tmp_path, recipe_of("demo"), DATA, overwrite=False)
+        reserve(tmp_path, recipe_of("demo"), DATA, overwrite=False)
     assert "\n" not in str(error.value)
-    claim(tmp_path, recipe_of("demo"), DATA, overwrite=True)
+    reserve(tmp_path, recipe_of("demo"), DATA, overwrite=True)
 
 
 @pytest.mark.parametrize("stop", [2, None])

@@ -1,43 +1,29 @@
 """Folders in storage that has no names of its own: `s3://bucket/corpus`, or any other URL that fsspec opens.
 
-A URL becomes a `StoredPath`, the folder of its local copies: `$LEXVL_STORAGE/s3/bucket/corpus`. Code reads and writes
-these as files, and calls `fetched` before and `publish` after; for other paths both do nothing. A folder is published
-by its files and, at the end, their listing `files.json` with size and digest of each: a folder without it is
-unfinished, and a file is taken only with this digest.
+`ground.places` names the local copy of each. A folder is published by its files and, at the end, their listing
+`files.json` with size and digest of each: a folder without it is unfinished, and a file is taken only with this digest.
 """
 
 from __future__ import annotations
 
-import os
-import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from hashlib import sha256
-from pathlib import Path, PosixPath
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import orjson
 
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError, MissingExtra, UsageError, reason_of
 from lexvl_anserini.ground.files import atomic_write, disk_errors, file_sha256, json_bytes, make_folder
+from lexvl_anserini.ground.places import storage_root, stored_url
 
 LISTING = "files.json"
 FORMAT = "lexvl-files/1"
 
 # The extra that has the package of a scheme.
 EXTRAS = {"s3": "s3"}
-
-# A URL of storage: scheme, and names without `..`, `?` or `#`.
-URL = re.compile(r"(?P<scheme>[a-z][a-z\d+.-]*)://(?P<names>[^?#\x00-\x1f]+)")
-
-
-class StoredPath(PosixPath):
-    """The local copy of a URL. In another process it is the copy of the same URL on the machine of that process."""
-
-    def __reduce__(self) -> Any:
-        url = stored_url(self)
-        return (place, (url,)) if url else (Path, (str(self),))
 
 
 class ListedFile(NamedTuple):
@@ -64,51 +50,13 @@ class OpenStorage(NamedTuple):
         return f"{self.folder.rstrip('/')}/{file}"
 
 
-def storage_root() -> Path:
-    """The folder of local copies: `$LEXVL_STORAGE`, else ~/.cache/lexvl/storage."""
-    return Path(os.environ.get("LEXVL_STORAGE") or "~/.cache/lexvl/storage").expanduser().absolute()
-
-
-def place(text: str | Path) -> Path:
-    """The path that an option names: a path, or the local copy of a URL.
-
-    Raises:
-        UsageError: a URL that names no folder or file.
-    """
-    written = str(text)
-    if "://" not in written:
-        path = Path(written)
-        return StoredPath(path) if stored_url(path) else path
-    scheme, _, names = written.partition("://")
-    if scheme == "file":
-        return Path("/" + names.strip("/"))
-    if not URL.fullmatch(written) or {"", ".", ".."} & set(names.rstrip("/").split("/")):
-        raise UsageError(f"{written!r}: no URL of a folder or file, such as s3://bucket/folder")
-    return StoredPath(storage_root() / scheme / names.rstrip("/"))
-
-
-def stored_url(path: Path) -> str | None:
-    """The URL of which a path is the local copy; None for any other path."""
-    root = storage_root()
-    if root not in path.absolute().parents:
-        return None
-    scheme, *names = path.absolute().relative_to(root).parts
-    return f"{scheme}://{'/'.join(names)}" if names else None
-
-
-def with_urls(text: str) -> str:
-    """A text in which local copies are named by their URLs."""
-    return re.sub(re.escape(f"{storage_root()}{os.sep}") + r"([a-z][a-z\d+.-]*)/", r"\1://", text)
-
-
-def fetched(folder: Path, names: Iterable[str] | None = None) -> Path:
-    """The folder, whose published files (or those of these names that it has) are here; as they are, of a local folder.
+def fetch_folder(folder: Path, names: Iterable[str] | None = None) -> None:
+    """Copies the published files of a stored folder here, or those of these names that it has.
 
     Raises:
         ArtefactError: nothing is published there, or a file differs from its digest.
     """
-    if (url := stored_url(folder)) is None:
-        return folder
+    url = url_of(folder)
     storage = opened(url)
     if (listing := read_listing(storage)) is None:
         raise ArtefactError(
@@ -118,7 +66,6 @@ def fetched(folder: Path, names: Iterable[str] | None = None) -> Path:
         remove_others(folder, listing)
     for name in listing if names is None else set(names) & listing.keys():
         fetch(storage, name, folder / name, listing[name])
-    return folder
 
 
 def fetch(storage: OpenStorage, name: str, path: Path, listed: ListedFile) -> None:
@@ -156,24 +103,21 @@ def remove_others(folder: Path, listing: Mapping[str, ListedFile]) -> None:
                     path.unlink()
 
 
-def refreshed(folder: Path) -> Path:
-    """As `fetched`; of a URL where nothing is published, a folder that is not there."""
-    if (url := stored_url(folder)) is None:
-        return folder
-    if read_listing(opened(url)) is not None:
-        return fetched(folder)
-    shutil.rmtree(folder, ignore_errors=True)
-    return folder
+def refresh_folder(folder: Path) -> None:
+    """As `fetch_folder`; where nothing is published, the local copy is removed."""
+    if read_listing(opened(url_of(folder))) is not None:
+        fetch_folder(folder)
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
-def publish(folder: Path) -> None:
-    """Copies the files of a folder to its URL, their listing at the end; what is published there counts no more.
+def publish_folder(folder: Path) -> None:
+    """Copies the files of a stored folder, their listing at the end; what is published there counts no more.
 
     Raises:
         ArtefactError: it cannot be written.
     """
-    if (url := stored_url(folder)) is None:
-        return
+    url = url_of(folder)
     storage = opened(url)
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     listing = {str(path.relative_to(folder)): ListedFile.of(path) for path in files}
@@ -190,18 +134,12 @@ def publish(folder: Path) -> None:
 
 
 @contextmanager
-def published(folder: Path) -> Iterator[None]:
-    """Within the block the folder has what is published or what a killed process left; then it is published.
-
-    The local copy is removed then; after an exception it stays, and the next call goes on with it.
-    """
-    if (url := stored_url(folder)) is None:
-        yield
-        return
-    if read_listing(opened(url)) is not None:
-        fetched(folder)
+def publishing(folder: Path) -> Iterator[None]:
+    """As `places.published`, of a stored folder."""
+    if read_listing(opened(url_of(folder))) is not None:
+        fetch_folder(folder)
     yield
-    publish(folder)
+    publish_folder(folder)
     discard(folder)
 
 
@@ -211,10 +149,9 @@ def discard(folder: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def fetched_file(path: Path) -> Path:
-    """A single file, which is here afterwards if there is one, and not if there is none."""
-    if (url := stored_url(path)) is None:
-        return path
+def fetch_file(path: Path) -> None:
+    """Copies a single stored file here, or removes the local copy of one that is not there."""
+    url = url_of(path)
     folder, _, name = url.rpartition("/")
     storage = opened(folder)
     make_folder(path.parent)
@@ -224,10 +161,9 @@ def fetched_file(path: Path) -> Path:
         except FileNotFoundError:
             with suppress(FileNotFoundError):
                 path.unlink()
-            return path
+            return
         with atomic_write(path) as out:
             out.write(content)
-    return path
 
 
 def publish_file(path: Path) -> None:
@@ -298,6 +234,13 @@ def read_listing(storage: OpenStorage) -> dict[str, ListedFile] | None:
     if unsafe := [name for name in listing if Path(name).is_absolute() or ".." in Path(name).parts]:
         raise ArtefactError(f"{where}: {unsafe[0]!r} is outside of its folder; remove it and write again")
     return listing
+
+
+def url_of(path: Path) -> str:
+    """The URL of a local copy."""
+    url = stored_url(path)
+    assert url is not None, path
+    return url
 
 
 def opened(url: str) -> OpenStorage:

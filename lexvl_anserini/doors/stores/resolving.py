@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lexvl_anserini.doors.cluster.storage import fetched, refreshed
-from lexvl_anserini.doors.cluster.storage import place as local_place
 from lexvl_anserini.doors.stores.engine import StoreEngine
 from lexvl_anserini.doors.stores.folder import folder_of, write_folder
 from lexvl_anserini.doors.stores.notes import Notes
 from lexvl_anserini.doors.stores.urls import StorePlace, is_url, parse_url
 from lexvl_anserini.engines.opening import engine_class
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
+from lexvl_anserini.ground.places import fetched, refreshed
+from lexvl_anserini.ground.places import place as local_place
 
 
 class Target(NamedTuple):

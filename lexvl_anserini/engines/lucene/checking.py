@@ -22,8 +22,9 @@ from lexvl_anserini.engines.resident import layout
 from lexvl_anserini.engines.resident.choosing import ALWAYS, NEVER, VARIABLE, has_resident
 from lexvl_anserini.engines.resident.layout import REMEDY
 from lexvl_anserini.engines.verifying import is_sound
+from lexvl_anserini.ground.claims import same_request
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError, UsageError
-from lexvl_anserini.ground.manifest import Manifest, same_request
+from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactDocument, ImpactQuery
 from lexvl_anserini.shards.combine import source_digest

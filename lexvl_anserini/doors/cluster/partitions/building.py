@@ -19,8 +19,7 @@ from typing import Any
 import orjson
 
 from lexvl_anserini.data.ids import SeenIds
-from lexvl_anserini.doors.cluster.runner import all_results, current_runner
-from lexvl_anserini.doors.cluster.storage import discard, fetched, gathered, gathering_folder, make_place, published
+from lexvl_anserini.doors.cluster.storage import discard, gathered, gathering_folder, make_place
 from lexvl_anserini.engines.index_folder import (
     HEADS,
     PARTITION,
@@ -36,7 +35,9 @@ from lexvl_anserini.engines.lucene.writing import IndexOptions
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import read_json, write_json
 from lexvl_anserini.ground.manifest import MANIFEST, Manifest, read_manifest
+from lexvl_anserini.ground.places import fetched, published
 from lexvl_anserini.ground.progress import Progress, silent
+from lexvl_anserini.ground.runners import all_results, current_runner
 from lexvl_anserini.shards.combine import combined, source_digest
 from lexvl_anserini.shards.reading import check_distinct, read_ids
 

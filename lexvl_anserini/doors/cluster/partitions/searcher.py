@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from lexvl_anserini.doors.cluster.partitions.building import check_partition
-from lexvl_anserini.doors.cluster.storage import fetched
 from lexvl_anserini.engines.engine import ImpactEngine
 from lexvl_anserini.engines.opening import open_impact_index
 from lexvl_anserini.ground.errors import DataError
+from lexvl_anserini.ground.places import fetched
 from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery, ScoredDoc
 from lexvl_anserini.queries.clauses import Clause
 from lexvl_anserini.runs.order import merged_by_score, with_ranks

@@ -7,7 +7,7 @@ and the corpus in blocks of documents: the digest of each, and where it begins i
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
@@ -16,16 +16,27 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from lexvl_anserini.data.checks import CorpusSummary, check_corpus, document_bytes
 from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.data.lines import LinePlace
-from lexvl_anserini.data.listing import listed
-from lexvl_anserini.doors.cluster.storage import fetched_file, publish_file
+from lexvl_anserini.data.listing import listed, write_listing
+from lexvl_anserini.data.pictures.images import OnError
+from lexvl_anserini.doors.cluster.storage import publish_file
+from lexvl_anserini.ground.claims import claim, same_request
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import read_json, write_json
-from lexvl_anserini.ground.manifest import Manifest, finished, same_request
+from lexvl_anserini.ground.manifest import Manifest
+from lexvl_anserini.ground.places import fetched_file
+from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.ground.records import Document
-from lexvl_anserini.shards.layout import Part
+from lexvl_anserini.ground.typed import check_count
+from lexvl_anserini.shards.corpus_reading import CheckedCorpus, exhaust
+from lexvl_anserini.shards.covered import Covered, CoveredDigest
+from lexvl_anserini.shards.encoding import calibrated
+from lexvl_anserini.shards.layout import Layout, Part
+from lexvl_anserini.shards.request import requested
 
 if TYPE_CHECKING:
     from hashlib import _Hash as Digest
+
+    from lexvl_anserini.encoders.encoder import Encoder
 
 FORMAT = "lexvl-plan/1"
 
@@ -145,6 +156,100 @@ class PlannedPart(NamedTuple):
     part: Part
     plan: CorpusPlan
 
+    def reading(self, dataset: Dataset) -> PlannedCorpus:
+        """The documents of the part."""
+        return PlannedCorpus(dataset, self.plan, self.part)
+
+
+@dataclass
+class PlannedCorpus:
+    """The documents of a planned part, read twice: only the blocks that have them are read."""
+
+    dataset: Dataset
+    plan: CorpusPlan
+    part: Part
+    _blocks: dict[int, Digest] = field(default_factory=dict)
+    _rest: Iterator[Document] = field(default_factory=lambda: iter(()))
+
+    def check(self, covered: Covered) -> CheckedCorpus:
+        """The summary of the plan; the part is read if it has pictures, vectors or metadata."""
+        summary, contents = self.plan.summary, CoveredDigest(covered)
+        if covered.metadata or summary.images:
+            contents.add(self.documents())
+        return CheckedCorpus(summary, contents.hexdigest())
+
+    def settled(self, request: Manifest, output: Path) -> Manifest:
+        """The request with the scale of the plan.
+
+        Raises:
+            ArtefactError: the plan is of another request.
+        """
+        return replace(request, quantiser=self.plan.scale_for(request, output))
+
+    def calibrated(self, quantiser: Quantiser, model: Encoder, batch_size: int, on_error: OnError) -> Quantiser:
+        """The quantiser, which has the scale of the plan."""
+        return quantiser
+
+    def documents(self) -> Iterator[Document]:
+        """The documents of the part, from the place of its first block on."""
+        first, count = self.part.span(self.plan.summary.documents)
+        size = self.plan.block_size
+        begin, end = first // size, -(-(first + count) // size)
+        self._blocks = {number: sha256() for number in range(begin, end)}
+        dataset = self.plan.placed(self.dataset)
+        documents = islice(documents_from(dataset, begin * size, self.plan.blocks[begin].place), (end - begin) * size)
+        self._rest = self._digested(documents, begin * size)
+        exhaust(islice(self._rest, first - begin * size))
+        return islice(self._rest, count)
+
+    def is_unchanged(self) -> bool:
+        """Compares the blocks."""
+        exhaust(self._rest)
+        return all(digest.hexdigest() == self.plan.blocks[number].digest for number, digest in self._blocks.items())
+
+    def _digested(self, documents: Iterator[Document], first: int) -> Iterator[Document]:
+        for position, document in enumerate(documents, start=first):
+            self._blocks[position // self.plan.block_size].update(document_bytes(document))
+            yield document
+
+
+def plan_corpus(
+    dataset: Dataset,
+    model: Encoder,
+    parts: int,
+    quantiser: Quantiser | None = None,
+    layout: Layout | None = None,
+    batch_size: int = 32,
+    on_error: str = "fail",
+    block_size: int = BLOCK_SIZE,
+    listing: Path | None = None,
+) -> CorpusPlan:
+    """Reads a corpus once and calibrates its impacts, so that `write_impacts` encodes each part by itself.
+
+    Args: as those of `write_impacts`; `parts` is their number, `block_size` that of the documents between two places
+        of the corpus at which a part can begin to read. `listing` is the file to which the documents of a corpus
+        without places are written, so that they have places there; None to read those before a part.
+
+    Raises:
+        UsageError: more parts than documents.
+        DataError: the corpus is malformed or empty, or an id occurs twice.
+    """
+    import torch
+
+    check_count("batch_size", batch_size)
+    listing = None if dataset.placed else listing
+    if listing is not None:
+        write_listing(dataset.documents(), listing)
+    summary, blocks = read_in_blocks(listed(dataset, listing) if listing else dataset, block_size)
+    Part(0, parts).span(summary.documents)
+    quantiser, layout = quantiser or Quantiser(), (layout or Layout()).of_kind(model.kind)
+    policy, documents = OnError(on_error), summary.documents
+    manifest = requested(dataset, CheckedCorpus(summary), model, quantiser, layout, batch_size)
+    if manifest.quantiser:
+        scale = calibrated(quantiser, dataset.documents(), documents, model, batch_size, policy, dataset.name)
+        manifest = replace(manifest, quantiser=scale.to_json())
+    return CorpusPlan(manifest, summary.images, parts, torch.get_num_threads(), block_size, blocks, listing)
+
 
 def whole_request(manifest: Manifest) -> dict[str, Any]:
     """The request of the whole corpus, as its plan has it: neither part nor contents, which are known afterwards."""
@@ -186,7 +291,7 @@ def refuse_other_plan(path: Path, parts: int, corpus: str, encoder: str, overwri
     found = CorpusPlan.read(path)
     wanted = {"parts": parts, "corpus": corpus, "encoder": encoder}
     there = {"parts": found.parts, "corpus": found.manifest.corpus.name, "encoder": found.manifest.encoder.name}
-    finished(path, "a plan", wanted, there, False)
+    claim(path, "a plan", wanted, there, False)
 
 
 def listing_of(plan: Path) -> Path:

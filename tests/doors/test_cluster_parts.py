@@ -11,21 +11,23 @@ from typing import Any
 import pytest
 
 from lexvl_anserini.data.dataset import load_dataset
-from lexvl_anserini.doors.cluster.runner import FailedPart, LocalRunner, current_runner, running_on
+from lexvl_anserini.doors.cluster import parts
+from lexvl_anserini.doors.cluster.parts import PartsRequest, encode_part, encode_parts
+from lexvl_anserini.doors.cluster.plans import plan_corpus
 from lexvl_anserini.encode import command as encode_command
+from lexvl_anserini.encoders.loading import EncoderRequest
 from lexvl_anserini.engines.planning import folders_of
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError, UnknownName, UsageError
 from lexvl_anserini.ground.manifest import CorpusRef, read_manifest
 from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.ground.registry import RUNNERS
+from lexvl_anserini.ground.runners import FailedPart, LocalRunner, current_runner, running_on
 from lexvl_anserini.queries.feedback import ShardVectors
 from lexvl_anserini.searching.building import build_index
-from lexvl_anserini.shards import corpus_parts
 from lexvl_anserini.shards.collection import EncodedCollection
-from lexvl_anserini.shards.corpus_parts import EncoderRequest, PartsRequest, encode_part, encode_parts
 from lexvl_anserini.shards.layout import Layout, Part
-from lexvl_anserini.shards.writing import plan_corpus, write_impacts
-from tests.shards.test_corpus_plan import corpus_of, tree
+from lexvl_anserini.shards.writing import write_impacts
+from tests.doors.test_cluster_plans import corpus_of, tree
 
 PARTS = 4
 SMALL = Layout(shard_size=3)
@@ -103,7 +105,7 @@ def test_a_failed_part_is_named_and_the_others_are_kept(request_of, monkeypatch,
             raise ArtefactError("cannot be written")
         return encode_part(request, number)
 
-    monkeypatch.setattr(corpus_parts, "encode_part", poisoned)
+    monkeypatch.setattr(parts, "encode_part", poisoned)
     with pytest.raises(LexvlError) as caught:
         encode_parts(request_of("out"))
     assert str(caught.value) == (

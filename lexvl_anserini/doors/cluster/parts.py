@@ -6,24 +6,18 @@ the same. A call that was killed is repeated: finished parts stay.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lexvl_anserini.data.dataset import dataset_of
-from lexvl_anserini.doors.cluster.runner import all_results, current_runner
-from lexvl_anserini.doors.cluster.storage import (
-    fetched,
-    fetched_file,
-    make_place,
-    publish_file,
-    published,
-    withdraw_file,
-)
-from lexvl_anserini.encoders.loading import load_encoder
+from lexvl_anserini.doors.cluster.plans import CorpusPlan, whole_request
+from lexvl_anserini.doors.cluster.storage import make_place, publish_file, withdraw_file
+from lexvl_anserini.encoders.loading import EncoderRequest
+from lexvl_anserini.ground.claims import Claim, claim, same_request
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.files import file_sha256
 from lexvl_anserini.ground.manifest import (
@@ -32,41 +26,19 @@ from lexvl_anserini.ground.manifest import (
     Counts,
     EncodedCorpus,
     Manifest,
-    finished,
     read_manifest,
-    same_request,
 )
+from lexvl_anserini.ground.places import fetched, fetched_file, published
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.quantise import Quantiser
+from lexvl_anserini.ground.runners import all_results, current_runner
 from lexvl_anserini.shards.collection import COLLECTION, EncodedCollection, part_name
 from lexvl_anserini.shards.combine import SUMMED, source_digest
-from lexvl_anserini.shards.corpus_plan import CorpusPlan, whole_request
 from lexvl_anserini.shards.layout import Layout, Part
+from lexvl_anserini.shards.writing import write_impacts
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
-
-
-@dataclass(frozen=True)
-class EncoderRequest:
-    """The arguments of `load_encoder`, so that each process loads the encoder for itself."""
-
-    name: str
-    checkpoint: str | None = None
-    tokenizer: str | None = None
-    backbone_config: str | None = None
-    device: str = "auto"
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-    def load(self) -> Encoder:
-        """The encoder.
-
-        Raises:
-            LexvlError: as `load_encoder`.
-        """
-        return load_encoder(
-            self.name, self.checkpoint, self.tokenizer, self.backbone_config, self.device, **self.options
-        )
 
 
 @dataclass(frozen=True)
@@ -116,8 +88,6 @@ def encode_part(request: PartsRequest, number: int) -> int:
     Raises:
         LexvlError: as `write_impacts`; or a shard on disk is not as the manifest of the part says.
     """
-    from lexvl_anserini.shards.writing import write_impacts
-
     plan = loaded_plan(request.plan)
     part = plan.part(Part(number, plan.parts))
     folder = request.output / part_name(part.part)
@@ -165,7 +135,7 @@ def refuse_other(request: PartsRequest, plan: CorpusPlan) -> None:
     if fetched_file(request.output / COLLECTION).is_file():
         found = EncodedCollection.read(request.output)
         wanted, there = whole_request(plan.manifest), whole_request(found.manifest)
-        if not finished(request.output, "a collection", wanted, there, request.overwrite):
+        if claim(request.output, "a collection", wanted, there, request.overwrite) is Claim.FRESH:
             withdraw_file(request.output / COLLECTION)
 
 

@@ -1,0 +1,131 @@
+"""Is an output finished, does a killed command's work go on in it, or is it the work of another request?
+
+A command compares its request (what decides the bytes that it would write) with the request that made what its output
+holds. `claim` says what to do; `ensure` is the whole course of a command whose output appears at once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
+
+from lexvl_anserini.ground.errors import ArtefactError
+from lexvl_anserini.ground.files import clear_remains, sole_writer
+from lexvl_anserini.ground.typed import shown
+
+log = logging.getLogger(__name__)
+
+Output = TypeVar("Output")
+
+# In an error message: characters of a value, and differing entries with their values.
+SHOWN = 160
+DETAILED = 4
+
+
+class Claim(Enum):
+    """What a command does with its output.
+
+    FRESH   writes it; what is there, if anything, is not worth keeping or may be replaced
+    RESUME  goes on with the unfinished work of the same request
+    DONE    leaves it: the same request finished it
+    """
+
+    FRESH = "fresh"
+    RESUME = "resume"
+    DONE = "done"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two requests compared entry by entry; true if they are the same.
+
+    differing  name of an entry -> its value in this command's request, and in the one that made the output
+    """
+
+    differing: Mapping[str, tuple[Any, Any]]
+
+    def __bool__(self) -> bool:
+        return not self.differing
+
+    def __str__(self) -> str:
+        """The differences, for an error message: the first with their values, the others by name."""
+        detailed = [
+            f"{name}: {shown(made, SHOWN)} found, {shown(request, SHOWN)} requested"
+            for name, (request, made) in islice(self.differing.items(), DETAILED)
+        ]
+        others = ", ".join(list(self.differing)[DETAILED:])
+        return "; ".join([*detailed, f"also {others}"] if others else detailed)
+
+
+def same_request(request: Mapping[str, Any], made: Mapping[str, Any]) -> Comparison:
+    """Compares a request with the one that made an output; the result is true if they are the same."""
+    names = {**request, **made}
+    return Comparison(
+        {name: (request.get(name), made.get(name)) for name in names if request.get(name) != made.get(name)}
+    )
+
+
+def claim(
+    output: Path,
+    what: str,
+    request: Mapping[str, Any],
+    made: Mapping[str, Any] | None,
+    overwrite: bool,
+    finished: bool = True,
+) -> Claim:
+    """What a command of this request does with its output.
+
+    made                             overwrite   result
+    None: nothing worth keeping      -           FRESH
+    the same request                 -           DONE, or RESUME if it is not finished
+    another request                  True        FRESH
+    another request                  False       ArtefactError
+
+    Args:
+        output: the file or folder, for the error.
+        what: what it holds, for the error: "a run", "shards".
+        request: of this command.
+        made: the request that made what is there.
+        overwrite: another request's output may be replaced.
+        finished: what is there is complete.
+
+    Raises:
+        ArtefactError: the output of another request is there and must not be replaced.
+    """
+    if made is None:
+        return Claim.FRESH
+    if comparison := same_request(request, made):
+        return Claim.DONE if finished else Claim.RESUME
+    if overwrite:
+        return Claim.FRESH
+    raise ArtefactError(f"{output}: holds {what} of another request ({comparison}); --overwrite replaces it")
+
+
+def ensure(
+    output: Path, look: Callable[[], Output | None], write: Callable[[], Output], folder: bool = False
+) -> Output:
+    """The output of a request: as `look` finds it finished, or as `write` returns it.
+
+    Nobody else writes it from the look at it until it is written, so that nothing is computed in vain.
+
+    Args:
+        output: a file, or a folder that appears whole.
+        look: what is finished there; None if it is to be written.
+
+    Raises:
+        LexvlError: as `look` and `write`, or another process is writing the output.
+    """
+    finished = look()
+    if finished is None:
+        with sole_writer(output, folder):
+            finished = look()  # another process may have written it since
+            if finished is None:
+                return write()
+    log.info("%s: finished already, nothing to do", output)
+    clear_remains(output)
+    return finished

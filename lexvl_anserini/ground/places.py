@@ -1,0 +1,114 @@
+"""Where a folder is: on this machine, or in storage, of which a local copy is read and written.
+
+A URL such as `s3://bucket/corpus` becomes a `StoredPath`, the folder of its local copies: `$LEXVL_STORAGE/s3/bucket/
+corpus`. Code reads and writes these as files, and calls `fetched` before and `publish` after; for other paths all of
+these do nothing, for stored ones `doors.cluster.storage` does it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path, PosixPath
+from typing import Any
+
+from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.registry import door
+
+# A URL of storage: scheme, and names without `..`, `?` or `#`.
+URL = re.compile(r"(?P<scheme>[a-z][a-z\d+.-]*)://(?P<names>[^?#\x00-\x1f]+)")
+
+
+class StoredPath(PosixPath):
+    """The local copy of a URL. In another process it is the copy of the same URL on the machine of that process."""
+
+    def __reduce__(self) -> Any:
+        url = stored_url(self)
+        return (place, (url,)) if url else (Path, (str(self),))
+
+
+def storage_root() -> Path:
+    """The folder of local copies: `$LEXVL_STORAGE`, else ~/.cache/lexvl/storage."""
+    return Path(os.environ.get("LEXVL_STORAGE") or "~/.cache/lexvl/storage").expanduser().absolute()
+
+
+def place(text: str | Path) -> Path:
+    """The path that an option names: a path, or the local copy of a URL.
+
+    Raises:
+        UsageError: a URL that names no folder or file.
+    """
+    written = str(text)
+    if "://" not in written:
+        path = Path(written)
+        return StoredPath(path) if stored_url(path) else path
+    scheme, _, names = written.partition("://")
+    if scheme == "file":
+        return Path("/" + names.strip("/"))
+    if not URL.fullmatch(written) or {"", ".", ".."} & set(names.rstrip("/").split("/")):
+        raise UsageError(f"{written!r}: no URL of a folder or file, such as s3://bucket/folder")
+    return StoredPath(storage_root() / scheme / names.rstrip("/"))
+
+
+def stored_url(path: Path) -> str | None:
+    """The URL of which a path is the local copy; None for any other path."""
+    root = storage_root()
+    if root not in path.absolute().parents:
+        return None
+    scheme, *names = path.absolute().relative_to(root).parts
+    return f"{scheme}://{'/'.join(names)}" if names else None
+
+
+def with_urls(text: str) -> str:
+    """A text in which local copies are named by their URLs."""
+    return re.sub(re.escape(f"{storage_root()}{os.sep}") + r"([a-z][a-z\d+.-]*)/", r"\1://", text)
+
+
+def fetched(folder: Path, names: Iterable[str] | None = None) -> Path:
+    """The folder, whose published files (or those of these names that it has) are here; as they are, of a local folder.
+
+    Raises:
+        ArtefactError: nothing is published there, or a file differs from its digest.
+    """
+    if stored_url(folder):
+        door("cluster.storage").fetch_folder(folder, names)
+    return folder
+
+
+def refreshed(folder: Path) -> Path:
+    """As `fetched`; of a URL where nothing is published, a folder that is not there."""
+    if stored_url(folder):
+        door("cluster.storage").refresh_folder(folder)
+    return folder
+
+
+def fetched_file(path: Path) -> Path:
+    """A single file, which is here afterwards if there is one, and not if there is none."""
+    if stored_url(path):
+        door("cluster.storage").fetch_file(path)
+    return path
+
+
+def publish(folder: Path) -> None:
+    """Copies the files of a folder to its URL.
+
+    Raises:
+        ArtefactError: it cannot be written.
+    """
+    if stored_url(folder):
+        door("cluster.storage").publish_folder(folder)
+
+
+@contextmanager
+def published(folder: Path) -> Iterator[None]:
+    """Within the block the folder has what is published or what a killed process left; then it is published.
+
+    The local copy is removed then; after an exception it stays, and the next call goes on with it.
+    """
+    if stored_url(folder):
+        with door("cluster.storage").publishing(folder):
+            yield
+    else:
+        yield

@@ -1,0 +1,120 @@
+"""Encodes documents into a shard, and the sample of documents that calibrates the quantiser."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import compress, islice
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lexvl_anserini.data.pictures.images import FAIL, OnError
+from lexvl_anserini.encoders.encoder import as_lexical, encode_inputs
+from lexvl_anserini.ground.errors import DataError, LexvlError
+from lexvl_anserini.ground.progress import Progress, silent
+from lexvl_anserini.ground.quantise import Quantiser, TooLargeImpact
+from lexvl_anserini.ground.records import Document
+from lexvl_anserini.shards.layout import Shard, SkippedDocument
+
+if TYPE_CHECKING:
+    from lexvl_anserini.encoders.encoder import Encoder
+
+# Number of documents that calibrate the quantiser: few, because they are encoded twice.
+CALIBRATION_SAMPLE = 256
+CALIBRATION_SEED = 20240307
+
+
+def encode_shard(
+    documents: Sequence[Document],
+    model: Encoder,
+    quantiser: Quantiser,
+    batch_size: int,
+    progress: Progress,
+    on_error: OnError = FAIL,
+) -> Shard:
+    """Encodes and quantises one shard's documents; skips documents with unreadable images if the policy is "skip".
+
+    Raises:
+        LexvlError: an impact would reach 2^24; the message names document and term.
+    """
+    if model.kind == "text":
+        ids, metadata = [d.doc_id for d in documents], [d.metadata for d in documents]
+        progress(len(ids))
+        return Shard(ids, [model.document.read(d) for d in documents], None, metadata=metadata)
+    read, vectors, skipped = encode_readable(documents, model, batch_size, progress, on_error)
+    clipped = dropped = 0
+    if model.kind == "impact":
+        try:
+            vectors, clipped, dropped = quantiser.documents(vectors)
+        except TooLargeImpact as error:
+            term = as_lexical(model.document).vocabulary.terms[error.dimension]
+            raise LexvlError(f"document {read[error.row].doc_id!r}, term {term!r}: {error}") from error
+    ids, contents = [d.doc_id for d in read], [d.contents or d.image or "" for d in read]
+    return Shard(ids, contents, vectors, clipped, dropped, skipped, [d.metadata for d in read])
+
+
+def encode_readable(
+    documents: Sequence[Document],
+    model: Encoder,
+    batch_size: int,
+    progress: Progress = silent,
+    on_error: OnError = FAIL,
+) -> tuple[list[Document], Any, list[SkippedDocument]]:
+    """Documents, the vector of each, and the documents that the policy skipped because their image is unreadable.
+
+    Raises:
+        DataError: an image cannot be read, and the policy is "fail".
+    """
+    policy = on_error.fresh()
+    inputs = [model.document.read(document) for document in documents]
+    vectors = encode_inputs(model.document, inputs, batch_size, progress, policy)
+    unread = policy.skipped
+    if not unread:
+        return list(documents), vectors, []
+    progress(len(unread))
+    readable = np.ones(len(documents), dtype=bool)
+    readable[[image.position for image in unread]] = False
+    skipped = [SkippedDocument(documents[image.position].doc_id, image.reference, image.reason) for image in unread]
+    return list(compress(documents, readable)), vectors[readable], skipped
+
+
+def calibration_sample(documents: Iterable[Document], count: int) -> list[Document]:
+    """At most `CALIBRATION_SAMPLE` documents drawn without replacement from all `count`, the same every time."""
+    size = min(count, CALIBRATION_SAMPLE)
+    positions = np.sort(np.random.default_rng(CALIBRATION_SEED).choice(count, size, replace=False)).tolist()
+    drawn = set(positions)
+    return [document for i, document in enumerate(islice(documents, positions[-1] + 1)) if i in drawn]
+
+
+def for_model(quantiser: Quantiser, model: Encoder) -> Quantiser:
+    """The quantiser, with the scheme "binary" for each tower of the model whose weights are all 1."""
+    return quantiser.for_towers(as_lexical(model.query).binary, as_lexical(model.document).binary)
+
+
+def calibrated(
+    quantiser: Quantiser,
+    documents: Iterable[Document],
+    count: int,
+    model: Encoder,
+    batch_size: int,
+    on_error: OnError = FAIL,
+    name: str = "the corpus",
+) -> Quantiser:
+    """The quantiser with its document scale set from a sample of all `count` documents, if its scheme needs one.
+
+    The sample costs one more encoding of at most `CALIBRATION_SAMPLE` documents, whose vectors are thrown away, and
+    reads the documents up to the last one of the sample.
+
+    Raises:
+        DataError: no image of the sample can be read; the message has the `name` of the corpus.
+    """
+    if model.kind != "impact":
+        return quantiser
+    quantiser = for_model(quantiser, model)
+    if quantiser.document.scheme != "calibrated":
+        return quantiser
+    sample = calibration_sample(documents, count)
+    read, weights, skipped = encode_readable(sample, model, batch_size, on_error=on_error)
+    if not read:
+        raise DataError(f"{name}: none of {len(sample)} images can be read; the first: {skipped[0].reason}")
+    return quantiser.calibrate(weights)
