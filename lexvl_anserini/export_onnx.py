@@ -24,6 +24,7 @@ from lexvl_anserini.cli import (
 )
 from lexvl_anserini.ground.claims import Claim, claim
 from lexvl_anserini.ground.errors import ArtefactError
+from lexvl_anserini.ground.registry import door
 
 
 def command(
@@ -42,23 +43,22 @@ def command(
     Example: python -m lexvl_anserini.export_onnx --encoder vdr --checkpoint minilm --output exports/minilm
     """
     check_style(style)
-    from lexvl_anserini.doors.onnx.export_folder import SIDES, Export, is_export
-    from lexvl_anserini.doors.onnx.exporting import check_exporter, export
     from lexvl_anserini.encoders.loading import load_encoder
 
-    check_exporter()
+    exports, exporting = door("onnx.export_folder"), door("onnx.exporting")
+    exporting.check_exporter()
     started = time.perf_counter()
-    if output.exists() and not is_export(output) and (output.is_file() or any(output.iterdir())):
+    if output.exists() and not exports.is_export(output) and (output.is_file() or any(output.iterdir())):
         raise ArtefactError(f"{output}: holds something else than an exported encoder; name another --output")
     model = load_encoder(encoder, checkpoint, tokenizer, backbone_config, "cpu", **parse_settings(settings or ()))
-    found = Export.read(output) if is_export(output) else None
-    wanted = model.identity().without_places()
-    there = found.encoder.without_places() if found else None
-    done = claim(output, "an exported encoder", wanted, there, overwrite) is Claim.DONE
-    made = found if found and done else export(model, output)
+    exported = exports.Export.read(output) if exports.is_export(output) else None
+    request = model.identity().without_places()
+    there = exported.encoder.without_places() if exported else None
+    done = claim(output, "an exported encoder", request, there, overwrite) is Claim.DONE
+    exported = exported if exported and done else exporting.export(model, output)
     rows: dict[str, Any] = {"output": str(output), "encoder": model.name, "checkpoint": model.checkpoint}
-    rows |= {side: getattr(made, side).graph or "a bag of tokens, no graph" for side in SIDES}
-    rows["bytes"] = sum((output / name).stat().st_size for name in made.files)
+    rows |= {side: getattr(exported, side).graph or "a bag of tokens, no graph" for side in exports.SIDES}
+    rows["bytes"] = sum((output / name).stat().st_size for name in exported.files)
     rows["seconds"] = round(time.perf_counter() - started, 2)
     print_rows(rows, style)
 

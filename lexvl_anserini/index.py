@@ -26,12 +26,13 @@ from lexvl_anserini.cli import (
     progress_bar,
     run,
 )
-from lexvl_anserini.doors.stores.urls import is_url, parse_url
 from lexvl_anserini.engines.index_folder import RESIDENT, read_report
 from lexvl_anserini.engines.opening import engine_of
 from lexvl_anserini.engines.planning import folders_of, plan_index, planned_manifest
+from lexvl_anserini.engines.targets import is_store_url
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import Manifest
+from lexvl_anserini.ground.registry import door
 from lexvl_anserini.searching.building import (
     append_index,
     carry_out,
@@ -166,8 +167,9 @@ def command(
         return
     if index is None or overwrite:
         raise UsageError(f"{action} is for an index that exists: name it with --index, and without --overwrite")
-    if is_url(index):
-        raise UsageError(f"{action}: {parse_url(index)} is in a store, where an index is built again (--overwrite)")
+    if is_store_url(index):
+        url = door("stores.urls").parse_url(index)
+        raise UsageError(f"{action}: {url} is in a store, where an index is built again (--overwrite)")
     if change.delete_ids is not None:
         if shards:
             raise UsageError(f"--delete-ids takes no shards, but {shards[0]!r} was given")

@@ -25,6 +25,7 @@ from lexvl_anserini.cli import (
     run,
 )
 from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.registry import door
 
 if TYPE_CHECKING:
     from lexvl_anserini.doors.serving.app import Service
@@ -46,13 +47,12 @@ def tried(service: Service) -> dict[str, Any]:
     Raises:
         LexvlError: an index cannot answer.
     """
-    from lexvl_anserini.doors.serving.messages import Question
-
+    question = door("serving.messages").Question
     description = service.description()
     query = next(iter(description.examples), TRIED)
     rows: dict[str, Any] = {"query": query}
     for index in description.indexes:
-        found = service.answer(Question(index=index.name, text=query, read_as="text", hits=10))
+        found = service.answer(question(index=index.name, text=query, read_as="text", hits=10))
         first = found.hits[0].doc_id if found.hits else "no hit"
         rows[index.name] = f"{index.documents} documents, first hit {first}, {found.timing.all_ms:.0f} ms"
         if index.problem:
@@ -62,12 +62,11 @@ def tried(service: Service) -> dict[str, Any]:
 
 def warm(service: Service) -> None:
     """Answers some queries, because Java and the networks take several times as long for the first ones."""
-    from lexvl_anserini.doors.serving.messages import Question
-
+    question = door("serving.messages").Question
     description = service.description()
     for index in description.indexes:
         for text in (description.examples or [TRIED]) * WARMING:
-            service.answer(Question(index=index.name, text=text, read_as="text"))
+            service.answer(question(index=index.name, text=text, read_as="text"))
 
 
 def warn_of_guests(host: str) -> None:
@@ -116,16 +115,13 @@ def command(
     check_style(style)
     if len(index) > MOST_INDEXES:
         raise UsageError(f"{len(index)} indexes; a page has at most {MOST_INDEXES} columns")
-    from lexvl_anserini.doors.serving.app import Service, application
-    from lexvl_anserini.doors.serving.opened import Shelf, served_indexes
-    from lexvl_anserini.doors.serving.server import listening, raise_open_files, url_of, web_server
-
+    app, opened, server = door("serving.app"), door("serving.opened"), door("serving.server")
     started = time.perf_counter()
-    indexes = served_indexes(index, checkpoint or [], device, data_dir, encoder_settings((), runtime))
-    listener = None if check else listening(host, port)
-    shelf = Shelf(indexes)
+    indexes = opened.served_indexes(index, checkpoint or [], device, data_dir, encoder_settings((), runtime))
+    listener = None if check else server.listening(host, port)
+    shelf = opened.Shelf(indexes)
     try:
-        service = Service.over(shelf, example or [])
+        service = app.Service.over(shelf, example or [])
         rows = tried(service)
         if listener is None:
             print_rows(rows, style)
@@ -133,12 +129,12 @@ def command(
         warm(service)
         log.info("%s after %.1f s, Ctrl-C ends", ", ".join(shelf.names), time.perf_counter() - started)
         warn_of_guests(host)
-        url = url_of(listener)
+        url = server.url_of(listener)
         print_rows({"page": url, "api": f"{url}openapi.json"}, style)
         sys.stdout.flush()
-        raise_open_files()
+        server.raise_open_files()
         with suppress(KeyboardInterrupt):  # the usual end
-            web_server(application(service), [*(name or []), host]).run(sockets=[listener])
+            server.web_server(app.application(service), [*(name or []), host]).run(sockets=[listener])
     finally:
         shelf.close()
         if listener is not None:

@@ -18,7 +18,7 @@ from typing import Any
 
 import orjson
 
-from lexvl_anserini.doors.stores.urls import is_url
+from lexvl_anserini.engines.targets import is_store_url
 from lexvl_anserini.ground.errors import UnknownName, UsageError
 from lexvl_anserini.searching.building import build_index
 
@@ -47,7 +47,7 @@ def measure(options: Options) -> Report:
     """
     chosen = options.system or [LUCENE, *PACKAGES]
     for system in chosen:
-        if not (system == LUCENE or system in PACKAGES or is_url(system)):
+        if not (system == LUCENE or system in PACKAGES or is_store_url(system)):
             raise UnknownName("system", system, [LUCENE, *PACKAGES])
     hits = options.hits or list(HITS)
     count = options.query_count or QUERIES
@@ -85,9 +85,9 @@ def row_of(system: str, found: dict[str, Any], exact: dict[str, Any], hits: Sequ
 
 def one(system: str, shards: str, queries: str, folder: str, hits: Sequence[int], count: int) -> dict[str, Any]:
     """What the child of a system does: starts it, builds the index, searches; returns figures and digests of lists."""
-    from lexvl_anserini.doors.stores.resolving import index_path
     from lexvl_anserini.engines.index_folder import read_report
     from lexvl_anserini.engines.opening import open_index
+    from lexvl_anserini.engines.targets import index_path
 
     asked = list(islice(read_queries(queries), count))
     with indexes(system, Path(folder)) as index:
@@ -120,7 +120,7 @@ def indexes(system: str, folder: Path) -> Iterator[str]:
     """The index of a system: a folder, or a URL; an index in a store that runs is removed at the end."""
     if system == LUCENE:
         yield str(folder / "index")
-    elif is_url(system):
+    elif is_store_url(system):
         remove(system, expected=False)
         try:
             yield system

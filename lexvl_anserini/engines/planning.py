@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lexvl_anserini.doors.stores.resolving import target_of
 from lexvl_anserini.engines.engine import EngineOptions
 from lexvl_anserini.engines.index_folder import HEADS, REPORT, read_report
 from lexvl_anserini.engines.opening import changing_engine, engine_class, engine_name, engine_of
+from lexvl_anserini.engines.targets import target_of
 from lexvl_anserini.ground.claims import Claim, claim
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import MANIFEST, Manifest, read_manifest

@@ -105,15 +105,14 @@ def write_impacts(
         with disk_errors(output):
             make_folder(output)
         with exclusive(output):
-            claim, manifest = earlier(output, request, overwrite, on_error)
-            if claim is Claim.DONE and manifest is not None:
+            claim, plan = earlier(output, request, overwrite, on_error)
+            if claim is Claim.DONE and plan is not None:
                 log.info("%s: finished already, nothing to do", output)
                 progress(request.documents)
-                return manifest
-            plan = manifest
+                return plan
             if plan is None or plan.corpus.contents not in (None, request.corpus.contents):
-                plan = with_scale(request, reading, model, batch_size, policy)
-                plan = replace(plan, shards=still_valid(output, manifest, plan, overwrite))
+                scaled = with_scale(request, reading, model, batch_size, policy)
+                plan = replace(scaled, shards=still_valid(output, plan, scaled, overwrite))
                 write_json(output / UNFINISHED, plan.to_json())
             shards = UnfinishedShards(output, plan, model, layout, covered)
             shards.fill(reading, batch_size, progress, policy)

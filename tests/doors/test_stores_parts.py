@@ -24,9 +24,9 @@ from lexvl_anserini.doors.stores.folder import folder_of, write_folder
 from lexvl_anserini.doors.stores.loading import load
 from lexvl_anserini.doors.stores.notes import FILES, Notes
 from lexvl_anserini.doors.stores.opensearch import OpenSearchStore, unpacked
-from lexvl_anserini.doors.stores.resolving import index_path
 from lexvl_anserini.doors.stores.store import StoreRow
-from lexvl_anserini.doors.stores.urls import StorePlace, is_url, parse_url
+from lexvl_anserini.doors.stores.urls import StorePlace, parse_url
+from lexvl_anserini.engines.targets import index_path, is_store_url
 from lexvl_anserini.ground.errors import ArtefactError, MissingExtra, StoreError, UsageError
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.progress import silent
@@ -73,14 +73,14 @@ def test_urls(given: str, engine: str, where: tuple[str, int, str], text: str) -
     place = parse_url(given)
     assert (place.engine, (place.host, place.port, place.path), str(place)) == (engine, where, text)
     # A path of the standard library holds the URL with single slashes.
-    assert is_url(Path(given)) and parse_url(Path(given)) == place and parse_url(text) == place
+    assert is_store_url(Path(given)) and parse_url(Path(given)) == place and parse_url(text) == place
 
 
 def test_a_folder_of_the_working_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     assert str(parse_url("qdrant+file:a/b/demo")) == f"qdrant+file:{tmp_path}/a/b/demo"
     assert parse_url("qdrant+edge:demo").path == str(tmp_path)
-    assert not is_url("indexes/demo") and not is_url("C:/x") and not is_url("qdrant/demo")
+    assert not is_store_url("indexes/demo") and not is_store_url("C:/x") and not is_store_url("qdrant/demo")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from store_servers import KINDS, serving
 from eval.efficiency.command import run_suite
 from eval.efficiency.stores import remove, row_of
 from eval.efficiency.suite import Options
-from lexvl_anserini.doors.stores.resolving import index_path
+from lexvl_anserini.engines.targets import index_path
 from lexvl_anserini.ground.errors import UnknownName, UsageError
 from lexvl_anserini.searching.building import build_index
 from tests.doors.test_stores import DOCUMENTS, QUERIES, small

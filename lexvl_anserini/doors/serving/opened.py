@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from lexvl_anserini.doors.serving import limits
 from lexvl_anserini.doors.serving.documents import WITHOUT_PICTURES, ShownCorpus, example_queries, read_corpus
-from lexvl_anserini.doors.stores.resolving import index_path
-from lexvl_anserini.doors.stores.urls import is_url, parse_url
 from lexvl_anserini.encoders.encoder import OtherModality, Tower
 from lexvl_anserini.encoders.loading import TORCH
 from lexvl_anserini.engines.index_folder import IndexState, index_manifest, read_report, state_of_index
+from lexvl_anserini.engines.targets import index_name, index_path
 from lexvl_anserini.ground.errors import DataError, LexvlError, UnknownName, UsageError
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.records import Document
@@ -305,7 +304,7 @@ def served_indexes(
         raise UsageError(f"{len(checkpoints)} --checkpoint for {len(places)} --index; give one for each, or none")
     found: dict[str, ServedIndex] = {}
     for number, place in enumerate(places):
-        if not (base := parse_url(place).name if is_url(place) else Path(place).resolve().name):
+        if not (base := index_name(place)):
             raise DataError(f"{place}: a folder without a name; name the folder of an index")
         path = index_path(place)
         name = next(n for n in (base, *(f"{base}-{i}" for i in range(2, len(places) + 2))) if n not in found)

@@ -95,11 +95,6 @@ class StorePlace:
         return text.replace(self.login.password, "***") if self.login.password else text
 
 
-def is_url(index: str | Path) -> bool:
-    """True for the URL of an index in a store, False for a folder."""
-    return _URL.fullmatch(str(index)) is not None
-
-
 def parse_url(index: str | Path) -> StorePlace:
     """The place that a URL names; its login is remembered for this process.
 
