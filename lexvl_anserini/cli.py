@@ -24,9 +24,10 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from lexvl_anserini import __version__
-from lexvl_anserini.ground.errors import JavaError, LexvlError, UsageError
+from lexvl_anserini.ground.errors import JavaError, LexvlError, MissingExtra, UsageError
 from lexvl_anserini.ground.places import with_urls
 from lexvl_anserini.ground.progress import progress_bar as progress_bar
+from lexvl_anserini.ground.registry import EXTRA_PACKAGES, missing_package
 
 Command = Callable[..., None]
 
@@ -349,6 +350,9 @@ def guarded(app: Callable[[], Any]) -> None:
     except Exception as error:
         if verbose:
             raise
+        if isinstance(error, ModuleNotFoundError) and (package := str(error.name).partition(".")[0]) in EXTRA_PACKAGES:
+            print(f"error: {missing_package(package)}", file=sys.stderr)
+            sys.exit(MissingExtra.exit_code)
         if isinstance(error, OSError) and error.errno == errno.ENOSPC and not error.filename:
             print(
                 "error: standard output: the disk is full; free some space and run the same command again",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 from lexvl_anserini.ground.errors import MissingExtra, UnknownName
@@ -75,6 +76,17 @@ DOORS: Mapping[str, str] = {
 }
 DOORS_HOME = "lexvl_anserini.doors"
 
+# Packages that not every installation has, and the extra that brings each.
+EXTRA_PACKAGES: Mapping[str, str] = {
+    "accelerate": "train",
+    "anyio": "serve",
+    "fastapi": "serve",
+    "fsspec": "ray",
+    "matplotlib": "plots",  # of [train] too
+    "sentence_transformers": "train",
+    "uvicorn": "serve",
+}
+
 
 def resolve(kind: str, name: str, table: Mapping[str, str]) -> Any:
     """Imports and returns the object that `table` registers under `name`.
@@ -95,6 +107,22 @@ def door(module: str) -> Any:
         MissingExtra: the door, or a package that it needs, is not installed.
     """
     return import_home(f"{DOORS_HOME}.{module}")
+
+
+def require(*packages: str) -> None:
+    """Checks that packages of extras are installed, without importing them; before work that would end without them.
+
+    Raises:
+        MissingExtra: one is not installed.
+    """
+    for package in packages:
+        if find_spec(package) is None:
+            raise missing_package(package)
+
+
+def missing_package(package: str) -> MissingExtra:
+    """The error for a package of an extra that is not installed."""
+    return MissingExtra(f"this command ({package} is not installed)", EXTRA_PACKAGES[package])
 
 
 def import_home(home: str) -> Any:

@@ -21,6 +21,7 @@ from safetensors.torch import load_model
 from lexvl_anserini.encoders.loading import choose_device
 from lexvl_anserini.ground.files import disk_errors, make_folder, new_folder, write_json
 from lexvl_anserini.ground.installed import versions_of
+from lexvl_anserini.ground.registry import require
 from lexvl_anserini.training.common.curve import draw_curve
 from lexvl_anserini.training.common.learner import Learner, NotFinite
 from lexvl_anserini.training.common.memory import is_out_of_memory, keep_freed_memory, out_of_memory
@@ -92,7 +93,9 @@ def train(
     Raises:
         ArtefactError: `output` contains the run of another recipe or of other data, other files, or damaged states.
         UsageError: the recipe and its data do not fit, or the device does not exist.
+        MissingExtra: a package of the extra [train] is not installed.
     """
+    require("accelerate", "matplotlib")
     keep_freed_memory()
     chosen = choose_device(device)
     processes = Processes.of(chosen)

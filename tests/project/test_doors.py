@@ -1,0 +1,134 @@
+"""The core line runs without any door, and each missing door or package of an extra is one line that names the extra."""
+
+from __future__ import annotations
+
+import configparser
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lexvl_anserini import cli
+from lexvl_anserini.ground.errors import MissingExtra
+from lexvl_anserini.ground.registry import DOORS, EXTRA_PACKAGES, door, require
+
+ROOT = Path(__file__).parents[2]
+HOME = Path("lexvl_anserini/doors")
+
+# A use of each door, as a command.
+USES = {
+    "cluster": ("encode", "--corpus", "samples", "--output", "s3://bucket/samples"),
+    "onnx": ("export-onnx", "--encoder", "bag-of-tokens", "--checkpoint", "minilm", "--output", "exports"),
+    "serving": ("serve", "--index", "indexes/demo"),
+    "stores": ("search", "--index", "qdrant+file:stores/demo", "--query", "a red boat"),
+}
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory) -> Path:
+    """The two packages without the folder of doors; its removal is that of each single door."""
+    folder = tmp_path_factory.mktemp("core")
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "lexvl_anserini", folder / "lexvl_anserini", ignore=ignored)
+    shutil.copytree(ROOT / "eval", folder / "eval", ignore=ignored)
+    (folder / "lexvl_eval").symlink_to("eval")
+    return folder
+
+
+def called(copy: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    """A command of the copy: nothing of the checkout can be imported in its process."""
+    outside = (str(ROOT), str(ROOT / "tests"), str(ROOT / "tests/attack"), "")
+    paths = [str(copy), *(path for path in sys.path if path not in outside and not _is_checkout(Path(path)))]
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "LEXVL_STORAGE": str(copy / "storage")}
+    return subprocess.run(
+        [sys.executable, "-P", "-m", *command], cwd=copy, env=environ, capture_output=True, text=True, check=False
+    )
+
+
+def _is_checkout(path: Path) -> bool:
+    return (path / "lexvl_anserini").is_dir() or (path / "lexvl_eval").is_dir()
+
+
+@pytest.fixture(scope="module")
+def core(copy) -> Path:
+    shutil.rmtree(copy / HOME)
+    return copy
+
+
+LINE = (
+    ("lexvl_anserini", "--help"),
+    ("lexvl_anserini.encode", "--corpus", "demo", "--output", "impacts/demo"),
+    ("lexvl_anserini.index", "impacts/demo", "--index", "indexes/demo"),
+    ("lexvl_anserini.search", "--index", "indexes/demo", "--hits", "10", "--output", "runs/demo.trec"),
+    ("lexvl_anserini.search", "--index", "indexes/demo", "--query", "a red boat under the moon"),
+    ("lexvl_anserini.explain", "--index", "indexes/demo", "--query", "a red boat"),
+    ("eval.demo", "--run", "runs/demo.trec"),
+    ("eval.beir", "--run", "runs/demo.trec", "--dataset", "demo"),
+)
+
+
+def test_the_line_needs_no_door(core) -> None:
+    for command in LINE:
+        done = called(core, *command)
+        assert done.returncode == 0, (command, done.stdout[-500:], done.stderr[-2000:])
+        assert "Traceback" not in done.stderr
+        if command[0] == "eval.demo":
+            assert re.search(r"R@1\W", done.stdout) and re.search(r"0?\.\d|\d\d\.\d", done.stdout)
+
+
+@pytest.mark.parametrize("name", sorted(USES))
+def test_a_missing_door_is_one_line(core, name) -> None:
+    done = called(core, "lexvl_anserini", *USES[name])
+    lines = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert done.returncode == MissingExtra.exit_code, done.stderr
+    assert lines == [
+        f"error: lexvl_anserini.doors.{name} (there is no module lexvl_anserini.doors) needs an extra: "
+        f"pip install 'lexvl-anserini[{DOORS[name]}]'"
+    ]
+    assert "Traceback" not in done.stderr
+
+
+def test_every_door_is_in_the_table_and_has_its_extra() -> None:
+    folders = {path.name for path in (ROOT / HOME).iterdir() if (path / "__init__.py").exists()}
+    parser = configparser.ConfigParser()
+    parser.read(ROOT / "setup.cfg")
+    extras = parser["options.extras_require"]
+    assert folders == set(DOORS) == {*USES, "adapters", "sharing"}  # these two are for callers from Python
+    assert {*DOORS.values(), *EXTRA_PACKAGES.values(), "all"} <= set(extras)
+    for package, extra in EXTRA_PACKAGES.items():
+        assert re.search(rf"^{package.replace('_', '[-_]')}\b", extras[extra], re.MULTILINE), (package, extra)
+
+
+def test_few_packages_are_required() -> None:
+    parser = configparser.ConfigParser()
+    parser.read(ROOT / "setup.cfg")
+    required = parser["options"]["install_requires"].split()
+    assert len(required) <= 20
+    names = {re.split("[<>=,]", line)[0] for line in required}
+    assert {"pyserini", "torch", "transformers", "faiss-cpu", "ir_datasets", "ranx", "pandas", "beir"} <= names
+    assert not names & set(EXTRA_PACKAGES)
+
+
+def test_an_error_inside_a_door_is_not_a_missing_extra() -> None:
+    with pytest.raises(MissingExtra, match=r"doors.stores .*\[stores\]"):
+        door("stores.no_such_module")
+
+
+def test_a_missing_package_of_an_extra_is_one_line(monkeypatch, capsys) -> None:
+    def fails() -> None:
+        raise ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib.figure")
+
+    monkeypatch.setattr(sys, "argv", ["lexvl"])
+    with pytest.raises(SystemExit) as ended:
+        cli.guarded(fails)
+    assert ended.value.code == MissingExtra.exit_code
+    expected = "this command (matplotlib is not installed) needs an extra: pip install 'lexvl-anserini[plots]'"
+    assert capsys.readouterr().err == f"error: {expected}\n"
+    monkeypatch.setitem(EXTRA_PACKAGES, "no_such_package", "plots")
+    require("matplotlib")
+    with pytest.raises(MissingExtra, match=r"no_such_package is not installed.*\[plots\]"):
+        require("matplotlib", "no_such_package")
