@@ -93,21 +93,25 @@ def describe_encoder(name: str, style: str = "text") -> str:
     """
     from lexvl_anserini.encoders.describing import describe
 
-    about = describe(name)
+    description = describe(name)
     if style == "json":
-        return orjson.dumps(about).decode()
-    lines = [f"{about['name']}: {about['equation']}", ""]
-    lines += [about["about"], ""] if about["about"] else []
-    lines += [f"reads        {', '.join(about['modalities'])}", f"paper        {about['paper']}"]
-    lines += [f"licence      {about['licence']}", f"checkpoints  {', '.join(about['checkpoints']) or '-'}", ""]
+        return orjson.dumps(description).decode()
+    lines = [f"{description['name']}: {description['equation']}", ""]
+    lines += [description["about"], ""] if description["about"] else []
+    lines += [f"reads        {', '.join(description['modalities'])}", f"paper        {description['paper']}"]
+    lines += [
+        f"licence      {description['licence']}",
+        f"checkpoints  {', '.join(description['checkpoints']) or '-'}",
+        "",
+    ]
     lines += (
         ["options (--set KEY=VALUE; - is the checkpoint's own, or depends on other options):"]
-        if about["options"]
+        if description["options"]
         else ["no options"]
     )
-    for option in about["options"]:
+    for option in description["options"]:
         lines.append(f"  {option['name']}={option['default']}  ({option['type']})  {option['meaning']}".rstrip())
-    return "\n".join([*lines, "", f"Example: {about['example']}"])
+    return "\n".join([*lines, "", f"Example: {description['example']}"])
 
 
 def report(manifest: Manifest, output: Path, seconds: float) -> dict[str, Any]:
@@ -444,13 +448,13 @@ def encode_corpus(
     from lexvl_anserini.shards.resuming import SKIPPED
     from lexvl_anserini.shards.writing import write_impacts
 
-    started, made = time.perf_counter(), parts.corpus_plan()
-    own = made.with_threads().part(part) if made and part else part
+    started, corpus_plan = time.perf_counter(), parts.corpus_plan()
+    parts_of_plan = corpus_plan.with_threads().part(part) if corpus_plan and part else part
     with progress_bar(f"encode {dataset.name} with {model.name}", None) as progress:
         try:
             with published(target):
                 manifest = write_impacts(
-                    dataset, model, target, *shards, batch_size, overwrite, progress, parts.on_error, own
+                    dataset, model, target, *shards, batch_size, overwrite, progress, parts.on_error, parts_of_plan
                 )
         except UnreadableImage as error:
             raise UnreadableImage(f"{error}; --on-error skip leaves such pictures out and lists them") from error
@@ -468,27 +472,27 @@ def encode_all_parts(
     overwrite: bool,
 ) -> dict[str, Any]:
     """Encodes all parts of a plan, by the runner that is in use, and returns the rows of the command."""
-    started, made, dataset = time.perf_counter(), parts.corpus_plan(), given.load_corpus()
+    started, corpus_plan, dataset = time.perf_counter(), parts.corpus_plan(), given.load_corpus()
     loaded = encoder.request(given, dataset.direction)
-    assert parts.plan is not None and made is not None
+    assert parts.plan is not None and corpus_plan is not None
     output, ref = given.target(loaded.name, None), given.ref(given.corpus, given.split)
     request = door("cluster.parts").PartsRequest(
         place(parts.plan), output, ref, loaded, quantiser, layout, encoder.batch_size, parts.on_error, overwrite
     )
-    with progress_bar(f"encode {dataset.name} with {loaded.name}", made.summary.documents) as progress:
+    with progress_bar(f"encode {dataset.name} with {loaded.name}", corpus_plan.summary.documents) as progress:
         collection = door("cluster.parts").encode_parts(request, progress)
     rows = {"output": str(output), "encoder": loaded.name, "parts": collection.parts, **collection.manifest.counts}
     return {**rows, "seconds": round(time.perf_counter() - started, 2)}
 
 
-def report_plan(made: CorpusPlan, path: Path) -> dict[str, Any]:
+def report_plan(corpus_plan: CorpusPlan, path: Path) -> dict[str, Any]:
     """The rows of a plan: what each part reads."""
-    corpus = made.manifest.corpus
-    rows: dict[str, Any] = {"plan": str(path), "documents": corpus.documents, "parts": made.parts}
-    if scale := made.manifest.quantiser.get("document", {}).get("scale"):
+    corpus = corpus_plan.manifest.corpus
+    rows: dict[str, Any] = {"plan": str(path), "documents": corpus.documents, "parts": corpus_plan.parts}
+    if scale := corpus_plan.manifest.quantiser.get("document", {}).get("scale"):
         rows["scale"] = scale
-    rows |= {"listing": str(made.listing)} if made.listing else {}
-    return {**rows, "threads": made.threads}
+    rows |= {"listing": str(corpus_plan.listing)} if corpus_plan.listing else {}
+    return {**rows, "threads": corpus_plan.threads}
 
 
 def plan(given: InputOptions, target: Path, model: Encoder) -> dict[str, Any]:

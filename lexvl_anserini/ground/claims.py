@@ -55,18 +55,18 @@ class Comparison:
     def __str__(self) -> str:
         """The differences, for an error message: the first with their values, the others by name."""
         detailed = [
-            f"{name}: {shown(made, SHOWN)} found, {shown(request, SHOWN)} requested"
-            for name, (request, made) in islice(self.differing.items(), DETAILED)
+            f"{name}: {shown(earlier, SHOWN)} found, {shown(request, SHOWN)} requested"
+            for name, (request, earlier) in islice(self.differing.items(), DETAILED)
         ]
         others = ", ".join(list(self.differing)[DETAILED:])
         return "; ".join([*detailed, f"also {others}"] if others else detailed)
 
 
-def same_request(request: Mapping[str, Any], made: Mapping[str, Any]) -> Comparison:
+def same_request(request: Mapping[str, Any], earlier: Mapping[str, Any]) -> Comparison:
     """Compares a request with the one that made an output; the result is true if they are the same."""
-    names = {**request, **made}
+    names = {**request, **earlier}
     return Comparison(
-        {name: (request.get(name), made.get(name)) for name in names if request.get(name) != made.get(name)}
+        {name: (request.get(name), earlier.get(name)) for name in names if request.get(name) != earlier.get(name)}
     )
 
 
@@ -74,7 +74,7 @@ def claim(
     output: Path,
     what: str,
     request: Mapping[str, Any],
-    made: Mapping[str, Any] | None,
+    earlier: Mapping[str, Any] | None,
     overwrite: bool,
     finished: bool = True,
 ) -> Claim:
@@ -97,9 +97,9 @@ def claim(
     Raises:
         ArtefactError: the output of another request is there and must not be replaced.
     """
-    if made is None:
+    if earlier is None:
         return Claim.FRESH
-    if comparison := same_request(request, made):
+    if comparison := same_request(request, earlier):
         return Claim.DONE if finished else Claim.RESUME
     if overwrite:
         return Claim.FRESH

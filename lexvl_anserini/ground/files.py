@@ -98,8 +98,11 @@ def _is_of(named: str | bytes | int, path: Path) -> bool:
     """True if a file is `path`, its temporary name, or below one of them."""
     if isinstance(named, int):
         return True
-    file, own = Path(os.fsdecode(named)).absolute(), path.absolute()
-    return any(one in (file, *file.parents) for one in (own, part_of(own))) or file in own.parents
+    file, target = Path(os.fsdecode(named)).absolute(), path.absolute()
+    return (
+        any(path_of_target in (file, *file.parents) for path_of_target in (target, part_of(target)))
+        or file in target.parents
+    )
 
 
 def sync_path(path: Path) -> None:
@@ -144,11 +147,11 @@ def sync_tree(folder: Path) -> None:
 
 def make_folder(folder: Path) -> None:
     """Makes a folder and those above it, unless they exist; they survive a power cut."""
-    missing = [one for one in (folder, *folder.parents) if not one.exists()]
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
     if not folder.is_dir():
         folder.mkdir(parents=True, exist_ok=True)
-    for one in missing:
-        sync_path(one.parent)
+    for path in missing:
+        sync_path(path.parent)
 
 
 @contextmanager
@@ -407,8 +410,8 @@ def packed(out: BinaryIO, suffix: str) -> Iterator[BinaryIO]:
         from pyarrow import output_stream
 
         # pyarrow closes the file that it writes to; `out` stays open.
-        own = os.fdopen(os.dup(out.fileno()), "wb")
-        with io.BufferedWriter(output_stream(own, compression="zstd")) as stream:
+        copy = os.fdopen(os.dup(out.fileno()), "wb")
+        with io.BufferedWriter(output_stream(copy, compression="zstd")) as stream:
             yield cast(BinaryIO, stream)
     else:
         yield out

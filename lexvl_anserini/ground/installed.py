@@ -31,8 +31,8 @@ def version_of(package: str) -> str | None:
 
 def versions_of(packages: Iterable[str]) -> dict[str, str]:
     """The versions of packages; those without metadata are left out, as ours in a plain checkout."""
-    found = {package: version_of(package) for package in packages}
-    return {package: number for package, number in found.items() if number is not None}
+    versions = {package: version_of(package) for package in packages}
+    return {package: number for package, number in versions.items() if number is not None}
 
 
 def package_folder(module: str) -> Path | None:
@@ -47,7 +47,7 @@ def declared_versions() -> dict[str, SpecifierSet]:
     from packaging.requirements import Requirement
 
     try:
-        return {one.name: one.specifier for one in map(Requirement, requires(OURS) or ())}
+        return {requirement.name: requirement.specifier for requirement in map(Requirement, requires(OURS) or ())}
     except PackageNotFoundError:
         return {}
 
@@ -62,12 +62,12 @@ def check_model_libraries() -> None:
     for library in MODEL_LIBRARIES:
         versions = declared.get(library, ())
         needed = ",".join(sorted(map(str, versions), reverse=True))
-        found = version_of(library)
-        if found is None and find_spec(library) is None:
+        installed = version_of(library)
+        if installed is None and find_spec(library) is None:
             raise InstallationError(f"{library} is not installed; pip install '{library}{needed}'")
-        if found is not None and not all(one.contains(found, prereleases=True) for one in versions):
+        if installed is not None and not all(specifier.contains(installed, prereleases=True) for specifier in versions):
             raise InstallationError(
-                f"{library} {found} is installed, expected {needed}; pip install '{library}{needed}'"
+                f"{library} {installed} is installed, expected {needed}; pip install '{library}{needed}'"
             )
 
 
@@ -78,5 +78,5 @@ def lucene_of(jar: Path) -> str | None:
             project = archive.read("META-INF/maven/io.anserini/anserini/pom.xml").decode()
     except (OSError, KeyError, BadZipFile):
         return None
-    found = re.search(r"<lucene\.version>([^<]+)</lucene\.version>", project)
-    return found[1] if found else None
+    match = re.search(r"<lucene\.version>([^<]+)</lucene\.version>", project)
+    return match[1] if match else None

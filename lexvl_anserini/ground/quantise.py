@@ -112,8 +112,10 @@ class TooLargeImpact(LexvlError):
     """
 
     def __init__(self, impact: float, row: int, dimension: int):
-        found = f"an impact of {impact:.0f} reaches 2^24; lower the scale or give bits to clip"
-        super().__init__(found if impact > 0 else f"an impact of {impact:.0f}, expected 0 or more; the model is broken")
+        reason = f"an impact of {impact:.0f} reaches 2^24; lower the scale or give bits to clip"
+        super().__init__(
+            reason if impact > 0 else f"an impact of {impact:.0f}, expected 0 or more; the model is broken"
+        )
         self.row, self.dimension = row, dimension
 
 

@@ -219,8 +219,8 @@ def all_results(
     if failed:
         reasons = "; ".join(f"{name(number)}: {failed[number]}" for number in islice(sorted(failed), NAMED))
         more = f"; and {len(failed) - NAMED} more" if len(failed) > NAMED else ""
-        kept = ", the others are finished and kept" if done else ""
+        others = ", the others are finished and kept" if done else ""
         raise LexvlError(
-            f"{len(failed)} of {done + len(failed)} parts failed{kept}: {reasons}{more}; the same command goes on with "
-            "these"
+            f"{len(failed)} of {done + len(failed)} parts failed{others}: {reasons}{more}; the same command goes on "
+            "with these"
         )

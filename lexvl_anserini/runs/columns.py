@@ -75,8 +75,8 @@ class Hits(NamedTuple):
     def of_queries(self) -> np.ndarray:
         """The lines whose doc_id is their query_id, in order."""
         topics = self.topics()
-        own = fingerprints(text_array(self.query_ids), np.arange(len(self.query_ids)))
-        lines = np.flatnonzero(self.prints == own[topics])
+        prints = fingerprints(text_array(self.query_ids), np.arange(len(self.query_ids)))
+        lines = np.flatnonzero(self.prints == prints[topics])
         same = [self.query_ids[t] == doc_id for t, doc_id in zip(topics[lines], self.ids_of(lines), strict=True)]
         return lines[same]
 
@@ -137,10 +137,10 @@ def fingerprints(texts: pyarrow.Array, topics: np.ndarray) -> np.ndarray:
     starts, lengths = ends[:-1], np.diff(ends)
     data = np.concatenate([np.frombuffer(letters or b"", np.uint8)[: ends[-1]], np.zeros(8, np.uint8)])
     words = np.ndarray((len(data) - 7,), "<u8", data, strides=(1,))  # the eight bytes from each byte on
-    kept = np.array([(1 << 8 * n) - 1 for n in range(9)], np.uint64)  # masks of the first n bytes
+    masks = np.array([(1 << 8 * n) - 1 for n in range(9)], np.uint64)  # masks of the first n bytes
     mixed = _mixed(topics.astype(np.uint64), lengths.astype(np.uint64))
     for offset in range(0, int(lengths.max(initial=0)), 8):
-        word = words[np.minimum(starts + offset, len(words) - 1)] & kept[np.clip(lengths - offset, 0, 8)]
+        word = words[np.minimum(starts + offset, len(words) - 1)] & masks[np.clip(lengths - offset, 0, 8)]
         mixed = np.where(lengths > offset, _mixed(mixed, word), mixed)
     return mixed
 
@@ -227,20 +227,20 @@ def _parse(lines: bytes, delimiter: bytes, width: int) -> Hits:
         raise Irregular
     text, names = pyarrow.string(), COLUMNS[width]
     types = {"query_id": text, "doc_id": text, "rank": pyarrow.int32(), "score": pyarrow.float64()}
-    wanted = [name for name in types if name in names]
+    columns = [name for name in types if name in names]
     try:
         table = csv.read_csv(
             pyarrow.BufferReader(lines),
             csv.ReadOptions(use_threads=False, block_size=len(lines) + 1, column_names=names),
             csv.ParseOptions(delimiter=delimiter.decode(), quote_char=False),
-            csv.ConvertOptions(column_types=types, null_values=[], include_columns=wanted),
+            csv.ConvertOptions(column_types=types, null_values=[], include_columns=columns),
         )
         if not lines.isascii():
             lines.decode()
     except ValueError as error:  # pyarrow's errors are such, and those of UTF-8
         raise Irregular from error
     _check_letters(np.frombuffer(lines, np.uint8), table.num_rows, names)
-    query_ids, doc_ids, ranks, *scores = (table[name].combine_chunks() for name in wanted)
+    query_ids, doc_ids, ranks, *scores = (table[name].combine_chunks() for name in columns)
     topics = compute.run_end_encode(query_ids, run_end_type=pyarrow.int64())
     starts = np.concatenate([[0], np.from_dlpack(topics.run_ends)])
     hits = Hits(

@@ -20,5 +20,5 @@ def as_frame(rankings: Iterable[ScoredDoc] | Iterable[Iterable[ScoredDoc]]) -> D
     """
     from pandas import DataFrame
 
-    lists = ([one] if isinstance(one, ScoredDoc) else one for one in rankings)
+    lists = ([ranking] if isinstance(ranking, ScoredDoc) else ranking for ranking in rankings)
     return DataFrame(list(chain.from_iterable(lists)), columns=list(ScoredDoc._fields))

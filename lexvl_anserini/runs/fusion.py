@@ -103,8 +103,8 @@ class Fusion:
 
     def to_json(self) -> dict[str, Any]:
         """What decides the fused scores, for a manifest."""
-        about = {"k": self.k} if self.method == "rrf" else {"normalisation": self.normalisation}
-        return {"method": self.method, **about, **({"weights": list(self.weights)} if self.weights else {})}
+        options = {"k": self.k} if self.method == "rrf" else {"normalisation": self.normalisation}
+        return {"method": self.method, **options, **({"weights": list(self.weights)} if self.weights else {})}
 
 
 def fuse_lists(query_id: str, rankings: Sequence[Ranking], fusion: Fusion, hits: int) -> list[ScoredDoc]:
@@ -170,10 +170,10 @@ def fused_manifest(runs: Sequence[Path], fusion: Fusion, hits: int) -> RunManife
     """
     if absent := next((path for path in runs if not path.is_file()), None):
         raise DataError(f"{absent}: no such run; write one with python -m lexvl_anserini.search")
-    known: Mapping[Path, RunManifest] = {path: about for path in runs if (about := read_run_manifest(path))}
+    known: Mapping[Path, RunManifest] = {path: manifest for path in runs if (manifest := read_run_manifest(path))}
     shared: dict[str, Any] = {}
     for name in SHARED:
-        values = {getattr(about, name): path for path, about in known.items()}
+        values = {getattr(manifest, name): path for path, manifest in known.items()}
         if name == "topics_sha256" and len(values) > 1:
             values.pop("", None)  # a run of a dataset's topics that an older version wrote
         if len(values) > 1 and name != "data_dir":

@@ -58,21 +58,21 @@ def mine(dataset: Dataset, run: Path, mining: Mining) -> list[Mined]:
     for qrel in dataset.qrels():
         if qrel.relevance > 0:
             relevant.setdefault(qrel.query_id, set()).add(qrel.doc_id)
-    lists, found = lists_of(run), []
+    lists, mined = lists_of(run), []
     for topic in dataset.topics():
         if topic.query_id in lists and topic.query_id in relevant:
             positives = relevant[topic.query_id]
             left_out = positives | {topic.query_id} if dataset.remove_query else positives
             negatives = drawn(topic.query_id, lists[topic.query_id], left_out, mining)
-            wanted = positives.union(negatives)
-            scores = {hit.doc_id: hit.score for hit in lists[topic.query_id] if hit.doc_id in wanted}
-            found.append(Mined(topic.query_id, topic.text or "", sorted(positives), negatives, scores))
-    if not found:
+            needed = positives.union(negatives)
+            scores = {hit.doc_id: hit.score for hit in lists[topic.query_id] if hit.doc_id in needed}
+            mined.append(Mined(topic.query_id, topic.text or "", sorted(positives), negatives, scores))
+    if not mined:
         raise DataError(
             f"{run}: none of its {len(lists)} topics has a relevant document in {dataset.name}/{dataset.split}; "
             f"search the topics of the split that trains: --topics {dataset.name}/train"
         )
-    return found
+    return mined
 
 
 def drawn(query_id: str, ranked: Sequence[ScoredDoc], left_out: Iterable[str], mining: Mining) -> list[str]:

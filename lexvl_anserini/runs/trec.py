@@ -36,7 +36,7 @@ LARGEST_RANK = 2**31 - 1
 SMALLEST_MAGNITUDE = 1e-3
 
 
-def is_finished(output: Path, wanted: RunManifest, overwrite: bool) -> bool:
+def is_finished(output: Path, planned: RunManifest, overwrite: bool) -> bool:
     """True if the run is there and the same request made it; False if it may be written.
 
     Raises:
@@ -48,17 +48,17 @@ def is_finished(output: Path, wanted: RunManifest, overwrite: bool) -> bool:
     if not output.exists() or overwrite:
         return False
     with same_file(output):
-        found = read_run_manifest(output)
-    if found is None:
+        manifest = read_run_manifest(output)
+    if manifest is None:
         raise ArtefactError(f"{output}: exists without {manifest_path(output).name}; --overwrite replaces it")
-    request, made = wanted.request(), found.request()
-    if wanted.topics_sha256 and not found.topics_sha256:
+    request, earlier = planned.request(), manifest.request()
+    if planned.topics_sha256 and not manifest.topics_sha256:
         log.info("%s: an older version wrote it, without a digest of its topics", output)
-        del request["topics_sha256"], made["topics_sha256"]
-    return claim(output, "a run", request, made, overwrite) is Claim.DONE
+        del request["topics_sha256"], earlier["topics_sha256"]
+    return claim(output, "a run", request, earlier, overwrite) is Claim.DONE
 
 
-def ensure_run(output: Path, wanted: RunManifest, overwrite: bool, write: Callable[[], RunManifest]) -> RunManifest:
+def ensure_run(output: Path, planned: RunManifest, overwrite: bool, write: Callable[[], RunManifest]) -> RunManifest:
     """The manifest of the run that is wanted: of the finished one, or what `write` returns after writing it.
 
     Nobody else writes the run from the look at it until it is written, so that nothing is computed in vain.
@@ -66,7 +66,7 @@ def ensure_run(output: Path, wanted: RunManifest, overwrite: bool, write: Callab
     Raises:
         LexvlError: as `is_finished` and `write`, or another process is writing the run.
     """
-    return ensure(output, lambda: read_run_manifest(output) if is_finished(output, wanted, overwrite) else None, write)
+    return ensure(output, lambda: read_run_manifest(output) if is_finished(output, planned, overwrite) else None, write)
 
 
 def read_run(path: Path, unscored: bool = False) -> Iterator[ScoredDoc]:

@@ -37,8 +37,8 @@ class EncodedCollection(NamedTuple):
 
     def write(self, folder: Path) -> None:
         """Writes collection.json."""
-        about = {"format": FORMAT, "parts": self.parts, "digest": self.digest, "manifest": self.manifest.to_json()}
-        write_json(folder / COLLECTION, about)
+        entry = {"format": FORMAT, "parts": self.parts, "digest": self.digest, "manifest": self.manifest.to_json()}
+        write_json(folder / COLLECTION, entry)
 
     @classmethod
     def read(cls, folder: Path) -> EncodedCollection:

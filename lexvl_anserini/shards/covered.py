@@ -49,8 +49,8 @@ class Covered:
         """The reference of the picture or vector that the tower reads; None if it reads the text only."""
         if document.image is None:
             return None
-        given = self.tower.read(document)
-        return document.image if getattr(given, "vector", given) == document.image else None
+        reference = self.tower.read(document)
+        return document.image if getattr(reference, "vector", reference) == document.image else None
 
 
 class CoveredDigest:

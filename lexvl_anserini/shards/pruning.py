@@ -103,15 +103,15 @@ class TermCuts:
 
     def keep(self, vector: Vector) -> dict[str, int]:
         """Second pass, documents in the same order: what is kept of one."""
-        kept = {}
+        impacts = {}
         for term, impact in vector.items():
             cut, left = self.cuts.get(term, (0, 0))
             if impact > cut:
-                kept[term] = impact
+                impacts[term] = impact
             elif impact == cut and left:
-                kept[term] = impact
+                impacts[term] = impact
                 self.cuts[term] = (cut, left - 1)
-        return kept
+        return impacts
 
 
 def term_cuts(vectors: Iterable[Vector], pruning: Pruning) -> TermCuts | None:
@@ -147,28 +147,28 @@ def prune_shards(
     if manifest.kind != "impact":
         raise UsageError(f"{shards} is {manifest.kind}; only impacts are pruned")
     done = [*manifest.layout.get("pruning", ()), pruning.to_json()]
-    wanted = replace(manifest, layout={**manifest.layout, "pruning": done})
+    request = replace(manifest, layout={**manifest.layout, "pruning": done})
     return ensure(
         output,
-        lambda: finished_shards(output, wanted, overwrite),
-        lambda: write_pruned(shards, output, wanted, pruning, progress),
+        lambda: finished_shards(output, request, overwrite),
+        lambda: write_pruned(shards, output, request, pruning, progress),
         folder=True,
     )
 
 
-def finished_shards(output: Path, wanted: Manifest, overwrite: bool) -> Manifest | None:
+def finished_shards(output: Path, request: Manifest, overwrite: bool) -> Manifest | None:
     """The manifest of shards that are finished as wanted; None if they are to be written.
 
     Raises:
         ArtefactError: the output holds something else, and `overwrite` is false.
     """
     clear_remains(output)
-    found = read_manifest(output) if output.exists() else None
-    decision = claim(output, "shards", wanted.request(), found.request() if found else None, overwrite)
-    return found if decision is Claim.DONE else None
+    manifest = read_manifest(output) if output.exists() else None
+    decision = claim(output, "shards", request.request(), manifest.request() if manifest else None, overwrite)
+    return manifest if decision is Claim.DONE else None
 
 
-def write_pruned(shards: Path, output: Path, wanted: Manifest, pruning: Pruning, progress: Progress) -> Manifest:
+def write_pruned(shards: Path, output: Path, request: Manifest, pruning: Pruning, progress: Progress) -> Manifest:
     """Writes the pruned shards and their manifest, which is `wanted` with counts."""
     manifest = read_manifest(shards)
     vocabulary = read_vocabulary(shards, manifest)
@@ -180,7 +180,7 @@ def write_pruned(shards: Path, output: Path, wanted: Manifest, pruning: Pruning,
             entries.append(prune_shard(path, part / entry["name"], entry, pruning, cuts, vocabulary))
             progress(entry["documents"])
         shutil.copyfile(shards / VOCABULARY, part / VOCABULARY)
-        whole = replace(wanted, counts=summed(manifest.counts, entries), shards=tuple(entries))
+        whole = replace(request, counts=summed(manifest.counts, entries), shards=tuple(entries))
         write_json(part / MANIFEST, whole.to_json())
     return whole
 
@@ -199,24 +199,24 @@ def prune_shard(
         ArtefactError: the shard is malformed, or its counts differ from its entry.
     """
     before = {"documents": 0, "empty": 0, "postings": 0}
-    kept: list[dict[str, int]] = []
+    counts: list[dict[str, int]] = []
     for document in read_shard(path, vocabulary):
         before["documents"] += 1
         before["empty"] += not document.vector
         before["postings"] += len(document.vector)
         vector = pruning.document(document.vector)
-        kept.append(vector if cuts is None else cuts.keep(vector))
+        counts.append(vector if cuts is None else cuts.keep(vector))
     expect_counts(str(path), before, entry)
     with shard_stream(target, target.suffix == ".gz") as out:
         if path.suffix == ".parquet":
-            rewrite_parquet(path, out, kept, vocabulary)
+            rewrite_parquet(path, out, counts, vocabulary)
         else:
-            for row, vector in zip(map(parse_object, read_lines(path)), kept, strict=True):
+            for row, vector in zip(map(parse_object, read_lines(path)), counts, strict=True):
                 out.write(orjson.dumps({**row, "vector": vector}) + b"\n")
     after = {
-        "empty": sum(not vector for vector in kept),
-        "postings": sum(map(len, kept)),
-        "max_impact": max((i for vector in kept for i in vector.values()), default=0),
+        "empty": sum(not vector for vector in counts),
+        "postings": sum(map(len, counts)),
+        "max_impact": max((i for vector in counts for i in vector.values()), default=0),
     }
     return {**entry, **after, "bytes": target.stat().st_size, "sha256": file_sha256(target)}
 

@@ -97,22 +97,22 @@ def checked_shards(shards: Path, manifest: Manifest) -> Iterator[tuple[Path, Map
         path = shards / entry["name"]
         if not path.is_file():
             raise ArtefactError(f"{path}: shard is missing; run the encode command again")
-        found = file_sha256(path)
-        if found != entry["sha256"]:
+        digest = file_sha256(path)
+        if digest != entry["sha256"]:
             raise ArtefactError(
-                f"{path}: damaged or changed since it was encoded (sha256 {found[:12]}, expected "
+                f"{path}: damaged or changed since it was encoded (sha256 {digest[:12]}, expected "
                 f"{entry['sha256'][:12]}); remove it and run the encode command again"
             )
         yield path, entry
 
 
-def expect_counts(where: str, found: Mapping[str, int], expected: Mapping[str, Any]) -> None:
+def expect_counts(where: str, counts: Mapping[str, int], expected: Mapping[str, Any]) -> None:
     """Compares counts by name.
 
     Raises:
         ArtefactError: one differs.
     """
-    wrong = [f"{n} {name}, expected {expected[name]}" for name, n in found.items() if expected.get(name, n) != n]
+    wrong = [f"{n} {name}, expected {expected[name]}" for name, n in counts.items() if expected.get(name, n) != n]
     if wrong:
         raise ArtefactError(f"{where}: {'; '.join(wrong)}; encode and index again")
 

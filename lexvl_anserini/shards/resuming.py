@@ -73,19 +73,21 @@ def comparable(
     request: Manifest, manifest: Manifest, finished: bool, on_error: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The request of this call and of the earlier one, with entries whose names a user understands."""
-    requested, made = request.request(), manifest.request()
+    requested, earlier = request.request(), manifest.request()
     if request.corpus.contents and not manifest.corpus.contents:
         del requested["corpus"]["contents"]
-    for entries in (requested, made):
+    for entries in (requested, earlier):
         entries["texts"], entries[CONTENTS] = (entries["corpus"].pop(key, None) for key in ("digest", "contents"))
     if not finished:
-        requested["versions"], made["versions"] = request.versions, manifest.versions
+        requested["versions"], earlier["versions"] = request.versions, manifest.versions
         if all(shard.get("contents") for shard in manifest.shards):
-            made[CONTENTS] = requested[CONTENTS]  # compared shard by shard, when the shards are filled
+            earlier[CONTENTS] = requested[CONTENTS]  # compared shard by shard, when the shards are filled
     if on_error == "fail" and (without := sum(shard.get("skipped", 0) for shard in manifest.shards)):
         requested["skipped"] = "no document"
-        made["skipped"] = f"{without} documents whose images cannot be read, see {SKIPPED}; --on-error skip accepts it"
-    return requested, made
+        earlier["skipped"] = (
+            f"{without} documents whose images cannot be read, see {SKIPPED}; --on-error skip accepts it"
+        )
+    return requested, earlier
 
 
 def still_valid(

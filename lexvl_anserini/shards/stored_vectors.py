@@ -43,9 +43,9 @@ def _dense(shards: Path, manifest: Manifest, rows: Mapping[str, int]) -> np.ndar
 
     places, parts = array("q"), []
     for batch in read_vectors(shards, manifest):
-        found = [(rows[doc_id], place) for place, doc_id in enumerate(batch.doc_ids) if doc_id in rows]
-        places.extend(row for row, _ in found)
-        parts.append(batch.vectors[[place for _, place in found]])
+        matches = [(rows[doc_id], place) for place, doc_id in enumerate(batch.doc_ids) if doc_id in rows]
+        places.extend(row for row, _ in matches)
+        parts.append(batch.vectors[[place for _, place in matches]])
     _check_all(shards, rows, places)
     vectors: np.ndarray = np.concatenate(parts)[np.argsort(places)]
     return vectors
@@ -77,8 +77,8 @@ def _lexical(shards: Path, manifest: Manifest, rows: Mapping[str, int]) -> spars
 def _check_all(shards: Path, rows: Mapping[str, int], places: Sequence[int]) -> None:
     """Raises DataError if a document was not found."""
     if len(places) < len(rows):
-        found = set(places)
-        missing = [doc_id for doc_id, row in rows.items() if row not in found]
+        present = set(places)
+        missing = [doc_id for doc_id, row in rows.items() if row not in present]
         raise DataError(f"{shards}: document {missing[0]!r} of a run ({len(missing)} such) is not in these shards")
 
 
@@ -90,16 +90,20 @@ def shards_of_runs(runs: Sequence[tuple[Path, RunManifest]], folders: Sequence[P
         ArtefactError: a folder is not one of finished shards.
     """
     manifests = {folder: read_manifest(folder) for folder in folders}
-    chosen = [[folder for folder, manifest in manifests.items() if _made(manifest, about)] for _, about in runs]
+    chosen = [
+        [folder for folder, manifest in manifests.items() if _made(manifest, run_manifest)] for _, run_manifest in runs
+    ]
     for (run, _), fitting in zip(runs, chosen, strict=True):
         if len(fitting) > 1:
             raise UsageError(f"{run}: both {fitting[0]} and {fitting[1]} may be the shards of its index; give one")
     if strangers := [folder for folder in folders if not any(folder in fitting for fitting in chosen)]:
-        about = manifests[strangers[0]]
-        known = "; ".join(f"{run} of {about.encoder.name} over {about.corpus.name}" for run, about in runs)
+        manifest = manifests[strangers[0]]
+        known = "; ".join(
+            f"{run} of {run_manifest.encoder.name} over {run_manifest.corpus.name}" for run, run_manifest in runs
+        )
         raise UsageError(
-            f"{strangers[0]}: vectors of {about.encoder.name} over {about.corpus.name}; no run's index was built from "
-            f"them ({known}; encoder, options, corpus and quantiser must be the same)"
+            f"{strangers[0]}: vectors of {manifest.encoder.name} over {manifest.corpus.name}; no run's index was built "
+            f"from them ({known}; encoder, options, corpus and quantiser must be the same)"
         )
     return [fitting[0] if fitting else None for fitting in chosen]
 

@@ -1,4 +1,4 @@
-"""The core line runs without any door, and each missing door or package of an extra is one line that names the extra."""
+"""The core line runs without any door; a missing door, or package of an extra, is one line that names the extra."""
 
 from __future__ import annotations
 

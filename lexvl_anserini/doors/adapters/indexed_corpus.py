@@ -61,9 +61,9 @@ class IndexedCorpus:
         for topic in topics:
             if topic.query_id not in candidates:
                 raise UsageError(f"topic {topic.query_id!r}: no candidates among those of {len(candidates)} topics")
-            wanted = dict.fromkeys(candidates[topic.query_id], 0.0)
-            wanted |= {hit.doc_id: hit.score for hit in self._found(topic, list(wanted)) if hit.doc_id in wanted}
-            yield ranked(topic.query_id, wanted.items(), hits)
+            scores = dict.fromkeys(candidates[topic.query_id], 0.0)
+            scores |= {hit.doc_id: hit.score for hit in self._found(topic, list(scores)) if hit.doc_id in scores}
+            yield ranked(topic.query_id, scores.items(), hits)
 
     def _found(self, topic: Topic, candidates: Sequence[str]) -> list[ScoredDoc]:
         if self.model.kind != "impact":
@@ -90,8 +90,8 @@ def index_of(
         LexvlError: as `write_impacts` and `build_index`.
     """
     home = Path(mkdtemp(prefix="lexvl-")) if folder is None else folder
-    kept = list(documents)
-    dataset = Dataset("adapted", "", lambda: iter(kept), lambda: iter(()), lambda: iter(()))
+    records = list(documents)
+    dataset = Dataset("adapted", "", lambda: iter(records), lambda: iter(()), lambda: iter(()))
     try:
         write_impacts(dataset, model, home / "shards", quantiser, layout, batch_size)
         index = build_index(home / "shards", home / "index")
@@ -116,7 +116,7 @@ def saved_picture(picture: Any, folder: Path, name: int) -> str:
 
 def by_query(lists: Iterable[Sequence[ScoredDoc]], topics: Sequence[Topic]) -> dict[str, dict[str, float]]:
     """Lists as {query id: {document id: score}}, with an empty one for a topic that has none."""
-    found: dict[str, dict[str, float]] = {topic.query_id: {} for topic in topics}
+    scores: dict[str, dict[str, float]] = {topic.query_id: {} for topic in topics}
     for hit in chain.from_iterable(lists):
-        found[hit.query_id][hit.doc_id] = hit.score
-    return found
+        scores[hit.query_id][hit.doc_id] = hit.score
+    return scores

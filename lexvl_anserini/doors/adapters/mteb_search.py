@@ -91,9 +91,9 @@ class MTEBSearch:
         """
         if self.corpus is None:
             raise UsageError("MTEB searches before it indexes; call index first")
-        ids = [str(one) for one in queries["id"]]
+        ids = [str(query_id) for query_id in queries["id"]]
         rows = self._rows(queries, task_metadata, "query", self.corpus.batch_size)
-        topics = [Topic(one, row.get("text"), row.get("image")) for one, row in zip(ids, rows, strict=True)]
+        topics = [Topic(query_id, row.get("text"), row.get("image")) for query_id, row in zip(ids, rows, strict=True)]
         if top_ranked is None:
             lists = self.corpus.lists(topics, top_k)
         else:

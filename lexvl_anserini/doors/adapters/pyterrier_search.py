@@ -52,8 +52,8 @@ class PyTerrierRetriever(pt.Transformer):
             scores = strict_scores([hit.score for hit in hits])
             rows += [(h.query_id, h.doc_id, score, h.rank - 1) for h, score in zip(hits, scores, strict=True)]
         self.searcher.verified()
-        found = pd.DataFrame(rows, columns=["qid", "docno", "score", "rank"])
-        return kept.merge(found, on="qid", how="inner")
+        ranking = pd.DataFrame(rows, columns=["qid", "docno", "score", "rank"])
+        return kept.merge(ranking, on="qid", how="inner")
 
 
 class PyTerrierIndexer(pt.Indexer):
@@ -71,7 +71,9 @@ class PyTerrierIndexer(pt.Indexer):
     def index(self, iter: Iterable[Mapping[str, Any]], **ignored: Any) -> Index:
         """The index of documents with a `docno`; the name and the further arguments are those of PyTerrier."""
         read = (
-            Document(str(one["docno"]), text=" ".join(str(one[field]) for field in self.fields if one.get(field)))
-            for one in iter
+            Document(
+                str(record["docno"]), text=" ".join(str(record[field]) for field in self.fields if record.get(field))
+            )
+            for record in iter
         )
         return IndexedCorpus(self.model, read, self.folder).index

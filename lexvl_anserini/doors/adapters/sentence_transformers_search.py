@@ -130,7 +130,7 @@ def semantic_search_lucene(
         UsageError: neither a corpus nor an index, embeddings of another form, width or kind, or a weight below 0.
         LexvlError: as `search_index`; a token that no inverted index holds (one with white space).
     """
-    given = query_embeddings
+    queries = query_embeddings
     if corpus_index is None:
         if corpus_embeddings is None:
             raise UsageError("neither corpus_embeddings nor corpus_index; give one of them")
@@ -142,7 +142,7 @@ def semantic_search_lucene(
         path, manifest = located(corpus_index)
         index = corpus_index if isinstance(corpus_index, Index) else Index(path, manifest, manifest.counts.documents)
     started = time.perf_counter()
-    results = _searched(index, given, top_k, threads)
+    results = _searched(index, queries, top_k, threads)
     seconds = time.perf_counter() - started
     return (results, seconds, index) if output_index else (results, seconds)
 
@@ -181,7 +181,7 @@ def _searched(index: Index, embeddings: Embeddings, top_k: int, threads: int) ->
     ]
 
 
-def rows_of(given: Embeddings, what: str, terms: Vocabulary | None = None) -> Rows:
+def rows_of(embeddings: Embeddings, what: str, terms: Vocabulary | None = None) -> Rows:
     """Embeddings as rows over terms.
 
     Args:
@@ -192,8 +192,8 @@ def rows_of(given: Embeddings, what: str, terms: Vocabulary | None = None) -> Ro
     Raises:
         UsageError: another form, or a weight below 0 or not finite.
     """
-    decoded = _is_decoded(given)
-    weights, words = _decoded(given, terms) if decoded else (_matrix(given, what), None)
+    decoded = _is_decoded(embeddings)
+    weights, words = _decoded(embeddings, terms) if decoded else (_matrix(embeddings, what), None)
     if not ((weights.data >= 0) & np.isfinite(weights.data)).all():
         worst = int(np.argmin((weights.data >= 0) & np.isfinite(weights.data)))
         row = int(np.searchsorted(weights.indptr, worst, side="right")) - 1
@@ -206,18 +206,18 @@ def rows_of(given: Embeddings, what: str, terms: Vocabulary | None = None) -> Ro
     return Rows(weights, words, DECODED)
 
 
-def _is_decoded(given: Any) -> bool:
+def _is_decoded(embeddings: Any) -> bool:
     """Whether it is a list of lists of (token, weight)."""
-    return isinstance(given, list | tuple) and all(
+    return isinstance(embeddings, list | tuple) and all(
         isinstance(row, list | tuple)
         and all(isinstance(pair, list | tuple) and len(pair) == 2 and isinstance(pair[0], str) for pair in row)
-        for row in given
+        for row in embeddings
     )
 
 
-def _decoded(given: Any, terms: Vocabulary | None) -> tuple[sparse.csr_matrix, Vocabulary]:
+def _decoded(embeddings: Any, terms: Vocabulary | None) -> tuple[sparse.csr_matrix, Vocabulary]:
     """Of a token that a row has twice, the last counts, as in sentence-transformers."""
-    rows = [dict(row) for row in given]
+    rows = [dict(row) for row in embeddings]
     if terms is None:
         terms = Vocabulary(sorted({token for row in rows for token in row}), "corpus_embeddings")
     of_token = terms.dimension
@@ -233,21 +233,27 @@ def _decoded(given: Any, terms: Vocabulary | None) -> tuple[sparse.csr_matrix, V
     return sparse.csr_matrix((np.array(data, np.float32), np.array(dims, np.int32), ends), shape=shape), terms
 
 
-def _matrix(given: Any, what: str) -> sparse.csr_matrix:
+def _matrix(embeddings: Any, what: str) -> sparse.csr_matrix:
     """CSR [n, V] float32 of tensors or a scipy matrix, dimensions ascending."""
     import torch
 
-    if sparse.issparse(given) and given.ndim == 2:
-        matrix = sparse.csr_matrix(given, dtype=np.float32, copy=True)
+    if sparse.issparse(embeddings) and embeddings.ndim == 2:
+        matrix = sparse.csr_matrix(embeddings, dtype=np.float32, copy=True)
         matrix.sum_duplicates()
         return matrix
-    listed = isinstance(given, list | tuple) and all(isinstance(row, torch.Tensor) and row.ndim == 1 for row in given)
-    if listed and len({row.shape for row in given}) == 1:
-        given = torch.stack([row.to_sparse() if row.layout == torch.strided else row for row in given])
-    if not isinstance(given, torch.Tensor) or given.ndim not in (1, 2):
-        found = f"a tensor of {given.ndim} dimensions" if isinstance(given, torch.Tensor) else type(given).__name__
-        raise UsageError(f"{what}: {found}; expected {EXPECTED}")
-    tensor = given.detach().cpu()
+    listed = isinstance(embeddings, list | tuple) and all(
+        isinstance(row, torch.Tensor) and row.ndim == 1 for row in embeddings
+    )
+    if listed and len({row.shape for row in embeddings}) == 1:
+        embeddings = torch.stack([row.to_sparse() if row.layout == torch.strided else row for row in embeddings])
+    if not isinstance(embeddings, torch.Tensor) or embeddings.ndim not in (1, 2):
+        kind = (
+            f"a tensor of {embeddings.ndim} dimensions"
+            if isinstance(embeddings, torch.Tensor)
+            else type(embeddings).__name__
+        )
+        raise UsageError(f"{what}: {kind}; expected {EXPECTED}")
+    tensor = embeddings.detach().cpu()
     tensor = (tensor if tensor.ndim == 2 else tensor.unsqueeze(0)).to_sparse_coo().coalesce()
     rows, dims = tensor.indices().numpy()
     shape = (int(tensor.shape[0]), int(tensor.shape[1]))

@@ -89,11 +89,11 @@ class LexicalModule(InputModule):
             UsageError: inputs of another form (pairs, dictionaries), or options of a processor.
         """
         options.pop("task", None)
-        if given := sorted(key for key, value in options.items() if value is not None):
-            raise UsageError(f"{given[0]}: this encoder has its own processing; leave it out")
-        if strange := next((one for one in inputs if isinstance(one, tuple | list | dict)), None):
+        if refused := sorted(key for key, value in options.items() if value is not None):
+            raise UsageError(f"{refused[0]}: this encoder has its own processing; leave it out")
+        if strange := next((item for item in inputs if isinstance(item, tuple | list | dict)), None):
             raise UsageError(f"a {type(strange).__name__} is nothing to encode; expected a text or an image")
-        return {"inputs": [prompt + one if prompt and isinstance(one, str) else one for one in inputs]}
+        return {"inputs": [prompt + item if prompt and isinstance(item, str) else item for item in inputs]}
 
     def forward(self, features: dict[str, Any], task: str | None = None, **options: Any) -> dict[str, Any]:
         """Adds `sentence_embedding`, float32 [B, V].
@@ -110,14 +110,14 @@ class LexicalModule(InputModule):
         sides = [self.model.query, self.model.document]
         first, second = sides if task == "query" else reversed(sides)
         pictures = "image" in self.modalities  # else the name of a picture is a text, as for sentence-transformers
-        images = {pictures and is_path_of_picture(one) if isinstance(one, str) else True for one in inputs}
+        images = {pictures and is_path_of_picture(item) if isinstance(item, str) else True for item in inputs}
         if len(images) > 1:
             raise UsageError("texts and images in one batch; encode them one after the other")
-        wanted = images == {True}
-        found = next((side for side in (first, second) if reads_images(side) == wanted), None)
-        if found is None and wanted:
+        pictures_only = images == {True}
+        side_of_kind = next((side for side in (first, second) if reads_images(side) == pictures_only), None)
+        if side_of_kind is None and pictures_only:
             raise UsageError("an image, but this encoder reads texts only")
-        return as_lexical(found or first)
+        return as_lexical(side_of_kind or first)
 
     def save(self, output_path: str, *args: Any, **options: Any) -> None:
         """Writes the encoder into a folder, beside what sentence-transformers writes there."""
@@ -162,4 +162,4 @@ class Terms:
 
     def convert_ids_to_tokens(self, ids: int | Sequence[int]) -> str | list[str]:
         """The terms of dimensions."""
-        return self.terms[ids] if isinstance(ids, int) else [self.terms[one] for one in ids]
+        return self.terms[ids] if isinstance(ids, int) else [self.terms[token_id] for token_id in ids]

@@ -133,9 +133,9 @@ def refuse_other(request: PartsRequest, plan: CorpusPlan) -> None:
         ArtefactError: it is one.
     """
     if fetched_file(request.output / COLLECTION).is_file():
-        found = EncodedCollection.read(request.output)
-        wanted, there = whole_request(plan.manifest), whole_request(found.manifest)
-        if claim(request.output, "a collection", wanted, there, request.overwrite) is Claim.FRESH:
+        collection = EncodedCollection.read(request.output)
+        planned, there = whole_request(plan.manifest), whole_request(collection.manifest)
+        if claim(request.output, "a collection", planned, there, request.overwrite) is Claim.FRESH:
             withdraw_file(request.output / COLLECTION)
 
 
@@ -146,9 +146,9 @@ def refuse_other_parts(request: PartsRequest, plan: CorpusPlan) -> None:
         ArtefactError: another encoder or corpus than the plan's, or parts of another plan in the folder.
     """
     planned = plan.manifest
-    wanted = {"encoder": request.encoder.name, "corpus": request.corpus.name}
-    found = {"encoder": planned.encoder.name, "corpus": planned.corpus.name}
-    if not (same := same_request(wanted, found)):
+    requested = {"encoder": request.encoder.name, "corpus": request.corpus.name}
+    earlier = {"encoder": planned.encoder.name, "corpus": planned.corpus.name}
+    if not (same := same_request(requested, earlier)):
         raise ArtefactError(f"{request.plan}: the plan is of another request ({same}); plan again")
     for folder in sorted(request.output.glob("part-*-of-*")):
         if not folder.name.endswith(f"-of-{plan.parts:05}"):
@@ -164,13 +164,13 @@ def collected(output: Path, plan: CorpusPlan) -> EncodedCollection:
         ArtefactError: a part is missing or unfinished, or of another request.
     """
     counts, shards, contents = Counts(), sha256(), sha256()
-    wanted, covered, most = whole_request(plan.manifest), True, 0
+    planned, covered, most = whole_request(plan.manifest), True, 0
     for part, manifest in part_manifests(output, plan.parts):
-        where = output / part_name(part)
-        if not (same := same_request(wanted, whole_request(manifest))):
-            raise ArtefactError(f"{where}: of another request ({same}); --overwrite encodes it again")
+        folder = output / part_name(part)
+        if not (same := same_request(planned, whole_request(manifest))):
+            raise ArtefactError(f"{folder}: of another request ({same}); --overwrite encodes it again")
         if manifest.quantiser != plan.manifest.quantiser:
-            raise ArtefactError(f"{where}: another scale of impacts than the plan's; --overwrite encodes it again")
+            raise ArtefactError(f"{folder}: another scale of impacts than the plan's; --overwrite encodes it again")
         counts = Counts(
             {**counts, **{k: counts.get(k, 0) + manifest.counts[k] for k in SUMMED if k in manifest.counts}}
         )

@@ -98,8 +98,10 @@ class CorpusPlan:
         Raises:
             ArtefactError: encoder, corpus, layout or quantiser differ; names what differs.
         """
-        wanted, found = ({**whole_request(one), "versions": dict(one.versions)} for one in (manifest, self.manifest))
-        if not (same := same_request(wanted, found)):
+        requested, planned = (
+            {**whole_request(entry), "versions": dict(entry.versions)} for entry in (manifest, self.manifest)
+        )
+        if not (same := same_request(requested, planned)):
             raise ArtefactError(f"{where}: the plan is of another request ({same}); plan again")
         return self.manifest.quantiser
 
@@ -264,20 +266,20 @@ def read_in_blocks(dataset: Dataset, size: int) -> tuple[CorpusSummary, tuple[Co
     Raises:
         DataError: a document cannot be read, there is none, or an id occurs twice.
     """
-    found: list[tuple[Digest, LinePlace | None]] = []
+    places: list[tuple[Digest, LinePlace | None]] = []
 
     def documents() -> Iterator[Document]:
-        if found:  # a second pass, over ids that may be equal
+        if places:  # a second pass, over ids that may be equal
             yield from dataset.documents()
             return
         for position, (place, document) in enumerate(placed(dataset)):
             if position % size == 0:
-                found.append((sha256(), place))
-            found[-1][0].update(document_bytes(document))
+                places.append((sha256(), place))
+            places[-1][0].update(document_bytes(document))
             yield document
 
     summary = check_corpus(documents, dataset.name)
-    return summary, tuple(CorpusBlock(digest.hexdigest(), place) for digest, place in found)
+    return summary, tuple(CorpusBlock(digest.hexdigest(), place) for digest, place in places)
 
 
 def refuse_other_plan(path: Path, parts: int, corpus: str, encoder: str, overwrite: bool) -> None:
@@ -288,10 +290,10 @@ def refuse_other_plan(path: Path, parts: int, corpus: str, encoder: str, overwri
     """
     if overwrite or not fetched_file(path).is_file():
         return
-    found = CorpusPlan.read(path)
-    wanted = {"parts": parts, "corpus": corpus, "encoder": encoder}
-    there = {"parts": found.parts, "corpus": found.manifest.corpus.name, "encoder": found.manifest.encoder.name}
-    claim(path, "a plan", wanted, there, False)
+    earlier = CorpusPlan.read(path)
+    requested = {"parts": parts, "corpus": corpus, "encoder": encoder}
+    there = {"parts": earlier.parts, "corpus": earlier.manifest.corpus.name, "encoder": earlier.manifest.encoder.name}
+    claim(path, "a plan", requested, there, False)
 
 
 def listing_of(plan: Path) -> Path:

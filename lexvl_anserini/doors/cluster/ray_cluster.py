@@ -104,20 +104,20 @@ class RayRunner(Runner):
         sent: dict[Any, SentWork] = {}
         try:
             while True:
-                while len(sent) < self.window(cores) and (one := next(coming, None)) is not None:
-                    sent[task.remote(shared, one.number, one.pause)] = one
+                while len(sent) < self.window(cores) and (number := next(coming, None)) is not None:
+                    sent[task.remote(shared, number.number, number.pause)] = number
                 if not sent:
                     return
                 ready = self._ready(list(sent), "parts")
-                one, answer = sent.pop(ready), self._answer(ready)
+                number, answer = sent.pop(ready), self._answer(ready)
                 if answer.error is None:
-                    yield one.number, answer.value
-                elif one.failed < self.settings.retries and not isinstance(answer.error, FINAL):
-                    log.warning("part %d is tried again: %s", one.number, answer.error)
-                    again = SentWork(one.number, one.failed + 1)
+                    yield number.number, answer.value
+                elif number.failed < self.settings.retries and not isinstance(answer.error, FINAL):
+                    log.warning("part %d is tried again: %s", number.number, answer.error)
+                    again = SentWork(number.number, number.failed + 1)
                     sent[task.remote(shared, again.number, again.pause)] = again
                 else:
-                    yield one.number, FailedPart(str(answer.error))
+                    yield number.number, FailedPart(str(answer.error))
         finally:
             if self.ray.is_initialized():
                 for ref in sent:
@@ -127,7 +127,7 @@ class RayRunner(Runner):
         """Tasks that are sent at a time: as many as `workers` allows, else some for each process."""
         if self.settings.workers:
             return self.settings.workers
-        return SENT * max(1, sum(max(1, one // cores) for one in self.cores if one))
+        return SENT * max(1, sum(max(1, cores_of_node // cores) for cores_of_node in self.cores if cores_of_node))
 
     def workers(self, make: Callable[[Any], Any], arguments: Sequence[Any]) -> Sequence[RunnerWorker]:
         """Actors on all machines; they reserve no core, so that the machines that are left have room for them."""

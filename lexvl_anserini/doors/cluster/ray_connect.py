@@ -165,13 +165,13 @@ def kept_signals() -> Iterator[None]:
     uses this signal in its normal work, so that the process would crash.
     """
     system = ctypes.CDLL(None)
-    found = {number: ctypes.create_string_buffer(SIGACTION_BYTES) for number in OF_JAVA}
-    for number, action in found.items():
+    actions = {number: ctypes.create_string_buffer(SIGACTION_BYTES) for number in OF_JAVA}
+    for number, action in actions.items():
         system.sigaction(number, None, action)
     try:
         yield
     finally:
-        for number, action in found.items():
+        for number, action in actions.items():
             system.sigaction(number, action, None)
 
 
@@ -280,9 +280,11 @@ def probe(ray: Any, nodes: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, N
 
     remote = ray.remote(facts_here)
     places = [NodeAffinitySchedulingStrategy(node_id=node["NodeID"], soft=False) for node in nodes]
-    options: list[dict[str, Any]] = [{"num_cpus": 0, "max_retries": 0, "scheduling_strategy": one} for one in places]
-    asked = [remote.options(**each).remote(str(Path.cwd())) for each in options]
-    for name, answer in zip(node_names(nodes).values(), asked, strict=True):
+    options: list[dict[str, Any]] = [
+        {"num_cpus": 0, "max_retries": 0, "scheduling_strategy": placement} for placement in places
+    ]
+    pending = [remote.options(**each).remote(str(Path.cwd())) for each in options]
+    for name, answer in zip(node_names(nodes).values(), pending, strict=True):
         try:
             yield name, NodeFacts(*ray.get(answer, timeout=PROBE_S))
         except ray.exceptions.GetTimeoutError as error:
@@ -303,21 +305,21 @@ def check_nodes(facts: Mapping[str, NodeFacts], folder: str) -> list[str]:
         LexvlError: one has another version of this package or of PyTorch.
     """
     here, warnings = facts_here(folder), []
-    for name, found in facts.items():
+    for name, node_facts in facts.items():
         for package, own, other in (
-            ("lexvl-anserini", here.lexvl, found.lexvl),
-            ("torch", here.torch, found.torch),
+            ("lexvl-anserini", here.lexvl, node_facts.lexvl),
+            ("torch", here.torch, node_facts.torch),
         ):
             if own != other:
                 raise LexvlError(
                     f"machine {name} of the cluster has {package} {other or '(none)'}, this one {own or '(none)'}; "
                     "install the same version on all"
                 )
-        if found.cpu != here.cpu:
+        if node_facts.cpu != here.cpu:
             warnings.append(
-                f"machine {name} has another processor ({found.cpu}; here {here.cpu}): the last bits of its vectors "
-                "may differ"
+                f"machine {name} has another processor ({node_facts.cpu}; here {here.cpu}): the last bits of its "
+                "vectors may differ"
             )
-        if not found.folder:
+        if not node_facts.folder:
             warnings.append(f"machine {name} has no folder {folder}: give absolute paths, or URLs")
     return warnings

@@ -87,9 +87,9 @@ def fetch(storage: OpenStorage, name: str, path: Path, listed: ListedFile) -> No
             digest.update(piece)
             size += len(piece)
             out.write(piece)
-        if (found := ListedFile(size, digest.hexdigest())) != listed:
+        if (fetched := ListedFile(size, digest.hexdigest())) != listed:
             raise ArtefactError(
-                f"{storage.url}/{name}: {found.bytes} bytes of digest {found.sha256[:12]}, {LISTING} has "
+                f"{storage.url}/{name}: {fetched.bytes} bytes of digest {fetched.sha256[:12]}, {LISTING} has "
                 f"{listed.bytes} of {listed.sha256[:12]}; it is being written, or remove the folder and write it again"
             )
 
@@ -129,8 +129,8 @@ def publish_folder(folder: Path) -> None:
             storage.system.rm_file(storage.name(LISTING))
         for name in listing:
             storage.system.put_file(str(folder / name), storage.name(name))
-        about = {"format": FORMAT, "files": {name: list(listed) for name, listed in listing.items()}}
-        storage.system.pipe_file(storage.name(LISTING), json_bytes(about))
+        entry = {"format": FORMAT, "files": {name: list(listed) for name, listed in listing.items()}}
+        storage.system.pipe_file(storage.name(LISTING), json_bytes(entry))
 
 
 @contextmanager
@@ -225,10 +225,10 @@ def read_listing(storage: OpenStorage) -> dict[str, ListedFile] | None:
         except FileNotFoundError:
             return None
     try:
-        about = orjson.loads(content)
-        if about["format"] != FORMAT:
-            raise ValueError(f"format {about['format']!r}")
-        listing = {name: ListedFile(int(size), str(digest)) for name, (size, digest) in about["files"].items()}
+        entry = orjson.loads(content)
+        if entry["format"] != FORMAT:
+            raise ValueError(f"format {entry['format']!r}")
+        listing = {name: ListedFile(int(size), str(digest)) for name, (size, digest) in entry["files"].items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ArtefactError(f"{where}: no listing of this version ({error!r}); remove it and write again") from error
     if unsafe := [name for name in listing if Path(name).is_absolute() or ".." in Path(name).parts]:
