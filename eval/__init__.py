@@ -15,10 +15,8 @@ quantisation, pruning, ann .. what integer impacts, shorter vectors and approxim
 zeroshot, linear_probe ...... images classified by prompts with class names, or by a linear classifier
 completeness ................ complete sentences against partial ones
 terms ....................... the terms of corpora, documents and images
-ceiling, concepts ........... the best possible recall on the demo; what an image model names
 sheet ....................... a contact sheet of queries and their hits
 codewords ................... a sheet of the images and words where single terms are strongest
-quickstart .................. the whole line on the demo, `lexvl demo`
 efficiency .................. benchmarks on this machine
 
 Importing the package loads nothing heavy; `kernels` loads ranx's measures when it computes the first.

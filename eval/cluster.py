@@ -2,7 +2,7 @@
 
 `demo` runs both; `merge` measures what it takes to merge the lists of many partitions, which are made up.
 
-    DIR/pictures.tar, topics.tsv, plan.json     drawn training pictures of the demo, their captions, the plan
+    DIR/pictures.tar, topics.tsv, plan.json     drawn pictures of the demo, their captions, the plan
     DIR/local/, DIR/ray/                        shards/, index/ and run.trec of each
 
 With `--kill`, a node of the cluster is killed with SIGKILL in the middle of each step, and another takes its place.
@@ -10,7 +10,6 @@ With `--kill`, a node of the cluster is killed with SIGKILL in the middle of eac
 
 from __future__ import annotations
 
-import io
 import logging
 import os
 import pickle
@@ -22,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
-from itertools import product
+from itertools import islice, product
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any, NamedTuple
@@ -31,7 +30,8 @@ import numpy as np
 import typer
 
 from lexvl_anserini.cli import Style, Verbose, check_style, expanded, print_rows, progress_bar, run
-from lexvl_anserini.data.world.scenes import SPLITS, make_scene
+from lexvl_anserini.data.corpora.demo import demo_files
+from lexvl_anserini.data.corpora.karpathy import read_karpathy
 from lexvl_anserini.doors.cluster.partitions.searcher import SentList, merged
 from lexvl_anserini.doors.cluster.ray_connect import OBJECT_STORE, import_ray
 from lexvl_anserini.engines.index_folder import REPORT, index_manifest, read_report
@@ -50,7 +50,8 @@ from lexvl_anserini.searching.retrieval import IndexSearch
 # Not __name__, which is "__main__" when the module runs as the command.
 log = logging.getLogger("lexvl_eval.cluster")
 
-SPLIT = "train"
+# Pictures in the package; more of them are of the training split, which `python tools/world draw train` draws.
+PACKAGED = 1000
 ENCODER, CHECKPOINT = "vdr-crossmodal", "demo-vdr"
 HITS = 100
 
@@ -80,7 +81,7 @@ class ClusterDemoOptions:
     output: Annotated[Path, typer.Option(help="Folder to write; finished files of an earlier call stay.")] = Path(
         "lexvl-cluster"
     )
-    pictures: Annotated[int, typer.Option(min=8, max=SPLITS[SPLIT], help="Training pictures of the demo.")] = 400
+    pictures: Annotated[int, typer.Option(min=8, max=20_000, help="Pictures of the demo.")] = 400
     parts: Annotated[int, typer.Option(min=2, help="Parts of the corpus, and partitions of the index.")] = 8
     nodes: Annotated[int, typer.Option(min=2, help="Nodes of the cluster, one core each.")] = 3
     kill: Annotated[bool, typer.Option("--kill", help="Kill a node in the middle of each step.")] = False
@@ -139,43 +140,43 @@ def corpus_and_encoder(given: ClusterDemoOptions) -> tuple[CorpusRef, Any]:
 
 
 def prepare(given: ClusterDemoOptions) -> None:
-    """Draws the pictures, writes their captions as topics, and plans the parts."""
+    """Copies the pictures, writes their captions as topics, and plans the parts."""
     import torch
 
     from lexvl_anserini.data.dataset import dataset_of
-    from lexvl_anserini.data.world.grammar import captions
     from lexvl_anserini.doors.cluster.plans import listing_of, plan_corpus
     from lexvl_anserini.shards.layout import Layout
 
-    draw_pictures(given.file("pictures.tar"), given.pictures)
+    copy_pictures(given.file("pictures.tar"), given.pictures)
+    captions, _ = pictures_of_demo(given.pictures)
     with atomic_write(given.file("topics.tsv")) as out:
-        for number in range(min(ASKED, given.pictures)):
-            scene = make_scene(SPLIT, number)
-            for place, text in enumerate(captions(scene), start=1):
-                out.write(f"{scene.scene_id}-{place}\t{text}\n".encode())
+        for image in islice(read_karpathy(captions), min(ASKED, given.pictures)):
+            out.writelines(f"{caption.caption_id}\t{caption.text}\n".encode() for caption in image.captions)
     torch.set_num_threads(1)
     corpus, encoder = corpus_and_encoder(given)
     file, layout = given.file("plan.json"), Layout(shard_format="parquet")
     plan_corpus(dataset_of(corpus), encoder.load(), given.parts, layout=layout, listing=listing_of(file)).write(file)
 
 
-def draw_pictures(path: Path, count: int) -> None:
-    """The first training pictures of the demo as a tar."""
-    from lexvl_anserini.data.pictures.demo_images import SIZE, png
-    from lexvl_anserini.data.world.drawing import draw
+def pictures_of_demo(count: int) -> tuple[Path, Path]:
+    """The files of the split of the demo that has so many pictures.
 
+    Raises:
+        DataError: it is not drawn yet.
+    """
+    return demo_files("test" if count <= PACKAGED else "train")
+
+
+def copy_pictures(path: Path, count: int) -> None:
+    """Writes the first pictures of the demo as a tar."""
+    _, pictures = pictures_of_demo(count)
     with (
-        progress_bar("draw", count, "pictures") as progress,
+        tarfile.open(pictures) as source,
         atomic_write(path) as out,
         tarfile.open(fileobj=out, mode="w", format=tarfile.USTAR_FORMAT) as archive,
     ):
-        for number in range(count):
-            scene = make_scene(SPLIT, number)
-            data = png(draw(scene, SIZE))
-            member = tarfile.TarInfo(f"{scene.scene_id}.png")
-            member.size = len(data)
-            archive.addfile(member, io.BytesIO(data))
-            progress(1)
+        for member in islice(source, count):
+            archive.addfile(member, source.extractfile(member))
 
 
 @contextmanager

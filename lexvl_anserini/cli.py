@@ -96,7 +96,7 @@ class Row(NamedTuple):
 
 GROUPS: Mapping[str, Mapping[str, Row]] = {
     "Start here": {
-        "demo": Row("lexvl_eval.quickstart", "The whole line on drawn images, with its tables"),
+        "demo": Row("lexvl_anserini.demo", "The whole line on drawn images, with its tables"),
         "photos": Row("lexvl_anserini.photos", "Search a folder of your own pictures"),
     },
     "Train and encode": {
@@ -135,8 +135,6 @@ GROUPS: Mapping[str, Mapping[str, Row]] = {
         "score-demo": Row("lexvl_eval.demo", "The drawn demo images: R@1, R@5, R@10"),
     },
     "Analyses and benchmarks": {
-        "ceiling": Row("lexvl_eval.ceiling", "The best recall that the captions of the demo permit"),
-        "concepts": Row("lexvl_eval.concepts", "What an image encoder names correctly"),
         "zeroshot": Row("lexvl_eval.zeroshot", "Classify images by prompts with class names"),
         "linear-probe": Row("lexvl_eval.linear_probe", "Train a linear classifier on vectors of images"),
         "interpretability": Row("lexvl_eval.interpretability", "Whether first terms are words of captions or classes"),

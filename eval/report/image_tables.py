@@ -13,17 +13,8 @@ if TYPE_CHECKING:
     from ..analyses.class_words import ClassWordShares
     from ..analyses.classification import ClassAccuracy
     from ..analyses.completeness import CompletenessShare
-    from ..analyses.image_concepts import ConceptMeans
     from ..analyses.linear_probe import ProbeAccuracy
     from ..analyses.term_statistics import DocumentTerm, TermProfile
-
-
-def concept_table(rows: Sequence[ConceptMeans]) -> Table:
-    """One row per ranking: shares in percent, then means per image."""
-    shares = (Column(">= 2 objects %"), Column(">= 1 object %"))
-    means = tuple(map(Column, ("objects", "wrong objects", "colours", "place", "weather", "time")))
-    cells = ((row.ranking, *map(format_percent, row[2:4]), *(f"{value:.2f}" for value in row[4:])) for row in rows)
-    return Table((Column("ranking", number=False), *shares, *means), tuple(cells))
 
 
 def named_table(rows: Sequence[NamedWords]) -> Table:

@@ -17,7 +17,6 @@ from .render import MISSING, Column, Table, csv_rows, render, to_json, to_text
 
 if TYPE_CHECKING:
     from ..analyses.ann_loss import LayoutCost
-    from ..analyses.caption_ceiling import Ceiling
     from ..analyses.sparsity import Sparsity
     from ..analyses.tuning import Tuned, TuningSetting
     from ..measures.significance import SystemComparison
@@ -266,23 +265,6 @@ def _best_of_measures(comparisons: Sequence[SystemComparison]) -> Iterable[tuple
         for c, value in ((2, row.baseline), (3, row.value)):
             if format_value(value) == largest:
                 yield r, c
-
-
-def ceiling_table(rows: Sequence[Ceiling]) -> Table:
-    """One row per split, shares in percent."""
-    headings = ("captions", "alone %", "mean scenes", "most scenes", "R@1", "R@5", "R@10")
-    cells = (
-        (
-            row.split,
-            f"{row.captions:,}",
-            format_percent(row.alone),
-            f"{row.mean_scenes:.2f}",
-            str(row.most_scenes),
-            *map(format_percent, (row.r_at_1, row.r_at_5, row.r_at_10)),
-        )
-        for row in rows
-    )
-    return Table((Column("split", number=False), *map(Column, headings)), tuple(cells))
 
 
 def loss_table(rows: Sequence[Mapping[str, Any]]) -> Table:

@@ -5,13 +5,14 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
+from world.grammar import captions
+from world.pictures import draw_split
+from world.scenes import SPLITS, make_scene, scenes
 
 from lexvl_anserini.data.corpora.captioned import KNOWN
-from lexvl_anserini.data.corpora.demo import captions, scenes
 from lexvl_anserini.data.corpora.karpathy import Caption, CaptionedImage, read_karpathy
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.data.pictures.images import open_image
-from lexvl_anserini.data.world.scenes import SPLITS, make_scene
 from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
 from lexvl_anserini.ground.records import Document, Qrel, Topic
 
@@ -366,8 +367,9 @@ def test_a_changed_file_is_read_again(tmp_path):
 
 
 @pytest.fixture
-def few(monkeypatch):
+def few(monkeypatch, tmp_path):
     monkeypatch.setitem(SPLITS, "val", 5)
+    draw_split("val", tmp_path / "demo")
 
 
 def test_demo_text_to_image(tmp_path, few):
@@ -388,29 +390,6 @@ def test_demo_image_to_text(tmp_path, few):
     assert documents[7] == Document("val-00001-3", text=captions(make_scene("val", 1))[2])
     assert [topic.query_id for topic in topics] == [scene.scene_id for scene in scenes("val")]
     assert [qrel.doc_id for qrel in qrels if qrel.query_id == "val-00002"] == [f"val-00002-{n}" for n in range(1, 6)]
-
-
-def test_demo_draws_only_when_pictures_are_asked_for(tmp_path, few):
-    data = load_dataset("demo", "val", str(tmp_path), direction="text-to-image")
-    list(data.topics()), list(data.qrels())
-    list(load_dataset("demo", "val", str(tmp_path), direction="text-to-text").documents())
-    assert not (tmp_path / "demo").exists()
-    next(data.documents())
-    assert (tmp_path / "demo").exists()
-
-
-def test_demo_pictures_are_listed_without_staging_scenes_or_writing_captions(tmp_path, few, monkeypatch):
-    data = load_dataset("demo", "val", str(tmp_path), direction="text-to-image")
-    first = list(data.documents())
-    monkeypatch.setattr("lexvl_anserini.data.corpora.demo.make_scene", None)
-    assert list(data.documents()) == first
-
-
-def test_demo_captions_are_written_once(few, monkeypatch):
-    data = load_dataset("demo", "val", direction="text-to-text")
-    first = everything(data)
-    monkeypatch.setattr("lexvl_anserini.data.corpora.demo.captions", None)
-    assert everything(data) == first
 
 
 # --- real data ------------------------------------------------------------------------------------------------------

@@ -3,14 +3,15 @@ from collections import Counter
 from hashlib import sha256
 
 import pytest
+from world.catalogue import world
+from world.draws import Draws
+from world.grammar import captions
+from world.pictures import draw_split
+from world.scenes import SPLITS, make_scene, scenes
 
 from lexvl_anserini.data.checks import check_corpus
-from lexvl_anserini.data.corpora.demo import captions, scenes
 from lexvl_anserini.data.dataset import load_dataset
-from lexvl_anserini.data.world.catalogue import world
-from lexvl_anserini.data.world.draws import Draws
-from lexvl_anserini.data.world.scenes import SPLITS, make_scene
-from lexvl_anserini.ground.errors import UnknownName, UsageError
+from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
 
 WORLD = world()
 KINDS, PLACES, HUES = WORLD.kinds, WORLD.places, WORLD.colours.hues
@@ -54,8 +55,12 @@ def test_documents_topics_and_qrels():
 
 
 @pytest.mark.parametrize(("name", "split"), [("demo/val", None), ("demo", "val"), ("demo/val", "val")])
-def test_splits(name, split):
-    data = load_dataset(name, split, direction="text-to-text")
+def test_splits(name, split, tmp_path, monkeypatch):
+    monkeypatch.setitem(SPLITS, "val", 3)
+    with pytest.raises(DataError, match="val.json: not there; python tools/world draw val, in a checkout, draws the"):
+        load_dataset(name, split, str(tmp_path), direction="text-to-text")
+    draw_split("val", tmp_path / "demo")
+    data = load_dataset(name, split, str(tmp_path), direction="text-to-text")
     assert (data.name, data.split) == ("demo", "val")
     assert next(data.documents()).doc_id == "val-00000"
 

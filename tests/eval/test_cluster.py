@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from eval import cluster
-from eval.cluster import ClusterDemoOptions, command, compared, draw_pictures, merge_costs, once_at_half
+from eval.cluster import ClusterDemoOptions, command, compared, copy_pictures, merge_costs, once_at_half
 from lexvl_anserini.ground.errors import LexvlError, MissingExtra, UnknownName, UsageError
 
 PICTURES = int(os.environ.get("LEXVL_CLUSTER_PICTURES", 48))
@@ -41,10 +41,10 @@ def test_an_act_at_half():
 
 
 def test_the_pictures_are_those_of_the_demo(tmp_path):
-    draw_pictures(tmp_path / "pictures.tar", 3)
+    copy_pictures(tmp_path / "pictures.tar", 3)
     with tarfile.open(tmp_path / "pictures.tar") as archive:
-        assert archive.getnames() == ["train-00000.png", "train-00001.png", "train-00002.png"]
-        picture = archive.extractfile("train-00002.png")
+        assert archive.getnames() == ["test-00000.png", "test-00001.png", "test-00002.png"]
+        picture = archive.extractfile("test-00002.png")
         assert Image.open(io.BytesIO(picture.read())).size == (64, 64)
 
 

@@ -78,7 +78,9 @@ def test_paths_in_the_guide_exist() -> None:
 
 def test_tables_and_constants_in_the_guide_exist() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    sources = [path for folder in ("lexvl_anserini", "eval", "tests") for path in (ROOT / folder).rglob("*.py")]
+    sources = [
+        path for folder in ("lexvl_anserini", "eval", "tools", "tests") for path in (ROOT / folder).rglob("*.py")
+    ]
     defined = {
         name
         for path in sources
@@ -134,7 +136,8 @@ def test_the_examples_run(page: Path, tmp_path: Path) -> None:
     """In their order, in one folder; a block without a language is a listing."""
     for package in NEEDED.get(page.name, ()):
         pytest.importorskip(package)
-    shutil.copytree(ROOT / "runs", tmp_path / "runs")
+    for folder in ("runs", "tools"):
+        shutil.copytree(ROOT / folder, tmp_path / folder)
     script = "set -euo pipefail\npython() { " + sys.executable + ' "$@"; }\n' + examples(page)
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(

@@ -3,14 +3,14 @@
 import shutil
 
 import pytest
+from world import catalogue
+from world.catalogue import FOLDER, Sketch, read_world, world
+from world.drawing import draw
+from world.grammar import captions
+from world.scenes import make_scene
+from world.shapes import rasterise
+from world.sketches import Primitive, plan
 
-from lexvl_anserini.data.world import catalogue
-from lexvl_anserini.data.world.catalogue import FOLDER, Sketch, read_world, world
-from lexvl_anserini.data.world.drawing import draw
-from lexvl_anserini.data.world.grammar import captions
-from lexvl_anserini.data.world.scenes import make_scene
-from lexvl_anserini.data.world.shapes import rasterise
-from lexvl_anserini.data.world.sketches import Primitive, plan
 from lexvl_anserini.ground.errors import DataError
 
 FOX = """

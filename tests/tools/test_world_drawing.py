@@ -6,19 +6,21 @@ from hashlib import sha256
 import numpy as np
 import pytest
 from PIL import Image
+from world import pictures as module
+from world.catalogue import Sketch, world
+from world.composing import COMPOSERS, compose
+from world.drawing import VERSION, draw
+from world.draws import Draws
+from world.grammar import captions
+from world.painting import Canvas, Light
+from world.pictures import draw_split, png
+from world.placing import looks, person
+from world.scenes import SPLITS, Scene, Thing, make_scene, scenes
+from world.shapes import Drawing, rasterise, slanted
+from world.sketches import materials, plan
 
-from lexvl_anserini.data.corpora.demo import scenes
-from lexvl_anserini.data.pictures import demo_images as module
-from lexvl_anserini.data.pictures.demo_images import demo_images, png
-from lexvl_anserini.data.world.catalogue import Sketch, world
-from lexvl_anserini.data.world.composing import COMPOSERS, compose
-from lexvl_anserini.data.world.drawing import VERSION, draw
-from lexvl_anserini.data.world.draws import Draws
-from lexvl_anserini.data.world.painting import Canvas, Light
-from lexvl_anserini.data.world.placing import looks, person
-from lexvl_anserini.data.world.scenes import SPLITS, Scene, Thing, make_scene
-from lexvl_anserini.data.world.shapes import Drawing, rasterise, slanted
-from lexvl_anserini.data.world.sketches import materials, plan
+from lexvl_anserini.data.corpora.demo import PICTURES, demo_files
+from lexvl_anserini.data.corpora.karpathy import read_karpathy
 from lexvl_anserini.ground.errors import UnknownName, UsageError
 
 # Over the pixels of the 1,000 images at 64 px, in order. If it changes, VERSION must change as well.
@@ -289,51 +291,64 @@ def test_png_is_lossless(drawn):
         assert (np.asarray(image) == drawn[0]).all()
 
 
-def test_one_tar_per_split_drawn_once(tmp_path, few):
-    path = demo_images("val", str(tmp_path), size=32)
-    assert path == tmp_path / "demo" / "images-v3-32px-val.tar"
-    with tarfile.open(path, "r:") as archive:
+def test_a_split_is_drawn_once(tmp_path, few):
+    path = draw_split("val", tmp_path, size=32)
+    assert path == tmp_path / "val.json"
+    with tarfile.open(tmp_path / "images-v3-32px-val.tar", "r:") as archive:
         assert archive.getnames() == [f"val-{number:05d}.png" for number in range(6)]
         with Image.open(archive.extractfile("val-00004.png")) as image:
             assert (np.asarray(image) == draw(make_scene("val", 4), 32)).all()
+    written = list(read_karpathy(path))
+    assert [image.image_id for image in written] == [scene.scene_id for scene in scenes("val")]
+    assert [caption.text for caption in written[3].captions] == list(captions(make_scene("val", 3)))
     before = path.stat()
-    assert demo_images("val", str(tmp_path), size=32).stat() == before
-    assert sorted(one.name for one in path.parent.iterdir()) == [path.name]
+    assert draw_split("val", tmp_path, size=32).stat() == before
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["images-v3-32px-val.tar", "val.json"]
 
 
-def test_a_tar_is_whole_or_absent(tmp_path, few, monkeypatch):
+def test_a_split_is_whole_or_absent(tmp_path, few, monkeypatch):
     def broken(scene, size):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(module, "draw", broken)
     with pytest.raises(KeyboardInterrupt):
-        demo_images("val", str(tmp_path))
-    assert not list((tmp_path / "demo").iterdir())
+        draw_split("val", tmp_path)
+    assert not list(tmp_path.iterdir())
     # What a killed process may leave is written over.
-    (tmp_path / "demo" / "images-v3-64px-val.tar.part").write_bytes(b"half")
+    (tmp_path / "images-v3-64px-val.tar.part").write_bytes(b"half")
     monkeypatch.setattr(module, "draw", draw)
-    with tarfile.open(demo_images("val", str(tmp_path)), "r:") as archive:
+    draw_split("val", tmp_path)
+    with tarfile.open(tmp_path / "images-v3-64px-val.tar", "r:") as archive:
         assert len(archive.getnames()) == 6
 
 
-def test_processes_draw_the_same_file_as_one(tmp_path, monkeypatch):
-    one = demo_images("val", str(tmp_path / "one"), size=16)
+def test_processes_draw_the_same_files_as_one(tmp_path, monkeypatch):
+    one = draw_split("val", tmp_path / "one", size=16)
     monkeypatch.setattr(module, "MANY", 1)
     monkeypatch.setattr(module, "usable_cores", lambda: 2)
-    many = demo_images("val", str(tmp_path / "many"), size=16)
+    many = draw_split("val", tmp_path / "many", size=16)
+    tar = "images-v3-16px-val.tar"
     assert one.read_bytes() == many.read_bytes()
+    assert (tmp_path / "one" / tar).read_bytes() == (tmp_path / "many" / tar).read_bytes()
 
 
 def test_of_several_that_want_it_one_draws(tmp_path, few, monkeypatch):
     calls = []
     monkeypatch.setattr(module, "draw", lambda scene, size: calls.append(scene) or draw(scene, size))
     with ThreadPoolExecutor(4) as pool:
-        assert len(set(pool.map(lambda _: demo_images("val", str(tmp_path)), range(4)))) == 1
+        assert len(set(pool.map(lambda _: draw_split("val", tmp_path), range(4)))) == 1
     assert len(calls) == 6
 
 
 def test_unknown_splits_and_sizes(tmp_path):
     with pytest.raises(UnknownName, match="unknown split of demo 'tets'"):
-        demo_images("tets", str(tmp_path))
+        draw_split("tets", tmp_path)
     with pytest.raises(UsageError, match="demo images of 8 pixels; expected 16 to 512"):
-        demo_images("test", str(tmp_path), size=8)
+        draw_split("test", tmp_path, size=8)
+
+
+def test_the_package_holds_the_test_split(tmp_path):
+    """The files in the package are what the tool draws, byte for byte."""
+    drawn = draw_split("test", tmp_path)
+    for file, name in zip(demo_files(), ("test.json", PICTURES.format(split="test")), strict=True):
+        assert file.read_bytes() == (drawn.parent / name).read_bytes(), name

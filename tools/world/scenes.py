@@ -6,12 +6,13 @@ what weather, which colours a thing comes in, what it does.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from lexvl_anserini.data.world.catalogue import Kind, Setting, world
-from lexvl_anserini.data.world.draws import Draws
+from lexvl_anserini.ground.errors import UnknownName
+from world.catalogue import Kind, Setting, world
+from world.draws import Draws
 
 SPLITS: Mapping[str, int] = {"train": 20_000, "val": 1_000, "test": 1_000}
 
@@ -37,6 +38,17 @@ class Thing:
     colour: str | None
     count: int
     size: str
+
+
+def scenes(split: str) -> Iterator[Scene]:
+    """The scenes of a split in order; `make_scene` makes one alone.
+
+    Raises:
+        UnknownName: no such split.
+    """
+    if split not in SPLITS:
+        raise UnknownName("split of demo", split, SPLITS)
+    return (make_scene(split, number) for number in range(SPLITS[split]))
 
 
 def scene_id(split: str, number: int) -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from functools import cache
 
-from lexvl_anserini.data.world.catalogue import Colour, world
-from lexvl_anserini.data.world.draws import Draws
-from lexvl_anserini.data.world.painting import FULL, UNITS, Canvas, Frame, Light, dimmed, mixed
-from lexvl_anserini.data.world.scenes import Scene
-from lexvl_anserini.data.world.shapes import Drawing, rasterise
+from world.catalogue import Colour, world
+from world.draws import Draws
+from world.painting import FULL, UNITS, Canvas, Frame, Light, dimmed, mixed
+from world.scenes import Scene
+from world.shapes import Drawing, rasterise
 
 SKY_BANDS = 18
 LAMPLIGHT: Colour = (232, 204, 160)

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from lexvl_anserini.data.world import facts
-from lexvl_anserini.data.world.catalogue import world
-from lexvl_anserini.data.world.draws import Draws
-from lexvl_anserini.data.world.facts import Fact, Pen
-from lexvl_anserini.data.world.scenes import SEED, Scene
+from world import facts
+from world.catalogue import world
+from world.draws import Draws
+from world.facts import Fact, Pen
+from world.scenes import SEED, Scene
 
 CAPTIONS = 5
 FEWEST_WORDS, MOST_WORDS = 6, 16

@@ -1,6 +1,6 @@
 """The demonstration: the whole line on the drawn images of the demo, in both directions, in one process; then photos.
 
-draw -> encode -> index -> check -> search -> measure -> explain -> contact sheet
+encode -> index -> check -> search -> measure -> explain -> contact sheet
 
     DIR/impacts/<name>, DIR/indexes/<name>    of each direction and encoder
     DIR/runs/<name>.trec                      of each system
@@ -22,9 +22,17 @@ from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple
 
 import typer
+from lexvl_eval.image_text import caption_report
+from lexvl_eval.measures.inputs import JudgementSource, describe_run
+from lexvl_eval.measures.labels import labelled
+from lexvl_eval.report.answers import own_terms, strips_of_queries
+from lexvl_eval.report.maps import with_maps
+from lexvl_eval.report.strips import draw_sheet
+from lexvl_eval.sheet import DEFAULT_TERMS, encoder_of, shown_of_run
 
 from lexvl_anserini.cli import DataDir, Device, Overwrite, Verbose, expanded, progress_bar, run
-from lexvl_anserini.data.world.scenes import SPLITS
+from lexvl_anserini.data.corpora.demo import demo_files
+from lexvl_anserini.data.corpora.karpathy import read_karpathy
 from lexvl_anserini.encoders.cards import direction_option
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.engines.index_folder import index_manifest
@@ -40,16 +48,8 @@ from lexvl_anserini.searching.retrieval import IndexSearch
 from lexvl_anserini.searching.searcher import EncoderChanges
 from lexvl_anserini.searching.shared_terms import explain
 
-from .image_text import caption_report
-from .measures.inputs import JudgementSource, describe_run
-from .measures.labels import labelled
-from .report.answers import own_terms, strips_of_queries
-from .report.maps import with_maps
-from .report.strips import draw_sheet
-from .sheet import DEFAULT_TERMS, encoder_of, shown_of_run
-
 # Not __name__, which is "__main__" when the module runs as the command.
-log = logging.getLogger("lexvl_eval.quickstart")
+log = logging.getLogger("lexvl_anserini.demo")
 
 SPLIT = "test"
 HITS = 100
@@ -158,10 +158,10 @@ class Step(NamedTuple):
 
 def steps() -> Iterator[Step]:
     """The steps, in their order."""
-    yield Step("draw the images", draw_images)
+    scenes = scene_count()
     topics = {}
     for demo in INDEXES:
-        documents, topics[demo.name] = (SPLITS[SPLIT] * number for number in PER_SCENE[demo.direction])
+        documents, topics[demo.name] = (scenes * number for number in PER_SCENE[demo.direction])
         yield Step(f"encode {demo.name}", partial(encode, demo), documents)
         yield Step(f"index {demo.name}", partial(index, demo), documents)
         if demo.checked:
@@ -175,12 +175,10 @@ def steps() -> Iterator[Step]:
     yield Step("search real photos", search_photos)
 
 
-def draw_images(given: DemoOptions, progress: Progress) -> str:
-    """Draws the images of the scenes into the data folder."""
-    from lexvl_anserini.data.pictures.demo_images import demo_images
-
-    demo_images(SPLIT, given.data_dir)
-    return ""
+def scene_count() -> int:
+    """The number of scenes that are in the package."""
+    captions, _ = demo_files(SPLIT)
+    return sum(1 for _ in read_karpathy(captions))
 
 
 def encode(demo: IndexedDemo, given: DemoOptions, progress: Progress) -> str:
@@ -222,7 +220,7 @@ def search(system: System, given: DemoOptions, progress: Progress) -> str:
 def measure(given: DemoOptions, progress: Progress) -> str:
     """Measures all runs; returns the table."""
     cards = labelled([describe_run(given.run_of(system)) for system in SYSTEMS], [system.label for system in SYSTEMS])
-    scenes, captions = (SPLITS[SPLIT] * number for number in PER_SCENE["text-to-image"])
+    scenes, captions = (scene_count() * number for number in PER_SCENE["text-to-image"])
     title = TITLE.format(scenes, captions)
     return "\n".join((title, caption_report(cards, JudgementSource()).removesuffix("\n"), *NOTES))
 
@@ -235,16 +233,11 @@ def explain_query(query: str, given: DemoOptions, progress: Progress) -> str:
 
 def draw_contact_sheet(given: DemoOptions, progress: Progress) -> str:
     """Draws three topics with their first images; returns where the sheet and the images are."""
-    from lexvl_anserini.data.pictures.demo_images import demo_images
-
     sheet = given.output / "contact-sheet.png"
     run_file, opened = given.run_of(SHOWN), given.opened(SHOWN.searched)
     shown = shown_of_run(run_file, opened, encoder_of(opened, run_file, device=given.device), data_dir=given.data_dir)
     draw_sheet(shown, sheet, DEFAULT_TERMS)
-    return (
-        f"document ID is the image ID.png in {demo_images(SPLIT, given.data_dir)}\n"
-        f"queries, their first images and terms: {sheet}"
-    )
+    return f"document ID is the image ID.png in {demo_files(SPLIT)[1]}\nqueries, their first images and terms: {sheet}"
 
 
 def search_photos(given: DemoOptions, progress: Progress) -> str:
@@ -288,7 +281,7 @@ def command(given: DemoOptions, verbose: Verbose = False) -> None:
 
     It needs no download and some minutes on 2 cores.
 
-    Example: python -m eval.quickstart --output lexvl-demo
+    Example: python -m lexvl_anserini.demo --output lexvl-demo
     """
     started = time.perf_counter()
     todo = list(steps())

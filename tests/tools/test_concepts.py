@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given as provided
 from hypothesis import strategies as st
 from typer.testing import CliRunner
-
-import eval.concepts
-from eval.analyses import image_concepts
-from eval.analyses.image_concepts import (
+from world import concepts as image_concepts
+from world.commands import print_concepts
+from world.concepts import (
     ConceptFrequencies,
     concept_means,
     count_correct,
@@ -21,7 +20,8 @@ from eval.analyses.image_concepts import (
     in_own_captions,
     sample,
 )
-from eval.analyses.word_meanings import (
+from world.grammar import captions
+from world.meanings import (
     STOP_WORDS,
     Concept,
     Meaning,
@@ -33,9 +33,9 @@ from eval.analyses.word_meanings import (
     named,
     words_of,
 )
+from world.scenes import Scene, Thing, scenes
+
 from lexvl_anserini.cli import make_app
-from lexvl_anserini.data.corpora.demo import captions, scenes
-from lexvl_anserini.data.world.scenes import Scene, Thing
 from lexvl_anserini.ground.errors import UsageError
 
 BOAT = Thing("boat", "red", 2, "large")
@@ -241,7 +241,7 @@ def command(monkeypatch):
         monkeypatch.setattr(
             image_concepts, "scenes", lambda split: (s for _, s in few) if split == "train" else scenes(split)
         )
-        result = CliRunner().invoke(make_app(eval.concepts.command), ["--split", "val", *arguments])
+        result = CliRunner().invoke(make_app(print_concepts), ["--split", "val", *arguments])
         if result.exception and not isinstance(result.exception, SystemExit):
             raise result.exception
         return result.stdout

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from lexvl_anserini.data.world.catalogue import world
-from lexvl_anserini.data.world.draws import Draws
-from lexvl_anserini.data.world.placing import (
+from world.catalogue import world
+from world.draws import Draws
+from world.placing import (
     LEAST,
     Placed,
     Stage,
@@ -18,7 +18,7 @@ from lexvl_anserini.data.world.placing import (
     place_subject,
     width_of,
 )
-from lexvl_anserini.data.world.scenes import Scene, Thing
+from world.scenes import Scene, Thing
 
 
 def compose(scene: Scene, draws: Draws, horizon: int) -> list[Placed]:

@@ -14,11 +14,13 @@ from typing import NamedTuple
 
 import pytest
 from PIL import Image
+from world.pictures import draw_split
+from world.scenes import SPLITS
 
-from eval import quickstart
 from eval.demo import command as score_demo
-from eval.quickstart import INDEXES, QUERIES, SYSTEMS, DemoOptions, command, steps
-from lexvl_anserini.data.world.scenes import SPLITS
+from lexvl_anserini import demo as quickstart
+from lexvl_anserini.data.corpora import demo as corpus
+from lexvl_anserini.demo import INDEXES, QUERIES, SYSTEMS, DemoOptions, command, steps
 from lexvl_anserini.encode import command as encode
 from lexvl_anserini.ground.errors import ArtefactError, MissingExtra, UsageError
 from lexvl_anserini.ground.files import exclusive
@@ -42,10 +44,18 @@ class Finished(NamedTuple):
     printed: str
 
 
-@pytest.fixture(scope="module", autouse=True)
-def few() -> Iterator[None]:
+def drawn(scenes: int, folder: Path) -> Path:
+    """The first scenes of the test split, as the package holds all of them."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(SPLITS, "test", SCENES)
+        patch.setitem(SPLITS, "test", scenes)
+        draw_split("test", folder)
+    return folder
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(corpus, "FOLDER", drawn(SCENES, tmp_path_factory.mktemp("drawn")))
         yield
 
 
@@ -84,9 +94,9 @@ def files(folder: Path) -> dict[Path, tuple[int, int]]:
 def test_the_steps() -> None:
     what = [step.what for step in steps()]
     assert len(set(what)) == len(what)
-    kinds = {"draw": 2, "encode": 5, "index": 5, "check": 2, "search": 7, "measure": 1, "explain": 3}
+    kinds = {"draw": 1, "encode": 5, "index": 5, "check": 2, "search": 7, "measure": 1, "explain": 3}
     assert Counter(line.split()[0] for line in what) == kinds
-    assert what[0] == "draw the images" and what[-2:] == ["draw the contact sheet", "search real photos"]
+    assert what[0].startswith("encode ") and what[-2:] == ["draw the contact sheet", "search real photos"]
     names = [indexed.name for indexed in INDEXES]
     assert len(set(names)) == len(names) and {system.searched for system in SYSTEMS} == set(names)
     assert len({system.run for system in SYSTEMS}) == len(SYSTEMS)
@@ -123,10 +133,10 @@ def test_a_second_call_only_prints(finished: Finished, demo: Demo, capsys, caplo
     now |= {Path(sheet.name): before[Path(sheet.name)] for sheet in sheets}
     assert now == before and [sheet.read_bytes() for sheet in sheets] == drawn
     assert caplog.text.count("finished already, nothing to do") == 2 * len(INDEXES) + len(SYSTEMS) + 2
-    told = [record.getMessage() for record in caplog.records if record.name == "lexvl_eval.quickstart"]
-    assert [line.split("  ")[0].strip() for line in told] == [f"{number}/25" for number in range(1, 26)]
+    told = [record.getMessage() for record in caplog.records if record.name == "lexvl_anserini.demo"]
+    assert [line.split("  ")[0].strip() for line in told] == [f"{number}/24" for number in range(1, 25)]
     for line, step in zip(told, steps(), strict=True):
-        assert re.fullmatch(rf"[ \d]\d/25  {re.escape(step.what)} +\d+\.\d s", line)
+        assert re.fullmatch(rf"[ \d]\d/24  {re.escape(step.what)} +\d+\.\d s", line)
 
 
 def test_what_is_printed(finished: Finished, capsys) -> None:
@@ -138,7 +148,7 @@ def test_what_is_printed(finished: Finished, capsys) -> None:
     for query in QUERIES:
         explained = finished.printed.partition(f'\n"{query}"\ndocument test-0000')[2].partition('\n"')[0]
         assert "query terms\n" in explained and "  weight  impact   product   share\n" in explained
-    assert f"ID.png in {finished.data_dir}/demo/images-" in finished.printed
+    assert f"ID.png in {corpus.FOLDER}/images-v3-64px-test.tar\n" in finished.printed
     assert f"terms: {finished.folder / 'contact-sheet.png'}\n" in finished.printed
     with Image.open(finished.folder / "contact-sheet.png") as image:
         assert image.size == (1600, 1616), "three strips of five images"
@@ -187,7 +197,7 @@ def test_files_of_another_request_are_replaced_only_when_asked(
     of_bm25 = [step for step in steps() if "bm25" in step.what]
     monkeypatch.setattr(quickstart, "steps", lambda: of_bm25)
     demo()
-    monkeypatch.setitem(SPLITS, "test", SCENES - 1)
+    monkeypatch.setattr(corpus, "FOLDER", drawn(SCENES - 1, tmp_path / "fewer"))
     with pytest.raises(ArtefactError, match=r"captions.bm25: holds shards of another request.*--overwrite replaces it"):
         demo()
     demo(overwrite=True)

@@ -9,17 +9,16 @@ from itertools import islice
 
 import pytest
 from typer.testing import CliRunner
+from world import facts, grammar
+from world.catalogue import world
+from world.ceiling import FactIndex, agreeing_counts, best_recall, ceiling
+from world.commands import print_ceiling
+from world.draws import Draws, _Walk, outcomes
+from world.facts import Fact, Pen, inverted, possible_facts, readings
+from world.grammar import captions, descriptions
+from world.scenes import Scene, Thing, scenes
 
-import eval.ceiling
-from eval.analyses.caption_ceiling import FactIndex, agreeing_counts, best_recall, ceiling
 from lexvl_anserini.cli import make_app
-from lexvl_anserini.data.corpora.demo import captions, scenes
-from lexvl_anserini.data.world import facts, grammar
-from lexvl_anserini.data.world.catalogue import world
-from lexvl_anserini.data.world.draws import Draws, _Walk, outcomes
-from lexvl_anserini.data.world.facts import Fact, Pen, inverted, possible_facts, readings
-from lexvl_anserini.data.world.grammar import descriptions
-from lexvl_anserini.data.world.scenes import Scene, Thing
 from lexvl_anserini.ground.errors import UnknownName
 
 BENCH = Thing("bench", "red", 1, "medium")
@@ -240,12 +239,12 @@ def test_ceiling_of_the_test_split():
 
 
 def test_command():
-    result = CliRunner().invoke(make_app(eval.ceiling.command), ["--split", "val", "--format", "json"])
+    result = CliRunner().invoke(make_app(print_ceiling), ["--split", "val", "--format", "json"])
     assert result.exit_code == 0, result.output
     [row] = json.loads(result.stdout)
     assert (row["split"], row["captions"]) == ("val", 5000)
-    table = CliRunner().invoke(make_app(eval.ceiling.command), ["--split", "val"]).stdout
+    table = CliRunner().invoke(make_app(print_ceiling), ["--split", "val"]).stdout
     assert table.splitlines()[1].split()[:2] == ["val", "5,000"]
     assert f"{100 * row['r_at_1']:.1f}" in table
     with pytest.raises(UnknownName, match="unknown split of demo 'tset'; did you mean 'test'"):
-        CliRunner().invoke(make_app(eval.ceiling.command), ["--split", "tset"], catch_exceptions=False)
+        CliRunner().invoke(make_app(print_ceiling), ["--split", "tset"], catch_exceptions=False)

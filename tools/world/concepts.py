@@ -22,12 +22,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
-from lexvl_anserini.data.corpora.demo import captions, scenes
-from lexvl_anserini.data.world.scenes import Scene
 from lexvl_anserini.encoders.encoder import as_lexical
 from lexvl_anserini.ground.errors import UsageError
-
-from .word_meanings import Meaning, concepts_in, distinct, meanings, named, words_of
+from world.grammar import captions
+from world.meanings import Meaning, concepts_in, distinct, meanings, named, words_of
+from world.scenes import Scene, scenes
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder

@@ -21,8 +21,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import NamedTuple
 
-from lexvl_anserini.data.world.catalogue import Forms, world
-from lexvl_anserini.data.world.scenes import Scene
+from world.catalogue import Forms, world
+from world.scenes import Scene
 
 # The stop words of Lucene's EnglishAnalyzer.
 _STOP_WORDS = """

@@ -1,4 +1,4 @@
-"""The images of the demo dataset: one tar of PNG files per split, drawn on first use."""
+"""The files of the demo dataset: per split a tar of PNG files, and their captions in Karpathy's format."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ import tarfile
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 
-from lexvl_anserini.data.dataset import data_root
 from lexvl_anserini.data.pictures.images import usable_cores
-from lexvl_anserini.data.world.drawing import VERSION, draw
-from lexvl_anserini.data.world.scenes import SPLITS, make_scene
 from lexvl_anserini.ground.errors import UnknownName, UsageError
 from lexvl_anserini.ground.files import atomic_write, disk_errors, exclusive, make_folder
+from world.drawing import VERSION, draw
+from world.grammar import captions
+from world.scenes import SPLITS, Scene, make_scene, scenes
 
 log = logging.getLogger(__name__)
 
@@ -33,36 +35,51 @@ SHARE = 100
 MANY = 4_000
 
 
-def demo_images(split: str = "test", data_dir: str | None = None, size: int = SIZE) -> Path:
-    """The tar of a split's images, `<scene_id>.png` each; draws them first if it does not exist (some 2 ms an image).
+def draw_split(split: str, folder: Path, size: int = SIZE) -> Path:
+    """Draws a split of the demo into a folder, unless it is there; returns its captions.
 
-    The tar is `demo/images-v<version>-<size>px-<split>.tar` in the data folder, complete or absent. Of several
-    processes that need it one draws, the others wait.
+        images-v<version>-<size>px-<split>.tar   the images, `<scene_id>.png` each (some 2 ms an image)
+        <split>.json   file names and captions in Karpathy's format; it appears last
+
+    Of several processes that want it one draws, the others wait.
 
     Args:
         split: train (20,000), val (1,000) or test (1,000).
-        data_dir: folder of the datasets; default $LEXVL_DATA, else ~/.cache/lexvl.
         size: of an image's side in pixels.
 
     Raises:
         UnknownName: no such split.
         UsageError: a size out of bounds.
-        ArtefactError: the disk is full or the data folder cannot be written.
+        ArtefactError: the disk is full or the folder cannot be written.
     """
     if split not in SPLITS:
         raise UnknownName("split of demo", split, SPLITS)
     if not SIZES[0] <= size <= SIZES[1]:
         raise UsageError(f"demo images of {size} pixels; expected {SIZES[0]} to {SIZES[1]}")
-    path = data_root(data_dir) / "demo" / f"images-v{VERSION}-{size}px-{split}.tar"
-    if path.is_file():
-        return path
-    with disk_errors(path):
-        make_folder(path.parent)
-    with exclusive(path.parent, wait=True):
-        if not path.is_file():
-            log.info("drawing %d images into %s", SPLITS[split], path)
-            _write(path, split, size)
-    return path
+    captioned = folder / f"{split}.json"
+    pictures = folder / f"images-v{VERSION}-{size}px-{split}.tar"
+    if captioned.is_file() and pictures.is_file():
+        return captioned
+    with disk_errors(captioned):
+        make_folder(folder)
+    with exclusive(folder, wait=True):
+        if not (captioned.is_file() and pictures.is_file()):
+            log.info("drawing %d images into %s", SPLITS[split], folder)
+            _write(pictures, split, size)
+            with atomic_write(captioned) as out:
+                out.write(orjson.dumps({"dataset": "demo", "images": [_entry(scene) for scene in scenes(split)]}))
+    return captioned
+
+
+def _entry(scene: Scene) -> dict[str, Any]:
+    """A scene as an image of Karpathy's format."""
+    texts = enumerate(captions(scene), start=1)
+    return {
+        "imgid": scene.scene_id,
+        "split": scene.split,
+        "filename": f"{scene.scene_id}.png",
+        "sentences": [{"sentid": f"{scene.scene_id}-{number}", "raw": text} for number, text in texts],
+    }
 
 
 def png(image: NDArray[np.uint8]) -> bytes:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from lexvl_anserini.data.world.catalogue import Prop, Setting, world
-from lexvl_anserini.data.world.draws import Draws
-from lexvl_anserini.data.world.painting import FULL, UNITS, Box, Canvas, dimmed, mixed, shades_of, stray
-from lexvl_anserini.data.world.scenes import Scene
-from lexvl_anserini.data.world.skies import fog_of, paint_fall, paint_sky, scenery
+from world.catalogue import Prop, Setting, world
+from world.draws import Draws
+from world.painting import FULL, UNITS, Box, Canvas, dimmed, mixed, shades_of, stray
+from world.scenes import Scene
+from world.skies import fog_of, paint_fall, paint_sky, scenery
 
 GROUND_BANDS = 8
 # Textures drawn in perspective.

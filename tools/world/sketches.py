@@ -35,9 +35,9 @@ from functools import cache
 from typing import NamedTuple
 
 from lexvl_anserini.data.strict_yaml import suggestion
-from lexvl_anserini.data.world.catalogue import Range, Sketch, world
-from lexvl_anserini.data.world.draws import Draws
 from lexvl_anserini.ground.errors import DataError
+from world.catalogue import Range, Sketch, world
+from world.draws import Draws
 
 Point = Range
 # The value of a name in a drawing: a number, a joint, or a material.

@@ -1,7 +1,7 @@
 """The best possible recall on the demo's captions: some of them are true of several images.
 
 A caption mentions a few facts ("two seats near a house"), and each scene that has these wordings for them could be the
-described one (see `lexvl_anserini.data.world.facts`). A perfect reader that uses every mentioned fact, and nothing
+described one (see `world.facts`). A perfect reader that uses every mentioned fact, and nothing
 else, finds the right one of n such scenes among the first k with probability min(1, k/n): the mean over all captions is
 the best R@k, text to image. Facts that a caption omits do not count here, though they make plainer scenes a bit
 likelier.
@@ -15,10 +15,9 @@ from functools import reduce
 from operator import and_, or_
 from typing import NamedTuple
 
-from lexvl_anserini.data.corpora.demo import scenes
-from lexvl_anserini.data.world.facts import Fact, link, readings
-from lexvl_anserini.data.world.grammar import descriptions
-from lexvl_anserini.data.world.scenes import Scene
+from world.facts import Fact, link, readings
+from world.grammar import descriptions
+from world.scenes import Scene, scenes
 
 CUTS = (1, 5, 10)
 

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lexvl_anserini.data.world.catalogue import Sketch
-from lexvl_anserini.data.world.sketches import materials, plan
+from world.catalogue import Sketch
+from world.sketches import materials, plan
 
 Mask = NDArray[np.bool_]
 Points = list[tuple[int, int]]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from lexvl_anserini.data.world.catalogue import ANY, Sketch, world
-from lexvl_anserini.data.world.draws import Draws
-from lexvl_anserini.data.world.scenes import Scene, Thing
-from lexvl_anserini.data.world.shapes import rasterise
+from world.catalogue import ANY, Sketch, world
+from world.draws import Draws
+from world.scenes import Scene, Thing
+from world.shapes import rasterise
 
 # Left and right ends, thousandths.
 Span = tuple[int, int]

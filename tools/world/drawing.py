@@ -7,15 +7,15 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from lexvl_anserini.data.world.backgrounds import paint_land, paint_props, paint_room
-from lexvl_anserini.data.world.catalogue import Colour, world
-from lexvl_anserini.data.world.composing import compose, hand_of
-from lexvl_anserini.data.world.draws import Draws
-from lexvl_anserini.data.world.painting import UNITS, Canvas, shades_of, stray
-from lexvl_anserini.data.world.placing import Placed
-from lexvl_anserini.data.world.scenes import SEED, Scene
-from lexvl_anserini.data.world.shapes import rasterise, slanted
-from lexvl_anserini.data.world.skies import fog_of, light_of, paint_fall
+from world.backgrounds import paint_land, paint_props, paint_room
+from world.catalogue import Colour, world
+from world.composing import compose, hand_of
+from world.draws import Draws
+from world.painting import UNITS, Canvas, shades_of, stray
+from world.placing import Placed
+from world.scenes import SEED, Scene
+from world.shapes import rasterise, slanted
+from world.skies import fog_of, light_of, paint_fall
 
 # Raised whenever a pixel or the size of a split changes, so that cached images are drawn again.
 VERSION = 3

@@ -1,4 +1,4 @@
-"""All that is in the demo world, read once from `lexvl_anserini/assets/world`: what there is, how it looks, its names.
+"""All that is in the demo world, read once from `tools/world/assets`: what there is, how it looks, its names.
 
 All about a kind of thing is one entry of creatures.yaml, people.yaml, outdoors.yaml or household.yaml, all about a
 place one entry of places.yaml. The records below say what an entry holds; the head of each file says how to add one.
@@ -14,7 +14,7 @@ from typing import NamedTuple
 from lexvl_anserini.data.strict_yaml import Spot, read_yaml, suggestion
 from lexvl_anserini.ground.errors import DataError
 
-FOLDER = Path(__file__).parents[2] / "assets" / "world"
+FOLDER = Path(__file__).parent / "assets"
 # Files whose entries are kinds of things. Their order is that of the kinds.
 KIND_FILES = ("creatures", "people", "outdoors", "household")
 # The classes of places: a class decides which poses a thing takes.
@@ -377,7 +377,7 @@ class World(NamedTuple):
 
 
 def world() -> World:
-    """The world of `assets/world`, read on first use.
+    """The world of `assets`, read on first use.
 
     Raises:
         DataError: a file is not as it should be.

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple
 
-from lexvl_anserini.data.world.catalogue import ANY, Forms, world
-from lexvl_anserini.data.world.draws import Draws, outcomes
-from lexvl_anserini.data.world.scenes import Scene, Thing
+from world.catalogue import ANY, Forms, world
+from world.draws import Draws, outcomes
+from world.scenes import Scene, Thing
 
 # Chance (percent) of the first, plainest word of a list; the others share the rest.
 PLAIN = 34

@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lexvl_anserini.data.world.catalogue import Colour, world
-from lexvl_anserini.data.world.draws import Draws
-from lexvl_anserini.data.world.shapes import Drawing
+from world.catalogue import Colour, world
+from world.draws import Draws
+from world.shapes import Drawing
 
 # In thousandths: left, bottom, width, height of what is painted; left, top, right, bottom of where.
 Box = tuple[int, int, int, int]
