@@ -212,7 +212,8 @@ def test_constraints_pin_what_setup_cfg_admits(file):
     extras = parser["options.extras_require"].values()
     requirements = "\n".join([parser["options"]["install_requires"], *extras]).split("\n")
     for requirement in map(Requirement, filter(None, requirements)):
-        if requirement.name in ("pip", "setuptools", "wheel"):  # as `pip freeze`: what installs is not pinned
+        # As `pip freeze`: what installs is not pinned; an extra of ours brings others.
+        if requirement.name in ("pip", "setuptools", "wheel", "lexvl-anserini"):
             continue
         pinned = pins[re.sub("[-_.]+", "-", requirement.name).lower()]
         assert requirement.specifier.contains(pinned), f"{requirement} in setup.cfg, {pinned} in {file.name}"
