@@ -10,10 +10,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
+import embedded_stores
 import pytest
+from embedded_stores import UrlOf
 
-from eval.efficiency import store_servers
-from eval.efficiency.store_servers import UrlOf
 from lexvl_anserini.doors.stores.qdrant import QdrantEngine
 from lexvl_anserini.doors.stores.store import ImpactStore, StoreRow, Trouble
 from lexvl_anserini.doors.stores.urls import parse_url
@@ -127,7 +127,7 @@ def serving(kind: str, folder: Path) -> Iterator[UrlOf]:
     else:
         with ExitStack() as stack:
             try:
-                url_of = stack.enter_context(store_servers.serving(kind, folder))
+                url_of = stack.enter_context(embedded_stores.serving(kind, folder))
             except InstallationError as error:
                 pytest.skip(str(error))
             yield url_of

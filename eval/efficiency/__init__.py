@@ -2,25 +2,19 @@
 
 python -m eval.efficiency --suite index
 python -m eval.efficiency --suite search
-python -m eval.efficiency --suite cost --output cost.json
 python -m eval.efficiency --suite overview --format markdown
 python -m eval.efficiency --protocol vdr-g --shards impacts/photos-vdr --dense-shards impacts/photos-dense
-python -m eval.efficiency --suite encode
 python -m eval.efficiency --suite overhead --checkpoint minilm
-python -m eval.efficiency --suite measures
 python -m eval.efficiency --suite memory
 python -m eval.efficiency --suite startup
-python -m eval.efficiency --suite stores
 
 command       the command line, and the table of suites
 suite         what a suite takes (Options) and returns (Report)
-index, search, encode, cost, measuring, process, overview, stores   the suites; process has startup, memory and overhead
+index, search, process, overview   the suites; process has startup, memory and overhead
 protocols, pair   a lexical and a dense model on stored vectors, as papers compare them; pair runs in a child
 collection, vectors   the documents and queries of a suite: a user's own or synthetic
-systems       what index and search compare: ours, stock Pyserini, Lucene alone, Seismic
+systems       what index and search compare: ours, stock Pyserini, Lucene alone
 dense         FAISS, flat and HNSW at 99 % recall
 opening       the time to open an index, and its bytes per posting
-text_models, image_models   what encode compares
-stores, store_servers   the same shards in stores that people run, and the embedded ones
 processes     child processes, each measured on its own
 """

@@ -134,7 +134,7 @@ def write_corpus(folder: Path, documents: int) -> None:
 
     def endless() -> Iterator[str]:
         while True:
-            for document in load_dataset("demo", split="train", direction="text-to-text").documents():
+            for document in load_dataset("demo", direction="text-to-text").documents():
                 yield document.contents
 
     folder.mkdir(parents=True)

@@ -31,15 +31,7 @@ SYNTHETIC = frozenset({"documents", "shape", "terms", "workdir", "seed"})
 QUERIES = frozenset({"query_count", "query_terms", "hits"})
 
 SUITES: Mapping[str, Suite] = {
-    "cost": Suite(f"{__package__}.cost:measure", SYNTHETIC | QUERIES | {"system"}),
-    "encode": Suite(
-        f"{__package__}.encode:measure",
-        SYNTHETIC - {"terms"} | {"system", "repeats", "threads", "batch_size", "corpus", "data_dir"},
-    ),
     "index": Suite(f"{__package__}.index:measure", SYNTHETIC | {"shards", "system", "repeats", "threads"}),
-    "measures": Suite(
-        f"{__package__}.measuring:measure", frozenset({"documents", "query_count", "hits", "system", "workdir", "seed"})
-    ),
     "memory": Suite(f"{__package__}.process:measure_memory", frozenset({"documents", "encoder", "checkpoint"})),
     "overhead": Suite(f"{__package__}.process:measure_overhead", frozenset({"documents", "encoder", "checkpoint"})),
     "overview": Suite(f"{__package__}.overview:measure", frozenset({"queries", "workdir", "seed"})),
@@ -47,16 +39,11 @@ SUITES: Mapping[str, Suite] = {
         f"{__package__}.protocols:measure",
         frozenset({"protocol", "shards", "dense_shards", "topics", "query_count", "repeats", "data_dir", "workdir"}),
     ),
-    "runtime": Suite(
-        f"{__package__}.runtimes:measure",
-        frozenset({"documents", "repeats", "threads", "batch_size", "encoder", "checkpoint"}),
-    ),
     "search": Suite(
         f"{__package__}.search:measure",
         SYNTHETIC | QUERIES | {"shards", "queries", "system", "repeats", "threads"},
     ),
     "startup": Suite(f"{__package__}.process:measure_startup", frozenset({"repeats"})),
-    "stores": Suite(f"{__package__}.stores:measure", SYNTHETIC | QUERIES | {"shards", "queries", "system"}),
 }
 
 
@@ -104,7 +91,7 @@ def command(
     *,
     suite: Annotated[str | None, typer.Option(help=f"{', '.join(SUITES)}; default overhead.")] = None,
     options: Options,
-    output: Annotated[Path | None, typer.Option(help="JSON file; cost and overview draw a plot beside it.")] = None,
+    output: Annotated[Path | None, typer.Option(help="JSON file.")] = None,
     style: Annotated[str, typer.Option("--format", help="Of printed numbers: text, markdown or json.")] = "text",
     verbose: Verbose = False,
 ) -> None:
@@ -117,8 +104,4 @@ def command(
     report = run_suite(suite, options)
     if output is not None:
         write_json(output, report.to_json(suite))
-        if curve := {"cost": report}.get(suite) or report.parts.get("cost"):
-            from .cost import draw_cost
-
-            draw_cost(curve, output.with_suffix(".png"))
     sys.stdout.write(FORMATS[style](report, suite))

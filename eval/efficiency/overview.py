@@ -1,4 +1,4 @@
-"""The suite overview: all comparisons of the Lucene engine, target and measured ratios, and the cost curve.
+"""The suite overview: all comparisons of the Lucene engine, target and measured ratios.
 
 python -m eval.efficiency --suite overview --format markdown --output overview.json
 """
@@ -10,7 +10,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from . import cost, index, search
+from . import index, search
 from .suite import Options, Ratio, Report
 
 # The clocks in the names of ratios.
@@ -78,7 +78,10 @@ PARTS: Mapping[str, SizedSuite] = MappingProxyType(
                 system=["ours"],
             ),
         ),
-        "cost": SizedSuite(cost.measure, Options()),
+        "million": SizedSuite(
+            search.measure,
+            Options(documents=[1_000_000], query_count=100, repeats=2, threads=2, system=[*RESIDENT, "faiss-flat"]),
+        ),
     }
 )
 
@@ -100,7 +103,6 @@ def both(part: str, what: str, sides: str, ratio: str, aim: str = "", aim_1000: 
 
 BUILT = "ours-parquet / ours-parquet"
 RATE = ": documents per second of indexing alone"
-MILLION = "1,000,000 documents: "
 
 GOALS = (
     Goal("index", "indexing 20k documents, whole process: stock / ours", "stock / ours: {} seconds", "10, wall 6"),
@@ -125,9 +127,9 @@ GOALS = (
     *both("vdr-100k", "VDR-like, 100k", "FAISS HNSW / ours", "faiss-hnsw / ours: single query"),
     *both("vdr-100k", "VDR-like, 100k", "Lucene's postings / ours", "ours-lucene / ours: single query", "5"),
     *both("threads", "batch, VDR-like, 20k", "1 thread / 2", "ours: batch of queries, 1 thread / 2 threads", "1.8"),
-    *both("cost", "one query, 1M", "FAISS flat / ours", f"{MILLION}faiss-flat / ours", "4"),
-    *both("cost", "one query, 1M", "Lucene's postings / ours", f"{MILLION}ours-lucene / ours", "3"),
-    *both("cost", "batch, 1M", "1 thread / 2", f"{MILLION}ours: batch of queries, 1 thread / 2 threads", "1.8"),
+    *both("million", "one query, 1M", "FAISS flat / ours", "faiss-flat / ours: single query", "4"),
+    *both("million", "one query, 1M", "Lucene's postings / ours", "ours-lucene / ours: single query", "3"),
+    *both("million", "batch, 1M", "1 thread / 2", "ours: batch of queries, 1 thread / 2 threads", "1.8"),
 )
 
 
@@ -139,7 +141,7 @@ def measure(options: Options) -> Report:
     """
     reports = {name: part.measure(chosen(part, options)) for name, part in PARTS.items()}
     notes = [f"{name}: {note}" for name, report in reports.items() for note in (settings_note(report), *report.notes)]
-    return Report(rows=tuple(rows(reports)), notes=(*notes, *memory_notes(reports["cost"])), parts=reports)
+    return Report(rows=tuple(rows(reports)), notes=tuple(notes), parts=reports)
 
 
 def chosen(part: SizedSuite, options: Options) -> Options:
@@ -169,26 +171,7 @@ def as_text(ratio: Ratio) -> str:
     return f"{middle:.2f} ({low:.2f} to {high:.2f})" if rounds > 1 else f"{middle:.2f}"
 
 
-MEMORY_NOTES = (
-    ("peak memory of indexing", "build_peak_mib", " MiB"),
-    ("opening the first index of a process", "open_ms", " ms"),
-    ("opening a further index", "open_again_ms", " ms"),
-    ("first query after opening", "first_query_ms", " ms"),
-    ("Lucene's bytes per posting", "lucene_bytes_per_posting", ""),
-    ("bytes per posting of resident postings", "resident_bytes_per_posting", ""),
-)
-
-
 def settings_note(report: Report) -> str:
     """The settings and single figures of a part, in one line."""
     values = {**report.settings, **report.figures}
     return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in values.items())
-
-
-def memory_notes(curve: Report) -> Iterator[str]:
-    """Per number of documents: the peak memory of indexing, the time to open, and the bytes of a posting."""
-    for what, key, unit in MEMORY_NOTES:
-        found = {row["documents"]: row[key] for row in curve.rows if key in row}
-        if len(found) > 1:
-            listed = ", ".join(f"{documents:,} documents {value:,}{unit}" for documents, value in found.items())
-            yield f"{what}: {listed}"

@@ -1,4 +1,4 @@
-"""The suite search: ours, stock Pyserini, Lucene alone, FAISS and Seismic, in turns, each in a process that stays."""
+"""The suite search: ours, stock Pyserini, Lucene alone, and FAISS, in turns, each in a process that stays."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from lexvl_anserini.ground.errors import LexvlError, UnknownName, UsageError
+from lexvl_anserini.ground.errors import LexvlError, UnknownName
 
 from .collection import QUERY_COUNT, Collection, prepare, read_queries, working_folder
 from .dense import share_found
@@ -15,7 +15,7 @@ from .index import describe
 from .opening import measure_opening
 from .processes import Worker, run_once
 from .suite import Options, Ratio, Report, latency, mib, ratio, spread
-from .systems import INDEXERS, SEARCHERS, SEISMIC_REMEDY, seismic_installed
+from .systems import INDEXERS, SEARCHERS
 
 DOCUMENTS = 100_000
 REPEATS = 3
@@ -23,7 +23,7 @@ HITS = (10, 1000)
 
 # Exact engines over the same vectors: they find the same documents, with the same scores, in the same order.
 EXACT = ("ours", "ours-lucene", "stock")
-OTHERS = ("ours-lucene", "stock", "faiss-flat", "faiss-hnsw", "seismic")
+OTHERS = ("ours-lucene", "stock", "faiss-flat", "faiss-hnsw")
 
 # Batches with one thread, where the others have several.
 ALONE = "batch, 1 thread"
@@ -66,18 +66,15 @@ def measure(options: Options) -> Report:
 
 
 def chosen(systems: Sequence[str] | None) -> list[str]:
-    """The requested systems, in the order of the table; by default all that are installed.
+    """The requested systems, in the order of the table; by default all.
 
     Raises:
         UnknownName: no such system.
-        UsageError: Seismic is requested and not installed.
     """
     for name in systems or ():
         if name not in SEARCHERS:
             raise UnknownName("system", name, SEARCHERS)
-    if systems and "seismic" in systems and not seismic_installed():
-        raise UsageError(f"the system 'seismic' is not installed: {SEISMIC_REMEDY}")
-    return [name for name in SEARCHERS if (name in systems if systems else name != "seismic" or seismic_installed())]
+    return [name for name in SEARCHERS if not systems or name in systems]
 
 
 def built(collection: Collection, folder: Path) -> Path:
@@ -206,9 +203,10 @@ def served_notes(workers: Mapping[str, Worker]) -> Iterator[str]:
 def recall_notes(workers: Mapping[str, Worker], hits: Sequence[int]) -> tuple[str, ...]:
     """The share of the exact hits that the approximate systems find."""
     notes = []
-    for name, reference in (("faiss-hnsw", "faiss-flat"), ("seismic", "ours")):
-        for k in hits if name in workers and reference in workers else ():
-            exact, found = (workers[system].request(task="found", hits=k) for system in (reference, name))
-            note = f"{name} is approximate: it finds {share_found(exact['hits'], found['hits']):.4f} of the first {k}"
-            notes.append(f"{note} (efSearch {found['candidates']})" if "candidates" in found else note)
+    exact_name, name = "faiss-flat", "faiss-hnsw"
+    for k in hits if {name, exact_name} <= set(workers) else ():
+        exact, approximate = (workers[system].request(task="found", hits=k) for system in (exact_name, name))
+        share = share_found(exact["hits"], approximate["hits"])
+        note = f"{name} is approximate: it finds {share:.4f} of the first {k}"
+        notes.append(f"{note} (efSearch {approximate['candidates']})")
     return tuple(notes)

@@ -10,7 +10,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 import typer
 
-from lexvl_anserini.cli import DataDir, corpus_names, encoder_names
+from lexvl_anserini.cli import DataDir, encoder_names
 from lexvl_anserini.ground.errors import UsageError
 
 from ..measures.machine import machine
@@ -22,11 +22,9 @@ class Options:
     """The options of all suites; None is a suite's own default."""
 
     documents: Annotated[
-        list[int] | None, typer.Option(min=1, help="Of the collection; repeat it for the sizes of cost and memory.")
+        list[int] | None, typer.Option(min=1, help="Of the collection; repeat it for the sizes of memory.")
     ] = None
-    shape: Annotated[
-        list[str] | None, typer.Option(help="Of synthetic vectors: splade or vdr; of encode also image. Repeatable.")
-    ] = None
+    shape: Annotated[list[str] | None, typer.Option(help="Of synthetic vectors: splade or vdr.")] = None
     terms: Annotated[int | None, typer.Option(min=1, help="Per synthetic document; default 120 or 768.")] = None
     protocol: Annotated[
         str | None, typer.Option(help="vdr-g, stair-9 or lexlip: a lexical and a dense model, as a paper measures.")
@@ -44,17 +42,12 @@ class Options:
     hits: Annotated[list[int] | None, typer.Option(min=1, help="Per query; repeatable, default 10 and 1000.")] = None
     system: Annotated[list[str] | None, typer.Option(help="What to compare; repeatable, default all.")] = None
     repeats: Annotated[int | None, typer.Option(min=1, help="Rounds of alternating runs; default 3.")] = None
-    threads: Annotated[int | None, typer.Option(min=1, help="Of indexing, batch search, encoding; default 1.")] = None
-    batch_size: Annotated[int | None, typer.Option(min=1, help="Of encoding; default 32, images 64.")] = None
+    threads: Annotated[int | None, typer.Option(min=1, help="Of indexing and batch search; default 1.")] = None
     encoder: Annotated[
         str | None,
         typer.Option(help="Default vdr for overhead, bag-of-tokens for memory.", autocompletion=encoder_names),
     ] = None
     checkpoint: Annotated[str | None, typer.Option(help="Default minilm for overhead, none for memory.")] = None
-    corpus: Annotated[
-        str | None,
-        typer.Option(help="Whose texts encode reads, instead of synthetic ones.", autocompletion=corpus_names),
-    ] = None
     data_dir: DataDir = None
     workdir: Annotated[Path | None, typer.Option(help="Keeps synthetic files here, for use in later runs.")] = None
     seed: Annotated[int | None, typer.Option(help="Of all synthetic data.")] = None
@@ -71,7 +64,7 @@ class Options:
         """
         sizes = self.documents or (default,)
         if len(sizes) > 1:
-            raise UsageError("several --documents are for the suite cost; give one")
+            raise UsageError("several --documents are for the suite memory; give one")
         return sizes[0]
 
     def one_shape(self, default: str = "splade") -> str:
@@ -82,7 +75,7 @@ class Options:
         """
         shapes = self.shape or (default,)
         if len(shapes) > 1:
-            raise UsageError("several --shape are for the suite encode; give one")
+            raise UsageError("several --shape: give one")
         return shapes[0]
 
 

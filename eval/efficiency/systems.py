@@ -1,4 +1,4 @@
-"""The systems that the suites compare, each run in a child: ours, stock Pyserini, Lucene alone, Seismic.
+"""The systems that the suites compare, each run in a child: ours, stock Pyserini, Lucene alone.
 
 FAISS is in `dense`.
 
@@ -15,11 +15,9 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import orjson
 
 from lexvl_anserini.engines import jvm
@@ -49,7 +47,7 @@ class SearchWorker(NamedTuple):
     """A searching function.
 
     tasks     the requests that it is measured by, each for every number of hits
-    reads     its input: our index, the shards, or nothing, because it creates its own vectors
+    reads     its input: our index, or nothing, because it creates its own vectors
     """
 
     function: str
@@ -72,7 +70,6 @@ SEARCHERS: Mapping[str, SearchWorker] = {
     "lucene": SearchWorker(".systems:search_lucene", ("latency", "sorted")),
     "faiss-flat": SearchWorker(".dense:search_faiss", ("latency",), "nothing", arguments={"kind": "flat"}),
     "faiss-hnsw": SearchWorker(".dense:search_faiss", ("latency",), "nothing", arguments={"kind": "hnsw"}),
-    "seismic": SearchWorker(".systems:search_seismic", ("latency",), "shards"),
 }
 
 
@@ -264,49 +261,3 @@ def expected_overlap(reader: Any, queries: Sequence[Any]) -> float:
     frequency = {term: int(reader.docFreq(term_of(FIELD, term))) for query in queries for term in query.vector}
     touched = sum(frequency[term] for query in queries for term in query.vector)
     return touched / (len(queries) * int(reader.maxDoc()))
-
-
-# --- Seismic --------------------------------------------------------------------------------------------------------
-# An approximate engine for the same vectors, if pyseismic-lsr is installed.
-
-# A search reads all terms of a query, and skips blocks whose bound is below the worst hit / 0.8 (Seismic's examples).
-HEAP_FACTOR = 0.8
-
-SEISMIC_REMEDY = "pip install pyseismic-lsr"
-
-
-def seismic_installed() -> bool:
-    """Returns True if Seismic can be imported."""
-    return find_spec("seismic") is not None
-
-
-def search_seismic(shards: str, queries: str) -> Ready:
-    """A worker around an index of all shards' documents, in memory; one thread."""
-    import seismic
-
-    from lexvl_anserini.ground.manifest import read_manifest
-    from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
-
-    text = seismic.get_seismic_string()
-
-    def arrays(vector: Any) -> tuple[np.ndarray, np.ndarray]:
-        return np.array(list(vector), dtype=text), np.array(list(vector.values()), dtype=np.float32)
-
-    manifest = read_manifest(Path(shards))
-    dataset = seismic.SeismicDataset()
-    for document in read_impacts(Path(shards), manifest, read_vocabulary(Path(shards), manifest)):
-        if document.vector:
-            dataset.add_document(document.doc_id, *arrays(document.vector))
-    with Stopwatch() as watch:
-        index = seismic.SeismicIndex.build_from_dataset(dataset)
-    encoded = [(query.query_id, *arrays(query.vector)) for query in read_queries(queries)]
-
-    def search(query: Any, hits: int) -> list[tuple[str, float, str]]:
-        return index.search(*query, k=hits, query_cut=len(query[1]), heap_factor=HEAP_FACTOR)
-
-    def answer(task: str, hits: int, threads: int = 1) -> Any:
-        if task == "found":
-            return {"hits": [[doc_id for _, _, doc_id in search(query, hits)] for query in encoded]}
-        return one_by_one(lambda query: search(query, hits), encoded)
-
-    return Ready({"build_s": watch.wall_s}, answer)

@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from eval.efficiency import cost, encode, index, search
+from eval.efficiency import index, search
 from eval.efficiency.collection import prepare, read_queries
 from eval.efficiency.command import SUITES, check_options, command, run_suite
-from eval.efficiency.cost import PANELS, draw_cost, panel_lines
 from eval.efficiency.dense import DIMENSIONS, dense_vectors, enough_candidates, share_found
 from eval.efficiency.processes import (
     Outcome,
@@ -399,12 +398,9 @@ def test_the_first_round_is_not_kept():
     assert rounds.rows(1)[0]["p50_ms"] == 1.0 and rounds.rows(1)[0]["peak_mib"] == 1.0
 
 
-def test_systems_by_name(monkeypatch):
-    monkeypatch.setattr("eval.efficiency.search.seismic_installed", lambda: False)
+def test_systems_by_name():
     assert search.chosen(None) == ["ours", "ours-lucene", "stock", "lucene", "faiss-flat", "faiss-hnsw"]
     assert search.chosen(("lucene", "ours")) == ["ours", "lucene"]
-    with pytest.raises(UsageError, match="pip install pyseismic-lsr"):
-        search.chosen(("seismic",))
     with pytest.raises(UnknownName, match="did you mean 'lucene'"):
         search.chosen(("lucence",))
 
@@ -436,73 +432,9 @@ def test_a_graph_search_reads_candidates_until_it_finds_almost_all():
     assert share_found(exact, rich.search(queries, 10)[1].tolist()) >= 0.99
 
 
-def test_cost_has_a_row_per_size_and_system_and_a_plot(workdir, tmp_path):
-    options = Options(documents=(40,), terms=6, query_count=4, query_terms=3, hits=(3,), workdir=workdir)
-    report = cost.measure(options)
-    assert [row["system"] for row in report.rows] == ["ours", "ours-lucene", "faiss-flat"]
-    ours, _, flat = report.rows
-    assert report.settings["terms_per_document"] == 6 and ours["open_ms"] > 0
-    assert ours["bytes"] > 0 and ours["build_cpu_s"] > 0 and ours["cpu_ms_k3"] > 0
-    # 40 vectors of 512 floats, and a header.
-    assert 40 * 512 * 4 < flat["bytes"] < 40 * 512 * 4 + 200
-    assert {r.what for r in report.ratios} == {
-        f"40 documents: {name} / ours, {clock}, k=3"
-        for name in ("ours-lucene", "faiss-flat")
-        for clock in ("wall", "CPU")
-    } | {"40 documents: ours: batch of queries, 1 thread / 2 threads, wall, k=3"}
-    lines = [panel_lines(report.rows, beginnings) for _, beginnings in PANELS]
-    assert all(len(points) == 1 for panel in lines for points in panel.values()) and all(lines)
-    # Both read one index.
-    assert sorted(lines[1]) == ["faiss-flat bytes", "ours bytes"]
-    draw_cost(report, tmp_path / "cost.png")
-    assert (tmp_path / "cost.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_lines_of_a_panel():
-    rows = [{"documents": n, "system": "ours", "bytes": 9 * n, "bytes_per_posting": 3} for n in (1, 2)]
-    assert panel_lines(rows[:1], ("bytes",)) == {"ours bytes": [(1, 9)], "ours bytes per posting": [(1, 3)]}
-    assert panel_lines(rows, ("bytes_per",)) == {"ours bytes per posting": [(1, 3), (2, 3)]}
-
-
-def test_cost_without_ours_is_no_curve():
-    with pytest.raises(UsageError, match="--system ours"):
-        cost.measure(Options(system=("faiss-flat",)))
-
-
 def test_memory_runs_our_commands_and_tells_why_one_failed():
     with pytest.raises(LexvlError, match=r"process:run_command: .*no-such-shards"):
         run_once("eval.efficiency.process:run_command", module="lexvl_anserini.index", arguments=["no-such-shards"])
-
-
-# Encoding: the table of the suite; its children are tested in test_efficiency_encode.py.
-
-
-def test_encode_rows_and_ratios():
-    costs = {"ours": [{"wall_s": 2.0, "cpu_s": 1.0}], "naive": [{"wall_s": 6.0, "cpu_s": 2.0}]}
-    peaks = {"ours": {"before": 400 << 20, "extra": 10 << 20}, "naive": {"before": 400 << 20, "extra": 80 << 20}}
-    [ours, naive] = encode.case_rows("splade", "128 tokens", 64, costs, peaks)
-    assert ours["documents_per_s"] == 32.0 and naive["extra_mib"] == 80.0 and ours["model_mib"] == 400.0
-    assert {r.what: r.spread.median for r in encode.case_ratios("x", costs, peaks)} == {
-        "x: naive / ours: wall seconds": 3.0,
-        "x: naive / ours: CPU seconds": 2.0,
-        "x: naive / ours: memory above the model": 8.0,
-    }
-
-
-def test_encode_refuses_other_vectors():
-    encode.expect_same("here", {"naive": 1e-5})
-    with pytest.raises(LexvlError, match="here: vectors of naive and ours differ by 0.001"):
-        encode.expect_same("here", {"naive": 1e-3})
-    with pytest.raises(LexvlError, match="differ by nan"):
-        encode.expect_same("here", {"naive": float("nan")})
-
-
-def test_encode_systems_by_shape():
-    assert encode.chosen("vdr", None, encode.SHAPES["vdr"][1]) == ["ours", "naive"]
-    with pytest.raises(UnknownName, match="shape 'vdr'"):
-        encode.chosen("vdr", ("sentence-transformers",), encode.SHAPES["vdr"][1])
-    with pytest.raises(UnknownName, match="shape"):
-        encode.measure(Options(shape=("spalde",)))
 
 
 def test_a_system_without_proc_is_refused(tmp_path, monkeypatch):
