@@ -22,8 +22,8 @@ import orjson
 
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.jvm import INDEXING_OPTIONS, java_cast, java_class
+from lexvl_anserini.engines.stock import prepare
 from lexvl_anserini.ground.errors import LexvlError
-from lexvl_anserini.stock import prepare
 
 from .collection import read_queries
 from .processes import Ready, Stopwatch, one_by_one

@@ -52,6 +52,7 @@ ENGINES: dict[str, EngineRow] = {
     "opensearch": EngineRow("lexvl_anserini.doors.stores.opensearch:OpenSearchEngine", ("impact",)),
     "partitions": EngineRow("lexvl_anserini.doors.cluster.partitions:PartitionsEngine", ("impact",)),
     "pgvector": EngineRow("lexvl_anserini.doors.stores.pgvector:PgvectorEngine", ("impact",)),
+    "pyserini": EngineRow("lexvl_anserini.engines.pyserini:PyseriniEngine", ("impact",)),
     "qdrant": EngineRow("lexvl_anserini.doors.stores.qdrant:QdrantEngine", ("impact",)),
 }
 
