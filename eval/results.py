@@ -13,9 +13,8 @@ from lexvl_anserini.cli import Verbose, run
 from lexvl_anserini.ground.errors import UsageError
 
 from . import options
-from .measures.frames import frame
+from .measures.exchange import frame, write_mteb
 from .measures.labels import with_datasets
-from .measures.mteb import write_mteb
 from .measures.result_files import read_results
 from .report.render import check_format, render
 from .report.tables import SystemRow, system_table

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from lexvl_anserini.encoders.parts.images.pixels import Pixels
 from lexvl_anserini.encoders.parts.images.vision import ImageTower
-from lexvl_anserini.encoders.parts.pooling import masked_max
+from lexvl_anserini.encoders.parts.pooling import Head, masked_max
 from lexvl_anserini.encoders.parts.sparsify import positive_or_top
 from lexvl_anserini.encoders.parts.texts.tokens import TokenColumns
-from lexvl_anserini.encoders.parts.towers import Composition, Head
+from lexvl_anserini.encoders.parts.towers import Composition
 from lexvl_anserini.ground.vocabulary import Vocabulary
 
 COLOURS = ("red", "green", "blue")

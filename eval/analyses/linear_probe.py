@@ -1,166 +1,53 @@
-"""Linear probe: logistic regression on the vectors of images, with the protocol of CLIP (appendix A.3).
-
-L-BFGS with at most 1,000 iterations and an L2 penalty of strength lambda (scikit-learn's 1 / C). Lambda is chosen on
-held-out training images: the best of 10^-6, 10^-4, ..., 10^6, then of the steps around the best, each half of those
-before, down to 8 steps a decade (96 over the range). The classifier that is measured is trained on all training images.
-"""
+"""Trains linear classifiers on vectors: `python -m eval.analyses.linear_probe --images pets --encoder clip`."""
 
 from __future__ import annotations
 
-import logging
-import warnings
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+import sys
+from typing import Annotated
 
-import numpy as np
+import typer
 
-from lexvl_anserini.data.pictures.images import FAIL, OnError
-from lexvl_anserini.encoders.encoder import Encoder
-from lexvl_anserini.ground.errors import DataError
-from lexvl_anserini.ground.progress import Progress, silent
+from lexvl_anserini.cli import DataDir, Verbose, expanded, progress_bar, run
+from lexvl_anserini.data.pictures.images import OnError
+from lexvl_anserini.ground.errors import UsageError
 
-from .classification import ClassAccuracy, Vectors, accuracies, in_pieces, ranks_of
-
-if TYPE_CHECKING:
-    from .classes.labelled import LabelledImages
-
-log = logging.getLogger(__name__)
-
-ITERATIONS = 1000
-
-# Exponents of 10: the range of lambda, the first steps, and the finest.
-LEAST, MOST, FIRST_STEP, LAST_STEP = -6.0, 6.0, 2.0, 0.125
-
-# Of the training images of a class, each that is the last of so many is held out.
-HELD_OUT_EVERY = 5
+from .. import options
+from ..report.image_tables import probe_table
+from ..report.render import check_format, render
+from .classes.class_sets import CLASS_SETS, load_labelled
+from .classes.classes import read_classes
+from .probing import linear_probe
 
 
-class ProbeAccuracy(NamedTuple):
-    """The accuracy of a classifier, how many images it was trained on, and with which strength of its penalty."""
+@expanded
+def command(
+    images: options.ClassifiedImages,
+    encoder: options.ImageEncoderOptions,
+    train: Annotated[
+        str | None, typer.Option(help="Images to train on, named as --images; default the set's own training images.")
+    ] = None,
+    classes: options.ClassFile = None,
+    data_dir: DataDir = None,
+    on_error: options.OnUnreadable = "fail",
+    output_format: options.TableFormat = "text",
+    verbose: Verbose = False,
+) -> None:
+    """Train logistic regression on vectors of training images, and classify images by it.
 
-    system: str
-    dataset: str
-    trained_on: int
-    strength: float
-    images: int
-    classes: int
-    mean_over: str
-    top_1: float
-    top_5: float
-
-
-def best_exponent(score: Callable[[float], float]) -> float:
-    """The exponent with the best score, searched by halved steps; of equal scores the largest exponent.
-
-    Args:
-        score: an exponent of 10 -> how good the classifier is. It is called once for each exponent, at most 15 times.
+    Example: python -m eval.analyses.linear_probe --images photos/test --train photos/train
     """
-    scores = {float(exponent): score(exponent) for exponent in np.arange(LEAST, MOST + 1, FIRST_STEP)}
-    step = FIRST_STEP
-    while True:
-        best = max(scores, key=lambda exponent: (scores[exponent], exponent))
-        if step <= LAST_STEP:
-            return best
-        step /= 2
-        for exponent in (best - step, best + step):
-            if LEAST <= exponent <= MOST and exponent not in scores:
-                scores[exponent] = score(exponent)
+    check_format(output_format)
+    policy = OnError(on_error)
+    if train is None and images.partition(":")[0] not in CLASS_SETS:
+        raise UsageError(f"{images} is no known set with images to train on; name some with --train")
+    named = read_classes(classes) if classes else None
+    training = load_labelled(train or images, named, data_dir, "train")
+    testing = load_labelled(images, training.classes, data_dir)
+    model = encoder.load()
+    with progress_bar("linear probe", len(training.images) + len(testing.images), "images") as advance:
+        rows = linear_probe(model, training, testing, encoder.batch_size, advance, policy)
+    sys.stdout.write(render(probe_table(rows), rows, output_format))
 
 
-def held_out(labels: np.ndarray) -> np.ndarray:
-    """Which training images choose lambda, bool [n]: of each class every fifth, in their order.
-
-    Raises:
-        DataError: fewer than two classes, or no class of five images.
-    """
-    classes = np.unique(labels)
-    if len(classes) < 2:
-        raise DataError(f"training images of {len(classes)} classes, expected at least 2")
-    chosen = np.zeros(len(labels), dtype=bool)
-    for number in classes:
-        own = np.flatnonzero(labels == number)
-        chosen[own[HELD_OUT_EVERY - 1 :: HELD_OUT_EVERY]] = True
-    if not chosen.any():
-        raise DataError(f"no class has {HELD_OUT_EVERY} training images, of which one chooses the penalty")
-    return chosen
-
-
-def fitted(vectors: Vectors, labels: np.ndarray, exponent: float) -> Any:
-    """A classifier with the penalty 10^exponent."""
-    from sklearn.exceptions import ConvergenceWarning
-    from sklearn.linear_model import LogisticRegression
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # the log says it of the classifier that is measured
-        return LogisticRegression(C=10**-exponent, max_iter=ITERATIONS).fit(vectors, labels)
-
-
-def scores_of(classifier: Any, vectors: Vectors, classes: int) -> np.ndarray:
-    """Scores [n, classes]; minus infinity for a class that the classifier has not seen."""
-    found = classifier.decision_function(vectors)
-    scores = np.full((vectors.shape[0], classes), -np.inf)
-    scores[:, classifier.classes_] = found if found.ndim == 2 else np.stack([-found, found], axis=1)
-    return scores
-
-
-def image_vectors(
-    model: Encoder, found: LabelledImages, batch_size: int, progress: Progress = silent, on_error: OnError = FAIL
-) -> tuple[Vectors, LabelledImages]:
-    """The vectors of images, and the images without those that were skipped.
-
-    Raises:
-        DataError: an image cannot be read, if the policy is "fail", or none can.
-    """
-    from scipy import sparse
-
-    pieces = list(in_pieces(model, found.images, batch_size, progress, on_error))
-    kept = np.concatenate([positions for positions, _ in pieces])
-    if not len(kept):
-        raise DataError(f"{found.name}: none of its {len(found.images):,} images can be read")
-    rows = [vectors for _, vectors in pieces]
-    stacked = sparse.vstack(rows, format="csr") if sparse.issparse(rows[0]) else np.concatenate(rows)
-    return stacked, found._replace(images=[found.images[i] for i in kept], labels=found.labels[kept])
-
-
-def linear_probe(
-    model: Encoder,
-    train: LabelledImages,
-    test: LabelledImages,
-    batch_size: int = 32,
-    progress: Progress = silent,
-    on_error: OnError = FAIL,
-) -> list[ProbeAccuracy]:
-    """The accuracies of a classifier over images and over classes, first the mean that papers print.
-
-    Args:
-        model: its documents are images.
-        train: at least two classes, and one of five images.
-        test: of the same classes.
-        batch_size: images per forward pass.
-        progress: called with the number of images just encoded.
-        on_error: policy for images that cannot be read.
-
-    Raises:
-        DataError: an image cannot be read, if the policy is "fail", or there are too few.
-    """
-    vectors, train = image_vectors(model, train, batch_size, progress, on_error.fresh())
-    choosing = held_out(train.labels)
-    # Before the search, so that an image that cannot be read ends the command early.
-    test_vectors, test = image_vectors(model, test, batch_size, progress, on_error.fresh())
-
-    def score(exponent: float) -> float:
-        classifier = fitted(vectors[~choosing], train.labels[~choosing], exponent)
-        share = float(classifier.score(vectors[choosing], train.labels[choosing]))
-        log.debug("lambda 10^%g: %.4f of %d held-out images", exponent, share, choosing.sum())
-        return share
-
-    exponent = best_exponent(score)
-    classifier = fitted(vectors, train.labels, exponent)
-    if classifier.n_iter_.max() >= ITERATIONS:
-        log.warning("L-BFGS did not converge in %d iterations; CLIP's protocol stops there", ITERATIONS)
-    ranks = ranks_of(scores_of(classifier, test_vectors, len(test.classes)), test.labels)
-    return [_of_probe(row, len(train.labels), 10**exponent) for row in accuracies(model.name, test, ranks)]
-
-
-def _of_probe(row: ClassAccuracy, trained_on: int, strength: float) -> ProbeAccuracy:
-    return ProbeAccuracy(row.system, row.dataset, trained_on, strength, *row[2:])
+if __name__ == "__main__":
+    run(command)

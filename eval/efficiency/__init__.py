@@ -15,6 +15,5 @@ protocols, pair   a lexical and a dense model on stored vectors, as papers compa
 collection, vectors   the documents and queries of a suite: a user's own or synthetic
 systems       what index and search compare: ours, stock Pyserini, Lucene alone
 dense         FAISS, flat and HNSW at 99 % recall
-opening       the time to open an index, and its bytes per posting
 processes     child processes, each measured on its own
 """

@@ -41,7 +41,7 @@ def answer(shards: str, index: str, topics: str | None, count: int, tokens: int 
     from lexvl_anserini.queries.query_source import topic_source, vocabulary_file
     from lexvl_anserini.queries.query_vectors import encode_queries
 
-    from ..analyses.sparsity import sparsity_of
+    from ..measures.flops import sparsity_of
 
     torch.set_num_threads(1)
     faiss.omp_set_num_threads(1)

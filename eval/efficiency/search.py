@@ -11,8 +11,7 @@ from lexvl_anserini.ground.errors import LexvlError, UnknownName
 
 from .collection import QUERY_COUNT, Collection, prepare, read_queries, working_folder
 from .dense import share_found
-from .index import describe
-from .opening import measure_opening
+from .index import describe, measure_opening
 from .processes import Worker, run_once
 from .suite import Options, Ratio, Report, latency, mib, ratio, spread
 from .systems import INDEXERS, SEARCHERS

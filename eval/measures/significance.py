@@ -11,7 +11,7 @@ import numpy as np
 from lexvl_anserini.ground.errors import UnknownName, UsageError
 from lexvl_anserini.ground.records import Measurement
 
-from .frames import by_topic
+from .exchange import by_topic
 from .inputs import RunCard
 from .metrics import mean
 from .resampling import bootstrap_intervals, randomisation

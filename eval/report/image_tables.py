@@ -9,12 +9,12 @@ from .render import Column, Table
 from .tables import format_percent
 
 if TYPE_CHECKING:
-    from ..analyses.caption_words import NamedWords
     from ..analyses.class_words import ClassWordShares
     from ..analyses.classification import ClassAccuracy
     from ..analyses.completeness import CompletenessShare
-    from ..analyses.linear_probe import ProbeAccuracy
-    from ..analyses.term_statistics import DocumentTerm, TermProfile
+    from ..analyses.interpretability import NamedWords
+    from ..analyses.probing import ProbeAccuracy
+    from ..analyses.terms import DocumentTerm, TermProfile
 
 
 def named_table(rows: Sequence[NamedWords]) -> Table:

@@ -16,9 +16,9 @@ from ..measures.significance import LEVEL
 from .render import MISSING, Column, Table, csv_rows, render, to_json, to_text
 
 if TYPE_CHECKING:
-    from ..analyses.ann_loss import LayoutCost
-    from ..analyses.sparsity import Sparsity
+    from ..analyses.ann import LayoutCost
     from ..analyses.tuning import Tuned, TuningSetting
+    from ..measures.flops import Sparsity
     from ..measures.significance import SystemComparison
 
 

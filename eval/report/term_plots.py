@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from lexvl_anserini.ground.files import atomic_write
 
 if TYPE_CHECKING:
-    from ..analyses.term_statistics import TermProfile
+    from ..analyses.terms import TermProfile
 
 DPI, BINS = 90, 40
 

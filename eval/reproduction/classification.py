@@ -11,10 +11,10 @@ from lexvl_anserini.encoders.loading import load_encoder
 from ..analyses.class_words import VOCABULARY, class_word_shares, dense_space, lexical_space
 from ..analyses.classes.class_sets import load_labelled
 from ..analyses.classification import accuracies, class_ranks
-from ..analyses.linear_probe import linear_probe
+from ..analyses.probing import linear_probe
 from .prepared import Prepared
+from .retrieval import found_or_made
 from .rows import Finding, RowPart, Workplace
-from .stored import found_or_made
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder

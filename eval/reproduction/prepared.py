@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lexvl_anserini.encoders.cards import CARDS, PACKAGED
+from lexvl_anserini.encoders.checkpoints.filenames import WEIGHT_SUFFIXES, model_files
+from lexvl_anserini.encoders.checkpoints.hub import cached, names_in
+from lexvl_anserini.ground.installed import package_folder
 from lexvl_anserini.ground.manifest import CorpusRef
 
 from ..measures.result_files import slug
 from .entries import PublishedSystem
-from .rows import RowPart, Workplace
-from .weights import Weights, weights_of
+from .rows import Need, PublishedRow, RowPart, Workplace
+from .sources import FILES, HUB
 
 # Options of queries alone: one index serves all their values.
 QUERY_OPTIONS = ("query_topk", "query_max_length")
@@ -76,3 +80,91 @@ def names_of(part: RowPart, system: PublishedSystem, weights: Weights, place: Wo
 
 def _joined(fields: list[str]) -> str:
     return ".".join(slug(field) for field in fields if field)
+
+
+# Options that name another checkpoint.
+OTHERS = "_checkpoint"
+
+
+class Weights(NamedTuple):
+    """The weights of a system.
+
+    reference  what `load_encoder` takes; None for an encoder without weights
+    options    of the encoder, with the user's places of other checkpoints
+    published  they are those of the row, so that its numbers must come out
+    """
+
+    reference: str | None
+    options: dict[str, Any]
+    published: bool
+
+
+def is_without_weights(system: PublishedSystem) -> bool:
+    """True for an encoder that has no weights, as BM25."""
+    return CARDS[system.encoder].licence == "none"
+
+
+def checkpoints_of(row: PublishedRow) -> Iterator[str]:
+    """The names by which `--checkpoint` gives weights for a row: published checkpoints, or the row without one."""
+    if row.system is None or is_without_weights(row.system):
+        return
+    yield row.system.checkpoint or row.label
+    yield from (value for name, value in row.system.options.items() if name.endswith(OTHERS))
+
+
+def weights_of(part: RowPart, system: PublishedSystem, place: Workplace) -> Weights | None:
+    """The weights to load for a part of a row; None where none are published and the user gives none.
+
+    A folder or file that the user names for a published checkpoint counts as that checkpoint; a packaged model or
+    another hub id does not.
+    """
+    given = place.checkpoints
+    others = {name: given.get(value, value) for name, value in system.options.items() if name.endswith(OTHERS)}
+    options: dict[str, Any] = {**system.options, **others}
+    if is_without_weights(system):
+        return Weights(None, options, True)
+    reference = given.get(system.checkpoint or part.label, system.checkpoint)
+    if not reference:
+        return None
+    named = [(system.checkpoint, reference), *((system.options[name], value) for name, value in others.items())]
+    same = all(published and (found == published or is_place(found)) for published, found in named)
+    return Weights(reference, options, same)
+
+
+def needed_weights(part: RowPart, place: Workplace) -> list[Need]:
+    """The checkpoints that a part reads."""
+    if part.system is None or is_without_weights(part.system):
+        return []
+    weights = weights_of(part, part.system, place)
+    if weights is None:
+        how = f"--checkpoint '{part.label}'=FOLDER names yours"
+        return [Need("weights", part.label, False, f"not published; {how}", public=False)]
+    names = [weights.reference, *(value for name, value in weights.options.items() if name.endswith(OTHERS))]
+    return [checkpoint_need(name) for name in names if name]
+
+
+def checkpoint_need(reference: str) -> Need:
+    """Whether a checkpoint is on this machine, without asking the hub."""
+    if reference in PACKAGED:
+        packaged = PACKAGED[reference]
+        here = package_folder(packaged.module) is not None
+        return Need("weights", reference, here, f"pip: the extra [{packaged.extra}]")
+    if is_place(reference):
+        return Need("weights", reference, True, "")
+    if is_file_name(reference):
+        origin = FILES.get(reference, "no such file or folder")
+        return Need("weights", reference, False, f"{origin}; --checkpoint '{reference}'=FILE names it")
+    name, _, revision = reference.partition("@")
+    folder = cached(name, revision or None)
+    here = folder is not None and bool(model_files(names_in(folder), True))
+    return Need("weights", reference, here, HUB, fetchable=True)
+
+
+def is_place(reference: str) -> bool:
+    """True for a folder or file that exists."""
+    return Path(reference).expanduser().exists()
+
+
+def is_file_name(reference: str) -> bool:
+    """True for the name of a weight file, which is no hub id."""
+    return reference.endswith(WEIGHT_SUFFIXES) or reference.startswith(("/", ".", "~"))

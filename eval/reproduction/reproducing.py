@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 from lexvl_anserini.ground.errors import CheckpointError, DataError, MissingExtra
 
+from .matrix import way_of
 from .published import PublishedCell
 from .quantities import Quantity, combined, parts_of
 from .rows import Finding, PublishedRow, RowPart, Workplace
-from .ways import way_of
 
 log = logging.getLogger(__name__)
 

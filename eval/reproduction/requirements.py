@@ -10,11 +10,10 @@ from lexvl_anserini.data.fetch import BEIR_ARCHIVES
 from lexvl_anserini.ground.errors import LexvlError
 from lexvl_anserini.ground.manifest import CorpusRef
 
-from .prepared import corpus_of, prepare
+from .prepared import corpus_of, needed_weights, prepare
 from .quantities import PRIVATE
 from .rows import Need, PartCost, RowPart, Workplace
 from .sources import ARCHIVE, COLLECTIONS, DOCUMENT_COSTS, HUB, IMAGE_SETS, TEXTS_PER_S
-from .weights import needed_weights
 
 # Encoders that read stored vectors of images and captions.
 OF_VECTORS = ("d2s", "joint")

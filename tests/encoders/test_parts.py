@@ -18,7 +18,7 @@ from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import choose_device, load_encoder
 from lexvl_anserini.encoders.parts import pooling
 from lexvl_anserini.encoders.parts.activations import elu1p, log1p_log1p_relu, log1p_relu
-from lexvl_anserini.encoders.parts.pooling import Projector, masked_max, masked_sum, mean_of_top
+from lexvl_anserini.encoders.parts.pooling import Head, Projector, masked_max, masked_sum, mean_of_top
 from lexvl_anserini.encoders.parts.sparsify import kept, own_tokens, positive, top_k, top_k_or_own, top_mask
 from lexvl_anserini.encoders.parts.texts.padding import ENOUGH_TOKENS, MOST_PADDING, by_length
 from lexvl_anserini.encoders.parts.texts.tokens import (
@@ -28,7 +28,7 @@ from lexvl_anserini.encoders.parts.texts.tokens import (
     first_word_id,
     load_tokenizer,
 )
-from lexvl_anserini.encoders.parts.towers import Composition, Head, TextTower
+from lexvl_anserini.encoders.parts.towers import Composition, TextTower
 from lexvl_anserini.ground.errors import CheckpointError, LexvlError, UsageError
 
 quickly = settings(max_examples=60, deadline=None, derandomize=True)

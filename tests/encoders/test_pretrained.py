@@ -22,9 +22,9 @@ from lexvl_anserini.encoders.parts.images.efficientnet import (
     rounded_width,
 )
 from lexvl_anserini.encoders.parts.images.image_backbones import PUBLISHED, load_image_backbone
+from lexvl_anserini.encoders.parts.pooling import Head
 from lexvl_anserini.encoders.parts.pretrained import CellsOf, Standard, all_cells, cells, windows, with_changes
 from lexvl_anserini.encoders.parts.texts.class_words import read_class_words, with_class_words, word_rows
-from lexvl_anserini.encoders.parts.towers import Head
 from lexvl_anserini.ground.errors import CheckpointError, MissingExtra
 
 LITE2 = "efficientnet-lite2"

@@ -22,12 +22,12 @@ from lexvl_anserini.encoders.parts.activations import log1p_relu
 from lexvl_anserini.encoders.parts.images.grounding import localise, on_grid, terms_of
 from lexvl_anserini.encoders.parts.images.pixels import Pixels
 from lexvl_anserini.encoders.parts.images.vision import ImageTower
-from lexvl_anserini.encoders.parts.pooling import masked_max
+from lexvl_anserini.encoders.parts.pooling import Head, masked_max
 from lexvl_anserini.encoders.parts.sparsify import positive
 from lexvl_anserini.encoders.parts.stair_network import ImageShape, Stair, StairConfig, TextShape, TokenHead
 from lexvl_anserini.encoders.parts.texts.bags import BagTower
 from lexvl_anserini.encoders.parts.texts.tokens import TokenColumns, load_tokenizer
-from lexvl_anserini.encoders.parts.towers import Composition, Head, TextTower
+from lexvl_anserini.encoders.parts.towers import Composition, TextTower
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
 from lexvl_anserini.ground.records import Document, Topic
 from lexvl_anserini.ground.vocabulary import Vocabulary

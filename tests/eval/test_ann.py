@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from eval.analyses.ann_loss import DenseCorpus, compare_layouts, grid, parameter_lists
+from eval.analyses.ann import DenseCorpus, compare_layouts, grid, parameter_lists
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.ground.errors import UnknownName, UsageError
 
@@ -57,7 +57,7 @@ def test_what_does_not_fit() -> None:
 @pytest.mark.shared
 def test_the_command(shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """CLIP's vectors of a few texts, written by encode, compared on topics of a file."""
-    from eval.ann import command
+    from eval.analyses.ann import command
     from lexvl_anserini import load_dataset, load_encoder, write_impacts
 
     (tmp_path / "texts").mkdir()

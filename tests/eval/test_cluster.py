@@ -14,8 +14,8 @@ import tarfile
 import pytest
 from PIL import Image
 
-from eval import cluster
-from eval.cluster import ClusterDemoOptions, command, compared, copy_pictures, merge_costs, once_at_half
+from eval.efficiency import cluster
+from eval.efficiency.cluster import ClusterDemoOptions, command, compared, copy_pictures, merge_costs, once_at_half
 from lexvl_anserini.ground.errors import LexvlError, MissingExtra, UnknownName, UsageError
 
 PICTURES = int(os.environ.get("LEXVL_CLUSTER_PICTURES", 48))

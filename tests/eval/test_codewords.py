@@ -11,9 +11,9 @@ from colour_towers import colour_tower, painted
 from PIL import Image
 from typer.testing import CliRunner
 
-import eval.codewords
+import eval.analyses.codewords
+from eval.analyses.codewords import captions_of, strips_of_terms, strongest_tokens
 from eval.report import strips
-from eval.report.code_words import captions_of, strips_of_terms, strongest_tokens
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.data.dataset import Dataset, load_dataset
 from lexvl_anserini.encoders.encoder import Encoder
@@ -39,9 +39,9 @@ def folder_of(tmp_path, **boxes) -> Dataset:
 
 def test_images_are_ordered_by_their_strongest_cell(tmp_path, monkeypatch):
     """A cell is 4 x 4 pixels: all of it red, half of it, none; the map shows where."""
-    monkeypatch.setattr("eval.report.code_words.IMAGES_AT_ONCE", 2)
+    monkeypatch.setattr("eval.analyses.codewords.IMAGES_AT_ONCE", 2)
     words = ["scarlet", "red"]
-    monkeypatch.setattr("eval.report.code_words.strongest_tokens", lambda model, texts, dims: [words] * len(dims))
+    monkeypatch.setattr("eval.analyses.codewords.strongest_tokens", lambda model, texts, dims: [words] * len(dims))
     dataset = folder_of(tmp_path, a=("blue", (0, 0, 8, 8)), b=("red", (0, 0, 4, 2)), c=("red", (4, 4, 8, 8)))
     [found] = strips_of_terms(toy(), dataset, ["red"], 10)
     assert (found.query.name, found.query.text) == ("red", "scarlet, red")
@@ -114,7 +114,7 @@ def test_the_command_draws_the_tokens_of_fdt(shared, tmp_path):
     model = load_encoder("fdt", str(folder), device="cpu")
     [value] = [v for token, [v] in token_logits(model, ["a dog"], [7]) if token == "a"]
     assert np.isfinite(value)
-    invoke = partial(CliRunner().invoke, make_app(eval.codewords.command), catch_exceptions=False)
+    invoke = partial(CliRunner().invoke, make_app(eval.analyses.codewords.command), catch_exceptions=False)
     given = ["--corpus", f"folder:{images}", "--encoder", "fdt", "--checkpoint", str(folder), "--device", "cpu"]
     sheet = ["--output", str(tmp_path / "sheet.png"), "--format", "json"]
     done = invoke([*given, "--term", "fdt00007", "--term", "fdt00300", *sheet])

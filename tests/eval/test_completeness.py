@@ -9,9 +9,16 @@ import pytest
 from colour_towers import painted
 from typer.testing import CliRunner
 
-import eval.completeness
-from eval.analyses.completeness import CompletenessShare, completeness
-from eval.analyses.sentence_pairs import SentencePair, caption_pairs, partial_caption, sentence, sentence_pairs
+import eval.analyses.completeness
+from eval.analyses.completeness import (
+    CompletenessShare,
+    SentencePair,
+    caption_pairs,
+    completeness,
+    partial_caption,
+    sentence,
+    sentence_pairs,
+)
 from eval.options import ImageEncoderOptions
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.ground.errors import DataError, UsageError
@@ -135,7 +142,7 @@ def test_the_command(tmp_path, monkeypatch):
     rows = "".join(f"{image}\t{complete}\t{rest}\n" for image, complete, rest in pairs(tmp_path))
     (tmp_path / "pairs.tsv").write_text(rows)
     monkeypatch.setattr(ImageEncoderOptions, "load", lambda self: model())
-    invoke = partial(CliRunner().invoke, make_app(eval.completeness.command), catch_exceptions=False)
+    invoke = partial(CliRunner().invoke, make_app(eval.analyses.completeness.command), catch_exceptions=False)
     done = invoke(["--pairs", str(tmp_path / "pairs.tsv")])
     head, own, other = (line.split() for line in done.stdout.splitlines())
     assert " ".join(head) == "ranking dataset images pairs complete first %"

@@ -41,7 +41,7 @@ HERE = Path(__file__)
 @pytest.fixture(autouse=True)
 def importable(monkeypatch):
     paths = [str(HERE.parent), str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")]
-    monkeypatch.setattr("eval.efficiency.opening.REPEATS", 1)
+    monkeypatch.setattr("eval.efficiency.index.REPEATS", 1)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in paths if path))
 
 

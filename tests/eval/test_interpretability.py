@@ -11,8 +11,7 @@ from colour_towers import COLOURS, colour_tower, painted
 from tiny_encoders import WORDPIECES, made_stair, made_twin
 from typer.testing import CliRunner
 
-import eval.analyses.caption_words as measured
-from eval.analyses.caption_words import NamedWords, caption_words, compared, first_terms, frequent_words, words_of
+import eval.analyses.interpretability as measured
 from eval.analyses.class_words import (
     ClassWordShares,
     WordSpace,
@@ -24,7 +23,15 @@ from eval.analyses.class_words import (
 from eval.analyses.classes.classes import ImageClasses
 from eval.analyses.classes.labelled import LabelledImages
 from eval.analyses.classification import NO_ANSWER
-from eval.interpretability import command
+from eval.analyses.interpretability import (
+    NamedWords,
+    caption_words,
+    command,
+    compared,
+    first_terms,
+    frequent_words,
+    words_of,
+)
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.encoders.loading import load_encoder

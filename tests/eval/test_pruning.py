@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from eval.analyses.pruning_loss import Measured, measure_settings, rows_of, settings_of
-from eval.pruning import command
+from eval.analyses.pruning import Measured, command, measure_settings, rows_of, settings_of
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.records import ImpactQuery, Qrel

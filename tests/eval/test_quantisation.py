@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_matrix
 
-from eval.analyses import exact
-from eval.analyses.exact import exact_search, overlap
-from eval.analyses.quantisation_loss import figures, quantisation_loss
+from eval.analyses.quantisation import figures, quantisation_loss
+from eval.measures import exact_hits as exact
+from eval.measures.exact_hits import exact_search, overlap
 from eval.measures.ties import strict_order
 from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.quantise import Quantiser, SideQuantiser

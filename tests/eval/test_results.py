@@ -12,9 +12,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from eval import results, score, table
-from eval.measures.frames import by_topic, frame
+from eval.measures.exchange import by_topic, frame, task_of
 from eval.measures.machine import machine
-from eval.measures.mteb import task_of
 from eval.measures.result_files import LOG, read_results
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError

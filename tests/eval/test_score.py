@@ -436,7 +436,7 @@ def test_a_damaged_manifest_is_told(toy: Path, call: Callable):
     assert "not a run's manifest" in err
 
 
-@pytest.mark.parametrize("module", ["score", "beir", "msmarco", "table", "compare", "quantisation"])
+@pytest.mark.parametrize("module", ["score", "beir", "msmarco", "table", "compare", "analyses.quantisation"])
 def test_help_ends_with_an_example_and_loads_nothing_heavy(module: str):
     code = (
         f"import sys\nfrom eval.{module} import command\nfrom lexvl_anserini.cli import make_app\n"

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from eval.analyses.sparsity import count_terms, flops, sparsity_of
-from eval.sparsity import command
+from eval.analyses.sparsity import command
+from eval.measures.flops import count_terms, flops, sparsity_of
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.ground.errors import DataError, UsageError
 from tests.shards.test_reading import jsonl, write_shards

@@ -12,8 +12,8 @@ from colour_towers import painted
 from PIL import Image
 from typer.testing import CliRunner
 
-import eval.terms
-from eval.analyses.term_statistics import (
+import eval.analyses.terms
+from eval.analyses.terms import (
     DocumentTerm,
     JudgedTerm,
     TermStatistic,
@@ -32,7 +32,7 @@ from tests.shards.test_reading import write_dense_shards, write_shards
 # Of length 5, 1 and 0.
 VECTORS = [("a", {"dog": 30, "sand": 40}), ("b", {"dog": 7}), ("c", {})]
 
-invoke = partial(CliRunner().invoke, make_app(eval.terms.command), catch_exceptions=False)
+invoke = partial(CliRunner().invoke, make_app(eval.analyses.terms.command), catch_exceptions=False)
 
 
 @pytest.fixture

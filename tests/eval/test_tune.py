@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from eval.analyses.tune import command
 from eval.analyses.tuning import Split, TuningSetting, fusion_settings, search_settings, simplex, tune
 from eval.measures.names import parse_measure
 from eval.report.tables import tuning_table
-from eval.tune import command
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.fuse import command as fuse
 from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError

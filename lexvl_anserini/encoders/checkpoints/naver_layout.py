@@ -23,7 +23,7 @@ from lexvl_anserini.encoders.checkpoints.filenames import NAVER_WEIGHTS, has_tok
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint, read_yaml
 from lexvl_anserini.encoders.checkpoints.weights import below, complain, load_strictly, read_weights
 from lexvl_anserini.encoders.parts.backbones import read_config, split_masked_lm
-from lexvl_anserini.encoders.parts.towers import Backbone, Head
+from lexvl_anserini.encoders.parts.pooling import Backbone, Head
 from lexvl_anserini.ground.errors import CheckpointError
 
 # The prefixes in model.tar of the document (or only) encoder and of the query encoder.

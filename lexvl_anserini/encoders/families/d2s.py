@@ -26,8 +26,8 @@ from lexvl_anserini.encoders.parts.features import (
     tokenizer_of,
 )
 from lexvl_anserini.encoders.parts.over_dense import over_dense
+from lexvl_anserini.encoders.parts.pooling import Head
 from lexvl_anserini.encoders.parts.sides import Direction, in_direction, with_topk
-from lexvl_anserini.encoders.parts.towers import Head
 from lexvl_anserini.ground.errors import CheckpointError
 
 # Of DistilBERT, whose LayerNorm the head uses.

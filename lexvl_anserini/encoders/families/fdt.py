@@ -34,12 +34,12 @@ from lexvl_anserini.encoders.parts.images.crops import one_crop
 from lexvl_anserini.encoders.parts.images.pixels import Pixels
 from lexvl_anserini.encoders.parts.images.vision import ImageTower
 from lexvl_anserini.encoders.parts.network_pair import IMAGE, TEXT, is_pair, read_pair
-from lexvl_anserini.encoders.parts.pooling import Pooling, masked_max
+from lexvl_anserini.encoders.parts.pooling import Backbone, Head, Pooling, masked_max
 from lexvl_anserini.encoders.parts.sides import Direction, in_direction
 from lexvl_anserini.encoders.parts.sparsify import positive, top_mask
 from lexvl_anserini.encoders.parts.texts.clip_bpe import END, MASK, START, ClipBpe
 from lexvl_anserini.encoders.parts.texts.tokens import TextReader, TokenColumns
-from lexvl_anserini.encoders.parts.towers import Backbone, Batch, Composition, Head, LexicalTower, TextTower
+from lexvl_anserini.encoders.parts.towers import Batch, Composition, LexicalTower, TextTower
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
 from lexvl_anserini.ground.vocabulary import Vocabulary
 

@@ -26,7 +26,7 @@ from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.activations import Activation, log1p_log1p_relu, log1p_relu
 from lexvl_anserini.encoders.parts.backbones import load_masked_lm, position_limit, read_config
-from lexvl_anserini.encoders.parts.pooling import POOLINGS, Pooling
+from lexvl_anserini.encoders.parts.pooling import POOLINGS, Backbone, Head, Pooling
 from lexvl_anserini.encoders.parts.sparsify import own_tokens, positive_or_top
 from lexvl_anserini.encoders.parts.texts.bags import BagTower
 from lexvl_anserini.encoders.parts.texts.tokens import (
@@ -37,7 +37,7 @@ from lexvl_anserini.encoders.parts.texts.tokens import (
     load_tokenizer,
     lower_casing,
 )
-from lexvl_anserini.encoders.parts.towers import Backbone, Composition, Head, TextTower
+from lexvl_anserini.encoders.parts.towers import Composition, TextTower
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
 from lexvl_anserini.ground.files import read_json
 

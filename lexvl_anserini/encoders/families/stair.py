@@ -24,7 +24,7 @@ from lexvl_anserini.encoders.parts.activations import log1p_relu
 from lexvl_anserini.encoders.parts.images.pixels import Pixels
 from lexvl_anserini.encoders.parts.images.vision import ImageTower
 from lexvl_anserini.encoders.parts.network_pair import TEXT, NetworkPair, is_pair, read_pair, token_heads
-from lexvl_anserini.encoders.parts.pooling import masked_max
+from lexvl_anserini.encoders.parts.pooling import Backbone, Head, masked_max
 from lexvl_anserini.encoders.parts.sides import Direction, TowerOf, in_direction, with_topk
 from lexvl_anserini.encoders.parts.sparsify import positive_or_top
 from lexvl_anserini.encoders.parts.stair_network import Stair, StairConfig
@@ -36,7 +36,7 @@ from lexvl_anserini.encoders.parts.texts.tokens import (
     columns_without,
     load_tokenizer,
 )
-from lexvl_anserini.encoders.parts.towers import Backbone, Composition, Head, TextTower
+from lexvl_anserini.encoders.parts.towers import Composition, TextTower
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import atomic_write, write_json
 

@@ -27,7 +27,7 @@ from lexvl_anserini.encoders.parts.backbones import (
     position_limit,
     read_config,
 )
-from lexvl_anserini.encoders.parts.pooling import Pooling, masked_max, mean_of_top
+from lexvl_anserini.encoders.parts.pooling import Head, Pooling, masked_max, mean_of_top
 from lexvl_anserini.encoders.parts.pretrained import pretrained_bert, states_head, vocabulary_rows
 from lexvl_anserini.encoders.parts.sparsify import Sparsifier, among_first, own_tokens, positive, top_k, top_k_or_own
 from lexvl_anserini.encoders.parts.texts.bags import BagTower
@@ -38,7 +38,7 @@ from lexvl_anserini.encoders.parts.texts.tokens import (
     first_word_id,
     load_tokenizer,
 )
-from lexvl_anserini.encoders.parts.towers import Composition, Head, TextTower
+from lexvl_anserini.encoders.parts.towers import Composition, TextTower
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
 
 # Paper, appendix A: 768 dimensions kept per text. Untrained models read as many tokens as the published ones.

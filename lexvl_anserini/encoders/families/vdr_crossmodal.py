@@ -30,7 +30,7 @@ from lexvl_anserini.encoders.parts.activations import elu1p
 from lexvl_anserini.encoders.parts.images.image_backbones import ImageBackbone
 from lexvl_anserini.encoders.parts.images.pixels import Pixels
 from lexvl_anserini.encoders.parts.images.vision import ImageTower, PatchTransformer
-from lexvl_anserini.encoders.parts.pooling import masked_max
+from lexvl_anserini.encoders.parts.pooling import Backbone, Head, masked_max
 from lexvl_anserini.encoders.parts.pretrained import (
     cells_of,
     pretrained_image,
@@ -41,7 +41,7 @@ from lexvl_anserini.encoders.parts.sides import TowerOf, in_direction, with_topk
 from lexvl_anserini.encoders.parts.texts.bags import BagTower
 from lexvl_anserini.encoders.parts.texts.class_words import read_class_words, with_class_words, word_rows
 from lexvl_anserini.encoders.parts.texts.tokens import FIRST_WORD_ID, TokenColumns, columns_ascii, columns_of_terms
-from lexvl_anserini.encoders.parts.towers import Backbone, Composition, Head, TextTower
+from lexvl_anserini.encoders.parts.towers import Composition, TextTower
 from lexvl_anserini.ground.errors import CheckpointError
 from lexvl_anserini.ground.vocabulary import Vocabulary
 

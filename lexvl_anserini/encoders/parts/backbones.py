@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from lexvl_anserini.encoders.checkpoints.bounds import build, check_repeated, outline
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint
 from lexvl_anserini.encoders.checkpoints.weights import complain, load_strictly, read_weights
-from lexvl_anserini.encoders.parts.towers import Backbone, Head
+from lexvl_anserini.encoders.parts.pooling import Backbone, Head
 from lexvl_anserini.ground.errors import CheckpointError, reason_of
 from lexvl_anserini.ground.files import read_json
 

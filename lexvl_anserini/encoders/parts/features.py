@@ -24,7 +24,7 @@ from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.activations import log1p_relu
 from lexvl_anserini.encoders.parts.dense import Items
 from lexvl_anserini.encoders.parts.images.vision import Images
-from lexvl_anserini.encoders.parts.pooling import masked_max
+from lexvl_anserini.encoders.parts.pooling import Head, masked_max
 from lexvl_anserini.encoders.parts.sparsify import Sparsifier, own_tokens, positive_or_top
 from lexvl_anserini.encoders.parts.texts.caption_cleaning import MAX_LENGTH, Captions
 from lexvl_anserini.encoders.parts.texts.tokens import (
@@ -34,7 +34,7 @@ from lexvl_anserini.encoders.parts.texts.tokens import (
     load_tokenizer,
     token_strings,
 )
-from lexvl_anserini.encoders.parts.towers import Batch, Composition, Head, LexicalTower
+from lexvl_anserini.encoders.parts.towers import Batch, Composition, LexicalTower
 from lexvl_anserini.ground.errors import CheckpointError, DataError, UsageError
 from lexvl_anserini.ground.records import Document, Topic
 from lexvl_anserini.ground.vocabulary import Vocabulary

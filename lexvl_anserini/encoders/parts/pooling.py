@@ -1,4 +1,4 @@
-"""Pooling: logits of all positions -> one activation per vocabulary dimension.
+"""Heads and pooling: hidden states -> logits of all positions -> one activation per vocabulary dimension.
 
 A pooling sees one slice of C vocabulary dimensions at a time, so that [B, L, V] never exists at once.
 """
@@ -6,6 +6,7 @@ A pooling sees one slice of C vocabulary dimensions at a time, so that [B, L, V]
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -15,6 +16,24 @@ from lexvl_anserini.encoders.parts.activations import Activation
 
 # (logits [B, L, C], which it may overwrite; flat indices of masked positions [P]; activation) -> [B, C]
 Pooling = Callable[[Tensor, Tensor, Activation], Tensor]
+
+# Maps token ids and attention mask, both [B, L], or pixels [B, 3, R, R] to hidden states [B, L, D].
+Backbone = Callable[..., Tensor]
+
+
+@dataclass(frozen=True)
+class Head:
+    """hidden [B, L, D] -> logit [B, L, V]: a transform, then a projection to the vocabulary.
+
+    transform  [B, L, D] -> [B, L, D']
+    matrix     [V, D'], often the (tied) input embeddings
+    bias       [V] or None
+    """
+
+    transform: Callable[[Tensor], Tensor]
+    matrix: Tensor
+    bias: Tensor | None = None
+
 
 # Floats of the buffer for a slice of the logits: 32 MiB, about the size of a processor's cache.
 BUFFER_FLOATS = 8 << 20

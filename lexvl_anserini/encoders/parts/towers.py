@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from lexvl_anserini.data.pictures.images import FAIL, OnError
 from lexvl_anserini.encoders.encoder import Kind, read_document, read_topic
 from lexvl_anserini.encoders.parts.activations import Activation
-from lexvl_anserini.encoders.parts.pooling import Pooling, Projector
+from lexvl_anserini.encoders.parts.pooling import Backbone, Head, Pooling, Projector
 from lexvl_anserini.encoders.parts.sparsify import Sparsifier, kept
 from lexvl_anserini.encoders.parts.texts.padding import padded_batches
 from lexvl_anserini.encoders.parts.texts.tokens import TextReader, TokenColumns
@@ -22,23 +22,6 @@ from lexvl_anserini.ground.errors import CheckpointError, LexvlError
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.records import Document, Topic
 from lexvl_anserini.ground.vocabulary import Vocabulary
-
-# Maps token ids and attention mask, both [B, L], or pixels [B, 3, R, R] to hidden states [B, L, D].
-Backbone = Callable[..., Tensor]
-
-
-@dataclass(frozen=True)
-class Head:
-    """hidden [B, L, D] -> logit [B, L, V]: a transform, then a projection to the vocabulary.
-
-    transform  [B, L, D] -> [B, L, D']
-    matrix     [V, D'], often the (tied) input embeddings
-    bias       [V] or None
-    """
-
-    transform: Callable[[Tensor], Tensor]
-    matrix: Tensor
-    bias: Tensor | None = None
 
 
 @dataclass(frozen=True)

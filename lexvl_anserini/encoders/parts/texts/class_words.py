@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from lexvl_anserini.encoders.parts.towers import Head
+from lexvl_anserini.encoders.parts.pooling import Head
 from lexvl_anserini.ground.errors import CheckpointError
 from lexvl_anserini.ground.files import read_json
 

@@ -1,8 +1,6 @@
-"""What single terms stand for: the images and the words of captions in which a term is strongest (FDT, figure 4).
+"""Draws what terms stand for: images and words where they are strongest.
 
-The value of a term in a grid cell of an image or at a token of a text is its logit there, before pooling: equations 4
-and 6 of FDT, up to a constant. An image has the largest value of its cells, a token the largest of all places where it
-occurs; the map of an image has all its cells. Works with every lexical model that pools over patches and over tokens.
+python -m eval.analyses.codewords --term fdt05675 --corpus coco/val --checkpoint FOLDER --output codewords.png
 """
 
 from __future__ import annotations
@@ -10,20 +8,64 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from heapq import nlargest
 from itertools import islice
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
+import typer
 
+from lexvl_anserini.cli import (
+    DataDir,
+    Style,
+    Verbose,
+    check_style,
+    corpus_names,
+    expanded,
+    print_rows,
+    progress_bar,
+    run,
+)
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.records import Document
 
-from .answers import item_of, own_terms
-from .strips import Cell, Item, Strip
+from .. import options
+from ..report.answers import item_of, own_terms
+from ..report.strips import Cell, Item, Strip, draw_sheet
 
 if TYPE_CHECKING:
     from lexvl_anserini.data.dataset import Dataset
     from lexvl_anserini.encoders.encoder import Encoder
+
+
+@expanded
+def command(
+    terms: Annotated[list[str], typer.Option("--term", help="A term of the encoder's vocabulary; repeatable.")],
+    corpus: Annotated[
+        str, typer.Option(help="Images, and their captions if it has some: flickr8k/val.", autocompletion=corpus_names)
+    ],
+    encoder: options.ImageEncoderOptions,
+    images: Annotated[int, typer.Option(min=1, help="Images that are read, the first of the corpus.")] = 1000,
+    output: Annotated[Path, typer.Option(help="PNG to write.")] = Path("codewords.png"),
+    data_dir: DataDir = None,
+    style: Style = "text",
+    verbose: Verbose = False,
+) -> None:
+    """Draw, for each term, the images and the words of captions where it is strongest.
+
+    Example: python -m eval.analyses.codewords --term dog --term red --corpus flickr8k/val
+    """
+    check_style(style)
+    from lexvl_anserini.data.dataset import load_dataset
+
+    dataset = load_dataset(corpus, data_dir=data_dir, direction="text-to-image")
+    model = encoder.load()
+    with progress_bar("images", None, "images") as advance:
+        strips = strips_of_terms(model, dataset, terms, images, advance)
+    draw_sheet(strips, output, 0, maps=True)
+    words = {strip.query.name: strip.query.text for strip in strips}
+    print_rows({**words, "sheet": str(output), "bytes": output.stat().st_size}, style)
+
 
 # Images, and distinct tokens, that are shown of each term.
 SHOWN = 5
@@ -120,3 +162,7 @@ def strongest_tokens(model: Encoder, texts: Sequence[str], dims: Sequence[int]) 
                 if value > own.get(token, -np.inf):
                     own[token] = value
     return [nlargest(SHOWN, own, key=lambda token: own[token]) for own in best]
+
+
+if __name__ == "__main__":
+    run(command)

@@ -1,33 +1,89 @@
-"""Whether the first terms of an image's vector are words that people use in its captions.
+"""States whether images' terms are words of their captions, and where the words of their classes are.
 
-A word is a run of letters in lower case ("man's" is man and s); function words are none. A term is named if it is, in
-lower case, a word of one of the image's captions: plurals and synonyms are other words, and a word piece (`##ing`) is
-none. The first terms are those with the largest impacts, of equal ones the first in alphabetical order; a function
-word among them takes a place. Two other rankings are compared:
-
-most frequent    the words that captions of the most images have, the same for every image; it knows these captions
-another image    the model's own terms, each image's compared with the next one's captions: named by chance
+python -m eval.analyses.interpretability --shards impacts/demo
+python -m eval.analyses.interpretability --images imagenet:FOLDER --encoder stair --checkpoint FOLDER
 """
 
 from __future__ import annotations
 
 import logging
 import re
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from heapq import nsmallest
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
+import typer
+
+from lexvl_anserini.cli import DataDir, Verbose, expanded, progress_bar, run
 from lexvl_anserini.data.lists import function_words
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.manifest import read_manifest
+
+from .. import options
+from ..report.image_tables import class_word_table, named_table
+from ..report.render import check_format, render
+from .class_words import VOCABULARY, ClassWordShares, class_word_shares, dense_space, lexical_space
+from .classes.class_sets import load_labelled
+from .classes.classes import read_classes
 
 if TYPE_CHECKING:
     from lexvl_anserini.data.dataset import Dataset
     from lexvl_anserini.ground.manifest import Manifest
     from lexvl_anserini.ground.records import ImpactDocument
+
+
+def class_words(
+    images: str, encoder: options.ImageEncoderOptions, classes: Path | None, vocabulary: str, data_dir: str | None
+) -> list[ClassWordShares]:
+    """The rows of images with classes, as the options of the command name them."""
+    found = load_labelled(images, read_classes(classes) if classes else None, data_dir)
+    model = encoder.load()
+    with progress_bar("class words", None, "words and images") as advance:
+        lexical = model.kind == "impact"
+        space = (
+            lexical_space(model, encoder.batch_size)
+            if lexical
+            else dense_space(model, vocabulary, encoder.batch_size, advance)
+        )
+        return class_word_shares(model.name, space, found, advance)
+
+
+@expanded
+def command(
+    encoder: options.ImageEncoderOptions,
+    shards: Annotated[
+        Path | None,
+        typer.Option(help="Words of captions: a folder that encode wrote, of images of a captioned corpus."),
+    ] = None,
+    images: Annotated[str | None, options.CLASSIFIED_IMAGES] = None,
+    classes: options.ClassFile = None,
+    vocabulary: Annotated[
+        str, typer.Option(help="Of a dense encoder: folder or hub id of a tokenizer, or a packaged name.")
+    ] = VOCABULARY,
+    data_dir: DataDir = None,
+    output_format: options.TableFormat = "text",
+    verbose: Verbose = False,
+) -> None:
+    """State how often images' first terms are words of their captions, or the words of their classes.
+
+    Captions are those of stored impacts (--shards), classes those of images (--images), which are encoded.
+
+    Example: python -m eval.analyses.interpretability --shards impacts/demo
+    """
+    check_format(output_format)
+    if shards and not images:
+        named = named_in(shards, data_dir)
+        sys.stdout.write(render(named_table(named), named, output_format))
+    elif images and not shards:
+        rows = class_words(images, encoder, classes, vocabulary, data_dir)
+        sys.stdout.write(render(class_word_table(rows), rows, output_format))
+    else:
+        raise UsageError("give --shards (words of captions) or --images (words of classes)")
+
 
 log = logging.getLogger(__name__)
 
@@ -131,3 +187,7 @@ def named_in(shards: Path, data_dir: str | None = None) -> list[NamedWords]:
         raise UsageError(f"{shards} is {about.kind}; only the dimensions of impacts are words")
     captions = caption_words(dataset_of(about.corpus.ref.at(data_dir)))
     return compared(about.encoder.name, read_impacts(shards, about, read_vocabulary(shards, about)), captions)
+
+
+if __name__ == "__main__":
+    run(command)

@@ -48,7 +48,7 @@ from lexvl_anserini.searching.index import Index
 from lexvl_anserini.searching.retrieval import IndexSearch
 
 # Not __name__, which is "__main__" when the module runs as the command.
-log = logging.getLogger("lexvl_eval.cluster")
+log = logging.getLogger("lexvl_eval.efficiency.cluster")
 
 # Pictures in the package; more of them are of the training split, which `python tools/world draw train` draws.
 PACKAGED = 1000
@@ -340,7 +340,7 @@ def command(
 ) -> None:
     """Start a Ray cluster of several nodes on this machine, and compare its work with that of one process.
 
-    Example: python -m eval.cluster demo --pictures 400 --nodes 3 --kill
+    Example: python -m eval.efficiency.cluster demo --pictures 400 --nodes 3 --kill
     """
     check_style(style)
     actions: Mapping[str, Callable[[], dict[str, Any]]] = {"demo": partial(demo, given), "merge": merge_costs}

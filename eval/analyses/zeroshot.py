@@ -1,4 +1,4 @@
-"""Classifies images by prompts that name the classes: `python -m eval.zeroshot --images pets:FOLDER --encoder clip`."""
+"""Classifies images by prompts of class names: `python -m eval.analyses.zeroshot --images pets:FOLDER`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import typer
 from lexvl_anserini.cli import DataDir, Verbose, expanded, progress_bar, run
 from lexvl_anserini.data.pictures.images import OnError
 
-from . import options
-from .analyses.classes.class_sets import load_labelled
-from .analyses.classes.classes import read_classes
-from .analyses.classification import accuracies, class_ranks
-from .report.image_tables import accuracy_table
-from .report.render import check_format, render
+from .. import options
+from ..report.image_tables import accuracy_table
+from ..report.render import check_format, render
+from .classes.class_sets import load_labelled
+from .classes.classes import read_classes
+from .classification import accuracies, class_ranks
 
 
 @expanded
@@ -34,7 +34,7 @@ def command(
 ) -> None:
     """Classify images by the similarity of their vectors to prompts that name the classes.
 
-    Example: python -m eval.zeroshot --images pets --template "a photo of a {}, a type of pet."
+    Example: python -m eval.analyses.zeroshot --images pets --template "a photo of a {}, a type of pet."
     """
     check_format(output_format)
     policy = OnError(on_error)

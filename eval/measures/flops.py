@@ -1,0 +1,110 @@
+"""Sparsity of both sides, and FLOPS: what exact search over lexical vectors costs, whatever the machine.
+
+FLOPS is the expected number of terms that a random query and a random document share, the sum over terms t of p(t in
+query) x p(t in document): the postings that a query touches per document, as SPLADE defines it (arXiv:2109.10086).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from lexvl_anserini.ground.errors import DataError
+from lexvl_anserini.ground.vocabulary import Vocabulary
+
+Vector = Mapping[str, int]
+
+
+class TermCounts(NamedTuple):
+    """The vectors of one side.
+
+    vectors    their number, empty ones included
+    postings   of all vectors
+    most       the largest number of terms of a vector
+    frequency  of each term: the vectors that have it
+    """
+
+    vectors: int
+    postings: int
+    most: int
+    frequency: Mapping[str, int]
+
+    @property
+    def terms(self) -> float:
+        """The mean number of terms of a vector."""
+        return self.postings / self.vectors
+
+
+class Sparsity(NamedTuple):
+    """A row of the command's table: the two sides of one system, and their FLOPS."""
+
+    shards: str
+    documents: int
+    terms_per_document: float
+    most_document_terms: int
+    document_dimensions: int
+    queries: int
+    terms_per_query: float
+    most_query_terms: int
+    query_dimensions: int
+    flops: float
+
+
+def count_terms(vectors: Iterable[Vector], what: str) -> TermCounts:
+    """Counts the terms of vectors, in one pass.
+
+    Raises:
+        DataError: there is no vector.
+    """
+    count = most = 0
+    frequency: Counter[str] = Counter()
+    for vector in vectors:
+        count += 1
+        most = max(most, len(vector))
+        frequency.update(vector.keys())
+    if not count:
+        raise DataError(f"{what}: no vector in it")
+    return TermCounts(count, frequency.total(), most, frequency)
+
+
+def flops(queries: TermCounts, documents: TermCounts) -> float:
+    """The expected number of terms that a query and a document share.
+
+    >>> flops(count_terms([{"a": 1}, {"b": 1}], "queries"), count_terms([{"a": 3, "b": 1}, {"b": 9}], "documents"))
+    0.75
+    """
+    shared = sum(count * documents.frequency.get(term, 0) for term, count in queries.frequency.items())
+    return shared / (queries.vectors * documents.vectors)
+
+
+def sparsity_of(shards: Path, queries: Iterable[Vector]) -> Sparsity:
+    """The row of shards and of queries for them.
+
+    Raises:
+        ArtefactError: the shards are unfinished or damaged.
+        DataError: there is no query.
+    """
+    of_documents, of_queries = count_terms(_stored(shards), str(shards)), count_terms(queries, f"queries of {shards}")
+    return Sparsity(
+        shards=str(shards),
+        documents=of_documents.vectors,
+        terms_per_document=of_documents.terms,
+        most_document_terms=of_documents.most,
+        document_dimensions=len(of_documents.frequency),
+        queries=of_queries.vectors,
+        terms_per_query=of_queries.terms,
+        most_query_terms=of_queries.most,
+        query_dimensions=len(of_queries.frequency),
+        flops=flops(of_queries, of_documents),
+    )
+
+
+def _stored(shards: Path) -> Iterator[Vector]:
+    from lexvl_anserini.ground.manifest import read_manifest
+    from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
+
+    manifest = read_manifest(shards)
+    vocabulary: Vocabulary = read_vocabulary(shards, manifest)
+    return (document.vector for document in read_impacts(shards, manifest, vocabulary))
