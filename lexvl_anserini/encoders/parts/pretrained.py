@@ -20,8 +20,8 @@ from lexvl_anserini.encoders.checkpoints.filenames import inside
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
 from lexvl_anserini.encoders.checkpoints.weights import below, complain, load_strictly
 from lexvl_anserini.encoders.parts.backbones import load_backbone
+from lexvl_anserini.encoders.parts.images.crops import on_grid
 from lexvl_anserini.encoders.parts.images.efficientnet import EfficientNetLite
-from lexvl_anserini.encoders.parts.images.grounding import on_grid
 from lexvl_anserini.encoders.parts.images.image_backbones import PUBLISHED, ImageBackbone, load_image_backbone
 from lexvl_anserini.ground.errors import CheckpointError, MissingExtra
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from math import isqrt
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from lexvl_anserini.encoders.parts.images.pixels import BICUBIC, BILINEAR, Box, Pixels, centre_crop, crop_region
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
@@ -135,3 +137,11 @@ def read_preprocessor(folder: Path, resolution: int) -> Crop:
     crop = Crop(resolution, shorter=shorter, resample=about.get("resample", BICUBIC), floor=True)
     mean, std = tuple(about.get("image_mean") or crop.mean), tuple(about.get("image_std") or crop.std)
     return Crop(resolution, mean, std, shorter, crop.resample, floor=True)
+
+
+def on_grid(states: Tensor) -> Tensor:
+    """[B, grid^2 or 1 + grid^2, C] -> [B, grid, grid, C], without the class token before the patches."""
+    count = states.shape[1]
+    grid = isqrt(count)
+    assert count - grid * grid in (0, 1), f"{count} positions are no square grid, with or without a class token"
+    return states[:, count - grid * grid :].unflatten(1, (grid, grid))

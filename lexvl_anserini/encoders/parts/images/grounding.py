@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from math import isqrt
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from lexvl_anserini.encoders.encoder import Encoder
+from lexvl_anserini.encoders.parts.images.crops import on_grid
 from lexvl_anserini.encoders.parts.images.pixels import Box
 from lexvl_anserini.encoders.parts.images.vision import ImageTower
 from lexvl_anserini.encoders.parts.texts.bags import BagTower
@@ -114,14 +113,6 @@ def token_logits(model: Encoder, texts: Sequence[str], dims: Sequence[int]) -> I
         for token, values in zip(input_ids[attention > 0].tolist(), logits, strict=True):
             if token in names:
                 yield names[token], values
-
-
-def on_grid(states: Tensor) -> Tensor:
-    """[B, grid^2 or 1 + grid^2, C] -> [B, grid, grid, C], without the class token before the patches."""
-    count = states.shape[1]
-    grid = isqrt(count)
-    assert count - grid * grid in (0, 1), f"{count} positions are no square grid, with or without a class token"
-    return states[:, count - grid * grid :].unflatten(1, (grid, grid))
 
 
 def localise(
