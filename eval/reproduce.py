@@ -21,9 +21,8 @@ from .report.render import check_format, render
 from .reproduction.matrix import TablePlan, plan_of
 from .reproduction.prepared import checkpoints_of
 from .reproduction.published import PublishedTable, published_tables
-from .reproduction.reproducing import DIFFERS, SKIPPED, reproduced_rows
 from .reproduction.rows import Workplace, assignments, rows_of
-from .reproduction.tables import cell_table, need_table, plan_table, summary
+from .reproduction.tables import DIFFERS, SKIPPED, cell_table, need_table, plan_table, reproduced_rows, summary
 
 # Not __name__, which is "__main__" when the module runs as the command.
 log = logging.getLogger("lexvl_eval.reproduce")

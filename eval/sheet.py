@@ -15,7 +15,7 @@ import typer
 from lexvl_anserini.cli import DataDir, Style, Verbose, check_style, print_rows, run
 from lexvl_anserini.encoders.loading import load_encoder_of
 from lexvl_anserini.engines.index_folder import index_manifest
-from lexvl_anserini.engines.targets import index_path
+from lexvl_anserini.engines.opening import index_path
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.manifest import read_run_manifest
 from lexvl_anserini.searching.index import Index

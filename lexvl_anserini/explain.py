@@ -16,7 +16,7 @@ import typer
 
 from lexvl_anserini.cli import QueryEncoderOptions, Style, Verbose, check_style, expanded, run
 from lexvl_anserini.engines.index_folder import index_manifest
-from lexvl_anserini.engines.targets import index_path
+from lexvl_anserini.engines.opening import index_path
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.manifest import Manifest, RunManifest, read_run_manifest
 from lexvl_anserini.ground.records import ImpactQuery, Topic

@@ -27,9 +27,8 @@ from lexvl_anserini.cli import (
     run,
 )
 from lexvl_anserini.engines.index_folder import RESIDENT, read_report
-from lexvl_anserini.engines.opening import engine_of
+from lexvl_anserini.engines.opening import engine_of, is_store_url
 from lexvl_anserini.engines.planning import folders_of, plan_index, planned_manifest
-from lexvl_anserini.engines.targets import is_store_url
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.registry import door

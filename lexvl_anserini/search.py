@@ -29,7 +29,7 @@ from lexvl_anserini.cli import (
     run,
 )
 from lexvl_anserini.engines.index_folder import BuiltIndex, index_manifest, read_report
-from lexvl_anserini.engines.targets import index_path
+from lexvl_anserini.engines.opening import index_path
 from lexvl_anserini.ground.errors import LexvlError, UsageError
 from lexvl_anserini.ground.files import file_sha256
 from lexvl_anserini.ground.manifest import Manifest, RunManifest

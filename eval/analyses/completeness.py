@@ -17,7 +17,7 @@ import numpy as np
 import typer
 
 from lexvl_anserini.cli import DataDir, Verbose, expanded, progress_bar, run
-from lexvl_anserini.data.lists import LISTS, read_rows
+from lexvl_anserini.data.lines import LISTS, read_rows
 from lexvl_anserini.encoders.encoder import Encoder, encode_inputs
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.files import read_json

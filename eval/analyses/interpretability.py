@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from lexvl_anserini.cli import DataDir, Verbose, expanded, progress_bar, run
-from lexvl_anserini.data.lists import function_words
+from lexvl_anserini.data.lines import function_words
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.manifest import read_manifest
 

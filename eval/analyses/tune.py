@@ -202,7 +202,7 @@ def split_of_search(
         LexvlError: the index, its encoder, the topics or the judgements cannot be read.
     """
     from lexvl_anserini.engines.index_folder import index_manifest
-    from lexvl_anserini.engines.targets import index_path
+    from lexvl_anserini.engines.opening import index_path
     from lexvl_anserini.queries.query_source import topic_source, vocabulary_file
     from lexvl_anserini.queries.query_vectors import encode_queries
     from lexvl_anserini.searching.refine import Refinement

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from array import array
 from collections.abc import Callable, Iterator
 from hashlib import sha256
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from urllib.parse import quote, unquote
 
-from lexvl_anserini.data.ids import SeenIds
+import numpy as np
+
 from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.records import Document
 
@@ -78,3 +82,107 @@ def field_bytes(value: str | None) -> bytes:
         return b"-"
     data = value.encode("utf-8")
     return b"+" + len(data).to_bytes(8, "little") + data
+
+
+# The longest term of a Lucene index, in bytes of UTF-8.
+MAX_ID_BYTES = 32_766
+
+# Characters of an id in an error.
+SHOWN = 80
+
+_REFUSED = re.compile(r"[\s\x00-\x1f\x7f-\x9f]")
+# Integers from here on are no ids; Python refuses to write those of some thousand digits.
+_DIGITS = 10**1000
+
+_ESCAPED = re.compile(r"[\s%\x00-\x1f\x7f-\x9f]")
+
+
+def escape_id(raw: str) -> str:
+    """Percent-encodes white space, control characters and `%`; other characters stay readable.
+
+    >>> escape_id("Geneva Durben")
+    'Geneva%20Durben'
+    """
+    return _ESCAPED.sub(lambda match: quote(match[0], safe=""), raw)
+
+
+def unescape_id(escaped: str) -> str:
+    """Undoes `escape_id`.
+
+    >>> unescape_id("Geneva%20Durben")
+    'Geneva Durben'
+    """
+    return unquote(escaped, errors="strict")
+
+
+def checked_id(raw: Any, where: str, escape: bool = False) -> str:
+    """An id that a run file and an index can hold.
+
+    JSON integers are taken as their decimal digits, because tools that write ids from a table often leave them
+    unquoted and qrels name them by those digits; fractions and booleans have no such spelling and are refused.
+
+    Raises:
+        DataError: empty, too long for an index, not a string or an integer, or (unless `escape`) with white space or
+            control characters.
+    """
+    if isinstance(raw, int) and not isinstance(raw, bool) and abs(raw) < _DIGITS:
+        raw = str(raw)
+    if not isinstance(raw, str):
+        raise DataError(f"{where}: id {shown(raw)} is not a string")
+    if not raw.strip():
+        raise DataError(f"{where}: empty id")
+    if escape:
+        raw = escape_id(raw)
+    elif refused := _REFUSED.search(raw):
+        what = "white space" if refused[0].isspace() else f"control character U+{ord(refused[0]):04X}"
+        raise DataError(
+            f"{where}: {what} in id {shown(raw)}, which a run file cannot hold; --escape-ids percent-encodes it"
+        )
+    if not fits_index(raw):
+        raise DataError(
+            f"{where}: id {shown(raw)} has {len(raw.encode()):,} bytes, an index holds {MAX_ID_BYTES:,}; shorten it"
+        )
+    return raw
+
+
+def fits_index(item_id: str) -> bool:
+    """Whether an id is short enough for an index."""
+    return len(item_id) <= MAX_ID_BYTES // 4 or len(item_id.encode("utf-8", "surrogatepass")) <= MAX_ID_BYTES
+
+
+def shown(item_id: Any) -> str:
+    """An id for an error: its representation, cut if it is long."""
+    text = repr(item_id) if not isinstance(item_id, int) or abs(item_id) < _DIGITS else "of many digits"
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+
+
+class SeenIds:
+    """Finds ids that occur more than once, with 8 bytes of memory per id.
+
+    Hashes are compared; where two are equal, the ids themselves are, in a second pass over them.
+    """
+
+    def __init__(self) -> None:
+        self.hashes = array("q")
+
+    def add(self, item_id: str) -> None:
+        """Adds the next id."""
+        self.hashes.append(hash(item_id))
+
+    def __len__(self) -> int:
+        return len(self.hashes)
+
+    def repeated(self, again: Callable[[], Iterator[str]]) -> dict[str, list[int]]:
+        """The ids that were added more than once, with their positions counted from 1; sorts the hashes.
+
+        Args:
+            again: starts a second stream of the same ids.
+        """
+        hashes = np.frombuffer(self.hashes, dtype=np.int64)
+        hashes.sort()
+        suspects = frozenset(hashes[1:][hashes[1:] == hashes[:-1]].tolist())
+        positions: dict[str, list[int]] = {}
+        for position, item_id in enumerate(again(), start=1) if suspects else ():
+            if hash(item_id) in suspects:
+                positions.setdefault(item_id, []).append(position)
+        return {item_id: found for item_id, found in positions.items() if len(found) > 1}

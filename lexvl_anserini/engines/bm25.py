@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from lexvl_anserini.data.ids import SeenIds
+from lexvl_anserini.data.checks import SeenIds
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.engine import Engine, NoOptions
 from lexvl_anserini.engines.index_folder import (

@@ -14,7 +14,7 @@ from typing import Any
 import faiss
 import numpy as np
 
-from lexvl_anserini.data.ids import SeenIds
+from lexvl_anserini.data.checks import SeenIds
 from lexvl_anserini.engines.engine import Engine
 from lexvl_anserini.engines.faiss_layouts import LAYOUTS, Store, layout_named, parameters_of
 from lexvl_anserini.engines.index_folder import (

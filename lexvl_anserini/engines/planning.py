@@ -9,8 +9,7 @@ from typing import Any
 
 from lexvl_anserini.engines.engine import EngineOptions
 from lexvl_anserini.engines.index_folder import HEADS, REPORT, read_report
-from lexvl_anserini.engines.opening import changing_engine, engine_class, engine_name, engine_of
-from lexvl_anserini.engines.targets import target_of
+from lexvl_anserini.engines.opening import changing_engine, engine_class, engine_name, engine_of, target_of
 from lexvl_anserini.ground.claims import Claim, claim
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import MANIFEST, Manifest, read_manifest
@@ -101,7 +100,7 @@ def planned_manifest(sources: Sequence[Path], engine: str | None = None) -> Mani
     """
     if len(sources) == 1:
         return read_manifest(sources[0])
-    from lexvl_anserini.shards.combine import combined  # imports scipy
+    from lexvl_anserini.shards.collection import combined  # imports scipy
 
     merging = changing_engine(sources[0], engine)
     return combined([merging.source_manifest(folder) for folder in sources], sources)

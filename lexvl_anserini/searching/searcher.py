@@ -19,8 +19,7 @@ from lexvl_anserini.encoders.cards import remark_on
 from lexvl_anserini.encoders.encoder import as_lexical
 from lexvl_anserini.encoders.loading import load_encoder_of
 from lexvl_anserini.engines.index_folder import BuiltIndex, index_manifest, read_report
-from lexvl_anserini.engines.opening import open_index
-from lexvl_anserini.engines.targets import index_path
+from lexvl_anserini.engines.opening import index_path, open_index
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import EncoderRef, Manifest
 from lexvl_anserini.ground.records import DenseQuery, ImpactQuery, ScoredDoc, Topic

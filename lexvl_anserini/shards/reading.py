@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import orjson
 
-from lexvl_anserini.data.ids import MAX_ID_BYTES, SeenIds, fits_index, shown
+from lexvl_anserini.data.checks import MAX_ID_BYTES, SeenIds, fits_index, shown
 from lexvl_anserini.data.lines import DAMAGED_GZIP, open_packed
 from lexvl_anserini.data.parquet import Failure, is_integers, is_numbers, is_text, read_batches
 from lexvl_anserini.ground.errors import ArtefactError

@@ -24,7 +24,7 @@ from lexvl_anserini.ground.installed import versions_of
 from lexvl_anserini.ground.registry import require
 from lexvl_anserini.training.common.curve import draw_curve
 from lexvl_anserini.training.common.learner import Learner, NotFinite
-from lexvl_anserini.training.common.memory import is_out_of_memory, keep_freed_memory, out_of_memory
+from lexvl_anserini.training.common.optimiser import is_out_of_memory, keep_freed_memory, out_of_memory
 from lexvl_anserini.training.common.tower_pair import TowerPair
 from lexvl_anserini.training.images.dense_heads import HeadMaterial
 from lexvl_anserini.training.images.material import Material, read_material

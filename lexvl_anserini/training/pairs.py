@@ -15,8 +15,7 @@ from lexvl_anserini.encoders.parts.activations import elu1p
 from lexvl_anserini.encoders.parts.images.vision import PatchTransformer
 from lexvl_anserini.encoders.parts.texts.tokens import TokenColumns
 from lexvl_anserini.training.common.inputs import ImageBatch, TextBatch
-from lexvl_anserini.training.common.projection import project_max
-from lexvl_anserini.training.common.tower_pair import TowerPair
+from lexvl_anserini.training.common.tower_pair import TowerPair, project_max
 from lexvl_anserini.training.images.lexlip_parts import parts_of
 from lexvl_anserini.training.images.network_families import NETWORK_FAMILIES
 from lexvl_anserini.training.images.pretrained_sides import INITIAL_STD, Networks, bert_config, dense_sides, vdr_sides

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from lexvl_anserini.data.lists import function_words, left_out_words
+from lexvl_anserini.data.lines import function_words, left_out_words
 from lexvl_anserini.ground.errors import UsageError, reason_of
 
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.doors.serving.opened import served_indexes
-from lexvl_anserini.engines.targets import target_of
+from lexvl_anserini.engines.opening import target_of
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.searching import searcher
 from lexvl_anserini.searching.building import build_index

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lexvl_anserini.data.ids import checked_id, escape_id, unescape_id
+from lexvl_anserini.data.checks import checked_id, escape_id, unescape_id
 from lexvl_anserini.data.topics import read_qrels, read_topics
 from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.records import Qrel, Topic

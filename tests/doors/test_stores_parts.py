@@ -26,7 +26,7 @@ from lexvl_anserini.doors.stores.notes import FILES, Notes
 from lexvl_anserini.doors.stores.opensearch import OpenSearchStore, unpacked
 from lexvl_anserini.doors.stores.store import StoreRow
 from lexvl_anserini.doors.stores.urls import StorePlace, parse_url
-from lexvl_anserini.engines.targets import index_path, is_store_url
+from lexvl_anserini.engines.opening import index_path, is_store_url
 from lexvl_anserini.ground.errors import ArtefactError, MissingExtra, StoreError, UsageError
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.progress import silent

@@ -19,14 +19,14 @@ from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.engines.jvm import lucene_version
 from lexvl_anserini.engines.lucene import LuceneEngine
-from lexvl_anserini.engines.lucene.metadata import value_type
 from lexvl_anserini.engines.lucene.versions import dotted
+from lexvl_anserini.engines.lucene.writing import value_type
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import Manifest, read_manifest
 from lexvl_anserini.ground.records import ImpactQuery, ScoredDoc
 from lexvl_anserini.ground.vocabulary import Vocabulary
 from lexvl_anserini.searching.building import append_index, build_index, delete_documents
-from lexvl_anserini.shards.combine import source_digest
+from lexvl_anserini.shards.collection import source_digest
 from tests.shards.test_reading import Documents, jsonl, publish_shards, write_shards
 
 # d1..d3 hold "a"; "the" is in every document that has terms at all.

@@ -25,7 +25,7 @@ from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.ground.vocabulary import Vocabulary
 from lexvl_anserini.queries.clauses import Equals, Impacts, Text
 from lexvl_anserini.searching.building import append_index, build_index, check_index, delete_documents
-from lexvl_anserini.shards.combine import check_same_meaning
+from lexvl_anserini.shards.collection import check_same_meaning
 from tests.shards.test_reading import Documents, jsonl, publish_shards, write_shards
 
 TERMS = ["##c", "a", "b", "日本", "😀"]

@@ -24,9 +24,9 @@ from eval.reproduction.matrix import TablePlan, plan_of
 from eval.reproduction.prepared import document_options, prepare, weights_of
 from eval.reproduction.published import PublishedCell, published_tables, read_tables
 from eval.reproduction.quantities import Quantity, combined, parts_of
-from eval.reproduction.reproducing import agrees, reproduced, reproduced_rows
 from eval.reproduction.rows import Finding, RowPart, Workplace, assignments, rows_of
 from eval.reproduction.sources import COLLECTIONS, DOCUMENT_COSTS, FILES, IMAGE_SETS
+from eval.reproduction.tables import agrees, reproduced, reproduced_rows
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.data.fetch import BEIR_ARCHIVES

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lexvl_anserini.data.ids import SeenIds
+from lexvl_anserini.data.checks import SeenIds
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.files import file_sha256, write_json
 from lexvl_anserini.ground.manifest import Manifest

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from lexvl_anserini.training.objectives.caption_gate import caption_gated, v_splade
+from lexvl_anserini.training.objectives.caption_terms import caption_gated, v_splade
 from lexvl_anserini.training.objectives.contrastive import Encoded
 
 

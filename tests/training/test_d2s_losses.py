@@ -15,24 +15,22 @@ from lexvl_anserini.encoders.families.joint import JointHead
 from lexvl_anserini.encoders.parts.texts.tokens import load_tokenizer
 from lexvl_anserini.training.objectives import REGULARISERS
 from lexvl_anserini.training.objectives.contrastive import Dense, Encoded
-from lexvl_anserini.training.objectives.d2s_losses import (
-    d2s,
-    d2s_regulariser,
-    draw_masked,
-    mask_probability,
-    regulariser_weight,
-    texts_of,
-    warm_up_steps,
-)
 from lexvl_anserini.training.objectives.joint_losses import (
     MIXES,
     Mix,
     clamped,
+    d2s,
+    d2s_regulariser,
     distillation,
+    draw_masked,
     halves,
     joint,
+    mask_probability,
     mix_of,
     nce,
+    regulariser_weight,
+    texts_of,
+    warm_up_steps,
 )
 
 

@@ -21,7 +21,7 @@ from lexvl_anserini.training.objectives.contrastive import (
     svdr,
     vdr,
 )
-from lexvl_anserini.training.objectives.distillation import distil
+from lexvl_anserini.training.objectives.ranking_losses import distil
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "vdr"
 

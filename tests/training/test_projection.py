@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lexvl_anserini.training.common import projection
-from lexvl_anserini.training.common.projection import project_max
+from lexvl_anserini.training.common import tower_pair as projection
+from lexvl_anserini.training.common.tower_pair import project_max
 
 
 @pytest.mark.parametrize("slice_floats", [1, 40, 1 << 20])

@@ -15,8 +15,7 @@ from tiny_training import write_corpus
 
 from lexvl_anserini.ground.errors import LexvlError, UsageError
 from lexvl_anserini.training.common import loss
-from lexvl_anserini.training.common.memory import is_out_of_memory
-from lexvl_anserini.training.common.optimiser import OPTIMISERS
+from lexvl_anserini.training.common.optimiser import OPTIMISERS, is_out_of_memory
 from lexvl_anserini.training.loop import train
 from lexvl_anserini.training.objectives.contrastive import Encoded
 from lexvl_anserini.training.recipe import Optimisation, Recipe, checked
@@ -167,7 +166,7 @@ def test_freed_memory_stays_with_the_process() -> None:
     """
     lines = [
         "import resource",
-        "from lexvl_anserini.training.common.memory import keep_freed_memory",
+        "from lexvl_anserini.training.common.optimiser import keep_freed_memory",
         "kept = keep_freed_memory()",
         "faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt",
         "for round in range(7):",

@@ -26,7 +26,7 @@ from lexvl_anserini.training.images.pretrained_sides import VdrImageOver, VdrTex
 from lexvl_anserini.training.images.starting import with_rows
 from lexvl_anserini.training.loop import train
 from lexvl_anserini.training.objectives.contrastive import Encoded
-from lexvl_anserini.training.objectives.distillation import distil
+from lexvl_anserini.training.objectives.ranking_losses import distil
 from lexvl_anserini.training.recipe import Recipe, checked
 from lexvl_anserini.training.splits import read_splits
 from lexvl_anserini.training.words import learn_terms, read_class_names, words_of_classes

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from lexvl_anserini.training.objectives.contrastive import Encoded
+from lexvl_anserini.training.objectives.contrastive import Encoded, stair
 from lexvl_anserini.training.objectives.regularisers import flops
-from lexvl_anserini.training.objectives.stair_loss import stair
 
 
 @pytest.mark.shared

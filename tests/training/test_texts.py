@@ -22,8 +22,7 @@ from lexvl_anserini.training.loop import train
 from lexvl_anserini.training.recipe import Recipe, checked
 from lexvl_anserini.training.splits import Sources, check, read_splits
 from lexvl_anserini.training.texts.batches import QueryBatches, TextStore
-from lexvl_anserini.training.texts.material import TextMaterial
-from lexvl_anserini.training.texts.measuring import TextValidation, ndcg
+from lexvl_anserini.training.texts.material import TextMaterial, TextValidation, ndcg
 from lexvl_anserini.training.texts.query_passages import QueriesWithPassages, join, read_query_passages
 from lexvl_anserini.training.texts.sides import load_vdr_sides
 

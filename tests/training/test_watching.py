@@ -23,8 +23,7 @@ from lexvl_anserini.training.recipe import checked
 from lexvl_anserini.training.run_folder import TrainingState
 from lexvl_anserini.training.splits import Sources
 from lexvl_anserini.training.texts.batches import TextStore
-from lexvl_anserini.training.texts.material import TextMaterial
-from lexvl_anserini.training.texts.measuring import TextValidation
+from lexvl_anserini.training.texts.material import TextMaterial, TextValidation
 from lexvl_anserini.training.watching import best_of
 from tests.training.test_run_folder import corpus as images  # noqa: F401
 from tests.training.test_run_folder import recipe_of as recipe_of_images

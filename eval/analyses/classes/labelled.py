@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from lexvl_anserini.data.checks import unescape_id
 from lexvl_anserini.data.corpora.folder import load_pictures
-from lexvl_anserini.data.ids import unescape_id
-from lexvl_anserini.data.lists import LISTS, read_rows
+from lexvl_anserini.data.lines import LISTS, read_rows
 from lexvl_anserini.data.pictures.images import image_suffixes
 from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.manifest import CorpusRef

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from lexvl_anserini.data.ids import checked_id, shown
+from lexvl_anserini.data.checks import checked_id, shown
 from lexvl_anserini.data.left_out import log_once
 from lexvl_anserini.data.lines import DAMAGED_GZIP, open_packed, parse_object, plain_suffix, read_lines, string_field
 from lexvl_anserini.ground.errors import DataError

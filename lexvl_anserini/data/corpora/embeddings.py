@@ -16,11 +16,11 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from lexvl_anserini.data.checks import checked_id, unescape_id
 from lexvl_anserini.data.corpora.captioned import DEFAULT_DIRECTION, DEFAULT_SPLIT, captioned_images
 from lexvl_anserini.data.corpora.karpathy import CaptionedImage
 from lexvl_anserini.data.dataset import Dataset, checked_direction
 from lexvl_anserini.data.file_state import FileState, state_of
-from lexvl_anserini.data.ids import checked_id, unescape_id
 from lexvl_anserini.data.parquet import Failure, any_type, parquet_errors, read_batches
 from lexvl_anserini.data.views import VIEWS
 from lexvl_anserini.ground.errors import DataError, UsageError

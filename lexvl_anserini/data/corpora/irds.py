@@ -16,8 +16,8 @@ from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from lexvl_anserini.data.checks import checked_id
 from lexvl_anserini.data.dataset import Dataset, checked_direction
-from lexvl_anserini.data.ids import checked_id
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.ground.records import NO_METADATA, Document, Qrel, Topic

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lexvl_anserini.data.ids import checked_id
+from lexvl_anserini.data.checks import checked_id
 from lexvl_anserini.data.lines import whole_characters
 from lexvl_anserini.ground.errors import DataError
 

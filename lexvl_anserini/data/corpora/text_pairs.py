@@ -10,10 +10,10 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from lexvl_anserini.data.checks import checked_id
 from lexvl_anserini.data.corpora.beir import corpus_file, read_corpus
 from lexvl_anserini.data.corpora.dpr_json import Example, digest_of, read_dpr
 from lexvl_anserini.data.dataset import Dataset, checked_direction
-from lexvl_anserini.data.ids import checked_id
 from lexvl_anserini.data.lines import decode, read_lines
 from lexvl_anserini.data.topics import read_topics
 from lexvl_anserini.ground.errors import DataError, UsageError

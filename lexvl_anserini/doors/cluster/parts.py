@@ -32,8 +32,7 @@ from lexvl_anserini.ground.places import fetched, fetched_file, published
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.ground.runners import all_results, current_runner
-from lexvl_anserini.shards.collection import COLLECTION, EncodedCollection, part_name
-from lexvl_anserini.shards.combine import SUMMED, source_digest
+from lexvl_anserini.shards.collection import COLLECTION, SUMMED, EncodedCollection, part_name, source_digest
 from lexvl_anserini.shards.layout import Layout, Part
 from lexvl_anserini.shards.writing import write_impacts
 

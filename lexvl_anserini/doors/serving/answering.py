@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from lexvl_anserini.doors.serving import limits
+from lexvl_anserini.doors.serving.documents import Recent, SentPictures
 from lexvl_anserini.doors.serving.messages import (
     Chip,
     DocumentProducts,
@@ -21,7 +22,6 @@ from lexvl_anserini.doors.serving.messages import (
     ShownHit,
     Timing,
 )
-from lexvl_anserini.doors.serving.pictures import Recent, SentPictures
 from lexvl_anserini.doors.serving.products import changed, has_text, products_of, reweighted
 from lexvl_anserini.encoders.encoder import OtherModality, as_dense, as_lexical
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError

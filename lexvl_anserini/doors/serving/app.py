@@ -19,7 +19,7 @@ from starlette.exceptions import HTTPException
 from lexvl_anserini import __version__
 from lexvl_anserini.doors.serving import limits
 from lexvl_anserini.doors.serving.answering import Answering
-from lexvl_anserini.doors.serving.documents import EXAMPLES
+from lexvl_anserini.doors.serving.documents import EXAMPLES, SIDES, EncodedPicture, Recent, scaled, scaled_file
 from lexvl_anserini.doors.serving.messages import (
     ApiFailure,
     DocumentProducts,
@@ -34,7 +34,6 @@ from lexvl_anserini.doors.serving.messages import (
     ShownAnswer,
 )
 from lexvl_anserini.doors.serving.opened import LiveIndex, Shelf, settings_of
-from lexvl_anserini.doors.serving.pictures import SIDES, EncodedPicture, Recent, scaled, scaled_file
 from lexvl_anserini.ground.errors import DataError, LexvlError, UsageError
 
 log = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from lexvl_anserini.doors.serving.documents import WITHOUT_PICTURES, ShownCorpus
 from lexvl_anserini.encoders.encoder import OtherModality, Tower
 from lexvl_anserini.encoders.loading import TORCH
 from lexvl_anserini.engines.index_folder import IndexState, index_manifest, read_report, state_of_index
-from lexvl_anserini.engines.targets import index_name, index_path
+from lexvl_anserini.engines.opening import index_name, index_path
 from lexvl_anserini.ground.errors import DataError, LexvlError, UnknownName, UsageError
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.records import Document

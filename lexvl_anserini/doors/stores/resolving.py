@@ -11,8 +11,7 @@ from lexvl_anserini.doors.stores.engine import StoreEngine
 from lexvl_anserini.doors.stores.folder import folder_of, write_folder
 from lexvl_anserini.doors.stores.notes import Notes
 from lexvl_anserini.doors.stores.urls import StorePlace, parse_url
-from lexvl_anserini.engines.opening import engine_class
-from lexvl_anserini.engines.targets import Target
+from lexvl_anserini.engines.opening import Target, engine_class
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 
 

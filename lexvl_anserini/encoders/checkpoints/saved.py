@@ -86,3 +86,25 @@ def read_saved(checkpoint: Checkpoint) -> SavedEncoder | None:
     if named := sorted(set(saved.options) & {"source", *PLACES}):
         raise CheckpointError(f"{path}: {named[0]!r} among the options; save the encoder again")
     return saved
+
+
+# Values of fields that the published configurations omit.
+VISION_DEFAULTS = {"resolution": 224, "patch_size": 32, "width": 768, "layers": 12, "heads": 12}
+
+
+def about(checkpoint: Checkpoint, config: Mapping[str, Any], prefix: str, types: tuple[str, ...]) -> Mapping[str, Any]:
+    """The entry of config.json for one side.
+
+    Raises:
+        CheckpointError: it is missing, or of another type.
+    """
+    entry = config.get(prefix) or {}
+    if entry.get("type") not in types:
+        raise CheckpointError(f"{checkpoint.folder}: {prefix} is of type {entry.get('type')!r}, expected {types[0]!r}")
+    return entry
+
+
+def vision_shape_of(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of the PatchTransformer that an entry of config.json describes."""
+    shape = {key: default if entry.get(key) is None else entry[key] for key, default in VISION_DEFAULTS.items()}
+    return shape | ({"stem": entry["stem"]} if entry.get("stem") else {})

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from lexvl_anserini.encoders.checkpoints.bounds import build
 from lexvl_anserini.encoders.checkpoints.filenames import inside
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint
-from lexvl_anserini.encoders.checkpoints.vdr_layout import about, vision_shape_of
+from lexvl_anserini.encoders.checkpoints.saved import about, vision_shape_of
 from lexvl_anserini.encoders.checkpoints.weights import below, complain, load_strictly, read_weights
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.families.vdr import SIDES, TOPK, bert_side, vdr_sparsifier

@@ -17,7 +17,7 @@ from torch import Tensor
 from lexvl_anserini.encoders.checkpoints.bounds import build
 from lexvl_anserini.encoders.checkpoints.filenames import inside
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint
-from lexvl_anserini.encoders.checkpoints.vdr_layout import about, vision_shape_of
+from lexvl_anserini.encoders.checkpoints.saved import about, vision_shape_of
 from lexvl_anserini.encoders.checkpoints.weights import below, complain, load_strictly, read_weights
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.backbones import bert_from_weights, hidden_states, position_limit, read_config

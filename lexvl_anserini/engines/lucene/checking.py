@@ -14,8 +14,7 @@ from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.engine import ImpactEngine
 from lexvl_anserini.engines.index_folder import RESIDENT, read_report, report_digest
 from lexvl_anserini.engines.jvm import environment, java_errors
-from lexvl_anserini.engines.lucene.census import census
-from lexvl_anserini.engines.lucene.fields import CONTENTS, count_index
+from lexvl_anserini.engines.lucene.fields import CONTENTS, census, count_index
 from lexvl_anserini.engines.lucene.record import NOT_EXACT, read_impact_manifest, sources_of
 from lexvl_anserini.engines.lucene.versions import commit_id
 from lexvl_anserini.engines.resident import layout
@@ -27,7 +26,7 @@ from lexvl_anserini.ground.errors import ArtefactError, LexvlError, UsageError
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactDocument, ImpactQuery
-from lexvl_anserini.shards.combine import source_digest
+from lexvl_anserini.shards.collection import source_digest
 from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
 
 log = logging.getLogger(__name__)

@@ -16,10 +16,16 @@ from lexvl_anserini.engines.engine import ChangingEngine, ImpactEngine
 from lexvl_anserini.engines.index_folder import BuiltIndex, new_index, read_report
 from lexvl_anserini.engines.jvm import java_calls, java_cast, java_class, java_errors, our_class
 from lexvl_anserini.engines.lucene import postings
-from lexvl_anserini.engines.lucene.census import keywords, refuse_duplicates
 from lexvl_anserini.engines.lucene.checking import check_index
 from lexvl_anserini.engines.lucene.compile import Compiler, refuse_rounding
-from lexvl_anserini.engines.lucene.fields import ID, as_reader, count_index, field_similarity
+from lexvl_anserini.engines.lucene.fields import (
+    ID,
+    as_reader,
+    count_index,
+    field_similarity,
+    keywords,
+    refuse_duplicates,
+)
 from lexvl_anserini.engines.lucene.readers import open_verified
 from lexvl_anserini.engines.lucene.record import finish_index, source_manifest, sources_of
 from lexvl_anserini.engines.lucene.searching import BatchSearcher, LucenePostings

@@ -15,14 +15,14 @@ from lexvl_anserini.engines.index_folder import (
     write_report,
 )
 from lexvl_anserini.engines.jvm import lucene_version
-from lexvl_anserini.engines.lucene.census import longest_lists
+from lexvl_anserini.engines.lucene.fields import longest_lists
 from lexvl_anserini.engines.lucene.versions import commit_id, dotted
 from lexvl_anserini.engines.lucene.writing import IndexOptions
 from lexvl_anserini.engines.resident import layout
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import Manifest, read_manifest
 from lexvl_anserini.ground.records import SCORE_LIMIT
-from lexvl_anserini.shards.combine import source_digest
+from lexvl_anserini.shards.collection import source_digest
 
 # What is wrong with an impact of 2^24 or more, which older versions accepted.
 NOT_EXACT = (

@@ -19,8 +19,15 @@ from typing import Any
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.index_folder import RESIDENT, BuiltIndex, changed_index, is_index, new_index, read_report
 from lexvl_anserini.engines.jvm import Exclusive, java_errors, our_class
-from lexvl_anserini.engines.lucene.census import census, refuse_duplicates
-from lexvl_anserini.engines.lucene.fields import CONTENTS, close, count_index, field_similarity, open_reader
+from lexvl_anserini.engines.lucene.fields import (
+    CONTENTS,
+    census,
+    close,
+    count_index,
+    field_similarity,
+    open_reader,
+    refuse_duplicates,
+)
 from lexvl_anserini.engines.lucene.record import (
     CHANGES,
     finish_index,
@@ -37,7 +44,7 @@ from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.files import sole_writer, write_json
 from lexvl_anserini.ground.manifest import MANIFEST, Counts, EncodedCorpus, Manifest
 from lexvl_anserini.ground.progress import Progress, silent
-from lexvl_anserini.shards.combine import combined
+from lexvl_anserini.shards.collection import combined
 from lexvl_anserini.shards.reading import expect_counts, read_vocabulary
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from lexvl_anserini.encoders.parts.texts.tokens import TokenColumns
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.training.common.inputs import ImageBatch, TextBatch, Tokens
 from lexvl_anserini.training.common.stores import ImageStore, StateStore
-from lexvl_anserini.training.objectives.d2s_losses import mask_probability
+from lexvl_anserini.training.objectives.joint_losses import mask_probability
 from lexvl_anserini.training.recipe import Recipe
 
 

@@ -12,8 +12,8 @@ from torch.nn.functional import normalize
 
 from lexvl_anserini.encoders.parts.texts.class_words import word_rows
 from lexvl_anserini.training.common.batches import CaptionStore
-from lexvl_anserini.training.common.projection import project_max
 from lexvl_anserini.training.common.stores import ImageStore
+from lexvl_anserini.training.common.tower_pair import project_max
 from lexvl_anserini.training.images.pretrained_sides import VdrImageOver, VdrTextOver
 
 # Images, or texts, of one forward pass, and the largest number of texts.

@@ -19,8 +19,7 @@ from lexvl_anserini.encoders.parts.images.image_backbones import ImageBackbone
 from lexvl_anserini.encoders.parts.network_pair import HEAD_EPS
 from lexvl_anserini.encoders.parts.stair_network import TokenHead
 from lexvl_anserini.training.common.inputs import Details, ImageBatch, TextBatch
-from lexvl_anserini.training.common.projection import project_max
-from lexvl_anserini.training.common.tower_pair import WithCodebook
+from lexvl_anserini.training.common.tower_pair import WithCodebook, project_max
 from lexvl_anserini.training.images.pretrained_sides import ImageOver, Networks, TextNetwork, TextOver, cells_settings
 from lexvl_anserini.training.model_settings import CodebookSettings, ModelSettings
 from lexvl_anserini.training.objectives.fdt_losses import relevance_temperature

@@ -36,7 +36,7 @@ from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import file_sha256
 from lexvl_anserini.ground.vocabulary import Vocabulary
 from lexvl_anserini.training.common.inputs import ImageBatch, TextBatch
-from lexvl_anserini.training.common.projection import project_max
+from lexvl_anserini.training.common.tower_pair import project_max
 from lexvl_anserini.training.model_settings import (
     AnyImage,
     ImageSettings,

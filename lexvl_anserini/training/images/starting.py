@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lexvl_anserini.encoders.checkpoints.filenames import inside
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
-from lexvl_anserini.encoders.checkpoints.vdr_layout import about
+from lexvl_anserini.encoders.checkpoints.saved import about
 from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_weights
 from lexvl_anserini.encoders.parts.network_pair import types_of
 from lexvl_anserini.encoders.parts.pretrained import ADDED, check_digest, named_backbone

@@ -14,15 +14,13 @@ from collections.abc import Callable, Mapping
 
 from torch import Tensor
 
-from lexvl_anserini.training.objectives.caption_gate import caption_gated, v_splade
-from lexvl_anserini.training.objectives.caption_terms import naming
-from lexvl_anserini.training.objectives.contrastive import info_nce, svdr, vdr
-from lexvl_anserini.training.objectives.d2s_losses import d2s
-from lexvl_anserini.training.objectives.distillation import distil
+from lexvl_anserini.training.objectives.caption_terms import caption_gated, naming, v_splade
+from lexvl_anserini.training.objectives.contrastive import info_nce, stair, svdr, vdr
 from lexvl_anserini.training.objectives.fdt_losses import fdt
-from lexvl_anserini.training.objectives.joint_losses import joint
+from lexvl_anserini.training.objectives.joint_losses import d2s, joint
 from lexvl_anserini.training.objectives.lexlip_losses import lexlip, lexlip_momentum, masked_words
 from lexvl_anserini.training.objectives.ranking_losses import (
+    distil,
     dpr,
     splade_in_batch,
     splade_kl,
@@ -31,7 +29,6 @@ from lexvl_anserini.training.objectives.ranking_losses import (
     splade_shared_negatives,
 )
 from lexvl_anserini.training.objectives.regularisers import anti_zero, flops, l1
-from lexvl_anserini.training.objectives.stair_loss import stair
 
 # Losses over hard negatives; SPLADE's recipes also weigh several of them.
 OF_NEGATIVES: Mapping[str, Callable[..., Tensor]] = {

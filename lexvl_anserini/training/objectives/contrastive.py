@@ -260,3 +260,19 @@ def present(bag: Tensor | None) -> Tensor:
     if bag is None:
         raise ValueError("this objective needs the own tokens of both sides, and one side has no texts")
     return bag
+
+
+def stair(encoded: Encoded, temperature: Temperature = 0.07, masked: bool = False, symmetric: bool = True) -> Tensor:
+    """InfoNCE of cosines (equation 3), the mean of both directions.
+
+    Args:
+        encoded: texts as queries, images as documents.
+        temperature: divides cosines.
+        masked: texts keep only their own tokens (equation 8), which grounds the terms of images in words; needs the
+            bags of the queries.
+        symmetric: both directions; else from texts to images only.
+    """
+    query = encoded.query * present(encoded.query_bag) if masked else encoded.query
+    query, document = normalize(query, dim=1), normalize(encoded.document, dim=1)
+    loss = contrastive(query, document, temperature, symmetric)
+    return loss / 2 if symmetric else loss

@@ -42,7 +42,7 @@ from lexvl_anserini.encoders.parts.texts.tokens import TextReader, TokenColumns,
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
 from lexvl_anserini.ground.records import Document
 from lexvl_anserini.training.common.inputs import TextBatch
-from lexvl_anserini.training.common.projection import project_max
+from lexvl_anserini.training.common.tower_pair import project_max
 
 log = logging.getLogger(__name__)
 
