@@ -17,7 +17,6 @@ from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_weig
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.families.dense_crossmodal import projection_of, tokenizer_and_features
 from lexvl_anserini.encoders.loading import Source
-from lexvl_anserini.encoders.parts.dense import over_dense
 from lexvl_anserini.encoders.parts.features import (
     Expansion,
     TextAndImage,
@@ -26,6 +25,7 @@ from lexvl_anserini.encoders.parts.features import (
     stored,
     tokenizer_of,
 )
+from lexvl_anserini.encoders.parts.over_dense import over_dense
 from lexvl_anserini.encoders.parts.pooling import Head
 from lexvl_anserini.encoders.parts.sides import Direction, in_direction, with_topk
 from lexvl_anserini.ground.errors import CheckpointError

@@ -15,18 +15,13 @@ import torch
 from torch import Tensor
 
 from lexvl_anserini.data.pictures.images import FAIL, OnError
-from lexvl_anserini.encoders.cards import PACKAGED
-from lexvl_anserini.encoders.checkpoints.filenames import inside
-from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
 from lexvl_anserini.encoders.encoder import Kind, read_document, read_topic
-from lexvl_anserini.encoders.parts.pretrained import check_digest, named_backbone
 from lexvl_anserini.encoders.parts.texts.cutting import checked_dimensions, cut
 from lexvl_anserini.encoders.parts.texts.tokens import TextReader
 from lexvl_anserini.encoders.parts.towers import Batch, token_batches
-from lexvl_anserini.ground.errors import LexvlError, UsageError
+from lexvl_anserini.ground.errors import LexvlError
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.records import Document, Topic
-from lexvl_anserini.ground.vocabulary import Vocabulary
 
 
 class Items(Protocol):
@@ -124,32 +119,3 @@ class DenseTower:
     ) -> np.ndarray:
         """float32 [n, D]; the inner product of two vectors is the model's own similarity."""
         return cut(self.features(inputs, batch_size, progress, on_error), self.dimensions, self.normalise)
-
-
-def over_dense(checkpoint: Checkpoint, **of_reference: Any) -> tuple[Checkpoint, Vocabulary] | None:
-    """The dense pair of a checkpoint and its terms; None for a checkpoint of the reference.
-
-    Args:
-        checkpoint: of D2S or Joint.
-        of_reference: options that only a checkpoint of the reference has; None where the user gave none.
-
-    Raises:
-        CheckpointError: another dense pair than the one that the head was trained over.
-        UsageError: an option of the reference.
-    """
-    if checkpoint.file is not None or not (checkpoint.folder / "config.json").is_file():
-        return None
-    config = checkpoint.config()
-    if "backbone" not in config:
-        return None
-    if given := [name for name, value in of_reference.items() if value is not None]:
-        raise UsageError(f"{', '.join(given)}: {checkpoint.reference} names its own dense pair")
-    name, digest = named_backbone(checkpoint, config)
-    if name in PACKAGED:
-        pair = find_checkpoint(name)
-    else:
-        folder = inside(checkpoint.folder, name, "config.json")
-        pair = Checkpoint(str(folder), folder)
-    check_digest(checkpoint, name, digest, pair.digest())
-    path = inside(checkpoint.folder, str(config.get("terms")), f"{checkpoint.folder}/config.json")
-    return pair, Vocabulary.read(path)
