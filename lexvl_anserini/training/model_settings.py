@@ -367,3 +367,10 @@ AnyModel = Annotated[ModelSettings | HeadSettings | TextPairSettings, Field(disc
 # All kinds, by which pydantic tells the settings of models apart; they are no part of a key.
 TEXT_KINDS = frozenset(get_args(TextPairSettings.model_fields["kind"].annotation))
 KINDS = TEXT_KINDS | frozenset(IMAGE_KINDS)
+
+
+def vision_shape(model: ModelSettings) -> dict[str, Any]:
+    """The arguments of a PatchTransformer, as config.json stores them."""
+    assert isinstance(model.image, ImageSettings)
+    shape = model.image.model_dump(mode="json")
+    return {key: value for key, value in shape.items() if value is not None}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ from lexvl_anserini.training.common.tower_pair import TowerPair, project_max
 from lexvl_anserini.training.images.lexlip_parts import parts_of
 from lexvl_anserini.training.images.network_families import NETWORK_FAMILIES
 from lexvl_anserini.training.images.pretrained_sides import INITIAL_STD, Networks, bert_config, dense_sides, vdr_sides
-from lexvl_anserini.training.model_settings import ImageSettings, ModelSettings, TextSettings
+from lexvl_anserini.training.model_settings import ModelSettings, TextSettings, vision_shape
 from lexvl_anserini.training.recipe import Recipe
 
 
@@ -111,13 +111,6 @@ KINDS: Mapping[str, PairKind] = {
 
 # The sides of a pair over networks, which are pretrained or, for families without a row in `KINDS`, may be new.
 OVER_NETWORKS = {"vdr-crossmodal": vdr_sides, "dense-crossmodal": dense_sides, **NETWORK_FAMILIES}
-
-
-def vision_shape(model: ModelSettings) -> dict[str, Any]:
-    """The arguments of a PatchTransformer, as config.json stores them."""
-    assert isinstance(model.image, ImageSettings)
-    shape = model.image.model_dump(mode="json")
-    return {key: value for key, value in shape.items() if value is not None}
 
 
 def make_pair(

@@ -22,8 +22,7 @@ from lexvl_anserini.ground.vocabulary import Vocabulary
 from lexvl_anserini.training.common.tower_pair import TowerPair, WithCodebook
 from lexvl_anserini.training.images.class_words import ClassWordWeights
 from lexvl_anserini.training.images.pretrained_sides import Networks, TextNetwork, cells_settings
-from lexvl_anserini.training.model_settings import ImageSettings, ModelSettings, PretrainedImage
-from lexvl_anserini.training.pairs import vision_shape
+from lexvl_anserini.training.model_settings import ImageSettings, ModelSettings, PretrainedImage, vision_shape
 from lexvl_anserini.training.recipe import Recipe
 from lexvl_anserini.training.words import FIRST_WORD_ID
 

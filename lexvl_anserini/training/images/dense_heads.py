@@ -30,8 +30,7 @@ from lexvl_anserini.training.common.stores import FeatureStore, StateStore
 from lexvl_anserini.training.common.tower_pair import TowerPair
 from lexvl_anserini.training.images.captioned import CaptionedImages, tokenise
 from lexvl_anserini.training.images.head_bases import HeadBase, PairBase, Start, VectorBase
-from lexvl_anserini.training.images.material import examples_of, listed_images
-from lexvl_anserini.training.images.measuring import Validation
+from lexvl_anserini.training.images.measuring import Validation, examples_of, listed_images
 from lexvl_anserini.training.model_settings import HeadSettings
 from lexvl_anserini.training.objectives.caption_terms import CaptionTerms
 from lexvl_anserini.training.recipe import Recipe

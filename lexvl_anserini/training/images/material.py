@@ -22,7 +22,6 @@ from lexvl_anserini.encoders.parts.pretrained import PIECE
 from lexvl_anserini.encoders.parts.texts.tokens import TextReader, TokenColumns, columns_ascii
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.training.common.batches import Batches, CaptionStore, TrainingBatch
-from lexvl_anserini.training.common.examples import Examples, named, spread
 from lexvl_anserini.training.common.inputs import Tokens
 from lexvl_anserini.training.common.stage import StageInputs, Taught
 from lexvl_anserini.training.common.stores import (
@@ -37,7 +36,7 @@ from lexvl_anserini.training.common.stores import (
 from lexvl_anserini.training.common.tower_pair import TowerPair
 from lexvl_anserini.training.images.captioned import CaptionedImages, tokenise
 from lexvl_anserini.training.images.class_words import ClassWordWeights, weigh
-from lexvl_anserini.training.images.measuring import Validation
+from lexvl_anserini.training.images.measuring import Validation, examples_of, listed_images
 from lexvl_anserini.training.images.network_families import NETWORK_FAMILIES
 from lexvl_anserini.training.images.pretrained_sides import (
     ImageOver,
@@ -149,23 +148,6 @@ def stage_inputs(recipe: Recipe, number: int, material: Material, pair: TowerPai
     shown = VALIDATION if VALIDATION in images else TRAINING
     examples = examples_of(material.data[shown], images[shown], captions[shown])
     return StageInputs(batches, terms, validation, taught, examples)
-
-
-def listed_images(data: CaptionedImages, batch: TrainingBatch) -> list[dict[str, Any]]:
-    """The images of a batch with the captions that were drawn."""
-    texts = data.texts
-    return [
-        {"id": data.ids[item], "image": data.images[item], "captions": [texts[caption] for caption in captions]}
-        for item, captions in zip(batch.items, batch.texts.T, strict=True)
-    ]
-
-
-def examples_of(data: CaptionedImages, images: ImageStore, captions: CaptionStore) -> Examples:
-    """Some images, each with its first caption as query."""
-    chosen = spread(len(data))
-    texts = [named(data.captions[place][0]) for place in chosen]
-    queries = captions.batch(captions.tokens.first[chosen])
-    return Examples(queries, images.plain(chosen), texts, [data.ids[place] for place in chosen])
 
 
 def captions_of(role: str, material: Material, pair: TowerPair) -> CaptionStore:

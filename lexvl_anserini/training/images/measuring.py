@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.training.common.batches import CaptionStore
+from lexvl_anserini.training.common.batches import CaptionStore, TrainingBatch
+from lexvl_anserini.training.common.examples import Examples, named, spread
 from lexvl_anserini.training.common.stores import ImageStore
 from lexvl_anserini.training.common.tower_pair import TowerPair, as_encoded
+from lexvl_anserini.training.images.captioned import CaptionedImages
 from lexvl_anserini.training.model_settings import ImagePairSettings
 from lexvl_anserini.training.objectives.contrastive import bag_of, masked
 
@@ -108,3 +111,20 @@ def ranks(scores: Tensor, place: Tensor) -> Tensor:
 
 def _shares(rank: Tensor) -> dict[int, float]:
     return {k: round(100 * float((rank < k).float().mean()), 2) for k in CUTS}
+
+
+def listed_images(data: CaptionedImages, batch: TrainingBatch) -> list[dict[str, Any]]:
+    """The images of a batch with the captions that were drawn."""
+    texts = data.texts
+    return [
+        {"id": data.ids[item], "image": data.images[item], "captions": [texts[caption] for caption in captions]}
+        for item, captions in zip(batch.items, batch.texts.T, strict=True)
+    ]
+
+
+def examples_of(data: CaptionedImages, images: ImageStore, captions: CaptionStore) -> Examples:
+    """Some images, each with its first caption as query."""
+    chosen = spread(len(data))
+    texts = [named(data.captions[place][0]) for place in chosen]
+    queries = captions.batch(captions.tokens.first[chosen])
+    return Examples(queries, images.plain(chosen), texts, [data.ids[place] for place in chosen])
