@@ -29,7 +29,7 @@ from store_servers import (
 from typer.testing import CliRunner
 
 from lexvl_anserini.cli import Command, make_app
-from lexvl_anserini.doors.stores import notes
+from lexvl_anserini.doors.stores import folder as notes
 from lexvl_anserini.engines.opening import index_path, open_impact_index, target_of
 from lexvl_anserini.explain import command as explain_command
 from lexvl_anserini.ground.errors import ArtefactError, DataError, StoreError, UsageError

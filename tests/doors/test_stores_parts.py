@@ -20,9 +20,8 @@ from store_servers import MemoryStore, UrlOf, serving
 
 from lexvl_anserini.doors.stores import opensearch
 from lexvl_anserini.doors.stores.fetching import best_hits, dot, top
-from lexvl_anserini.doors.stores.folder import folder_of, write_folder
+from lexvl_anserini.doors.stores.folder import FILES, Notes, folder_of, write_folder
 from lexvl_anserini.doors.stores.loading import load
-from lexvl_anserini.doors.stores.notes import FILES, Notes
 from lexvl_anserini.doors.stores.opensearch import OpenSearchStore, unpacked
 from lexvl_anserini.doors.stores.store import StoreRow
 from lexvl_anserini.doors.stores.urls import StorePlace, parse_url

@@ -17,8 +17,16 @@ from hypothesis.extra import numpy as arrays
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import choose_device, load_encoder
 from lexvl_anserini.encoders.parts import pooling
-from lexvl_anserini.encoders.parts.activations import elu1p, log1p_log1p_relu, log1p_relu
-from lexvl_anserini.encoders.parts.pooling import Head, Projector, masked_max, masked_sum, mean_of_top
+from lexvl_anserini.encoders.parts.pooling import (
+    Head,
+    Projector,
+    elu1p,
+    log1p_log1p_relu,
+    log1p_relu,
+    masked_max,
+    masked_sum,
+    mean_of_top,
+)
 from lexvl_anserini.encoders.parts.sparsify import kept, own_tokens, positive, top_k, top_k_or_own, top_mask
 from lexvl_anserini.encoders.parts.texts.padding import ENOUGH_TOKENS, MOST_PADDING, by_length
 from lexvl_anserini.encoders.parts.texts.tokens import (

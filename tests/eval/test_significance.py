@@ -11,9 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import bootstrap, permutation_test, ttest_rel
 
-from eval.measures import resampling
-from eval.measures.resampling import bootstrap_intervals, randomisation
-from eval.measures.significance import compare, compare_runs, correlations, holm, student_t
+from eval.measures import significance as resampling
+from eval.measures.significance import (
+    bootstrap_intervals,
+    compare,
+    compare_runs,
+    correlations,
+    holm,
+    randomisation,
+    student_t,
+)
 from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
 from lexvl_anserini.ground.records import Measurement
 

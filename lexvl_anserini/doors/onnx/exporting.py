@@ -21,12 +21,11 @@ from torch import Tensor, nn
 from lexvl_anserini.doors.onnx.export_folder import EXPORT, IMAGES, PASSAGES, SIDES, TEXTS, Export, SideOfExport
 from lexvl_anserini.encoders.encoder import Encoder, Tower, as_lexical
 from lexvl_anserini.encoders.families.sentence import SentenceTower
-from lexvl_anserini.encoders.parts.activations import Activation
 from lexvl_anserini.encoders.parts.dense import DenseTower, Texts
 from lexvl_anserini.encoders.parts.images.crops import described
 from lexvl_anserini.encoders.parts.images.pixels import Pixels
 from lexvl_anserini.encoders.parts.images.vision import Images, ImageTower
-from lexvl_anserini.encoders.parts.pooling import Pooling, masked_max, masked_sum, top_mean
+from lexvl_anserini.encoders.parts.pooling import Activation, Pooling, masked_max, masked_sum, top_mean
 from lexvl_anserini.encoders.parts.texts.bags import BagTower
 from lexvl_anserini.encoders.parts.texts.tokens import TextReader, TokenColumns, is_fast
 from lexvl_anserini.encoders.parts.towers import Batch, Composition, TextTower

@@ -178,7 +178,7 @@ def copy_files(source: Path, names: Sequence[str], folder: Path) -> None:
 
 def is_plain_splade(model: Encoder, base: Checkpoint) -> bool:
     """Whether one masked LM of transformers, read alike on both sides, has all that the encoder computes."""
-    from lexvl_anserini.encoders.parts.activations import log1p_relu
+    from lexvl_anserini.encoders.parts.pooling import log1p_relu
 
     if model.name != "splade" or base.file is not None or (base.folder / MODULES_FILE).is_file():
         return False

@@ -11,9 +11,8 @@ from typing import Any, ClassVar
 
 from lexvl_anserini.doors.stores import trees
 from lexvl_anserini.doors.stores.fetching import Fetched, Scored, best_hits, growing, top, vectors
-from lexvl_anserini.doors.stores.folder import write_folder
+from lexvl_anserini.doors.stores.folder import GREATEST, Notes, header_of, read_notes, write_folder
 from lexvl_anserini.doors.stores.loading import load
-from lexvl_anserini.doors.stores.notes import GREATEST, Notes, header_of, read_notes
 from lexvl_anserini.doors.stores.store import MISSING, ImpactStore
 from lexvl_anserini.doors.stores.urls import StorePlace, parse_url
 from lexvl_anserini.engines.engine import ImpactEngine

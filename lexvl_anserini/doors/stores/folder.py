@@ -6,19 +6,107 @@ with the store each time, so that it follows an index that another machine built
 
 from __future__ import annotations
 
+import base64
+import re
 import time
+import zlib
 from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
+from typing import NamedTuple
 
 import orjson
 
 from lexvl_anserini.data.dataset import data_root
-from lexvl_anserini.doors.stores.notes import Notes
+from lexvl_anserini.doors.stores.store import ImpactStore
 from lexvl_anserini.doors.stores.urls import StorePlace
 from lexvl_anserini.engines.index_folder import REPORT
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.files import atomic_write, json_bytes, new_folder
+from lexvl_anserini.ground.manifest import MANIFEST
+from lexvl_anserini.ground.vocabulary import VOCABULARY
+
+FORMAT = "lexvl-store/1"
+
+# What the notes of an index hold, all as texts; greatest.txt has the greatest impact of each dimension, one a line.
+GREATEST = "greatest.txt"
+FILES = frozenset({MANIFEST, REPORT, VOCABULARY, GREATEST})
+
+# Of all notes, unpacked: a manifest of some million shards.
+MOST_BYTES = 1 << 30
+
+# Characters of a note; Milvus holds 65,535 bytes.
+PIECE = 60_000
+
+
+class Notes(NamedTuple):
+    """What the notes of an index say.
+
+    token  of the building, equal in all readers of one index
+    files  by name
+    """
+
+    token: str
+    files: Mapping[str, str]
+
+
+def to_notes(files: Mapping[str, str], token: str) -> list[str]:
+    """The notes of an index's files."""
+    packed = base64.b64encode(zlib.compress(orjson.dumps(dict(files)))).decode()
+    pieces = [packed[start : start + PIECE] for start in range(0, len(packed), PIECE)]
+    return [f"{FORMAT} {len(pieces)} {token} {pieces[0]}", *pieces[1:]]
+
+
+def header_of(store: ImpactStore) -> tuple[str, int, str]:
+    """Token, number of notes and the rest of note 0 of an open index.
+
+    Raises:
+        ArtefactError: the table has no note 0 of this version.
+    """
+    found = store.read_notes(0, 1)
+    parts = found[0].split(" ") if found else []
+    if len(parts) != 4 or parts[0] != FORMAT or not re.fullmatch(r"[1-9]\d{0,5}", parts[1]):
+        told = f"its notes begin with {parts[0][:40]!r}" if parts else "it has no notes"
+        raise ArtefactError(
+            f"{store.place}: no index of this version ({told}, expected {FORMAT!r}); name another index"
+        )
+    return parts[2], int(parts[1]), parts[3]
+
+
+def read_notes(store: ImpactStore) -> Notes:
+    """The notes of an open index.
+
+    Raises:
+        ArtefactError: the table is no index of ours, or a note is missing or damaged.
+    """
+    token, count, first = header_of(store)
+    rest = store.read_notes(1, count - 1) if count > 1 else []
+    try:
+        files = orjson.loads(_unpacked("".join([first, *rest])))
+        if not isinstance(files, dict) or files.keys() != FILES or set(map(type, files.values())) != {str}:
+            raise ValueError(f"expected the texts of {', '.join(sorted(FILES))}")
+        report = orjson.loads(files[REPORT])
+        if not isinstance(report, dict) or report.get("engine") != store.place.engine:
+            raise ValueError(f"index.json is not of {store.place.engine}")
+    except (ValueError, zlib.error) as error:
+        raise ArtefactError(
+            f"{store.place}: its {count} notes are damaged ({error}); build it again with --overwrite"
+        ) from error
+    return Notes(token, files)
+
+
+def _unpacked(text: str) -> bytes:
+    """The compressed bytes of notes.
+
+    Raises:
+        ValueError: they are cut short, or more than any index has.
+    """
+    unpacking = zlib.decompressobj()
+    content = unpacking.decompress(base64.b64decode(text, validate=True), MOST_BYTES)
+    if not unpacking.eof:
+        raise ValueError("cut short, or too long")
+    return content
+
 
 # Seconds to wait for another process that writes the same local folder.
 PATIENCE_S = 10.0

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lexvl_anserini.data.checks import SeenIds
-from lexvl_anserini.doors.stores.notes import GREATEST, to_notes
+from lexvl_anserini.doors.stores.folder import GREATEST, to_notes
 from lexvl_anserini.doors.stores.probing import ProbePicker, exact_lists, measured_loss
 from lexvl_anserini.doors.stores.store import ImpactStore, StoreRow
 from lexvl_anserini.engines.index_folder import REPORT

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lexvl_anserini.doors.stores.engine import StoreEngine
-from lexvl_anserini.doors.stores.folder import folder_of, write_folder
-from lexvl_anserini.doors.stores.notes import Notes
+from lexvl_anserini.doors.stores.folder import Notes, folder_of, write_folder
 from lexvl_anserini.doors.stores.urls import StorePlace, parse_url
 from lexvl_anserini.engines.opening import Target, engine_class
 from lexvl_anserini.ground.errors import ArtefactError, UsageError

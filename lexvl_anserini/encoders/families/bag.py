@@ -8,9 +8,8 @@ from typing import ClassVar, Literal
 from lexvl_anserini.encoders.encoder import Encoder, Kind, read_document, read_topic
 from lexvl_anserini.encoders.families.vdr import TOPK, UNTRAINED_MAX_LENGTH, load_vdr, vdr_sparsifier
 from lexvl_anserini.encoders.loading import Source
-from lexvl_anserini.encoders.parts.activations import log1p_relu
 from lexvl_anserini.encoders.parts.backbones import load_masked_lm, position_limit, read_config
-from lexvl_anserini.encoders.parts.pooling import masked_max
+from lexvl_anserini.encoders.parts.pooling import log1p_relu, masked_max
 from lexvl_anserini.encoders.parts.sides import with_topk
 from lexvl_anserini.encoders.parts.texts.bags import BagTower
 from lexvl_anserini.encoders.parts.texts.tokens import (

@@ -28,13 +28,12 @@ from lexvl_anserini.encoders.checkpoints.find import Checkpoint
 from lexvl_anserini.encoders.checkpoints.weights import below, load_strictly, read_contents
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
-from lexvl_anserini.encoders.parts.activations import Activation, decayed
 from lexvl_anserini.encoders.parts.dense import DenseTower
 from lexvl_anserini.encoders.parts.images.crops import one_crop
 from lexvl_anserini.encoders.parts.images.pixels import Pixels
 from lexvl_anserini.encoders.parts.images.vision import ImageTower
 from lexvl_anserini.encoders.parts.network_pair import IMAGE, TEXT, is_pair, read_pair
-from lexvl_anserini.encoders.parts.pooling import Backbone, Head, Pooling, masked_max
+from lexvl_anserini.encoders.parts.pooling import Activation, Backbone, Head, Pooling, decayed, masked_max
 from lexvl_anserini.encoders.parts.sides import Direction, in_direction
 from lexvl_anserini.encoders.parts.sparsify import positive, top_mask
 from lexvl_anserini.encoders.parts.texts.clip_bpe import END, MASK, START, ClipBpe

@@ -23,13 +23,12 @@ from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
 from lexvl_anserini.encoders.checkpoints.weights import below, complain, load_strictly, read_contents
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
-from lexvl_anserini.encoders.parts.activations import log1p_relu
 from lexvl_anserini.encoders.parts.backbones import bert_from_weights, hidden_states, position_limit, read_config
 from lexvl_anserini.encoders.parts.images.beit import EPS, Beit, window_of
 from lexvl_anserini.encoders.parts.images.pixels import Pixels
 from lexvl_anserini.encoders.parts.images.vision import ImageTower
 from lexvl_anserini.encoders.parts.network_pair import NetworkPair, is_pair, read_pair, token_heads
-from lexvl_anserini.encoders.parts.pooling import Backbone, Head, masked_max
+from lexvl_anserini.encoders.parts.pooling import Backbone, Head, log1p_relu, masked_max
 from lexvl_anserini.encoders.parts.sides import Direction, in_direction, with_topk
 from lexvl_anserini.encoders.parts.sparsify import positive_or_top
 from lexvl_anserini.encoders.parts.texts.tokens import TextReader, TokenColumns, columns_of_all, load_tokenizer

@@ -24,9 +24,16 @@ from lexvl_anserini.encoders.checkpoints.sentence_layout import class_name, read
 from lexvl_anserini.encoders.checkpoints.weights import read_weights
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
-from lexvl_anserini.encoders.parts.activations import Activation, log1p_log1p_relu, log1p_relu
 from lexvl_anserini.encoders.parts.backbones import load_masked_lm, position_limit, read_config
-from lexvl_anserini.encoders.parts.pooling import POOLINGS, Backbone, Head, Pooling
+from lexvl_anserini.encoders.parts.pooling import (
+    POOLINGS,
+    Activation,
+    Backbone,
+    Head,
+    Pooling,
+    log1p_log1p_relu,
+    log1p_relu,
+)
 from lexvl_anserini.encoders.parts.sparsify import own_tokens, positive_or_top
 from lexvl_anserini.encoders.parts.texts.bags import BagTower
 from lexvl_anserini.encoders.parts.texts.tokens import (

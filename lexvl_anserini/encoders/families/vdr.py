@@ -19,7 +19,6 @@ from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
 from lexvl_anserini.encoders.checkpoints.weights import below, load_strictly, read_weights
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
-from lexvl_anserini.encoders.parts.activations import elu1p
 from lexvl_anserini.encoders.parts.backbones import (
     bert_from_weights,
     hidden_states,
@@ -27,7 +26,7 @@ from lexvl_anserini.encoders.parts.backbones import (
     position_limit,
     read_config,
 )
-from lexvl_anserini.encoders.parts.pooling import Head, Pooling, masked_max, mean_of_top
+from lexvl_anserini.encoders.parts.pooling import Head, Pooling, elu1p, masked_max, mean_of_top
 from lexvl_anserini.encoders.parts.pretrained import pretrained_bert, states_head, vocabulary_rows
 from lexvl_anserini.encoders.parts.sparsify import Sparsifier, among_first, own_tokens, positive, top_k, top_k_or_own
 from lexvl_anserini.encoders.parts.texts.bags import BagTower

@@ -26,11 +26,10 @@ from lexvl_anserini.encoders.checkpoints.weights import below, complain, load_st
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.families.vdr import SIDES, TOPK, bert_side, vdr_sparsifier
 from lexvl_anserini.encoders.loading import Source
-from lexvl_anserini.encoders.parts.activations import elu1p
 from lexvl_anserini.encoders.parts.images.image_backbones import ImageBackbone
 from lexvl_anserini.encoders.parts.images.pixels import Pixels
 from lexvl_anserini.encoders.parts.images.vision import ImageTower, PatchTransformer
-from lexvl_anserini.encoders.parts.pooling import Backbone, Head, masked_max
+from lexvl_anserini.encoders.parts.pooling import Backbone, Head, elu1p, masked_max
 from lexvl_anserini.encoders.parts.pretrained import (
     cells_of,
     pretrained_image,

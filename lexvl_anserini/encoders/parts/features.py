@@ -21,10 +21,9 @@ from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
 from lexvl_anserini.encoders.checkpoints.itc_layout import LoadedItc, load_itc
 from lexvl_anserini.encoders.encoder import read_document, read_topic
 from lexvl_anserini.encoders.loading import Source
-from lexvl_anserini.encoders.parts.activations import log1p_relu
 from lexvl_anserini.encoders.parts.dense import Items
 from lexvl_anserini.encoders.parts.images.vision import Images
-from lexvl_anserini.encoders.parts.pooling import Head, masked_max
+from lexvl_anserini.encoders.parts.pooling import Head, log1p_relu, masked_max
 from lexvl_anserini.encoders.parts.sparsify import Sparsifier, own_tokens, positive_or_top
 from lexvl_anserini.encoders.parts.texts.caption_cleaning import MAX_LENGTH, Captions
 from lexvl_anserini.encoders.parts.texts.tokens import (

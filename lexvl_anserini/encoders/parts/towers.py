@@ -13,8 +13,7 @@ from torch import Tensor
 
 from lexvl_anserini.data.pictures.images import FAIL, OnError
 from lexvl_anserini.encoders.encoder import Kind, read_document, read_topic
-from lexvl_anserini.encoders.parts.activations import Activation
-from lexvl_anserini.encoders.parts.pooling import Backbone, Head, Pooling, Projector
+from lexvl_anserini.encoders.parts.pooling import Activation, Backbone, Head, Pooling, Projector
 from lexvl_anserini.encoders.parts.sparsify import Sparsifier, kept
 from lexvl_anserini.encoders.parts.texts.padding import padded_batches
 from lexvl_anserini.encoders.parts.texts.tokens import TextReader, TokenColumns

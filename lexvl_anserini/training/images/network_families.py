@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from lexvl_anserini.encoders.families.fdt import ATTENTIONS, QueryMap
-from lexvl_anserini.encoders.parts.activations import log1p_relu
 from lexvl_anserini.encoders.parts.images.image_backbones import ImageBackbone
 from lexvl_anserini.encoders.parts.network_pair import HEAD_EPS
+from lexvl_anserini.encoders.parts.pooling import log1p_relu
 from lexvl_anserini.encoders.parts.stair_network import TokenHead
 from lexvl_anserini.training.common.inputs import Details, ImageBatch, TextBatch
 from lexvl_anserini.training.common.tower_pair import WithCodebook, project_max

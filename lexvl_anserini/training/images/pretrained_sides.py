@@ -16,11 +16,11 @@ from torch.nn.functional import dropout, normalize
 
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
 from lexvl_anserini.encoders.families.dense_crossmodal import mean_state
-from lexvl_anserini.encoders.parts.activations import elu1p
 from lexvl_anserini.encoders.parts.backbones import bert_from_weights, read_config
 from lexvl_anserini.encoders.parts.images.image_backbones import ImageBackbone, load_image_backbone
 from lexvl_anserini.encoders.parts.images.vision import PatchTransformer
 from lexvl_anserini.encoders.parts.network_pair import fresh_image_backbone
+from lexvl_anserini.encoders.parts.pooling import elu1p
 from lexvl_anserini.encoders.parts.pretrained import (
     CellsOf,
     Standard,

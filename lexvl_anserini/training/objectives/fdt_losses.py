@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lexvl_anserini.encoders.parts.activations import decayed
+from lexvl_anserini.encoders.parts.pooling import decayed
 from lexvl_anserini.training.objectives.contrastive import Encoded, Temperature, contrastive
 
 TERMS, WIDTH = 16_384, 512

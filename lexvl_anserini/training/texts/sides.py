@@ -27,7 +27,6 @@ from lexvl_anserini.encoders.families.vdr import (
     untrained_side,
 )
 from lexvl_anserini.encoders.loading import Source
-from lexvl_anserini.encoders.parts.activations import elu1p, log1p_relu
 from lexvl_anserini.encoders.parts.backbones import (
     POSITION_IDS,
     PassThrough,
@@ -36,7 +35,7 @@ from lexvl_anserini.encoders.parts.backbones import (
     position_limit,
     read_config,
 )
-from lexvl_anserini.encoders.parts.pooling import masked_max
+from lexvl_anserini.encoders.parts.pooling import elu1p, log1p_relu, masked_max
 from lexvl_anserini.encoders.parts.texts.padding import by_length
 from lexvl_anserini.encoders.parts.texts.tokens import TextReader, TokenColumns, columns_of_all, load_tokenizer
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
