@@ -110,15 +110,27 @@ class Hub(BaseHTTPRequestHandler):
             if rest[:1] == ["revision"] and rest[1] not in ("main", SHA, self.server.sha):
                 return self.refuse(404, "RevisionNotFound")
             siblings = [self.sibling(folder, file) for file in files]
+            if rest[:1] == ["tree"]:
+                tree = [
+                    {"type": "file", "path": s["rfilename"], "size": s["size"], "oid": s["blobId"]} for s in siblings
+                ]
+                return self.send(tree, body)
             listed = self.server.listed(siblings)
             return self.send({"id": name, "modelId": name, "sha": self.server.sha, "siblings": listed}, body)
         if rest[2:] == [self.server.broken]:
             return self.refuse(404, "EntryNotFound")
         data = (folder / "/".join(rest[2:])).read_bytes()
         digest = hashlib.sha256(data).hexdigest() if rest[-1].endswith(LARGE) else git_sha1(data)
+        commit = {"X-Repo-Commit": str(self.server.sha)}
         if target := self.server.redirects.get("/".join(rest[2:])):
-            return self.send(b"", False, 302, Location=target)
-        headers = {"ETag": f'"{digest}"', "X-Repo-Commit": SHA, "Accept-Ranges": "bytes", **self.server.headers}
+            linked = {"X-Linked-Etag": f'"{digest}"', "X-Linked-Size": str(len(data)), **commit}
+            return self.send(b"", False, 302, Location=target, **linked)
+        headers = {
+            "ETag": f'"{digest}"',
+            "X-Repo-Commit": self.server.sha,
+            "Accept-Ranges": "bytes",
+            **self.server.headers,
+        }
         data = self.server.body("/".join(rest[2:]), data)
         if rest[2:] == [self.server.damaged]:
             data = data[:-1] + bytes([data[-1] ^ 1])

@@ -40,18 +40,6 @@ EVIL = (
     "0" * 64,
 )
 OTHERS = (None, 3, -1, 10**30, [], {}, True, 1.5)
-HEADERS = (
-    "ETag",
-    "X-Linked-Etag",
-    "X-Repo-Commit",
-    "X-Linked-Size",
-    "X-Xet-Hash",
-    "Location",
-    "Content-Disposition",
-    "Content-Range",
-    "Content-Encoding",
-    "Link",
-)
 
 
 @pytest.fixture(scope="module")
@@ -104,16 +92,13 @@ def changed_body(random: Random, data: bytes) -> bytes:
 
 def lie(random: Random, server: HubServer) -> str:
     """Makes a server lie, each answer anew; returns how."""
-    kind = random.choice(["name", "entry", "commit", "headers", "body", "cut", "broken", "redirect", "second answer"])
+    kind = random.choice(["name", "entry", "commit", "body", "cut", "broken", "redirect", "second answer"])
     files = sorted(path.name for path in server.repositories["tiny/splade"].iterdir())
     if kind in ("name", "entry"):
         change = lying_name if kind == "name" else lying_entry
         server.listed = lambda listed: change(random, listed)
     elif kind == "commit":
         server.sha = random.choice([*EVIL, *OTHERS])
-    elif kind == "headers":
-        chosen = random.sample(HEADERS, random.randrange(1, 4))
-        server.headers = {header: printable(random.choice(EVIL)) for header in chosen}
     elif kind == "body":
         server.body = lambda name, data: changed_body(random, data) if random.random() < 0.4 else data
     elif kind == "cut":
@@ -131,7 +116,6 @@ def lie(random: Random, server: HubServer) -> str:
     else:  # another commit and other bytes at every request
         server.listed = lambda listed: random.sample(listed, random.randrange(1, len(listed)))
         server.body = lambda name, data: random.choice([data, data, changed_body(random, data)])
-        server.headers = {"X-Repo-Commit": random.choice("0123456789") * 40}
     return kind
 
 

@@ -4,26 +4,24 @@
     CACHE/models--owner--name/snapshots/COMMIT/NAME   a link to it
     CACHE/models--owner--name/refs/REVISION           the commit that the name of a revision meant last
 
-The layout is huggingface_hub's, so that other programs share the files. Its own download makes paths of what a server
-answers for each file; here paths come from the listing alone, are checked before, and a file gets its name only when
-its bytes have the digest in that listing.
+`huggingface_hub.snapshot_download` downloads, and other programs share its cache. Names come from the listing, are
+checked before, and every file is compared with its digest there; a damaged file is removed.
 """
 
 from __future__ import annotations
 
-import io
 import os
 import re
-import shutil
 from collections.abc import Collection, Iterable, Iterator
 from functools import lru_cache
+from glob import escape
 from hashlib import sha1
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from lexvl_anserini.encoders.checkpoints.filenames import model_files
 from lexvl_anserini.ground.errors import CheckpointError
-from lexvl_anserini.ground.files import atomic_write, disk_errors, exclusive, file_sha256, publish, sync_to
+from lexvl_anserini.ground.files import atomic_write, disk_errors, exclusive, file_sha256, make_folder
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 # A branch, a tag or a commit; also a part of a path.
@@ -128,16 +126,21 @@ def download(name: str, revision: str | None, listing: Listing, weights: bool) -
         ArtefactError: the disk is full or the cache cannot be written.
         Exception: any error of huggingface_hub.
     """
+    from huggingface_hub import snapshot_download
+
     storage = storage_of(name)
-    snapshot, blobs = storage / "snapshots" / listing.commit, storage / "blobs"
+    snapshot = storage / "snapshots" / listing.commit
     with disk_errors(storage):
-        blobs.mkdir(parents=True, exist_ok=True)
-        with exclusive(blobs, wait=True):
+        make_folder(storage / "blobs")
+        with exclusive(storage / "blobs", wait=True):
+            if not all((snapshot / file.name).is_file() for file in listing.files):
+                snapshot_download(
+                    name,
+                    revision=listing.commit,
+                    allow_patterns=[escape(file.name) for file in listing.files],
+                )
             for file in listing.files:
-                if not (blobs / file.digest).is_file() and not is_copy(snapshot / file.name, file):
-                    fetch(name, listing.commit, file, blobs / file.digest)
-            for file in listing.files:
-                link(snapshot / file.name, blobs / file.digest)
+                check_file(f"{name}@{listing.commit}", snapshot / file.name, file)
             remove_others(snapshot, {file.name for file in listing.files}, weights)
             reference = storage / "refs" / (revision or MAIN)
             if revision != listing.commit and not (reference.is_file() and reference.read_text() == listing.commit):
@@ -146,74 +149,24 @@ def download(name: str, revision: str | None, listing: Listing, weights: bool) -
     return snapshot
 
 
-def fetch(name: str, commit: str, file: HubFile, blob: Path) -> None:
-    """Downloads one file, or the rest of it, and gives it its name when its bytes are those of the listing."""
-    from huggingface_hub import hf_hub_url
-    from huggingface_hub.file_download import http_get
-    from huggingface_hub.utils import build_hf_headers
+def check_file(reference: str, path: Path, file: HubFile) -> None:
+    """Compares a file of a snapshot with the listing.
 
-    part = blob.with_name(f"{blob.name}.part")
-    try:
-        with Bounded(part, file.size) as out:
-            http_get(
-                hf_hub_url(name, file.name, revision=commit),
-                out,
-                resume_size=out.tell(),
-                headers=build_hf_headers(),
-                expected_size=file.size,
-                displayed_filename=file.name,
-            )
-            sync_to(out)
-    except TooLongError as error:
-        part.unlink()
-        raise CheckpointError(
-            f"{name}@{commit}: {file.name} arrived damaged (more than the {file.size} bytes that the hub says) and was "
-            "removed; run again to download it"
-        ) from error
-    if (found := digest_like(file.digest, part)) != file.digest:
-        part.unlink()
-        raise CheckpointError(damaged(f"{name}@{commit}", file.name, found, file.digest))
-    publish(part, blob)
+    Raises:
+        CheckpointError: it is damaged; it is removed, with its blob, so that the next call downloads it.
+    """
+    digest = digest_like(file.digest, path)
+    if digest != file.digest:
+        remove(path)
+        raise CheckpointError(damaged(reference, file.name, digest, file.digest))
 
 
-class TooLongError(Exception):
-    """A server sends more bytes than it said."""
-
-
-class Bounded(io.BufferedWriter):
-    """A file that is appended to, up to a number of bytes; if it is longer already, it is written anew."""
-
-    def __init__(self, path: Path, most: int):
-        super().__init__(io.FileIO(path, "ab"))
-        self.most = most
-        if self.tell() > most:
-            self.truncate(0)
-            self.seek(0)
-
-    def write(self, data: Any) -> int:
-        """Appends all bytes, or none if they are too many."""
-        if self.tell() + len(data) > self.most:
-            raise TooLongError
-        return super().write(data)
-
-
-def is_copy(pointer: Path, file: HubFile) -> bool:
-    """True for a file in a snapshot that is no link, as in a cache without symbolic links, and has the right bytes."""
-    return pointer.is_file() and not pointer.is_symlink() and digest_like(file.digest, pointer) == file.digest
-
-
-def link(pointer: Path, blob: Path) -> None:
-    """Makes the name of a file in a snapshot mean its blob; a copy where links are not supported."""
-    if pointer.resolve() == blob.resolve() or not blob.is_file():
-        return
-    pointer.parent.mkdir(parents=True, exist_ok=True)
-    part = blob.with_name("link.part")
-    part.unlink(missing_ok=True)
-    try:
-        part.symlink_to(os.path.relpath(blob, pointer.parent))
-    except OSError:
-        shutil.copyfile(blob, part)
-    part.replace(pointer)
+def remove(path: Path) -> None:
+    """Removes a file of a snapshot, with the blob of the cache that it links to."""
+    blob = path.resolve()
+    path.unlink()
+    if DIGEST.fullmatch(blob.name) and blob.parent.name == "blobs":
+        blob.unlink(missing_ok=True)
 
 
 def remove_others(snapshot: Path, listed: Collection[str], weights: bool) -> None:
@@ -255,8 +208,7 @@ def check_cached(reference: str, folder: Path, weights: bool) -> None:
         path = folder / name
         blob = path.resolve()
         if path.is_symlink() and DIGEST.fullmatch(blob.name) and (found := digest_like(blob.name, blob)) != blob.name:
-            path.unlink()
-            blob.unlink()
+            remove(path)
             raise CheckpointError(damaged(reference, name, found, blob.name))
 
 
