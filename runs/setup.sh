@@ -58,8 +58,16 @@ make_environment() { # makes .venv
       rm -rf .venv
       refuse "cannot make .venv with $found; on Debian and Ubuntu: apt-get install python$(python_version "$found")-venv"
     }
-    # Newer versions of pip find out what they will download without downloading it.
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check --upgrade pip || true
+  fi
+}
+
+install() { # EXTRAS, with the versions that were tested together where constraints/ has some for this Python
+  local pins="constraints/py${version/./}.txt"
+  [ -f "$pins" ] || pins=
+  if [ -n "$uv" ]; then # it chooses the build of torch for this machine's GPU, or the CPU build
+    "$uv" pip install --quiet --torch-backend=auto --python "$VIRTUAL_ENV/bin/python" ${pins:+--constraint "$pins"} --editable ".[$1]" pip
+  else
+    python -m pip install -qq --disable-pip-version-check ${pins:+--constraint "$pins"} --editable ".[$1]"
   fi
 }
 
@@ -84,7 +92,7 @@ is_supported "$version" || refuse "$VIRTUAL_ENV is Python $version; LexVL needs 
 mark="$VIRTUAL_ENV/.lexvl-$1-$(cat setup.cfg setup.py pyproject.toml <(pwd) | cksum | tr ' ' -)"
 if [ ! -e "$mark" ]; then
   echo "installing lexvl-anserini[$1] and its dependencies${uv:+ with uv} (some minutes the first time)" >&2
-  python runs/install.py "$1" ${uv:+--uv "$uv"} || exit 1
+  install "$1" || refuse "lexvl-anserini[$1] cannot be installed; docs/platforms.md has the requirements"
   touch "$mark"
 fi
 

@@ -1,15 +1,11 @@
-"""The set-up: the Python that runs/setup.sh takes, how runs/install.py installs, `tests/run.sh --python`."""
+"""The set-up: the Python that runs/setup.sh takes, how it installs, `tests/run.sh --python`."""
 
 from __future__ import annotations
 
 import configparser
-import importlib.util
-import os
 import re
 import shutil
 import subprocess
-import sys
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -17,17 +13,13 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
 
-spec = importlib.util.spec_from_file_location("install", ROOT / "runs/install.py")
-install = importlib.util.module_from_spec(spec)
-sys.modules["install"] = install
-spec.loader.exec_module(install)
-
 # An interpreter of which only the version is true: it makes environments with itself in them and notes what it runs.
 FAKE_PYTHON = """#!/bin/sh
 case "$1" in
 -c) [ -z "$2" ] || echo VERSION ;;
 --version) echo "Python VERSION.0" ;;
 -m)
+  [ "$2" != pip ] || echo "VERSION $*" >>"$NOTES"
   [ "$2" = venv ] || exit 0
   [ -z "${NO_VENV:-}" ] || exit 1
   mkdir -p "$3/bin"
@@ -40,7 +32,7 @@ esac
 FAKE_UV = """#!/bin/sh
 for folder; do :; done
 echo "uv $*" >>"$NOTES"
-"$5" -m venv "$folder"
+[ "$1" != venv ] || "$5" -m venv "$folder"
 """
 
 TOOLS = ("bash", "sh", "dirname", "cat", "cksum", "tr", "rm", "mkdir", "cp", "touch")
@@ -77,6 +69,11 @@ class Machine:
         return self.notes.read_text().splitlines() if self.notes.exists() else []
 
 
+def installed(version: str, extras: str, options: str = "") -> str:
+    """The line that an installation by pip notes."""
+    return f"{version} -m pip install -qq --disable-pip-version-check {options}--editable .[{extras}]"
+
+
 @pytest.fixture
 def machine(tmp_path):
     return Machine(tmp_path)
@@ -95,7 +92,7 @@ def test_the_newest_supported_python_is_taken_and_installs_once(machine):
     first = machine.set_up()
     assert (first.returncode, first.stdout) == (0, "done\n"), first.stderr
     assert "making .venv with Python 3.13.0" in first.stderr
-    assert machine.noted() == ["3.13 runs/install.py test"]
+    assert machine.noted() == [installed("3.13", "test")]
     second = machine.set_up()
     assert (second.returncode, second.stderr) == (0, "")
     assert len(machine.noted()) == 1
@@ -107,7 +104,7 @@ def test_the_newest_supported_python_is_taken_and_installs_once(machine):
 def test_python3_serves_where_no_name_has_a_version(machine):
     machine.python("python3", "3.12")
     assert machine.set_up().returncode == 0
-    assert machine.noted() == ["3.12 runs/install.py test"]
+    assert machine.noted() == [installed("3.12", "test")]
 
 
 def test_photos_are_found_from_where_the_user_is(machine, tmp_path):
@@ -128,7 +125,7 @@ def test_photos_are_found_from_where_the_user_is(machine, tmp_path):
     (tmp_path / "my photos").mkdir()
     done = run("my photos", "two dogs")
     assert (done.returncode, done.stdout) == (0, f"{tmp_path}: photos my photos two dogs\n"), done.stderr
-    assert machine.noted() == ["3.13 runs/install.py photos"]
+    assert machine.noted() == [installed("3.13", "photos")]
 
 
 def test_an_interpreter_that_cannot_run_is_passed_over(machine):
@@ -136,7 +133,7 @@ def test_an_interpreter_that_cannot_run_is_passed_over(machine):
     machine.program("python3.13", "#!/bin/sh\necho 'python3.13: command not found' >&2\nexit 127\n")
     machine.python("python3.11", "3.11")
     assert machine.set_up().returncode == 0
-    assert machine.noted() == ["3.11 runs/install.py test"]
+    assert machine.noted() == [installed("3.11", "test")]
 
 
 @pytest.mark.parametrize("version", ["3.10", "3.15", "2.7"])
@@ -156,18 +153,19 @@ def test_the_python_that_the_user_names(machine):
     assert f"PYTHON={oldest} is Python 3.10" in refusal(machine.set_up(PYTHON=str(oldest)))
     assert "PYTHON=/nowhere/python cannot be run" in refusal(machine.set_up(PYTHON="/nowhere/python"))
     assert machine.set_up(PYTHON=str(older)).returncode == 0
-    assert machine.noted() == ["3.11 runs/install.py test"]
+    assert machine.noted() == [installed("3.11", "test")]
     told = refusal(machine.set_up(PYTHON="python3.13"))
     assert ".venv is Python 3.11, but PYTHON=python3.13 is another" in told
 
 
 def test_uv_makes_the_environment_where_it_is_on_the_path(machine):
-    python, uv = machine.python("python3.12", "3.12"), machine.program("uv", FAKE_UV)
+    python, _ = machine.python("python3.12", "3.12"), machine.program("uv", FAKE_UV)
     done = machine.set_up()
     assert done.returncode == 0, done.stderr
     assert machine.noted() == [
         f"uv venv --quiet --no-python-downloads --python {python} .venv",
-        f"3.12 runs/install.py test --uv {uv}",
+        f"uv pip install --quiet --torch-backend=auto --python {machine.folder}/.venv/bin/python "
+        "--editable .[test] pip",
     ]
 
 
@@ -178,7 +176,7 @@ def test_the_active_environment_is_used(machine):
     shutil.copy(machine.python("x", "3.12"), active / "bin/python")
     machine.python("python", "3.13")
     assert machine.set_up(VIRTUAL_ENV=str(active)).returncode == 0
-    assert machine.noted() == ["3.12 runs/install.py test"]
+    assert machine.noted() == [installed("3.12", "test")]
     assert not (machine.folder / ".venv").exists()
     assert sorted(file.name[:12] for file in active.iterdir()) == [".lexvl-test-", "bin"]
     shutil.copy(machine.python("x", "3.10"), active / "bin/python")
@@ -219,107 +217,21 @@ def test_constraints_pin_what_setup_cfg_admits(file):
         assert requirement.specifier.contains(pinned), f"{requirement} in setup.cfg, {pinned} in {file.name}"
 
 
-def test_uv_gets_the_settings_of_pip(tmp_path):
-    of_user, chosen = tmp_path / ".config/pip/pip.conf", tmp_path / "chosen.conf"
-    of_user.parent.mkdir(parents=True)
-    of_user.write_text("[global]\nindex-url = https://user@one.example/simple\n[install]\nfind_links = /a\n    /b\n")
-    home = {"HOME": str(tmp_path)}
-    found = install.uv_environment({**home, "PIP_EXTRA_INDEX_URL": "https://two.example https://three.example"})
-    assert found["UV_INDEX_URL"] == "https://user@one.example/simple"
-    assert found["UV_EXTRA_INDEX_URL"] == "https://two.example https://three.example"
-    assert found["UV_FIND_LINKS"] == "/a,/b"
-    assert found["UV_INDEX_STRATEGY"] == "unsafe-best-match"
-    # What the user told uv itself stays; $PIP_* is stronger than files.
-    found = install.uv_environment({**home, "UV_FIND_LINKS": "/mine", "PIP_INDEX_URL": "https://four.example"})
-    assert (found["UV_FIND_LINKS"], found["UV_INDEX_URL"]) == ("/mine", "https://four.example")
-    chosen.write_text("[global]\ncert = /etc/ca.pem\n")
-    found = install.uv_environment({**home, "PIP_CONFIG_FILE": str(chosen)})
-    assert found["SSL_CERT_FILE"] == "/etc/ca.pem" and "one.example" not in found.get("UV_INDEX_URL", "")
-    assert install.pip_settings({**home, "PIP_CONFIG_FILE": os.devnull}) == {}
+def test_the_versions_that_were_tested_together(machine):
+    """Each Python has a file of its own; one without a file takes the newest versions that setup.cfg admits."""
+    (machine.folder / "constraints").mkdir()
+    (machine.folder / "constraints/py313.txt").write_text("torch==2.13.0\n")
+    machine.python("python3.13", "3.13")
+    assert machine.set_up().returncode == 0
+    assert machine.noted() == [installed("3.13", "test", "--constraint constraints/py313.txt ")]
 
 
-def test_a_damaged_file_of_pip_is_passed_over(tmp_path, capsys):
-    (tmp_path / "pip.conf").write_text("no section\n")
-    environ = {"HOME": str(tmp_path), "PIP_CONFIG_FILE": str(tmp_path / "pip.conf"), "PIP_TIMEOUT": "7"}
-    assert install.uv_environment(environ)["UV_HTTP_TIMEOUT"] == "7"
-    assert f"{tmp_path / 'pip.conf'} is not read" in capsys.readouterr().err
-
-
-def wheel(folder: Path, name: str, version: str) -> None:
-    """An empty wheel."""
-    about = f"{name}-{version}.dist-info"
-    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as out:
-        out.writestr(f"{about}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-        out.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        out.writestr(f"{about}/RECORD", "")
-
-
-@pytest.mark.skipif(install.pip_version() < install.PIP_WITHOUT_DOWNLOADS, reason="this pip downloads in dry runs")
-def test_pip_takes_the_cpu_build_that_a_folder_offers(tmp_path, monkeypatch):
-    for version in ("2.13.0", "2.13.0+cpu", "2.14.0"):
-        wheel(tmp_path, "light", version)
-    for name in [name for name in os.environ if name.startswith("PIP_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
-    # Another name in the range of torch: pip does not plan what is installed.
-    planned = install.Installer(None).plan(install.torch_requirement().replace("torch", "light"))
-    assert [(package.name, package.version) for package in planned] == [("light", "2.13.0+cpu")]
-    assert install.size(planned[0]) == Path(tmp_path / "light-2.13.0+cpu-py3-none-any.whl").stat().st_size
-    assert install.Installer(None).plan("light>=3") == []
-
-
-# A uv that knows torch VERSION, and BACKEND of torch's own index: that it cannot reach it if BACKEND is empty.
-FAKE_COMPILE = """#!/bin/sh
-version=VERSION
-case "$*" in *--torch-backend*) version=BACKEND ;; esac
-[ -n "$version" ] || exit 2
-cat <<END
-[[packages]]
-name = "nvidia-cublas"
-version = "13.1"
-wheels = [{ url = "file://FOLDER/nvidia%20cublas.whl", hashes = {} }]
-[[packages]]
-name = "torch"
-version = "$version"
-wheels = [{ url = "file://FOLDER/torch.whl", hashes = {} }]
-END
-"""
-
-
-@pytest.mark.parametrize(
-    ("configured", "own_index", "line", "backend"),
-    [
-        ("2.13.0+cpu", "2.13.0+cpu", "no GPU found: a CPU build of torch will be installed", None),
-        ("2.13.0", "2.13.0+cpu", "no GPU found: a CPU build of torch will be installed, from torch's own index", "cpu"),
-        ("2.13.0", "", "torch 2.13.0 with CUDA, 2 packages, 3.1 GB, will be downloaded", None),
-        ("", "", "unless a CPU build of torch is offered here, CUDA (some gigabytes) will be downloaded", None),
-    ],
-)
-def test_the_build_of_torch_on_a_machine_without_gpu(tmp_path, configured, own_index, line, backend):
-    for name, size in (("nvidia cublas.whl", 2_600_000_000), ("torch.whl", 500_000_000)):
-        with open(tmp_path / name, "wb") as out:
-            out.truncate(size)
-    text = FAKE_COMPILE.replace("VERSION", configured).replace("BACKEND", own_index).replace("FOLDER", str(tmp_path))
-    (tmp_path / "uv").write_text(text)
-    (tmp_path / "uv").chmod(0o755)
-    installer = install.Installer(str(tmp_path / "uv"))
-    installer.environ.pop("UV_TORCH_BACKEND", None)
-    assert install.choose_torch(installer).endswith(line)
-    assert installer.environ.get("UV_TORCH_BACKEND") == backend
-
-
-def test_a_size_that_the_server_does_not_tell_makes_a_lower_bound(tmp_path):
-    (tmp_path / "torch.whl").write_bytes(b"")
-    planned = [install.Planned("torch", "2.13.0", f"file://{tmp_path}/torch.whl"), install.Planned("triton", "3", "")]
-    assert install.download(planned) == "torch 2.13.0 with CUDA, 2 packages, at least 0.0 GB,"
-
-
-def test_what_pip_reports():
-    text = """{"install": [{"metadata": {"name": "torch", "version": "2.13.0"}, "download_info": {"url": "https://x/t.whl"}}]}"""
-    assert list(install.reported(text)) == [("torch", "2.13.0", "https://x/t.whl")]
-    assert list(install.reported("")) == [] and list(install.locked("")) == []
+def test_an_installation_that_fails_is_one_line_and_is_tried_again(machine):
+    machine.program("python3.13", FAKE_PYTHON.replace("VERSION", "3.13").replace("|| exit 0", "|| exit 3"))
+    for _ in range(2):
+        done = machine.set_up()
+        assert done.returncode == 1 and "done" not in done.stdout
+        assert done.stderr.endswith("cannot be installed; docs/platforms.md has the requirements\n")
 
 
 # ---- tests/run.sh --python
