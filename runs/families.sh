@@ -19,7 +19,7 @@ while [ $# -gt 0 ]; do
   esac
   shift 2
 done
-source runs/setup.sh photos
+source runs/setup.sh photos,train
 data=(${data[@]+"${data[@]}"}) device=(${device[@]+"${device[@]}"})
 # Runs of another seed have their own folders.
 suffix=${seed[1]:+.${seed[1]#seed=}}

@@ -5,6 +5,6 @@ set -euo pipefail
 [ $# -gt 0 ] || { echo 'usage: bash runs/photos.sh FOLDER ["two dogs on a beach" ...]' >&2; exit 2; }
 [ -e "$1" ] || { echo "runs/photos.sh: $1: no such folder" >&2; exit 2; }
 here=$PWD
-source "$(dirname "${BASH_SOURCE[0]}")/setup.sh" photos
+source "$(dirname "${BASH_SOURCE[0]}")/setup.sh" photos,plots
 cd "$here"
 lexvl photos "$@"

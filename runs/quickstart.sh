@@ -4,5 +4,5 @@
 # Usage: bash runs/quickstart.sh          writes to .quickstart/ ; a second call finds the files and only prints
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-source runs/setup.sh photos
+source runs/setup.sh photos,plots
 lexvl demo --output "${LEXVL_QUICKSTART:-.quickstart}" "$@"

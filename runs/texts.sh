@@ -18,7 +18,7 @@ while [ $# -gt 0 ]; do
   esac
   shift 2
 done
-source runs/setup.sh minilm
+source runs/setup.sh minilm,train
 # bash 3 refuses to expand an empty array.
 data=(${data[@]+"${data[@]}"}) device=(${device[@]+"${device[@]}"})
 # Runs of another seed have their own folders.

@@ -125,7 +125,7 @@ def test_photos_are_found_from_where_the_user_is(machine, tmp_path):
     (tmp_path / "my photos").mkdir()
     done = run("my photos", "two dogs")
     assert (done.returncode, done.stdout) == (0, f"{tmp_path}: photos my photos two dogs\n"), done.stderr
-    assert machine.noted() == [installed("3.13", "photos")]
+    assert machine.noted() == [installed("3.13", "photos,plots")]
 
 
 def test_an_interpreter_that_cannot_run_is_passed_over(machine):
