@@ -10,12 +10,8 @@ import shutil
 import sys
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, redirect_stderr
-from functools import partial
-from hashlib import file_digest, md5
+from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import NamedTuple
 
 from lexvl_anserini.ground.errors import DataError
@@ -54,8 +50,8 @@ BEIR_ARCHIVES: Mapping[str, str] = {
     "webis-touche2020": "webis-touche2020/v2",
 }
 
-# An archive may be larger than ir_datasets' hint says; texts in it, much larger than it.
-MOST_SIZE, MOST_UNPACKED = 2, 50
+# The texts in an archive may be so many times larger than it.
+MOST_UNPACKED = 50
 
 # Until the server answers: a machine without network learns so in seconds.
 TIMEOUT_S = 10
@@ -92,11 +88,10 @@ def fetch_beir(name: str, root: Path) -> Path:
 
 
 class ArchiveSource(NamedTuple):
-    """Where an archive is, its MD5 (hex), and about how many bytes it has."""
+    """Where an archive is, and its MD5 (hex)."""
 
     url: str
     md5: str
-    size: int
 
 
 def archive_of(name: str) -> ArchiveSource:
@@ -104,7 +99,7 @@ def archive_of(name: str) -> ArchiveSource:
     from ir_datasets.util import DownloadConfig
 
     row = DownloadConfig.context("beir").contents()[BEIR_ARCHIVES[name]]
-    return ArchiveSource(row["url"], row["expected_md5"], row["size_hint"])
+    return ArchiveSource(row["url"], row["expected_md5"])
 
 
 class _NotFetchedError(Exception):
@@ -112,50 +107,19 @@ class _NotFetchedError(Exception):
 
 
 def _download(source: ArchiveSource, path: Path) -> None:
-    """Downloads an archive with the package beir, which takes any answer of a server: it is looked at first."""
+    """Downloads an archive and compares it with its MD5."""
+    import pooch
     import requests
-    from beir.util import download_url
 
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pooch.get_logger().setLevel(logging.WARNING)
+    downloader = pooch.HTTPDownloader(progressbar=sys.stderr.isatty(), chunk_size=CHUNK, timeout=(TIMEOUT_S, SILENCE_S))
     try:
-        with requests.get(source.url, stream=True, timeout=TIMEOUT_S) as answer:
-            answer.raise_for_status()
-            size = int(answer.headers.get("Content-Length", source.size))
-        if size > MOST_SIZE * source.size:
-            raise _NotFetchedError(f"the server sends {size} bytes, expected {source.size}")
-        with _progress_on_terminals(), _time_limit():
-            download_url(source.url, str(path), CHUNK)
+        pooch.retrieve(source.url, f"md5:{source.md5}", path.name, path.parent, downloader=downloader)
     except requests.exceptions.RequestException as problem:
         raise _NotFetchedError(f"{type(problem).__name__}: the network or the server refused") from problem
-    with open(path, "rb") as archive:
-        found = file_digest(archive, partial(md5, usedforsecurity=False)).hexdigest()
-    if found != source.md5:
-        raise _NotFetchedError(
-            f"what the server sent ({path.stat().st_size} bytes) has MD5 {found}, expected {source.md5}"
-        )
-
-
-@contextmanager
-def _time_limit() -> Iterator[None]:
-    """Ends a download by beir, which waits for ever, if the server is silent for `SILENCE_S`."""
-    import requests
-    from beir import util
-
-    limited = SimpleNamespace(get=partial(requests.get, timeout=(TIMEOUT_S, SILENCE_S)))
-    util.requests = limited
-    try:
-        yield
-    finally:
-        util.requests = requests
-
-
-@contextmanager
-def _progress_on_terminals() -> Iterator[None]:
-    """Lets the progress bar of beir through to a terminal only; elsewhere each of its steps would be a line."""
-    if sys.stderr.isatty():
-        yield
-        return
-    with open(os.devnull, "w") as nowhere, redirect_stderr(nowhere):
-        yield
+    except ValueError as problem:  # another hash
+        raise _NotFetchedError(f"what the server sent has another MD5, expected {source.md5}") from problem
 
 
 def _unpack(archive: Path, folder: Path) -> None:
