@@ -16,8 +16,8 @@ from lexvl_anserini.ground.manifest import CorpusRef
 from . import options
 from .measures.hit_rates import HEADINGS, caption_rows, with_judgements
 from .measures.inputs import JudgementSource, RunCard
-from .measures.labels import with_datasets
 from .measures.measure_runs import measure_runs
+from .report.labels import with_datasets
 from .report.render import check_format, render
 from .report.tables import caption_table
 

@@ -25,8 +25,8 @@ from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.ground.records import Measurement
 
 from .measures.inputs import JudgementSource, RunCard, describe_run
-from .measures.labels import labelled, with_datasets, with_systems
 from .measures.names import MEASURES
+from .report.labels import labelled, with_datasets, with_systems
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder

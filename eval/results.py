@@ -14,8 +14,8 @@ from lexvl_anserini.ground.errors import UsageError
 
 from . import options
 from .measures.exchange import frame, write_mteb
-from .measures.labels import with_datasets
 from .measures.result_files import read_results
+from .report.labels import with_datasets
 from .report.render import check_format, render
 from .report.tables import SystemRow, system_table
 

@@ -9,9 +9,9 @@ from lexvl_anserini.cli import Verbose, expanded, run
 
 from . import options
 from .measures.averages import averaged, datasets_of
-from .measures.labels import with_datasets, with_systems
 from .measures.measure_runs import measure_runs
 from .measures.significance import check_test, differing
+from .report.labels import with_datasets, with_systems
 from .report.render import check_format, render
 from .report.tables import average_rows, system_row, system_table
 

@@ -22,8 +22,8 @@ from lexvl_anserini.runs.trec import DEFAULT_HITS
 
 from .. import options
 from ..measures.inputs import JudgementSource, choose_source, describe_run, read_judgements
-from ..measures.labels import split_names
 from ..measures.names import parse_measure
+from ..report.labels import split_names
 from ..report.render import check_format, render
 from ..report.tables import tuning_table
 from .tuning import Split, TuningSetting, fusion_settings, search_settings, tune

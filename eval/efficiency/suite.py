@@ -13,7 +13,7 @@ import typer
 from lexvl_anserini.cli import DataDir, encoder_names
 from lexvl_anserini.ground.errors import UsageError
 
-from ..measures.machine import machine
+from ..measures.result_files import machine
 from ..report.render import MISSING, Column, Table, to_markdown, to_text
 
 

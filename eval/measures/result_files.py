@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import re
 import shlex
 import sys
@@ -14,13 +16,14 @@ from typing import Any
 
 import orjson
 
+from lexvl_anserini.data.pictures.images import usable_cores
 from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.files import disk_errors, exclusive, file_sha256, make_folder, read_json, write_json
+from lexvl_anserini.ground.installed import versions_of
 from lexvl_anserini.ground.records import Measurement, Qrel
 from lexvl_anserini.ground.typed import check
 
 from .inputs import RunCard, run_name
-from .machine import machine
 from .metrics import MeasuringRules, means
 
 LOG = "results.jsonl"
@@ -162,3 +165,37 @@ def slug(text: str) -> str:
     'beir-scifact-test-text-to-image'
     """
     return re.sub(r"[^\w.+-]+", "-", text).strip("-.") or "x"
+
+
+# Packages that affect a value or a time besides our own code.
+VERSIONED = (
+    "lexvl-anserini",
+    "pyserini",
+    "faiss-cpu",
+    "numba",
+    "numpy",
+    "pyarrow",
+    "ranx",
+    "torch",
+    "transformers",
+    "sentence-transformers",
+)
+
+
+def machine() -> dict[str, Any]:
+    """The machine, its load, and the versions of Python and of packages."""
+    return {
+        "processor": processor(),
+        "cores": usable_cores(),
+        "memory_mib": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20,
+        "load_average": [round(load, 2) for load in os.getloadavg()],
+        "python": platform.python_version(),
+        "versions": versions_of(VERSIONED),
+    }
+
+
+def processor() -> str:
+    """The name of the processor, from the system if it is known there."""
+    about = Path("/proc/cpuinfo")
+    lines = about.read_text().splitlines() if about.is_file() else []
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())

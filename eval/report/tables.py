@@ -10,9 +10,9 @@ from lexvl_anserini.ground.records import Measurement
 
 from ..measures.hit_rates import HEADINGS, RSUM, rsum
 from ..measures.inputs import RunCard
-from ..measures.labels import shown_datasets
 from ..measures.metrics import means
 from ..measures.significance import LEVEL
+from .labels import shown_datasets
 from .render import MISSING, Column, Table, csv_rows, render, to_json, to_text
 
 if TYPE_CHECKING:

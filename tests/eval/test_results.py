@@ -13,8 +13,7 @@ from typer.testing import CliRunner, Result
 
 from eval import results, score, table
 from eval.measures.exchange import by_topic, frame, task_of
-from eval.measures.machine import machine
-from eval.measures.result_files import LOG, read_results
+from eval.measures.result_files import LOG, machine, read_results
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.records import Measurement

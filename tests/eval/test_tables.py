@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from eval.measures.inputs import RunCard, system_name
-from eval.measures.labels import shown_datasets, with_datasets, with_systems
 from eval.measures.significance import SystemComparison, differing
+from eval.report.labels import shown_datasets, with_datasets, with_systems
 from eval.report.render import Column, Table, to_csv, to_latex, to_markdown, to_text
 from eval.report.tables import SystemRow, comparison_table, score_table, system_row, system_table
 from lexvl_anserini.ground.errors import UsageError

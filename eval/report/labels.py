@@ -9,7 +9,7 @@ from pathlib import Path
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.records import Measurement
 
-from .inputs import RunCard
+from ..measures.inputs import RunCard
 
 
 def labelled(cards: Sequence[RunCard], labels: Sequence[str] | None) -> list[RunCard]:
