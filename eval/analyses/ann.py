@@ -1,4 +1,7 @@
-"""Compares FAISS's layouts with exact search: `python -m eval.analyses.ann impacts/scifact.sentence --layout hnsw`."""
+"""Compares FAISS's layouts with exact search: `python -m eval.analyses.ann impacts/scifact.sentence --layout hnsw`.
+
+What approximate dense search costs and saves: each FAISS layout against the exact ranking, in one process.
+"""
 
 from __future__ import annotations
 

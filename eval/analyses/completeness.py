@@ -2,6 +2,16 @@
 
 Vectors of texts have unit length here, so that a longer sentence does not win by its norm; equal similarities do not
 count. A second row compares each pair with another image: it says how often the complete sentence wins by itself.
+
+Pairs of sentences about an image, one of which names only a part of what the other names (FDT, section 4.4).
+
+FDT makes them of the annotated objects of COCO's training images: one sentence describes all objects, the other some of
+them; the wording is in its supplement, which is not public. Here the complete sentence names every category of an
+image's objects once, "a photo of a dog, a frisbee and a person", and each partial one leaves one of them out.
+
+Captions give pairs without annotations: the partial sentence is a caption up to its first "and" or "with".
+
+States how often images prefer complete sentences to partial ones: `python -m eval.analyses.completeness --pairs flickr8k`.
 """
 
 from __future__ import annotations

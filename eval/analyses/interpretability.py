@@ -2,6 +2,16 @@
 
 python -m eval.analyses.interpretability --shards impacts/demo
 python -m eval.analyses.interpretability --images imagenet:FOLDER --encoder stair --checkpoint FOLDER
+
+Whether the first terms of an image's vector are words that people use in its captions.
+
+A word is a run of letters in lower case ("man's" is man and s); function words are none. A term is named if it is, in
+lower case, a word of one of the image's captions: plurals and synonyms are other words, and a word piece (`##ing`) is
+none. The first terms are those with the largest impacts, of equal ones the first in alphabetical order; a function
+word among them takes a place. Two other rankings are compared:
+
+most frequent    the words that captions of the most images have, the same for every image; it knows these captions
+another image    the model's own terms, each image's compared with the next one's captions: named by chance
 """
 
 from __future__ import annotations

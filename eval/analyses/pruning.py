@@ -1,4 +1,11 @@
-"""Measures pruning: `python -m eval.analyses.pruning --shards impacts/scifact --query-terms 16`."""
+"""Measures pruning: `python -m eval.analyses.pruning --shards impacts/scifact --query-terms 16`.
+
+What shorter queries or documents cost and save: overlap with the exact ranking, latency, a measure.
+
+Each setting is searched on the whole index (shorter queries) or on an index of pruned shards (shorter documents), all
+in one process, one thread, one query after the other. The settings take turns in rounds, and each query's fastest
+round counts: an interruption of the machine does not count as the cost of a setting.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Measures what quantising costs: `python -m eval.analyses.quantisation --corpus demo --bits 4 --bits 8`."""
+"""Measures what quantising costs: `python -m eval.analyses.quantisation --corpus demo --bits 4 --bits 8`.
+
+What quantising costs: the ranking by integer impacts against the ranking by float weights, both exact.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,13 @@
 python -m eval.analyses.terms --shards impacts/a --shards impacts/b --plot terms.png
 python -m eval.analyses.terms --shards impacts/demo --doc-id test-00017
 python -m eval.analyses.terms --image beach.jpg
+
+Which terms the vectors of a corpus have, and how heavy: a term's mean and largest weight over all documents.
+
+VDR, appendix D: a model that shirks the work of disentangling puts large weights on a few terms, the same for every
+document. Then the means of its first 100 terms are large, and these terms have most of all weight. Weights are those of
+vectors of unit length (L2), so that models and quantisers compare; a mean counts every document, also those without the
+term.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Settings chosen on one split and reported on another: `python -m eval.analyses.tune --run DEV --test-run TEST`."""
+"""Settings chosen on one split and reported on another: `python -m eval.analyses.tune --run DEV --test-run TEST`.
+
+The splits of tuning: topics that runs rank, or that a search of an index ranks.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,10 @@
 
 ranx orders by score alone and breaks ties arbitrarily; a run is therefore converted in strict order, its tied scores
 lowered by the smallest steps of float64.
+
+Measurements as pandas frames: one row per value, or systems side by side.
+
+Results in the layout of MTEB: `<model>/<revision>/<task>.json`, as its leaderboard and its tools read them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The judgements of a run: those that the caller names, else those of the dataset in the run's manifest."""
+"""The judgements of a run: those that the caller names, else those of the dataset in the run's manifest.
+
+The queries of analyses on impact shards: encoded by the encoder of the shards, with their judgements.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Results on disk: a JSON file per run and dataset, and one line each in `results.jsonl`, which only grows."""
+"""Results on disk: a JSON file per run and dataset, and one line each in `results.jsonl`, which only grows.
+
+The machine that measures, and the versions of the packages that decide a value or a time.
+"""
 
 from __future__ import annotations
 

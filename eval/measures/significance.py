@@ -1,4 +1,11 @@
-"""Two systems on the same topics: paired tests and intervals of their difference, and correlations of their values."""
+"""Two systems on the same topics: paired tests and intervals of their difference, and correlations of their values.
+
+Random signs of topics and random samples of them: for tests and intervals of differences between systems.
+
+All systems and measures of a comparison have the same signs and samples, so that a matrix product per block of them
+computes all sums: SciPy's `permutation_test` and `bootstrap` draw anew for each, and take minutes for ten systems on
+the topics of MS MARCO.
+"""
 
 from __future__ import annotations
 

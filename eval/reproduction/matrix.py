@@ -1,4 +1,7 @@
-"""What can be reproduced: per table the cells, weights, data, disk and time, without loading or fetching anything."""
+"""What can be reproduced: per table the cells, weights, data, disk and time, without loading or fetching anything.
+
+How this version measures a task: one row per task, so that a new task is one function and one row.
+"""
 
 from __future__ import annotations
 

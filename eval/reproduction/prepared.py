@@ -1,4 +1,7 @@
-"""A part of a row with its choices: weights, corpus, and the names of its files."""
+"""A part of a row with its choices: weights, corpus, and the names of its files.
+
+The weights of a row's system: the published checkpoint, or what the user has in its place.
+"""
 
 from __future__ import annotations
 

@@ -6,6 +6,8 @@
     OUTPUT/parts/<run>.json                                  the values, and the request that made them
 
 Every step leaves finished files as they are, and a finished result needs no step at all.
+
+Values of parts of rows, `OUTPUT/parts/<part>.json`: found by what decides them, or measured and written.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The tables that `eval.reproduce` prints: cells with their verdicts, and what can be reproduced."""
+"""The tables that `eval.reproduce` prints: cells with their verdicts, and what can be reproduced.
+
+Measures the rows of published tables, and compares each cell with what the paper prints.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,11 @@
-"""Checks that a corpus has documents with distinct ids, and digests them in one pass."""
+"""Checks that a corpus has documents with distinct ids, and digests them in one pass.
+
+Ids of documents and topics: which strings a run file can hold, how others are escaped, and which ids repeat.
+
+A TREC run and qrels separate their columns by white space, so an id must not contain any; control characters break
+the tools around them. `escape_ids` percent-encodes both (and the per cent sign, so that it can be undone) in documents,
+topics and qrels alike.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Lines of a text file with their numbers: plain, gzip or Zstandard, UTF-8, one at a time."""
+"""Lines of a text file with their numbers: plain, gzip or Zstandard, UTF-8, one at a time.
+
+Lists that people write: tables of a few named columns, one row a line, as `.csv` or `.tsv`; lists of words.
+"""
 
 from __future__ import annotations
 

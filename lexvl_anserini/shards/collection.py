@@ -2,6 +2,8 @@
 
 OUT/part-00000-of-00004/     the shards of a part, as `write_impacts` leaves them
 OUT/collection.json          written at the end: the counts of all parts, and the digest of their shards
+
+Several encoded corpora as one: what must be equal, and the manifest of the whole.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The documents of an index's corpus as a page shows them: text, metadata, and where the picture is."""
+"""The documents of an index's corpus as a page shows them: text, metadata, and where the picture is.
+
+Pictures of a page: scaled copies of the corpus's, and those that a user sends as queries.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,11 @@
 
 $LEXVL_DATA/stores/NAME-DIGEST/ has manifest.json, index.json, vocab.txt and greatest.txt of the index. It is compared
 with the store each time, so that it follows an index that another machine built again.
+
+Everything of an index but its documents, as texts that any store can hold beside them.
+
+The notes are manifest.json, index.json, vocab.txt and greatest.txt (the greatest impact of each dimension, one a line),
+compressed and cut into pieces. Note 0 begins with the number of notes and the token of the building.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a store must do to hold an index of impacts: `ImpactStore`, one subclass per store; and the errors of stores.
 
 An index is one table of the store (a collection, an index, a table), in which a row is a document or a note. The notes
-(`notes.py`) are everything else that a searcher needs. A table is loaded under another name and published at the end:
+(`folder.py`) are everything else that a searcher needs. A table is loaded under another name and published at the end:
 nobody finds half an index.
 """
 

@@ -4,6 +4,8 @@
 
 `load_encoder` of that encoder takes the options and places that the caller does not give. Places are folders of the
 same checkpoint, or packaged names: a folder from the hub names nothing outside of it.
+
+The layout of VDR cross-modal folders, lexical or dense: one entry in config.json and one prefix of keys per side.
 """
 
 from __future__ import annotations

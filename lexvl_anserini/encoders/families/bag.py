@@ -1,4 +1,9 @@
-"""Bag of tokens: w_j = 1 if token j occurs in the text. Both sides, no network; the lower bound for every model."""
+"""Bag of tokens: w_j = 1 if token j occurs in the text. Both sides, no network; the lower bound for every model.
+
+BM25, the baseline: texts are passed on as they are, and stock Anserini analyses and scores them.
+
+BERTlex: a lexical head on a BERT without training for retrieval (VDR paper, appendix C: epoch 0).
+"""
 
 from __future__ import annotations
 

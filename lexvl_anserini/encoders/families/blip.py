@@ -2,6 +2,11 @@
 
 Text:  v = W_t h_[CLS] of a bidirectional BERT without token types, of unit length.
 Image: v = W_v h_[CLS] of a ViT after its final LayerNorm, of unit length.
+
+ALBEF retrieval, dense: as BLIP, but only layers below the fusion layer read a text (Li et al., NeurIPS 2021).
+
+Text:  v = W_t h_[CLS] of the first six of twelve BERT layers, of unit length.
+Image: v = W_v h_[CLS] of a ViT after its final LayerNorm, of unit length.
 """
 
 from __future__ import annotations

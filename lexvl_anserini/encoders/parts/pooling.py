@@ -1,6 +1,8 @@
 """Heads and pooling: hidden states -> logits of all positions -> one activation per vocabulary dimension.
 
 A pooling sees one slice of C vocabulary dimensions at a time, so that [B, L, V] never exists at once.
+
+Activations: logit -> activation >= 0, all monotone, so a maximum may be taken before them.
 """
 
 from __future__ import annotations

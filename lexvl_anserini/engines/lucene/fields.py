@@ -4,6 +4,8 @@ id         of the document: stored, searchable, and as doc values for sorting
 contents   the impacts: term frequencies without positions
 text       ordinary analysed text for BM25 (optional)
 meta.KEY   one field for each key of the documents' metadata
+
+Counts and compares over a whole Lucene index, by the Java class IndexCensus.
 """
 
 from __future__ import annotations

@@ -1,4 +1,14 @@
-"""Writes shards to Lucene: one call per piece of a shard; Java's threads index while Python reads the next piece."""
+"""Writes shards to Lucene: one call per piece of a shard; Java's threads index while Python reads the next piece.
+
+Finds the types of metadata fields, by reading all values before the first one is indexed.
+
+| values of a key                 | type    | in Lucene                                  |
+|---------------------------------|---------|--------------------------------------------|
+| texts, true and false           | keyword | one term, sorted doc values                |
+| integers of 64 bits             | long    | point, numeric doc values                  |
+| numbers with a fraction         | double  | point, numeric doc values                  |
+| YYYY-MM-DD, all of them         | date    | as long: days since 1970-01-01             |
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What changes the weights: the accelerator, the optimiser with its groups of parameters, and its learning rate."""
+"""What changes the weights: the accelerator, the optimiser with its groups of parameters, and its learning rate.
+
+Memory of a training: freed memory stays with the process; an error of too little names keys that need less.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A pair of towers in training: its two sides, its temperature, and what a stage lets change."""
+"""A pair of towers in training: its two sides, its temperature, and what a stage lets change.
+
+The vocabulary projection with gradients, computed without a tensor [B, L, V].
+"""
 
 from __future__ import annotations
 

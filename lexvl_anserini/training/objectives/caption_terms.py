@@ -1,4 +1,14 @@
-"""The terms of an image's captions, and `naming`, the auxiliary objective that learns them."""
+"""The terms of an image's captions, and `naming`, the auxiliary objective that learns them.
+
+V-SPLADE: contrast of bags of words and images, and caption-gated supervision of terms.
+
+Cho et al., arXiv 2605.30917. The equations are those of the published code (naver/v-splade, commit 3f97737). Queries
+are bags of words or have learned weights per word; documents are images. `naming` is a cousin of `caption_gated`: it
+compares all terms of an image with each other, whereas this loss looks at the terms of the caption only, and FLOPS
+holds down the others.
+
+    loss = v_splade + 0.1 caption_gated + 0.01 FLOPS(positives) + 0.01 FLOPS(hard negatives)
+"""
 
 from __future__ import annotations
 

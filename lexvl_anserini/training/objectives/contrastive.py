@@ -4,6 +4,12 @@ Layout of a batch. Row i of `query` [N, V] and row i of `document` [M, V] are a 
 are the positives and the others hard negatives: K = M / N - 1 for each query, those of query 0 first. Vectors are those
 of the encoder, so they are L2-normalised where it normalises; scores are their inner products, divided by
 `temperature`.
+
+The objective of STAIR (Chen et al., EMNLP 2023), from the paper; there is no public code.
+
+Three stages: 1. `masked: true`, both encoders; 2. the image encoder frozen, without mask; 3. nothing frozen. All with
+the regulariser `flops` on both sides, weight 1e-3 each, quadratic. The paper leaves open the temperature, whether the
+loss has both directions, and whether the mask has [CLS] and [SEP].
 """
 
 from __future__ import annotations

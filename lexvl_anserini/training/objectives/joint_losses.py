@@ -10,6 +10,14 @@ Layout of a batch: row i of texts and row i of images are a pair. Scores are [im
 This is the authors' code, not their paper: the third weight is 1, L' is weighted by a and b, and the whole is halved.
 Their teacher of the transposed scores is P itself, although its rows are images and not texts; `transposed` uses P of
 s^T instead.
+
+The objective of D2S and its schedules: distil dense scores into lexical ones (Nguyen et al., ECIR 2024).
+
+Layout of a batch: row i of texts and row i of images are a pair.
+
+    S = Z_i Z_t^T lexical, D = U_i U_t^T dense, both [images, texts]
+    loss = 1/2 [CE(S, softmax_rows(D / t)) + CE(S^T, softmax_rows(D^T / t))]
+    reg  = 1/2 [q_n L1(Z_t) + d_n L1(Z_i)],  q_n and d_n quadratic in the number n of steps done before
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 Layout of a batch: that of `Encoded`, with the scores s_ij = <q_i, d_j> / temperature. The own documents of query i are
 its positive and its K hard negatives; those of the other queries are in-batch negatives. SPLADE's scores have
 temperature 1.
+
+`distil`: the scores of a teacher as targets beside the pairs themselves (Hinton et al., 2015).
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""What a run over texts reads and writes: the sides and their tokenised texts, the inputs of stages, the checkpoint."""
+"""What a run over texts reads and writes: the sides and their tokenised texts, the inputs of stages, the checkpoint.
+
+Validation of a pair that reads texts: nDCG and recall of queries over passages, as search would rank them.
+"""
 
 from __future__ import annotations
 
