@@ -11,7 +11,7 @@ image's objects once, "a photo of a dog, a frisbee and a person", and each parti
 
 Captions give pairs without annotations: the partial sentence is a caption up to its first "and" or "with".
 
-States how often images prefer complete sentences to partial ones: `python -m eval.analyses.completeness --pairs flickr8k`.
+States how often images prefer complete sentences: `python -m eval.analyses.completeness --pairs flickr8k`.
 """
 
 from __future__ import annotations
