@@ -124,7 +124,7 @@ def test_a_module_without_trust_is_refused_by_sentence_transformers(golden, tmp_
 def test_an_encoder_in_memory_becomes_a_sparse_encoder_that_saves_itself(golden, tmp_path):
     from sentence_transformers import SparseEncoder
 
-    from lexvl_anserini.doors.adapters.sparse_encoder import as_sparse_encoder
+    from lexvl_anserini.doors.sharing.sparse_encoder import as_sparse_encoder
 
     model = load_encoder("vdr", str(golden / PUBLISHED), topk=16, device="cpu")
     sparse = as_sparse_encoder(model)

@@ -236,6 +236,17 @@ def test_rooms_import_only_rooms_before_them():
     assert [line for line in wrong if climbs(*line.split(" imports "))] == []
 
 
+def door_of(module):
+    """The door that a module belongs to, if any."""
+    parts = module.split(".")
+    return parts[2] if parts[:2] == ["lexvl_anserini", "doors"] and len(parts) > 2 else None
+
+
+def test_no_door_imports_another():
+    pairs = {(door_of(module), door_of(other)) for module in GRAPH for other in GRAPH[module]}
+    assert {(door, other) for door, other in pairs if door and other and door != other} == set()
+
+
 def definitions(*kinds):
     """(module, node) of every definition of these kinds in both packages."""
     return [(name, node) for name, tree in SOURCES.items() for node in ast.walk(tree) if isinstance(node, kinds)]

@@ -6,7 +6,7 @@
     FOLDER/modules.json ...   of a lexical encoder: sentence-transformers' SparseEncoder loads the folder too
 
 A plain masked LM becomes the network and pooling of sentence-transformers. Other lexical encoders become one module of
-this package, `lexvl_anserini.doors.adapters.sparse_encoder.LexicalModule`.
+this package, `lexvl_anserini.doors.sharing.sparse_encoder.LexicalModule`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
 
 README = "README.md"
-OWN_MODULE = "lexvl_anserini.doors.adapters.sparse_encoder.LexicalModule"
+OWN_MODULE = "lexvl_anserini.doors.sharing.sparse_encoder.LexicalModule"
 # The folder of weights that `modules.json` beside it does not describe.
 WEIGHTS_FOLDER = "model"
 # Files beside a published checkpoint that tell of its making.
