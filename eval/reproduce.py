@@ -139,7 +139,7 @@ def command(
         sys.stdout.write(planned(plans, output_format, with_needs=not selection.every))
         return
     rows = [row for table in tables for row in rows_of(table, selection.rows) if row.is_ours]
-    cells = [cell for found in reproduced_rows(rows, workplace) for cell in found]
+    cells = [cell for row_cells in reproduced_rows(rows, workplace) for cell in row_cells]
     if results:
         with atomic_write(results) as out:
             out.writelines(orjson.dumps(cell._asdict()) + b"\n" for cell in cells)

@@ -227,8 +227,8 @@ def measure(given: DemoOptions, progress: Progress) -> str:
 
 def explain_query(query: str, given: DemoOptions, progress: Progress) -> str:
     """Explains the scores of a query's first documents; returns the explanations."""
-    found = explain(given.index_of(SHOWN.searched), query, hits=EXPLAINED_HITS, device=given.device)
-    return "\n".join((f'"{query}"', "\n\n".join(to_text(one, EXPLAINED_TERMS) for one in found)))
+    explanations = explain(given.index_of(SHOWN.searched), query, hits=EXPLAINED_HITS, device=given.device)
+    return "\n".join((f'"{query}"', "\n\n".join(to_text(one, EXPLAINED_TERMS) for one in explanations)))
 
 
 def draw_contact_sheet(given: DemoOptions, progress: Progress) -> str:

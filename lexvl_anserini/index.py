@@ -207,8 +207,8 @@ def changed(
     with progress_bar(f"index {sources[0]}", manifest.counts.documents) as progress:
         if action == "--check":
             return check_index(index, sources, progress)
-        found = append_index(index, sources, action == "--replace", threads, progress)
-    return report(found, time.perf_counter() - started, style)
+        changed_index = append_index(index, sources, action == "--replace", threads, progress)
+    return report(changed_index, time.perf_counter() - started, style)
 
 
 def deleted(index: Path, ids: Path, dry_run: bool, style: str) -> dict[str, Any]:
@@ -222,17 +222,17 @@ def deleted(index: Path, ids: Path, dry_run: bool, style: str) -> dict[str, Any]
 
 def report(index: Index, seconds: float | None, style: str) -> dict[str, Any]:
     """Counts and size of an index; of a build also its time and the peak memory of the process."""
-    found = read_report(index.path)
+    report_of_index = read_report(index.path)
     # Of an index in a store, the URL; its folder here is a copy of what the store says.
-    rows: dict[str, Any] = {"index": found.get("url", str(index.path))}
-    rows |= {"engine": found["engine"], "documents": found["documents"]}
-    rows["empty"] = found["empty"]
-    rows |= engine_of(index.path, index.manifest.kind).figures(found)
-    rows |= {"bytes": found["bytes"]} if "bytes" in found else {}
-    rows |= {"resident_bytes": found.resident_bytes} if found.resident_bytes else {}
-    if found["postings"] and "bytes" in found:
-        rows["bytes_per_posting"] = round(found["bytes"] / found["postings"], 3)
-    if lists := found.get("longest_lists"):
+    rows: dict[str, Any] = {"index": report_of_index.get("url", str(index.path))}
+    rows |= {"engine": report_of_index["engine"], "documents": report_of_index["documents"]}
+    rows["empty"] = report_of_index["empty"]
+    rows |= engine_of(index.path, index.manifest.kind).figures(report_of_index)
+    rows |= {"bytes": report_of_index["bytes"]} if "bytes" in report_of_index else {}
+    rows |= {"resident_bytes": report_of_index.resident_bytes} if report_of_index.resident_bytes else {}
+    if report_of_index["postings"] and "bytes" in report_of_index:
+        rows["bytes_per_posting"] = round(report_of_index["bytes"] / report_of_index["postings"], 3)
+    if lists := report_of_index.get("longest_lists"):
         as_rows = [{"term": term, "documents": documents} for documents, term in lists]
         rows["longest_lists"] = as_rows if style == "json" else ", ".join(f"{term} {n}" for n, term in lists)
     if seconds is None:

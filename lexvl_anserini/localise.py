@@ -110,12 +110,12 @@ def command(
     name, default_checkpoint = default_encoder("folder", "text-to-image", encoder)
     options = parse_settings(settings or ())
     model = load_encoder(name, checkpoint or default_checkpoint, tokenizer, backbone_config, device, **options)
-    for number, found in enumerate(localise_queries(model, image, query, values)):
-        print_map(found, style)
+    for number, map_of_query in enumerate(localise_queries(model, image, query, values)):
+        print_map(map_of_query, style)
         if output:
-            path = Path(output) / f"{number:03d}.{Path(found.image).stem}.png"
-            write_overlay(model, found, path)
-            log.info("%s: %r", path, found.query)
+            path = Path(output) / f"{number:03d}.{Path(map_of_query.image).stem}.png"
+            write_overlay(model, map_of_query, path)
+            log.info("%s: %r", path, map_of_query.query)
 
 
 if __name__ == "__main__":

@@ -296,8 +296,8 @@ def command(
     else:
         typed_query = tree or typed_topic(queries.query, queries.query_image)
         with runner.running(), search.searcher() as searcher:
-            found = search.one(typed_query, runs.hits or DEFAULT_HITS_SHOWN, searcher)
-        show(found, texts_of(found, search.index, encoder.data_dir) if lists.texts else {}, style)
+            hits = search.one(typed_query, runs.hits or DEFAULT_HITS_SHOWN, searcher)
+        show(hits, texts_of(hits, search.index, encoder.data_dir) if lists.texts else {}, style)
 
 
 def search_topics(
@@ -353,8 +353,8 @@ def answer_lines(search: IndexSearch, hits: int, lists: ListOptions, data_dir: s
             if not line.strip():
                 continue
             try:
-                found = search.one(typed_topic(line.strip(), None), hits, searcher)
-                show(found, texts_of(found, search.index, data_dir) if lists.texts else {}, style)
+                answer = search.one(typed_topic(line.strip(), None), hits, searcher)
+                show(answer, texts_of(answer, search.index, data_dir) if lists.texts else {}, style)
             except LexvlError as error:
                 log.error("error: %s", error)
             sys.stdout.flush()

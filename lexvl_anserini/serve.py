@@ -52,9 +52,9 @@ def tried(service: Service) -> dict[str, Any]:
     query = next(iter(description.examples), TRIED)
     rows: dict[str, Any] = {"query": query}
     for index in description.indexes:
-        found = service.answer(question(index=index.name, text=query, read_as="text", hits=10))
-        first = found.hits[0].doc_id if found.hits else "no hit"
-        rows[index.name] = f"{index.documents} documents, first hit {first}, {found.timing.all_ms:.0f} ms"
+        answer = service.answer(question(index=index.name, text=query, read_as="text", hits=10))
+        first = answer.hits[0].doc_id if answer.hits else "no hit"
+        rows[index.name] = f"{index.documents} documents, first hit {first}, {answer.timing.all_ms:.0f} ms"
         if index.problem:
             rows[f"{index.name}, problem"] = index.problem
     return rows

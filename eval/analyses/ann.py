@@ -110,14 +110,14 @@ def parameter_lists(settings: Iterable[str]) -> dict[str, dict[str, list[str]]]:
     Raises:
         UsageError: an entry is not LAYOUT.PARAMETER=VALUE[,VALUE...].
     """
-    found: dict[str, dict[str, list[str]]] = {}
+    lists: dict[str, dict[str, list[str]]] = {}
     for setting in settings:
         key, equals, values = setting.partition("=")
         layout, dot, parameter = key.partition(".")
         if not (equals and dot and layout and parameter and values):
             raise UsageError(f"--set {setting!r}: expected LAYOUT.PARAMETER=VALUE, for example hnsw.ef_search=16,64")
-        found.setdefault(layout, {})[parameter] = values.split(",")
-    return found
+        lists.setdefault(layout, {})[parameter] = values.split(",")
+    return lists
 
 
 def grid(values: Mapping[str, Sequence[str]]) -> Iterator[dict[str, str]]:
@@ -148,9 +148,9 @@ def searched(store: Store, doc_ids: Sequence[str], queries: np.ndarray, hits: in
     rankings, ms = {}, []
     for number, query in enumerate(queries):
         started = time.perf_counter()
-        [found] = search.search([DenseQuery(str(number), query)], hits)
+        [hits_of_query] = search.search([DenseQuery(str(number), query)], hits)
         ms.append(1000 * (time.perf_counter() - started))
-        rankings[str(number)] = [document.doc_id for document in found]
+        rankings[str(number)] = [document.doc_id for document in hits_of_query]
     return rankings, statistics.median(ms)
 
 
@@ -205,8 +205,8 @@ def compare_layouts(
                 size = file_bytes(store)
                 for search in grid(searching):
                     store.parameters = parameters_of(name, {**build, **search}, kept, len(store))
-                    found, ms = searched(store, corpus.doc_ids, queries, depth)
-                    recalls = {k: overlap(exact, found, k) for k in hits}
+                    lists, ms = searched(store, corpus.doc_ids, queries, depth)
+                    recalls = {k: overlap(exact, lists, k) for k in hits}
                     yield LayoutCost(kept, name, store.parameters, size, build_s, ms, recalls)
 
 

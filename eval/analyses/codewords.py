@@ -116,20 +116,20 @@ def strips_of_terms(
     documents = list(islice((document for document in dataset.documents() if document.image), images))
     if not documents:
         raise DataError(f"{dataset.name}: no images in it")
-    found: list[list[tuple[float, int, np.ndarray]]] = [[] for _ in dims]
+    heaviest: list[list[tuple[float, int, np.ndarray]]] = [[] for _ in dims]
     for start in range(0, len(documents), IMAGES_AT_ONCE):
         piece = [tower.read(document) for document in documents[start : start + IMAGES_AT_ONCE]]
         maps = patch_logits(tower, piece, dims)  # [n, grid, grid, terms]
-        for column, best in enumerate(found):
+        for column, best in enumerate(heaviest):
             values = maps[..., column].max(axis=(1, 2))
             best.extend((float(value), start + n, maps[n, ..., column]) for n, value in enumerate(values))
             best[:] = nlargest(SHOWN, best, key=lambda one: (one[0], -one[1]))
         progress(len(piece))
     words = strongest_tokens(model, captions_of(dataset, documents), dims)
-    shown = {number for best in found for _, number, _ in best}
+    shown = {number for best in heaviest for _, number, _ in best}
     own = own_terms(model, [documents[number] for number in sorted(shown)])
     strips = []
-    for term, best, tokens in zip(terms, found, words, strict=True):
+    for term, best, tokens in zip(terms, heaviest, words, strict=True):
         cells = []
         for value, number, grid in best:
             item = item_of(documents[number])

@@ -138,16 +138,16 @@ def sentence_pairs(source: str, data_dir: str | None = None) -> list[SentencePai
     annotations, comma, images = source.partition(",")
     path = Path(source).expanduser()
     if path.suffix.lower() in LISTS:
-        found = list(listed_pairs(path))
+        pairs = list(listed_pairs(path))
     elif annotations.endswith(".json") and not source.startswith("karpathy:"):
         if not comma:
             raise UsageError(f"{source} names no images; expected {source},IMAGES with the folder of its images")
-        found = list(object_pairs(Path(annotations).expanduser(), Path(images).expanduser()))
+        pairs = list(object_pairs(Path(annotations).expanduser(), Path(images).expanduser()))
     else:
-        found = list(caption_pairs(load_dataset(source, data_dir=data_dir, direction="text-to-image")))
-    if not found:
+        pairs = list(caption_pairs(load_dataset(source, data_dir=data_dir, direction="text-to-image")))
+    if not pairs:
         raise DataError(f"{source}: no pair of sentences in it")
-    return found
+    return pairs
 
 
 def listed_pairs(path: Path) -> Iterator[SentencePair]:
@@ -172,12 +172,12 @@ def object_pairs(annotations: Path, images: Path) -> Iterator[SentencePair]:
     Raises:
         DataError: the file cannot be read, or lacks a key.
     """
-    found = read_json(annotations, "annotations of objects", DataError)
+    content = read_json(annotations, "annotations of objects", DataError)
     try:
-        names = {entry["id"]: str(entry["name"]) for entry in found["categories"]}
-        files = {entry["id"]: str(entry["file_name"]) for entry in found["images"]}
+        names = {entry["id"]: str(entry["name"]) for entry in content["categories"]}
+        files = {entry["id"]: str(entry["file_name"]) for entry in content["images"]}
         within: dict[Any, set[Any]] = defaultdict(set)
-        for entry in found["annotations"]:
+        for entry in content["annotations"]:
             within[entry["image_id"]].add(entry["category_id"])
         for image, categories in within.items():
             shown = sorted(names[category] for category in categories)
@@ -221,10 +221,10 @@ def partial_caption(caption: str) -> str | None:
     >>> partial_caption("Two dogs , and a man with a ball .")
     'Two dogs'
     """
-    found = _JOINT.search(caption)
-    if not found or not words_of(caption[found.end() :]) or not words_of(caption[: found.start()]):
+    match = _JOINT.search(caption)
+    if not match or not words_of(caption[match.end() :]) or not words_of(caption[: match.start()]):
         return None
-    return caption[: found.start()]
+    return caption[: match.start()]
 
 
 @expanded
@@ -246,11 +246,11 @@ def command(
     Example: python -m eval.analyses.completeness --pairs flickr8k/val
     """
     check_format(output_format)
-    found = sentence_pairs(pairs, data_dir)
+    sentences = sentence_pairs(pairs, data_dir)
     model = encoder.load()
-    count = len({pair.image for pair in found}) + 2 * len(found)
+    count = len({pair.image for pair in sentences}) + 2 * len(sentences)
     with progress_bar("completeness", count, "images and sentences") as advance:
-        rows = completeness(model, pairs, found, encoder.batch_size, advance)
+        rows = completeness(model, pairs, sentences, encoder.batch_size, advance)
     sys.stdout.write(render(completeness_table(rows), rows, output_format))
 
 

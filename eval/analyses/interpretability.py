@@ -50,7 +50,7 @@ def class_words(
     images: str, encoder: options.ImageEncoderOptions, classes: Path | None, vocabulary: str, data_dir: str | None
 ) -> list[ClassWordShares]:
     """The rows of images with classes, as the options of the command name them."""
-    found = load_labelled(images, read_classes(classes) if classes else None, data_dir)
+    labelled = load_labelled(images, read_classes(classes) if classes else None, data_dir)
     model = encoder.load()
     with progress_bar("class words", None, "words and images") as advance:
         lexical = model.kind == "impact"
@@ -59,7 +59,7 @@ def class_words(
             if lexical
             else dense_space(model, vocabulary, encoder.batch_size, advance)
         )
-        return class_word_shares(model.name, space, found, advance)
+        return class_word_shares(model.name, space, labelled, advance)
 
 
 @expanded

@@ -46,12 +46,19 @@ log = logging.getLogger("lexvl_eval.analyses.terms")
 
 def described(stored: StoredVectors, name: str) -> TermProfile:
     """The terms of shards, with a line in the log."""
-    found = term_profile(stored, name)
+    profile = term_profile(stored, name)
     log.info(
         "%s: %d documents of %.1f terms on average; of %d terms the first %d have %.1f %% of all weight",
-        *(found.shards, found.documents, found.mean_active, found.used, len(found.first), 100 * found.share),
+        *(
+            profile.shards,
+            profile.documents,
+            profile.mean_active,
+            profile.used,
+            len(profile.first),
+            100 * profile.share,
+        ),
     )
-    return found
+    return profile
 
 
 @expanded
@@ -253,10 +260,10 @@ def terms_of_documents(stored: StoredVectors, doc_ids: Sequence[str]) -> list[Do
         DataError: the shards have no such document.
     """
     wanted = set(doc_ids)
-    found = {one.doc_id: document_terms(*one[:2]) for one in stored.documents() if one.doc_id in wanted}
-    if missing := [doc_id for doc_id in doc_ids if doc_id not in found]:
+    terms = {one.doc_id: document_terms(*one[:2]) for one in stored.documents() if one.doc_id in wanted}
+    if missing := [doc_id for doc_id in doc_ids if doc_id not in terms]:
         raise DataError(f"{stored.folder}: no document {missing[0]!r} among {stored.manifest.counts.documents:,}")
-    return [term for doc_id in dict.fromkeys(doc_ids) for term in found[doc_id]]
+    return [term for doc_id in dict.fromkeys(doc_ids) for term in terms[doc_id]]
 
 
 def terms_of_images(model: Encoder, images: Sequence[str], batch_size: int = 32) -> list[DocumentTerm]:

@@ -70,8 +70,8 @@ class Split:
         """
         relevant = relevant_of(judgements(self.qrels, self.label))
         check_levels(relevant, [measure], self.label)
-        found = find([checked_hits(self.rank(value), self.label)], relevant, self.remove_query)
-        return mean(values_of(found, relevant, np.arange(len(relevant.topics)), [measure], MeasuringRules())[measure])
+        places = find([checked_hits(self.rank(value), self.label)], relevant, self.remove_query)
+        return mean(values_of(places, relevant, np.arange(len(relevant.topics)), [measure], MeasuringRules())[measure])
 
 
 @dataclass(frozen=True)

@@ -38,12 +38,14 @@ def command(
     """
     check_format(output_format)
     policy = OnError(on_error)
-    found = load_labelled(images, read_classes(classes) if classes else None, data_dir).with_templates(templates or ())
+    labelled = load_labelled(images, read_classes(classes) if classes else None, data_dir).with_templates(
+        templates or ()
+    )
     model = encoder.load()
-    count = len(found.images) + sum(map(len, found.classes.prompts()))
+    count = len(labelled.images) + sum(map(len, labelled.classes.prompts()))
     with progress_bar("zero-shot", count, "prompts and images") as advance:
-        ranks = class_ranks(model, found, encoder.batch_size, advance, policy)
-    rows = accuracies(model.name, found, ranks)
+        ranks = class_ranks(model, labelled, encoder.batch_size, advance, policy)
+    rows = accuracies(model.name, labelled, ranks)
     sys.stdout.write(render(accuracy_table(rows), rows, output_format))
 
 

@@ -94,13 +94,13 @@ def write(
         where = Path(folder) / name
         manifest = vectors.write_shards(where, law, documents, seed, shard_format, first)
         vocabulary = vectors.synthetic_terms(law, first)
-        found = given or vectors.synthetic_queries(law, query_count, query_terms, vocabulary, seed)
+        written = given or vectors.synthetic_queries(law, query_count, query_terms, vocabulary, seed)
     else:
         where = Path(shards)
         manifest = read_manifest(where)
-        found = given or pooled_queries(where, query_count, query_terms, seed)
+        written = given or pooled_queries(where, query_count, query_terms, seed)
     target = Path(folder) / f"queries-{where.name}.jsonl"
-    write_queries(found, target)
+    write_queries(written, target)
     return {"shards": str(where), "queries": str(target), "documents": manifest.counts.documents}
 
 

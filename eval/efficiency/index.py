@@ -45,10 +45,10 @@ def arrangements(names: Sequence[str], threads: int) -> dict[str, Arrangement]:
     """What to run, by name of the row."""
     if threads == 1:
         return {name: Arrangement(name, 1) for name in names}
-    found = {name: Arrangement(name, threads) for name in names}
+    arranged = {name: Arrangement(name, threads) for name in names}
     for name in [name for name in names if name != "stock"]:
-        found |= {f"{name} (1 thread)": Arrangement(name, 1), f"{name} (1 core)": Arrangement(name, 1, 1)}
-    return found
+        arranged |= {f"{name} (1 thread)": Arrangement(name, 1), f"{name} (1 core)": Arrangement(name, 1, 1)}
+    return arranged
 
 
 def measure(options: Options) -> Report:
@@ -65,7 +65,7 @@ def measure(options: Options) -> Report:
         names = list(runnable)
         runs: dict[str, list[Outcome]] = {name: [] for name in names}
         sizes: dict[str, Sizes] = {}
-        found: dict[str, Any] = {}
+        counts: dict[str, Any] = {}
         for _ in range(repeats):
             for name in names:
                 system = INDEXERS[runnable[name].system]
@@ -75,11 +75,11 @@ def measure(options: Options) -> Report:
                 arguments |= {"threads": runnable[name].threads, "cores": runnable[name].cores}
                 runs[name].append(run_once(system.function, system.environ, **arguments))
                 sizes[name] = Sizes(index_bytes(index), resident_bytes(index))
-                if name not in found:
-                    found[name] = run_once(".systems:index_counts", index=str(index)).result
+                if name not in counts:
+                    counts[name] = run_once(".systems:index_counts", index=str(index)).result
                 shutil.rmtree(index)
         settings = {**describe(options, next(iter(shards.values()))), "threads": threads, "repeats": repeats}
-    expect_equal(found)
+    expect_equal(counts)
     counted = settings["documents"]
     rows = tuple(row(name, runs[name], sizes[name], counted) for name in names)
     whole = {name: runs[name] for name in names if runnable[name].threads == threads}
@@ -203,13 +203,13 @@ def measure_opening(index: Path, queries: Path) -> dict[str, Any]:
     """
     from lexvl_anserini.engines.index_folder import read_report
 
-    found = [run_once(".index:open_ours", index=str(index), queries=str(queries)).result for _ in range(REPEATS)]
+    openings = [run_once(".index:open_ours", index=str(index), queries=str(queries)).result for _ in range(REPEATS)]
     postings = read_report(index).postings
     return {
-        "open_ms": round(spread([one["open_s"] for one in found]).median * 1000, 1),
-        "open_again_ms": round(spread([one["again_s"] for one in found]).median * 1000, 1),
-        "first_query_ms": round(spread([one["first_s"] for one in found]).median * 1000, 1),
-        "opened_mib": mib(spread([one["resident_bytes"] for one in found]).median),
+        "open_ms": round(spread([one["open_s"] for one in openings]).median * 1000, 1),
+        "open_again_ms": round(spread([one["again_s"] for one in openings]).median * 1000, 1),
+        "first_query_ms": round(spread([one["first_s"] for one in openings]).median * 1000, 1),
+        "opened_mib": mib(spread([one["resident_bytes"] for one in openings]).median),
         "lucene_bytes_per_posting": round(index_bytes(index) / postings, 2),
         "resident_bytes_per_posting": round(resident_bytes(index) / postings, 2),
     }

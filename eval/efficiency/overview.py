@@ -153,15 +153,15 @@ def chosen(part: SizedSuite, options: Options) -> Options:
 def rows(reports: Mapping[str, Report]) -> Iterator[dict[str, Any]]:
     """One row per goal: the ratio by CPU and by wall time, or by what its name says."""
     for goal in GOALS:
-        found = {ratio.what: ratio for ratio in reports[goal.part].ratios}
+        ratios = {ratio.what: ratio for ratio in reports[goal.part].ratios}
         row: dict[str, Any] = {"figure": goal.text, "aim": goal.aim}
         names = [goal.ratio.format(clock) for clock in CLOCKS]
-        if not set(names) & set(found):
+        if not set(names) & set(ratios):
             continue
         timed = "{}" in goal.ratio
         for clock, name in zip(CLOCKS, names, strict=True):
-            if name in found:
-                row[f"by {clock} time" if timed else "ratio"] = as_text(found[name])
+            if name in ratios:
+                row[f"by {clock} time" if timed else "ratio"] = as_text(ratios[name])
         yield row
 
 

@@ -60,11 +60,11 @@ def answer(shards: str, index: str, topics: str | None, count: int, tokens: int 
             started, worked = time.perf_counter(), time.process_time()
             [query] = encode_queries(model, [topic], manifest, batch_size=1)
             encoded = time.perf_counter()
-            [found] = engine.search([query], hits + source.remove_query)
+            [hits_of_query] = engine.search([query], hits + source.remove_query)
             search_s.append(time.perf_counter() - encoded)
             cpu_s.append(time.process_time() - worked)
             encode_s.append(encoded - started)
-            lists[topic.query_id] = [(document.doc_id, document.score) for document in found]
+            lists[topic.query_id] = [(document.doc_id, document.score) for document in hits_of_query]
         return {"encode_s": encode_s, "search_s": search_s, "cpu_s": cpu_s, "lists": lists}
 
     sparsity: dict[str, float] = {}

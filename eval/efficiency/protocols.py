@@ -183,14 +183,14 @@ def values_of(
             continue
         lists = rounds[kind][0]["lists"]
         qrels = [Qrel(*q) for q in read_judgements(JudgementSource(corpus=CorpusRef(**judged))).qrels if q[0] in lists]
-        found = [
+        values = [
             ScoredDoc(query_id, doc_id, rank, score)
             for query_id, documents in lists.items()
             for rank, (doc_id, score) in enumerate(documents, start=1)
         ]
         modality = "text" if judged["direction"] == "text-to-text" else "image"
         measured = evaluate(
-            found, qrels, protocol.measures[modality], name=kind, remove_query=worker.about["remove_query"]
+            values, qrels, protocol.measures[modality], name=kind, remove_query=worker.about["remove_query"]
         )
         yield {measure: round(value, 4) for measure, value in means(measured).items()}
 
@@ -209,8 +209,8 @@ def ratios(rounds: Mapping[str, Sequence[Mapping[str, Any]]], rows: Sequence[Map
 
 def notes(workers: Mapping[str, Worker]) -> tuple[str, ...]:
     """Peak memory, and what a model did otherwise than the protocol."""
-    found = [f"{kind}: peak memory {mib(worker.peak_bytes)} MiB" for kind, worker in workers.items()]
-    return (*found, *(f"{kind}: {note}" for kind, worker in workers.items() for note in worker.about["notes"]))
+    lines = [f"{kind}: peak memory {mib(worker.peak_bytes)} MiB" for kind, worker in workers.items()]
+    return (*lines, *(f"{kind}: {note}" for kind, worker in workers.items() for note in worker.about["notes"]))
 
 
 def said(number: int | None) -> str:

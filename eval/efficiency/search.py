@@ -145,22 +145,22 @@ class Rounds:
 
     def ratios(self) -> tuple[Ratio, ...]:
         """Every other system over ours: batches by wall and CPU time, single queries by their median."""
-        found = []
+        ratios = []
         for k in self.hits:
             mine = self.answers.get(("ours", "batch", k))
             theirs = self.answers.get(("stock", "batch", k))
             if mine and theirs:
                 for what, field in (("wall", "wall_s"), ("CPU", "cpu_s")):
                     pairs = [[answer[field] for answer in side] for side in (theirs, mine)]
-                    found.append(ratio(f"stock / ours: batch of queries, {what}, k={k}", *pairs))
+                    ratios.append(ratio(f"stock / ours: batch of queries, {what}, k={k}", *pairs))
                 read = [answer["wall_s"] + answer["read_s"] for answer in theirs]
-                found.append(
+                ratios.append(
                     ratio(f"stock / ours: the same with ids and scores read, k={k}", read, [a["wall_s"] for a in mine])
                 )
-            found.extend(self.thread_ratios(k))
+            ratios.extend(self.thread_ratios(k))
             for what, field in (("wall", "wall_s"), ("CPU", "cpu_s")):
-                found.extend(self.single_ratios(k, what, field))
-        return tuple(found)
+                ratios.extend(self.single_ratios(k, what, field))
+        return tuple(ratios)
 
     def thread_ratios(self, k: int) -> Iterator[Ratio]:
         """Our batch with one thread over the same with all threads, wall time."""

@@ -144,18 +144,18 @@ class Report:
 
     def to_json(self, suite: str) -> dict[str, Any]:
         """One object: the figures, then all other fields that are not empty."""
-        found: dict[str, Any] = {"suite": suite, **self.figures}
+        content: dict[str, Any] = {"suite": suite, **self.figures}
         if self.settings:
-            found["settings"] = dict(self.settings)
+            content["settings"] = dict(self.settings)
         if self.rows:
-            found["rows"] = [dict(row) for row in self.rows]
+            content["rows"] = [dict(row) for row in self.rows]
         if self.ratios:
-            found["ratios"] = [{"what": r.what, **r.spread._asdict()} for r in self.ratios]
+            content["ratios"] = [{"what": r.what, **r.spread._asdict()} for r in self.ratios]
         if self.notes:
-            found["notes"] = list(self.notes)
+            content["notes"] = list(self.notes)
         if self.parts:
-            found["parts"] = {name: part.to_json(name) for name, part in self.parts.items()}
-        return {**found, "machine": dict(self.machine)}
+            content["parts"] = {name: part.to_json(name) for name, part in self.parts.items()}
+        return {**content, "machine": dict(self.machine)}
 
     def to_text(self) -> str:
         """Settings and figures by name, then the two tables, then the notes."""

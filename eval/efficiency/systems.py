@@ -78,10 +78,10 @@ def digest(rankings: Iterable[Ranking]) -> str:
 
     Stock Anserini lowers tied scores by a millionth per tie; rounding removes that.
     """
-    found = sha256()
+    hasher = sha256()
     for ranking in rankings:
-        found.update(orjson.dumps([(doc_id, round(score)) for doc_id, score in ranking]))
-    return found.hexdigest()
+        hasher.update(orjson.dumps([(doc_id, round(score)) for doc_id, score in ranking]))
+    return hasher.hexdigest()
 
 
 # --- ours -----------------------------------------------------------------------------------------------------------
@@ -119,10 +119,13 @@ def search_ours(index: str, queries: str, resident: bool) -> Ready:
         if task == "served":
             return dict(engine.served())
         if task == "found":
-            return {"hits": [[d.doc_id for d in found] for found in engine.search(encoded, hits)]}
+            return {"hits": [[d.doc_id for d in hits_of_query] for hits_of_query in engine.search(encoded, hits)]}
         with Stopwatch() as watch:
             lists = list(engine.search(encoded, hits, threads))
-        return {**watch.seconds(), "digest": digest([(d.doc_id, d.score) for d in found] for found in lists)}
+        return {
+            **watch.seconds(),
+            "digest": digest([(d.doc_id, d.score) for d in hits_of_query] for hits_of_query in lists),
+        }
 
     return Ready({"documents": manifest.counts.documents}, answer)
 
@@ -172,9 +175,9 @@ def search_stock(index: str, queries: str) -> Ready:
         if task == "latency":
             return one_by_one(lambda query_id: searcher.search(query_id, k=hits), ids)
         with Stopwatch() as watch:
-            found = searcher.batch_search(ids, ids, k=hits, threads=threads)
+            lists = searcher.batch_search(ids, ids, k=hits, threads=threads)
         with Stopwatch() as reading:
-            rankings = list(stock_rankings(ids, found))
+            rankings = list(stock_rankings(ids, lists))
         return {**watch.seconds(), "read_s": reading.wall_s, "digest": digest(rankings)}
 
     return Ready({"documents": searcher.num_docs}, answer)

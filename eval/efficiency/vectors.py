@@ -269,27 +269,27 @@ def read_given(path: Path, count: int) -> list[ImpactQuery]:
     Raises:
         DataError: no query, or a line without id and vector.
     """
-    found: list[tuple[str, dict[str, float]]] = []
+    queries: list[tuple[str, dict[str, float]]] = []
     with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as lines:
         for number, line in enumerate(lines, start=1):
-            if len(found) == count:
+            if len(queries) == count:
                 break
             try:
                 row = orjson.loads(line)
                 vector = {str(term): float(weight) for term, weight in row["vector"].items() if weight > 0}
-                found.append((str(row["id"]), vector))
+                queries.append((str(row["id"]), vector))
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise DataError(f"{path} line {number}: no encoded query with id and vector ({error})") from error
-    if not found:
+    if not queries:
         raise DataError(f"{path}: no query in it")
-    terms = sorted({term for _, vector in found for term in vector})
+    terms = sorted({term for _, vector in queries for term in vector})
     place = {term: dim for dim, term in enumerate(terms)}
-    indptr = np.cumsum([0, *(len(vector) for _, vector in found)])
-    dims = [place[term] for _, vector in found for term in vector]
-    weights = [weight for _, vector in found for weight in vector.values()]
-    matrix = sparse.csr_matrix((weights, dims, indptr), shape=(len(found), len(terms)))
+    indptr = np.cumsum([0, *(len(vector) for _, vector in queries)])
+    dims = [place[term] for _, vector in queries for term in vector]
+    weights = [weight for _, vector in queries for weight in vector.values()]
+    matrix = sparse.csr_matrix((weights, dims, indptr), shape=(len(queries), len(terms)))
     matrix.sort_indices()
-    return as_queries(matrix, terms, [query_id for query_id, _ in found])
+    return as_queries(matrix, terms, [query_id for query_id, _ in queries])
 
 
 def as_queries(vectors: Any, terms: Sequence[str], ids: Sequence[str] | None = None) -> list[ImpactQuery]:

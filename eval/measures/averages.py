@@ -95,10 +95,10 @@ def averaged(name: str, means: Iterable[Measurement]) -> list[Measurement]:
     systems: dict[tuple[str, str, str], dict[str, float]] = {}
     for row in means:
         systems.setdefault((row.run, row.measure, row.ties), {})[row.dataset] = row.value
-    found = []
+    averages = []
     for (system, measure, ties), values in systems.items():
         try:
-            found.append(Measurement(system, name, measure, "all", average(name, values), ties))
+            averages.append(Measurement(system, name, measure, "all", average(name, values), ties))
         except DataError as error:
             raise DataError(f"{system}: {measure}: {error}") from error
-    return found
+    return averages

@@ -59,11 +59,11 @@ def measure_runs(
         how = MeasuringRules(chosen_ties, next(rule for rule in rules if rule is not None))
         relevant = relevant_of(judgements(judged.qrels, judged.label))
         check_levels(relevant, parsed, judged.label)
-        found = find_in_run(card.path, relevant, how.remove_query)
-        rows = measure(found, relevant, parsed, how, str(card.path), judged.label)
+        places = find_in_run(card.path, relevant, how.remove_query)
+        rows = measure(places, relevant, parsed, how, str(card.path), judged.label)
         if results:
             store(results, result_of(card, rows, judged.qrels, how))
         measured.append(rows)
-        changed += other_values(rows, found, relevant, parsed, how)
+        changed += other_values(rows, places, relevant, parsed, how)
     report_other_values([one for one in changed if per_topic or one.row.query_id == "all"])
     return measured

@@ -68,9 +68,9 @@ def check_levels(relevant: Relevant, measures: Sequence[Measure], name: str) -> 
     largest = int(relevant.relevance.max(initial=0))
     for measure in measures:
         if (level := measure.level or 1) > largest:
-            found = f"the largest is {largest}" if largest else "there is none above 0"
+            largest_level = f"the largest is {largest}" if largest else "there is none above 0"
             raise DataError(
-                f"{name}: no document has relevance {level} ({found}), so every run scores 0 by {measure}; "
+                f"{name}: no document has relevance {level} ({largest_level}), so every run scores 0 by {measure}; "
                 "lower --relevance-level or (rel=N), or give other judgements"
             )
 
@@ -129,8 +129,8 @@ def evaluate(
     """
     parsed, hits = parse_measures(measures, relevance_level), checked_hits(run, name)
     relevant = relevant_of(judgements(qrels, dataset or "qrels"))
-    found = find([hits], relevant, remove_query)
-    return measure(found, relevant, parsed, MeasuringRules(ties, remove_query), name, dataset)
+    places = find([hits], relevant, remove_query)
+    return measure(places, relevant, parsed, MeasuringRules(ties, remove_query), name, dataset)
 
 
 def measure(

@@ -116,11 +116,11 @@ def _level(text: str, settings: str, definition: Definition) -> int:
     Raises:
         UsageError: something else, or the measure has no such level.
     """
-    if not (found := re.fullmatch(r"\s*rel\s*=\s*([0-9]{1,9})\s*", settings)) or int(found[1]) < 1:
+    if not (match := re.fullmatch(r"\s*rel\s*=\s*([0-9]{1,9})\s*", settings)) or int(match[1]) < 1:
         raise UsageError(f"measure {text!r}: ({settings}), expected the least relevance that counts, such as (rel=2)")
     if not definition.binary:
         raise UsageError(f"measure {text!r}: every level of relevance counts in it; leave out ({settings})")
-    return int(found[1])
+    return int(match[1])
 
 
 def parse_measures(texts: Iterable[str | Measure], relevance_level: int = 1) -> tuple[Measure, ...]:

@@ -97,7 +97,7 @@ def places(hits: Hits, preference: Preference, lines: np.ndarray) -> np.ndarray:
     where = np.empty_like(order)
     where[order] = np.arange(len(order))
     groups = np.searchsorted(firsts, where[lines], side="right") - 1  # of lines with equal values in a topic
-    found = firsts[groups] - hits.starts[topics[lines]]
+    positions = firsts[groups] - hits.starts[topics[lines]]
     sizes = np.diff(firsts, append=len(values))
     for group in np.unique(groups[sizes[groups] > 1]).tolist():
         equal = order[firsts[group] : firsts[group] + sizes[group]]
@@ -105,8 +105,8 @@ def places(hits: Hits, preference: Preference, lines: np.ndarray) -> np.ndarray:
         by_id = sorted(range(len(ids)), key=ids.__getitem__, reverse=preference.largest_id)
         place = dict(zip(equal[by_id].tolist(), range(len(ids)), strict=True))
         members = np.flatnonzero(groups == group)
-        found[members] += [place[line] for line in lines[members].tolist()]
-    return found
+        positions[members] += [place[line] for line in lines[members].tolist()]
+    return positions
 
 
 def some(items: Sequence[str]) -> str:

@@ -69,11 +69,11 @@ def hits_of(run_path: Path, query_ids: Sequence[str]) -> dict[str, list[ScoredDo
     Raises:
         DataError: the run is malformed.
     """
-    found: dict[str, list[ScoredDoc]] = {query_id: [] for query_id in query_ids}
+    hits: dict[str, list[ScoredDoc]] = {query_id: [] for query_id in query_ids}
     for document in read_run(run_path):
-        if document.query_id in found:
-            found[document.query_id].append(document)
-    return {query_id: in_rank_order(documents) for query_id, documents in found.items()}
+        if document.query_id in hits:
+            hits[document.query_id].append(document)
+    return {query_id: in_rank_order(documents) for query_id, documents in hits.items()}
 
 
 def first_relevant(listed: Sequence[ScoredDoc], relevant: Collection[str]) -> str:
@@ -125,15 +125,15 @@ def strips_of_queries(dataset: Dataset, index: Index, model: Encoder, texts: Seq
         DataError: the corpus no longer contains a document of the index, or an image cannot be read.
     """
     topics = [typed_topic(text, None) for text in texts]
-    found = [explain(index, encoded(topic, model, index.manifest), None, hits) for topic in topics]
-    doc_ids = {why.doc_id for listed in found for why in listed}
+    explanations = [explain(index, encoded(topic, model, index.manifest), None, hits) for topic in topics]
+    doc_ids = {why.doc_id for listed in explanations for why in listed}
     documents = documents_of(dataset, doc_ids)
     if missing := sorted(doc_ids - documents.keys()):
         raise DataError(f"{index.path}: {missing[0]!r} is no longer in {dataset.name}; encode and index it again")
     own = own_terms(model, list(documents.values()))
     return [
         Strip(Item("", None, text), tuple(cell_of(documents[w.doc_id], w, w.score, False, own) for w in listed))
-        for text, listed in zip(texts, found, strict=True)
+        for text, listed in zip(texts, explanations, strict=True)
     ]
 
 

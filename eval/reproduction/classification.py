@@ -28,8 +28,8 @@ Measuring = Callable[["Encoder", Callable[[str], "LabelledImages"], int, "Progre
 
 def zero_shot(model: Encoder, images: Callable[[str], LabelledImages], batch_size: int, progress: Progress) -> Any:
     """Accuracies by prompts that name the classes, averaged as papers do."""
-    found = images("test")
-    return accuracies(model.name, found, class_ranks(model, found, batch_size, progress))[0]
+    labelled = images("test")
+    return accuracies(model.name, labelled, class_ranks(model, labelled, batch_size, progress))[0]
 
 
 def probe(model: Encoder, images: Callable[[str], LabelledImages], batch_size: int, progress: Progress) -> Any:

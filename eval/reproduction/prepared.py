@@ -130,7 +130,7 @@ def weights_of(part: RowPart, system: PublishedSystem, place: Workplace) -> Weig
     if not reference:
         return None
     named = [(system.checkpoint, reference), *((system.options[name], value) for name, value in others.items())]
-    same = all(published and (found == published or is_place(found)) for published, found in named)
+    same = all(published and (weights == published or is_place(weights)) for published, weights in named)
     return Weights(reference, options, same)
 
 

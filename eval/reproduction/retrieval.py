@@ -219,10 +219,10 @@ def request_of(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any
         CheckpointError: the weights cannot be had.
     """
     reference, options, _ = work.weights
-    found = find_checkpoint(reference) if reference else None
+    checkpoint = find_checkpoint(reference) if reference else None
     return {
         "encoder": work.system.encoder,
-        "checkpoint_digest": digest_of(found, other_parts(options)),
+        "checkpoint_digest": digest_of(checkpoint, other_parts(options)),
         "options": options,
         "rerank": work.system.rerank,
         "data_dir": str(data_root(place.data_dir).resolve()),
@@ -235,6 +235,6 @@ def request_of(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any
 
 def stored_result(path: Path, wanted: dict[str, Any], part: RowPart) -> dict[str, Any] | None:
     """A finished result; None if it is not there, of another request, or lacks a measure of the part."""
-    found = read_json(path, "result") if path.is_file() else {}
-    complete = "quantised" in found and {*part.measures} <= {*found.get("values", ())}
-    return found if complete and same_request(wanted, found.get("request") or {}) else None
+    content = read_json(path, "result") if path.is_file() else {}
+    complete = "quantised" in content and {*part.measures} <= {*content.get("values", ())}
+    return content if complete and same_request(wanted, content.get("request") or {}) else None

@@ -153,7 +153,7 @@ def assignments(texts: list[str], known: set[str], option: str) -> dict[str, str
     Raises:
         UsageError: no known name before an equals sign, no value, or two values for one name.
     """
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for text in texts:
         names = [name for name in known if text.startswith(f"{name}=")]
         if not names:
@@ -162,6 +162,6 @@ def assignments(texts: list[str], known: set[str], option: str) -> dict[str, str
             )
         name = max(names, key=len)
         value = text[len(name) + 1 :]
-        if not value or found.setdefault(name, value) != value:
+        if not value or values.setdefault(name, value) != value:
             raise UsageError(f"{option} {text!r}: {'two values for' if value else 'no value after'} {name!r}")
-    return found
+    return values

@@ -157,11 +157,11 @@ def reproduced_rows(rows: Iterable[PublishedRow], place: Workplace) -> Iterator[
     """
     missing: set[str] = set()
     for row in rows:
-        found: dict[Quantity, Finding | Unmeasured] = {}
+        findings: dict[Quantity, Finding | Unmeasured] = {}
         for part in row.parts():
             finding = finding_of(part, place, missing)
-            found |= {Quantity(part.task, part.data, measure): finding for measure in part.measures}
-        yield [reproduced(cell, [found[part] for part in parts_of(cell.quantity)]) for cell in row.cells]
+            findings |= {Quantity(part.task, part.data, measure): finding for measure in part.measures}
+        yield [reproduced(cell, [findings[part] for part in parts_of(cell.quantity)]) for cell in row.cells]
 
 
 def finding_of(part: RowPart, place: Workplace, missing: set[str]) -> Finding | Unmeasured:
@@ -182,7 +182,7 @@ def finding_of(part: RowPart, place: Workplace, missing: set[str]) -> Finding | 
         return Unmeasured(SKIPPED, f"missing: {', '.join(known)}")
     started = time.perf_counter()
     try:
-        found = way.measure(part, place)
+        finding = way.measure(part, place)
     except (CheckpointError, DataError, MissingExtra) as error:
         log.warning("%s: skipped, %s", part.name, error)
         kind = "data" if isinstance(error, DataError) else "weights"
@@ -190,7 +190,7 @@ def finding_of(part: RowPart, place: Workplace, missing: set[str]) -> Finding | 
         missing.update(names)
         return Unmeasured(SKIPPED, f"missing: {', '.join(names)}" if names else str(error))
     log.info("%s: %.1f s", part.name, time.perf_counter() - started)
-    return found
+    return finding
 
 
 def reproduced(cell: PublishedCell, found: Sequence[Finding | Unmeasured]) -> ReproducedCell:

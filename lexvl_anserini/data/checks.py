@@ -192,4 +192,4 @@ class SeenIds:
         for position, item_id in enumerate(again(), start=1) if suspects else ():
             if hash(item_id) in suspects:
                 positions.setdefault(item_id, []).append(position)
-        return {item_id: found for item_id, found in positions.items() if len(found) > 1}
+        return {item_id: places for item_id, places in positions.items() if len(places) > 1}

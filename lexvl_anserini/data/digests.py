@@ -85,13 +85,13 @@ class FileDigests:
         """What `compute` returns for an open file (32 bytes), remembered for the state of the file; None is not."""
         state = FileState.of(os.fstat(file.fileno()))
         key = _key(_Source(path, place=(-1, -1)), state)  # of no member of an archive
-        if (found := self._remembered(key)) is not None:
-            return found
+        if (digest := self._remembered(key)) is not None:
+            return digest
         now = time.time_ns()
-        found = compute()
-        if found is not None and now - state.changed_ns > RACY_NS and FileState.of(os.fstat(file.fileno())) == state:
-            self._new[key] = found + _check(key, found)
-        return found
+        digest = compute()
+        if digest is not None and now - state.changed_ns > RACY_NS and FileState.of(os.fstat(file.fileno())) == state:
+            self._new[key] = digest + _check(key, digest)
+        return digest
 
     def _read(self, source: _Source) -> bytes:
         if source.member:

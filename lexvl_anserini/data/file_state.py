@@ -38,7 +38,7 @@ def state_of(path: Path) -> FileState:
         DataError: it does not exist or cannot be read.
     """
     try:
-        found = path.stat()
+        status = path.stat()
     except (OSError, ValueError) as problem:  # a ValueError for a name with U+0000
         raise DataError(f"{path}: cannot be read ({getattr(problem, 'strerror', None) or problem})") from problem
-    return FileState.of(found)
+    return FileState.of(status)

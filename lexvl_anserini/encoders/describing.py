@@ -71,8 +71,8 @@ def type_name(annotation: Any) -> str:
 def argument_meanings(function: Callable[..., Any]) -> dict[str, str]:
     """The `Args:` section of a docstring: name -> text on one line."""
     text = inspect.getdoc(function) or ""
-    _, found, section = text.partition("Args:\n")
-    if not found:
+    _, heading, section = text.partition("Args:\n")
+    if not heading:
         return {}
     section = re.split(r"\n(?=\S)", section, maxsplit=1)[0]
     entries = re.findall(r"^    (\w+): (.*(?:\n     +.*)*)", section, re.MULTILINE)

@@ -312,8 +312,8 @@ class Encoder:
             UsageError: something else, or an image for a side that reads texts.
         """
         refuse_others(others)
-        found = _encoded(self.query, queries, batch_size, show_progress_bar)
-        return as_tensor(found) if convert_to_tensor else found
+        vectors = _encoded(self.query, queries, batch_size, show_progress_bar)
+        return as_tensor(vectors) if convert_to_tensor else vectors
 
     @overload
     def encode_document(
@@ -344,8 +344,8 @@ class Encoder:
     ) -> Vectors | Tensor:
         """The vectors of documents, as `encode_query`: texts, paths of images, PIL images or `Document`s."""
         refuse_others(others)
-        found = _encoded(self.document, documents, batch_size, show_progress_bar)
-        return as_tensor(found) if convert_to_tensor else found
+        vectors = _encoded(self.document, documents, batch_size, show_progress_bar)
+        return as_tensor(vectors) if convert_to_tensor else vectors
 
     def as_pyserini(self, manifest: Manifest | None = None, batch_size: int = 32) -> StockQueryEncoder:
         """A query encoder for stock Pyserini: `LuceneImpactSearcher(INDEX, model.as_pyserini(manifest), min_idf=-1)`.

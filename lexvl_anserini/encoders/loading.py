@@ -89,8 +89,8 @@ class Source:
             return find_checkpoint(self.tokenizer, weights=False).folder
         if not near and self.checkpoint is not None:
             near = (self.checkpoint.folder,)
-        if found := next((folder for folder in near if has_tokenizer(folder)), None):
-            return found
+        if nearest := next((folder for folder in near if has_tokenizer(folder)), None):
+            return nearest
         if default is None:
             return near[0]
         try:
@@ -148,19 +148,19 @@ def load_by_torch(
     check_model_libraries()
     loader = resolve("encoder", name, ENCODERS)
     given = checked_options(name, loader, options)
-    found = found_or_default(card, checkpoint)
-    if found and (found.folder / EXPORT).is_file():
+    known = found_or_default(card, checkpoint)
+    if known and (known.folder / EXPORT).is_file():
         raise CheckpointError(
-            f"{found.reference}: an exported encoder; load it with --runtime onnx, or name the checkpoint that it was "
+            f"{known.reference}: an exported encoder; load it with --runtime onnx, or name the checkpoint that it was "
             "exported from"
         )
-    saved, places = saved_settings(name, found)
+    saved, places = saved_settings(name, known)
     # The default direction is noted too, so that naming it gives the same request.
     direction = {"direction": DEFAULT_DIRECTION} if card.reads_images else {}
     options = {**checked_options(name, loader, {**direction, **saved.options}), **given}
     chosen = choose_device(device)
     saved_tokenizer, saved_config = (places.pop(key, None) for key in ("tokenizer", "backbone_config"))
-    weights = saved.weights_of(found) if found else None
+    weights = saved.weights_of(known) if known else None
     source = Source(weights, chosen, tokenizer or saved_tokenizer, backbone_config or saved_config)
     try:
         with _LOADING:
@@ -176,8 +176,8 @@ def load_by_torch(
     others = other_parts({"tokenizer": tokenizer, "backbone_config": backbone_config, **options})
     return replace(
         encoder,
-        checkpoint=found.reference if found else None,
-        checkpoint_digest=digest_of(found, others),
+        checkpoint=known.reference if known else None,
+        checkpoint_digest=digest_of(known, others),
         options={**options, **{key: other.reference for key, other in others.items()}},
         device=str(chosen),
     )
@@ -254,14 +254,14 @@ def load_encoder_of(
             f"{model.checkpoint}: was exported with {further[0]}={model.options[further[0]]}, which the index was not "
             "made with; export again without it"
         )
-    found = model.checkpoint_digest
+    digest = model.checkpoint_digest
     if "backbone_checkpoint" in options and "backbone_checkpoint" not in ref.options:
         # The corpus provided vectors; now a backbone that the index does not name encodes texts and images.
         named = {"tokenizer": tokenizer, "backbone_config": backbone_config, **options, "backbone_checkpoint": None}
-        found = digest_of(find_checkpoint(model.checkpoint) if model.checkpoint else None, other_parts(named))
-    if found != ref.checkpoint_digest:
+        digest = digest_of(find_checkpoint(model.checkpoint) if model.checkpoint else None, other_parts(named))
+    if digest != ref.checkpoint_digest:
         raise ArtefactError(
-            f"checkpoint {model.checkpoint} has digest {str(found)[:16]}, the index was made with "
+            f"checkpoint {model.checkpoint} has digest {str(digest)[:16]}, the index was made with "
             f"{str(ref.checkpoint_digest)[:16]}; name that checkpoint with --checkpoint or encode again"
         )
     own = as_lexical(model.query).vocabulary.digest if model.kind == "impact" else None

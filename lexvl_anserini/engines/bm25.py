@@ -99,22 +99,22 @@ class BM25Engine(Engine):
             ArtefactError: a shard is damaged or malformed, an id occurs twice, or Anserini lost a document.
         """
         jvm.start()
-        found = _count_texts(shards, manifest, progress)
+        counts = _count_texts(shards, manifest, progress)
         with new_index(index, shards, manifest) as part:
             with captured_stdout() as printed, java_errors(f"{index}: Anserini could not write it"):
                 java_class("io.anserini.index.IndexCollection").main(_arguments(shards, part, threads))
                 complaint = next((line for line in printed().splitlines() if " ERROR " in line), "no reason given")
             with java_errors(f"{index}: Anserini wrote no index ({complaint})"):
                 held = count_index(part)
-            if held["documents"] != found["documents"] - found["empty"]:
+            if held["documents"] != counts["documents"] - counts["empty"]:
                 raise ArtefactError(
-                    f"{index}: Anserini indexed {held['documents']} of {found['documents']} documents, of which "
-                    f"{found['empty']} are empty ({complaint})"
+                    f"{index}: Anserini indexed {held['documents']} of {counts['documents']} documents, of which "
+                    f"{counts['empty']} are empty ({complaint})"
                 )
-            report = {"engine": "bm25", "lucene": dotted(lucene_version()), **found, "postings": held["postings"]}
+            report = {"engine": "bm25", "lucene": dotted(lucene_version()), **counts, "postings": held["postings"]}
             report |= {"bytes": folder_bytes(part), "commit": commit_id(part)}
             write_report(part, {**report, "digest": report_digest(report, manifest)})
-        return BuiltIndex(index, manifest, found["documents"])
+        return BuiltIndex(index, manifest, counts["documents"])
 
     def search(self, queries: Iterable[Topic], hits: int, threads: int = 1) -> Iterator[list[ScoredDoc]]:
         """One list per topic, in batches on `threads` threads; a topic whose words are all stop words has none.
@@ -174,18 +174,18 @@ def java_list(values: Iterable[str]) -> Any:
 def _count_texts(shards: Path, manifest: Manifest, progress: Progress) -> dict[str, int]:
     """Reads all shards once, checks what Anserini does not check, and counts the documents that it will skip."""
     seen = SeenIds()
-    found = {"documents": 0, "empty": 0}
+    counts = {"documents": 0, "empty": 0}
     for document in read_texts(shards, manifest):
         seen.add(document.doc_id)
-        found["documents"] += 1
+        counts["documents"] += 1
         # Anserini applies Java's trim(), which removes all characters up to the blank.
-        found["empty"] += not document.contents.strip("".join(map(chr, range(33))))
+        counts["empty"] += not document.contents.strip("".join(map(chr, range(33))))
         progress(1)
     check_distinct(seen, lambda: read_ids(shards, manifest))
-    expect_counts(str(shards), {"documents": found["documents"]}, manifest.counts)
-    if found["documents"] == found["empty"]:
+    expect_counts(str(shards), {"documents": counts["documents"]}, manifest.counts)
+    if counts["documents"] == counts["empty"]:
         raise ArtefactError(f"{shards}: no document with text; nothing to index")
-    return found
+    return counts
 
 
 def _arguments(shards: Path, index: Path, threads: int) -> list[Any]:

@@ -99,8 +99,8 @@ class VectorSearch:
 
     def _ranked(self, query: DenseQuery, hits: int, scores: np.ndarray, positions: np.ndarray) -> list[ScoredDoc]:
         """Exact scores and order of the fetched documents; of exhaustive layouts, none outside can be among `hits`."""
-        found = positions >= 0
-        scores, positions = scores[found], positions[found]
+        filled = positions >= 0
+        scores, positions = scores[filled], positions[filled]
         exact = self.exact_scores(query.vector, positions)
         while self.store.layout.exhaustive and len(positions) < len(self.store):
             # What was not fetched has at most the last score, give or take the rounding of a float32 sum of D terms

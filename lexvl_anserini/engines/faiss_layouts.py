@@ -115,21 +115,23 @@ def parameters_of(name: str, given: Mapping[str, Any], dimensions: int, document
     for key in given:
         if key not in defaults:
             raise UnknownName(f"parameter of FAISS layout {name!r}", key, defaults or ["(none)"])
-    found = {**automatic(name, dimensions, documents), **{k: v for k, v in defaults.items() if v is not None}}
+    parameters = {**automatic(name, dimensions, documents), **{k: v for k, v in defaults.items() if v is not None}}
     for key, value in given.items():
         if not str(value).isdecimal() or int(value) < 1:
             raise UsageError(f"FAISS {key}={value!r}: expected a number above 0")
-        found[key] = int(value)
+        parameters[key] = int(value)
     if name == "ivfpq":
-        if dimensions % found["m"]:
-            raise UsageError(f"FAISS m={found['m']}: does not divide the {dimensions} dimensions of the vectors")
-        if found["nbits"] > 12 or 1 << found["nbits"] > documents or found["nlist"] > documents:
+        if dimensions % parameters["m"]:
+            raise UsageError(f"FAISS m={parameters['m']}: does not divide the {dimensions} dimensions of the vectors")
+        if parameters["nbits"] > 12 or 1 << parameters["nbits"] > documents or parameters["nlist"] > documents:
             raise UsageError(
-                f"FAISS nlist={found['nlist']}, nbits={found['nbits']}: expected at most 12 bits, and no more lists or "
-                f"codes than the {documents} documents to learn them from"
+                f"FAISS nlist={parameters['nlist']}, nbits={parameters['nbits']}: expected at most 12 bits, and no "
+                f"more lists or codes than the {documents} documents to learn them from"
             )
-        found["nprobe"] = min(found["nprobe"] if "nprobe" in given else found["nlist"] // 8 or 1, found["nlist"])
-    return {key: found[key] for key in defaults}
+        parameters["nprobe"] = min(
+            parameters["nprobe"] if "nprobe" in given else parameters["nlist"] // 8 or 1, parameters["nlist"]
+        )
+    return {key: parameters[key] for key in defaults}
 
 
 def automatic(name: str, dimensions: int, documents: int) -> dict[str, int]:

@@ -413,18 +413,18 @@ def java_version(home: Path) -> int:
     """The major version, from the file `release` that every runtime since 9 has, else by asking `java -version`."""
     release = home / "release"
     text = release.read_text(encoding="utf-8", errors="replace") if release.is_file() else ""
-    if not (found := re.search(r'^JAVA_VERSION="?(\d+)(?:\.(\d+))?', text, re.MULTILINE)):
+    if not (match := re.search(r'^JAVA_VERSION="?(\d+)(?:\.(\d+))?', text, re.MULTILINE)):
         try:
             child = subprocess.run(
                 [str(home / "bin" / "java"), "-version"], capture_output=True, text=True, timeout=60, check=False
             )
         except (OSError, subprocess.TimeoutExpired):
             return 0
-        found = re.search(r'version "(\d+)(?:\.(\d+))?', child.stderr)
-    if not found:
+        match = re.search(r'version "(\d+)(?:\.(\d+))?', child.stderr)
+    if not match:
         return 0
     # Up to 8 the version is written 1.8.
-    return int(found[2]) if found[1] == "1" and found[2] else int(found[1])
+    return int(match[2]) if match[1] == "1" and match[2] else int(match[1])
 
 
 @contextmanager
@@ -487,9 +487,9 @@ def _check_running() -> None:
             f"a Java machine runs in this process already, without Pyserini's jar ({said}); {remedy}"
         ) from error
     if lucene_version()[0] not in LUCENE_LINES:
-        found, lines = ".".join(map(str, lucene_version())), " and ".join(map(str, LUCENE_LINES))
+        running, lines = ".".join(map(str, lucene_version())), " and ".join(map(str, LUCENE_LINES))
         raise JavaError(
-            f"Pyserini's jar has Lucene {found}, {OUR_JAR.name} is built for Lucene {lines}; "
+            f"Pyserini's jar has Lucene {running}, {OUR_JAR.name} is built for Lucene {lines}; "
             "pip install 'pyserini>=1.6,<3'"
         )
 

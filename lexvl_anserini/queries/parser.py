@@ -209,6 +209,6 @@ def _field(match: re.Match[str]) -> Clause:
 
 
 def _malformed(expression: str, start: int, problem: str) -> UsageError:
-    found = repr(expression[start : start + 20]) if start < len(expression) else "its end"
+    rest = repr(expression[start : start + 20]) if start < len(expression) else "its end"
     shown = expression if len(expression) <= SHOWN_CHARACTERS else expression[: SHOWN_CHARACTERS - 3] + "..."
-    return UsageError(f"expression {shown!r}, at {found}: {problem}")
+    return UsageError(f"expression {shown!r}, at {rest}: {problem}")

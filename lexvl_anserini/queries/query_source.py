@@ -302,9 +302,9 @@ def _manifest_beside(path: Path) -> dict[str, Any]:
     beside = manifest_path(path)
     if not beside.is_file():
         return {}
-    found = read_json(beside, "manifest of the queries")
-    check(found, OfQueries, str(beside), "encode the topics again")
-    return found
+    content = read_json(beside, "manifest of the queries")
+    check(content, OfQueries, str(beside), "encode the topics again")
+    return content
 
 
 def _compare_manifest(path: Path, index: Path, manifest: Manifest) -> None:
@@ -316,9 +316,9 @@ def _compare_manifest(path: Path, index: Path, manifest: Manifest) -> None:
     theirs = _manifest_beside(path)
     # Only the query side of the quantiser decides what a query looks like; the document side may not be calibrated.
     for part, key in (("vocabulary", "digest"), ("quantiser", "query")):
-        found, expected = (theirs.get(part) or {}).get(key), getattr(manifest, part).get(key)
-        if found and found != expected:
+        value, expected = (theirs.get(part) or {}).get(key), getattr(manifest, part).get(key)
+        if value and value != expected:
             raise ArtefactError(
-                f"{path}: encoded with {part} {str(found)[:60]}, {index} was built with {str(expected)[:60]}; encode "
+                f"{path}: encoded with {part} {str(value)[:60]}, {index} was built with {str(expected)[:60]}; encode "
                 "the topics again"
             )

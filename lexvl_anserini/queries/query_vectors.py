@@ -123,14 +123,14 @@ def finished_queries(output: Path, about: Mapping[str, Any], overwrite: bool) ->
     with same_file(output):
         if not beside.exists():
             raise ArtefactError(f"{output}: exists without {beside.name}; --overwrite replaces it")
-        found = read_json(beside, "manifest of the queries")
-    wanted, made = queries_request(about), queries_request(found)
+        content = read_json(beside, "manifest of the queries")
+    wanted, made = queries_request(about), queries_request(content)
     if made["topics"] and "topics_sha256" not in made:
         del wanted["topics_sha256"]  # an older file of a dataset's topics, which the entry `topics` names
     if "contents" not in made:
         del wanted["contents"]  # an older file without texts, which only stock Pyserini needs
     claim(output, "encoded topics", wanted, made, overwrite)
-    return Counts(found.get("counts", {})).topics
+    return Counts(content.get("counts", {})).topics
 
 
 def queries_request(about: Mapping[str, Any]) -> dict[str, Any]:

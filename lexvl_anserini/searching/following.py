@@ -233,15 +233,15 @@ def _clear_incoming(album: Album) -> None:
 def _still_unreadable(pictures: Sequence[Document], album: Album) -> list[UnreadablePicture]:
     """Those of the pictures that are listed as they are now, and still cannot be read: perhaps Pillow is newer."""
     listed = {row["id"]: row["sha256"] for row in _rows(album.unreadable)}
-    found = []
+    unreadable = []
     for picture in pictures:
         digest = picture.metadata[DIGEST]
         if picture.image is not None and listed.get(picture.doc_id) == digest:
             try:
                 open_image(picture.image)
             except DataError as problem:
-                found.append(UnreadablePicture(picture.doc_id, digest, str(problem)))
-    return found
+                unreadable.append(UnreadablePicture(picture.doc_id, digest, str(problem)))
+    return unreadable
 
 
 def _rows(path: Path) -> list[dict[str, str]]:

@@ -111,13 +111,13 @@ def candidate_vectors(encoder: WeightedEncoder, rows: Mapping[str, int], batch_s
     if encoder.shards is not None:
         return stored_vectors(encoder.shards, rows)
     tower = encoder.model.document
-    found = {d.doc_id: tower.read(d) for d in encoder.documents() if d.doc_id in rows}
-    if missing := [doc_id for doc_id in rows if doc_id not in found]:
+    inputs = {d.doc_id: tower.read(d) for d in encoder.documents() if d.doc_id in rows}
+    if missing := [doc_id for doc_id in rows if doc_id not in inputs]:
         raise DataError(
             f"document {missing[0]!r} of a run ({len(missing)} such) is not in the corpus of encoder "
             f"{encoder.model.name!r}; give runs of one corpus"
         )
-    return vectors(tower, (found[doc_id] for doc_id in rows), batch_size)
+    return vectors(tower, (inputs[doc_id] for doc_id in rows), batch_size)
 
 
 def vectors(tower: Any, inputs: Iterable[Any], batch_size: int) -> Any:
@@ -272,7 +272,7 @@ def rerank_lists(
         UsageError: the model has no vectors.
         DataError: a document of the lists is not in the corpus.
     """
-    candidates = {query_id: [d.doc_id for d in found[:depth]] for query_id, found in lists.items()}
+    candidates = {query_id: [d.doc_id for d in hits[:depth]] for query_id, hits in lists.items()}
     encoders = [WeightedEncoder(model, 1.0, documents)]
     for first in hybrid_lists(topics, candidates, encoders, hits=depth, batch_size=batch_size):
         rest = lists[first[0].query_id][depth:] if first else ()

@@ -124,10 +124,10 @@ class IndexSearch:
         if isinstance(query, Topic):
             check_readable(query, searcher.model)
         typed = query if isinstance(query, Topic) else TreeQuery(TYPED, query)
-        [found] = searcher.lists(
+        [hits_of_topic] = searcher.lists(
             [typed], hits, threads=self.threads, refinement=self.refinement, feedback_shards=self.feedback_shards
         )
-        return found
+        return hits_of_topic
 
     def run_manifest(
         self, source: TopicSource, hits: int, remove_query: bool, strict_scores: bool, output_format: str

@@ -140,10 +140,10 @@ def scores_in_run(path: Path, query_id: str, hits: int) -> dict[str, float]:
     Raises:
         DataError: the run has no such topic, or is malformed.
     """
-    found = in_rank_order(document for document in read_run(path) if document.query_id == query_id)
-    if not found:
+    documents = in_rank_order(document for document in read_run(path) if document.query_id == query_id)
+    if not documents:
         raise DataError(f"{path}: no line for topic {query_id!r}")
-    return {document.doc_id: document.score for document in found[:hits]}
+    return {document.doc_id: document.score for document in documents[:hits]}
 
 
 def encoder_options(run: RunManifest | None) -> dict[str, Any]:

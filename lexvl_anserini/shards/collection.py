@@ -22,7 +22,6 @@ from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.files import read_json, write_json
 from lexvl_anserini.ground.manifest import Counts, EncodedCorpus, Manifest
 from lexvl_anserini.ground.places import fetched_file
-from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.shards.layout import Part
 
 COLLECTION = "collection.json"
@@ -117,6 +116,8 @@ def check_same_meaning(first: Manifest, other: Manifest, where: Path) -> None:
 
 def _same_scale(manifest: Manifest) -> str:
     """How to encode a corpus with the scale of another."""
+    from lexvl_anserini.ground.quantise import Quantiser  # it loads scipy, which `index --help` does without
+
     sides = Quantiser.from_json(manifest.quantiser)
     options = [f"--quantiser fixed --scale {sides.document.scale!r}"]
     options += [f"--bits {sides.document.bits}"] if sides.document.bits else []

@@ -34,10 +34,10 @@ class Processes:
 
         # This state keeps the device for the whole process; an earlier training may have used another.
         AcceleratorState._reset_state(reset_partial_state=True)
-        found = cls(device.type == "cpu")
-        if not found.first:
+        processes = cls(device.type == "cpu")
+        if not processes.first:
             logging.getLogger("lexvl_anserini").setLevel(logging.ERROR)
-        return found
+        return processes
 
     @property
     def state(self) -> Any:
@@ -64,10 +64,10 @@ class Processes:
         """The value that the first process has."""
         from accelerate.utils import broadcast_object_list
 
-        found = [value]
+        values = [value]
         if self.state.num_processes > 1:
-            broadcast_object_list(found)
-        return found[0]
+            broadcast_object_list(values)
+        return values[0]
 
     @contextmanager
     def folder(self, output: Path) -> Iterator[Path]:

@@ -79,9 +79,9 @@ class TrainingState:
 
     def mean_losses(self) -> tuple[float, dict[str, float]]:
         """The means of the losses and of their parts since the last call; clears them."""
-        found = round(fmean(self.losses), 4), {name: float(f"{fmean(of):.4g}") for name, of in self.parts.items()}
+        means = round(fmean(self.losses), 4), {name: float(f"{fmean(of):.4g}") for name, of in self.parts.items()}
         self.clear_losses()
-        return found
+        return means
 
     def clear_losses(self) -> None:
         """Forgets the losses since the last line of the log."""
@@ -109,8 +109,8 @@ def reserve(output: Path, recipe: Recipe, data: Mapping[str, str], overwrite: bo
         ArtefactError: the folder was not written by train, or holds the run of another recipe or of other data.
     """
     names, wanted = entries(output), request(recipe, data)
-    found = found_request(output, wanted) if names and not overwrite else None
-    if claim(output, "a run", wanted, found, overwrite=not names.intersection(TRAINED)) is not Claim.FRESH:
+    earlier = found_request(output, wanted) if names and not overwrite else None
+    if claim(output, "a run", wanted, earlier, overwrite=not names.intersection(TRAINED)) is not Claim.FRESH:
         return
     clear(output)
     with atomic_write(output / RECIPE) as out:

@@ -124,17 +124,17 @@ def read_splits(recipe: Recipe, data_dir: str | None) -> Splits:
     Raises:
         LexvlError: a dataset cannot be read, or has no captions or no relevant passages.
     """
-    found = datasets(recipe, data_dir)
+    by_role = datasets(recipe, data_dir)
     if recipe.model.of_texts:
         validates = bool(recipe.data.held_out)
         others = {TRAINING: recipe.data.others * validates, VALIDATION: recipe.data.others}
         texts = {
             role: join([read_query_passages(dataset, others[role]) for dataset in parts])
-            for role, parts in found.items()
+            for role, parts in by_role.items()
         }
         return held_apart(texts, recipe.data.held_out)
     limits = {TRAINING: recipe.data.images}
-    images = {role: read_captioned(part, limits.get(role)) for role, [part] in found.items()}
+    images = {role: read_captioned(part, limits.get(role)) for role, [part] in by_role.items()}
     return held_apart(images, recipe.data.held_out)
 
 

@@ -79,11 +79,11 @@ class Watch:
         loss, parts = progress.mean_losses()
         rate, seconds = learner.scheduler.get_last_lr()[0], round(progress.seconds, 1)
         row = {"step": progress.step, "loss": loss, "learning_rate": rate, "seconds": seconds, "losses": parts}
-        found = profile(step.rounds[0], model)
-        report(self.lines, {**row, **found})
+        figures = profile(step.rounds[0], model)
+        report(self.lines, {**row, **figures})
         ramps = [regulariser.ramp_steps for regulariser in self.stage.regularisers]
         settled = progress.step - self.first >= max(plan.warmup_steps, *ramps, 0)
-        wrong = collapses(found, len(self.terms), model, settled)
+        wrong = collapses(figures, len(self.terms), model, settled)
         for kind in sorted(wrong.keys() - self.collapsed):
             log.warning("step %d: %s", progress.step, wrong[kind])
         self.collapsed = set(wrong)

@@ -77,10 +77,10 @@ def learn_terms(texts: Iterable[str], least: int) -> list[str]:
     Raises:
         UsageError: no word occurs often enough.
     """
-    found = [word for word in frequent(word_counts(texts), least) if names_something(word)]
-    if not found:
+    words = [word for word in frequent(word_counts(texts), least) if names_something(word)]
+    if not words:
         raise UsageError(f"no word but function words occurs at least {least} times in the captions")
-    return found
+    return words
 
 
 def names_something(word: str) -> bool:
@@ -126,12 +126,12 @@ def read_class_names(path: Path) -> list[str]:
 
 def words_of_classes(names: Sequence[str], known: Sequence[str]) -> dict[str, list[int]]:
     """The classes of each word of their names, but for function words and `known` words; in alphabetical order."""
-    found: dict[str, list[int]] = {}
+    places: dict[str, list[int]] = {}
     for number, name in enumerate(names):
         for word in filter(names_something, sorted(word_counts([name]))):
-            found.setdefault(word, []).append(number)
+            places.setdefault(word, []).append(number)
     left_out = set(known)
-    return {word: found[word] for word in sorted(found) if word not in left_out}
+    return {word: places[word] for word in sorted(places) if word not in left_out}
 
 
 def save_tokenizer(tokens: list[str], folder: Path, max_length: int) -> Any:

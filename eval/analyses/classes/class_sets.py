@@ -122,10 +122,10 @@ def read_lines(files: Sequence[Path], base: Path, split: str, line: str, image: 
         DataError: a line does not fit.
     """
     for text, where in _lines(files):
-        found = re.fullmatch(line, text)
-        if found is None:
+        match = re.fullmatch(line, text)
+        if match is None:
             raise DataError(f"{where}: {text[:80]!r}, expected a line as {line}")
-        yield Labelled(str(base / image.format(**found.groupdict())), found["label"])
+        yield Labelled(str(base / image.format(**match.groupdict())), match["label"])
 
 
 def read_folders(files: Sequence[Path], base: Path, split: str) -> Iterator[Labelled]:
@@ -139,14 +139,14 @@ def read_sorted_folders(files: Sequence[Path], base: Path, split: str, count: in
     Raises:
         DataError: there are not `count` class folders, so that their order does not say which they are.
     """
-    found = list(class_folders(files[0]))
-    numbers = {label: number for number, label in enumerate(sorted({str(one.label) for one in found}))}
+    folders = list(class_folders(files[0]))
+    numbers = {label: number for number, label in enumerate(sorted({str(one.label) for one in folders}))}
     if len(numbers) != count:
         raise DataError(
             f"{files[0]}: {len(numbers)} class folders, expected {count:,}; name this folder itself for others, "
             "with --classes for their names"
         )
-    return (one._replace(label=numbers[str(one.label)]) for one in found)
+    return (one._replace(label=numbers[str(one.label)]) for one in folders)
 
 
 def read_cifar(files: Sequence[Path], base: Path, split: str, labels: int) -> Iterator[Labelled]:
@@ -176,8 +176,8 @@ def _matlab(path: Path, *keys: str) -> list[Any]:
     from scipy.io import loadmat
 
     try:
-        found = loadmat(path, squeeze_me=True)
-        return [found[key] for key in keys]
+        content = loadmat(path, squeeze_me=True)
+        return [content[key] for key in keys]
     except Exception as problem:  # SciPy's reader raises any error for a damaged file
         raise DataError(f"{path}: cannot be read as MATLAB's {', '.join(keys)} ({problem})") from problem
 

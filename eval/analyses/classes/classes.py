@@ -62,11 +62,13 @@ class ImageClasses:
         Raises:
             DataError: two classes have the same label.
         """
-        found: dict[str, int] = {}
+        number_of: dict[str, int] = {}
         for number, label in enumerate(self.labels):
-            if found.setdefault(folded(label), number) != number:
-                raise DataError(f"classes {found[folded(label)] + 1} and {number + 1} have the same label {label!r}")
-        return found
+            if number_of.setdefault(folded(label), number) != number:
+                raise DataError(
+                    f"classes {number_of[folded(label)] + 1} and {number + 1} have the same label {label!r}"
+                )
+        return number_of
 
     def prompts(self) -> list[list[str]]:
         """Per class, every name in every template."""
@@ -94,10 +96,10 @@ def read_classes(path: Path) -> ImageClasses:
         DataError: the file cannot be read, or has other contents.
         UsageError: a template has no `{}`.
     """
-    found = read_json(path, "file of classes", DataError)
-    if strange := sorted(found.keys() - set(KEYS)):
+    content = read_json(path, "file of classes", DataError)
+    if strange := sorted(content.keys() - set(KEYS)):
         raise DataError(f"{path}: key {strange[0]!r}, expected {' and '.join(KEYS)}")
-    classes = found.get("classes")
+    classes = content.get("classes")
     if isinstance(classes, list):
         names = [_names(path, name) for name in classes]
         labels = [own[0] for own in names]
@@ -107,7 +109,7 @@ def read_classes(path: Path) -> ImageClasses:
         raise DataError(f"{path}: no list or object `classes`")
     if not labels:
         raise DataError(f"{path}: no classes")
-    templates = found.get("templates", [])
+    templates = content.get("templates", [])
     if not isinstance(templates, list) or not all(isinstance(template, str) for template in templates):
         raise DataError(f"{path}: templates {templates!r:.80}, expected a list of texts")
     return ImageClasses(tuple(labels), tuple(names)).with_templates(templates)

@@ -67,9 +67,9 @@ def read_labelled(where: Path, classes: ImageClasses | None = None) -> LabelledI
     Raises:
         DataError: it cannot be read, has no images or a class folder without any, or labels that `classes` lack.
     """
-    found = list(read_list(where) if where.suffix.lower() in LISTS else class_folders(where))
-    classes = classes or ImageClasses.of_folders(sorted({str(one.label) for one in found}))
-    return with_numbers(where.stem, str(where), found, classes)
+    labelled = list(read_list(where) if where.suffix.lower() in LISTS else class_folders(where))
+    classes = classes or ImageClasses.of_folders(sorted({str(one.label) for one in labelled}))
+    return with_numbers(where.stem, str(where), labelled, classes)
 
 
 def with_numbers(

@@ -126,7 +126,7 @@ def qrels_file(folder: Path, split: str) -> Path:
     path = folder / "qrels" / f"{split}.tsv"
     if path.is_file():
         return path
-    splits = sorted(found.stem for found in (folder / "qrels").glob("*.tsv"))
+    splits = sorted(file.stem for file in (folder / "qrels").glob("*.tsv"))
     known = f"splits there: {', '.join(splits)}" if splits else "no split is there"
     raise DataError(f"{path}: no judgements of split {split!r}; {known}")
 

@@ -240,23 +240,25 @@ def references(
     """
     parts = {*folders, *(_last(file.rpartition("/")[0]) for file in files)} - {""}
     wanted = Counter(map(_last, files))
-    found: dict[str, str] = {}
+    references_by_file: dict[str, str] = {}
     for source in sources:
-        if len(found) == len(files):
+        if len(references_by_file) == len(files):
             break
         names = _names(source)
         for file in files:
             here = names.get(_last(file), [])
-            if file not in found and (one := _in_its_folder(file, here) or _in_any_folder(file, here, wanted, parts)):
-                found[file] = one.reference
-    missing = [file for file in files if file not in found]
+            if file not in references_by_file and (
+                one := _in_its_folder(file, here) or _in_any_folder(file, here, wanted, parts)
+            ):
+                references_by_file[file] = one.reference
+    missing = [file for file in files if file not in references_by_file]
     if missing:
         more = f" and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
         raise DataError(
             f"{what}: {len(missing)} of {len(files)} images are not in {', '.join(map(str, sources))}: "
             f"{', '.join(missing[:NAMED])}{more}"
         )
-    return found
+    return references_by_file
 
 
 def _in_its_folder(file: str, here: Sequence[_Found]) -> _Found | None:

@@ -75,14 +75,14 @@ def dpr_records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         return
     try:
         with open_packed(path) as source:
-            found = orjson.loads(source.read())
+            records = orjson.loads(source.read())
     except (OSError, *DAMAGED_GZIP) as problem:
         raise DataError(f"{path}: cannot be read ({problem})") from problem
     except orjson.JSONDecodeError as problem:
         raise DataError(f"{path}: malformed JSON ({problem}); JSON lines have the suffix .jsonl") from problem
-    if not isinstance(found, list):
+    if not isinstance(records, list):
         raise DataError(f"{path}: no JSON array; expected [{{'question': ..., '{POSITIVES}': [...]}}, ...]")
-    for number, record in enumerate(found, start=1):
+    for number, record in enumerate(records, start=1):
         where = f"{path} entry {number}"
         if not isinstance(record, dict):
             raise DataError(f"{where}: not an object with 'question' and {POSITIVES!r}")

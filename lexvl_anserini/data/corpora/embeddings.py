@@ -64,7 +64,7 @@ class Tables:
         """
         path = self.folder / f"{kind}{'_' if self.features else ''}{self.features}.parquet"
         if not path.is_file():
-            there = ", ".join(sorted(found.name for found in self.folder.glob("*.parquet"))) or "none"
+            there = ", ".join(sorted(file.name for file in self.folder.glob("*.parquet"))) or "none"
             raise DataError(f"{path}: no such table of embeddings; tables there: {there}")
         return path
 
@@ -198,18 +198,20 @@ def read_embeddings(references: Sequence[str]) -> np.ndarray:
                 "(embeddings:<folder>), or name the model that reads texts and images: --set backbone_checkpoint=..."
             )
         wanted.setdefault(Path(match["table"]), []).append((position, match["id"]))
-    found = np.empty((0, 0), dtype=np.float32)
+    vectors = np.empty((0, 0), dtype=np.float32)
     for path, items in wanted.items():
         table = _table(path)
         if missing := [item_id for _, item_id in items if item_id not in table.rows]:
             more = f" and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
             raise DataError(f"{path}: no embedding of id {', '.join(missing[:NAMED])}{more}; {len(table.rows)} rows")
-        if not found.size:
-            found = np.empty((len(references), table.vectors.shape[1]), dtype=np.float32)
-        if found.shape[1] != table.vectors.shape[1]:
-            raise DataError(f"{path}: vectors of {table.vectors.shape[1]} numbers, other tables have {found.shape[1]}")
-        found[[position for position, _ in items]] = table.vectors[[table.rows[item_id] for _, item_id in items]]
-    return found
+        if not vectors.size:
+            vectors = np.empty((len(references), table.vectors.shape[1]), dtype=np.float32)
+        if vectors.shape[1] != table.vectors.shape[1]:
+            raise DataError(
+                f"{path}: vectors of {table.vectors.shape[1]} numbers, other tables have {vectors.shape[1]}"
+            )
+        vectors[[position for position, _ in items]] = table.vectors[[table.rows[item_id] for _, item_id in items]]
+    return vectors
 
 
 def _table(path: Path) -> EmbeddingTable:

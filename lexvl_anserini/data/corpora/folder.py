@@ -186,12 +186,12 @@ def _first(files: Files, wanted: Callable[[str], bool], problem: str) -> str:
     Raises:
         DataError: there is none.
     """
-    found = next(filter(wanted, files.names(LeftOut())), None)
-    if found is None:
+    first = next(filter(wanted, files.names(LeftOut())), None)
+    if first is None:
         heic = sum(_suffix(name) in HEIC_SUFFIXES for name in files.names(LeftOut()))
         hint = f"; it has HEIC pictures ({heic:,}): {HEIC_REMEDY}" if heic else ""
         raise DataError(f"{files.where}: {problem}{hint}")
-    return found
+    return first
 
 
 def _names_below(folder: Path, left_out: LeftOut, prefix: str = "") -> Iterator[str]:

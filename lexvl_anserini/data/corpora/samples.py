@@ -90,18 +90,18 @@ def sample_documents() -> Iterator[Document]:
     Raises:
         DataError: none is installed.
     """
-    found = 0
+    count = 0
     left_out = []
     for sample in SAMPLES:
         path = sample.path()
         if path is None or not file_sha256(path).startswith(sample.sha256):
             left_out.append(f"{sample.title} ({sample.package})")
             continue
-        found += 1
+        count += 1
         about = sample._asdict()
         metadata = {key: about[key] for key in ("package", "file", "licence", "credit")}
         yield Document(sample.doc_id, title=sample.title, image=str(path), metadata=metadata)
-    if not found:
+    if not count:
         raise DataError("samples: no package has one of the pictures; pip install scikit-learn scikit-image")
     if left_out:
         log_once(f"samples: not installed, or other pictures than those known: {', '.join(left_out)}")

@@ -69,8 +69,8 @@ def load_triples(ref: CorpusRef) -> Dataset:
 
 def dataset_of_examples(ref: CorpusRef, examples: Callable[[], Iterator[Example]]) -> Dataset:
     """The dataset of a file that has the texts themselves."""
-    found = one_split(ref, partial(documents_of, examples), partial(topics_of, examples), partial(qrels_of, examples))
-    return replace(found, scores=partial(scores_of, examples))
+    dataset = one_split(ref, partial(documents_of, examples), partial(topics_of, examples), partial(qrels_of, examples))
+    return replace(dataset, scores=partial(scores_of, examples))
 
 
 def one_split(

@@ -152,8 +152,8 @@ def read_file(folder: Path, export: Export, name: str) -> bytes:
         data = path.read_bytes()
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror}); {REMEDY}") from error
-    if (found := sha256(data).hexdigest()) != export.files[name]:
+    if (digest := sha256(data).hexdigest()) != export.files[name]:
         raise CheckpointError(
-            f"{path}: has SHA-256 {found[:16]}, expected {export.files[name][:16]}, the exported file; {REMEDY}"
+            f"{path}: has SHA-256 {digest[:16]}, expected {export.files[name][:16]}, the exported file; {REMEDY}"
         )
     return data

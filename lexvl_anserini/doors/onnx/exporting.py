@@ -350,7 +350,7 @@ def write_side(folder: Path, name: str, side: ExportedSide, files: dict[str, str
 def write(folder: Path, name: str, data: bytes, files: dict[str, str]) -> str:
     """Writes a file unless one with the same bytes is there; returns the name of that which has them."""
     digest = sha256(data).hexdigest()
-    same = next((other for other, found in files.items() if found == digest), None)
+    same = next((other for other, stored in files.items() if stored == digest), None)
     if same is not None:
         return same
     (folder / name).write_bytes(data)

@@ -101,9 +101,9 @@ def refuse_other_options(folder: Path, exported: Mapping[str, Any], wanted: Mapp
     """
     for key, value in wanted.items():
         if str(exported.get(key)).lower() != str(value).lower():
-            found = f"{key}={exported[key]}" if key in exported else f"no {key}"
+            stored = f"{key}={exported[key]}" if key in exported else f"no {key}"
             raise UsageError(
-                f"{folder}: exported with {found}, requested {key}={value}; export again with --set {key}={value}"
+                f"{folder}: exported with {stored}, requested {key}={value}; export again with --set {key}={value}"
             )
 
 
@@ -157,7 +157,7 @@ def array_of(folder: Path, export: Export, name: str) -> np.ndarray:
         CheckpointError: the file is none.
     """
     try:
-        found: np.ndarray = np.load(io.BytesIO(read_file(folder, export, name)), allow_pickle=False)
+        array: np.ndarray = np.load(io.BytesIO(read_file(folder, export, name)), allow_pickle=False)
     except (ValueError, EOFError, OSError) as error:
         raise CheckpointError(f"{folder / name}: not an array of numpy; {REMEDY}") from error
-    return found
+    return array

@@ -146,10 +146,10 @@ class Graph:
         Raises:
             LexvlError: a number of the result is not finite.
         """
-        [found] = self.session.run(None, dict(zip(self.names, inputs, strict=True)))
-        if not np.isfinite(found).all():
+        [output] = self.session.run(None, dict(zip(self.names, inputs, strict=True)))
+        if not np.isfinite(output).all():
             raise LexvlError(f"the model gave a number that is not finite for input {str(first)[:60]!r} or its batch")
-        result: np.ndarray = found
+        result: np.ndarray = output
         return result
 
 
@@ -195,19 +195,19 @@ class LexicalGraphTower:
         Raises:
             LexvlError: a weight of the model is not a finite number.
         """
-        found: list[tuple[np.ndarray, np.ndarray]] = [(np.empty(0, np.int32), np.empty(0, np.float32))] * len(inputs)
+        rows: list[tuple[np.ndarray, np.ndarray]] = [(np.empty(0, np.int32), np.empty(0, np.float32))] * len(inputs)
         for batch in self.items.batches(inputs, batch_size, on_error):
             weights = self.graph(batch.inputs, inputs[batch.positions[0]])  # [B, V]
             mask = kept_rows(weights, self.own_mask(batch.rows), self.sparsifier)
             for position, row, keep in zip(batch.positions, weights, mask, strict=True):
                 dims = np.flatnonzero(keep).astype(np.int32)
-                found[position] = dims, row[dims]
+                rows[position] = dims, row[dims]
             progress(len(batch.positions))
         shape = (len(inputs), len(self.vocabulary))
         if not len(inputs):
             return sparse.csr_matrix(shape, dtype=np.float32)
-        indptr = np.concatenate([[0], np.cumsum([len(dims) for dims, _ in found])])
-        dims, values = (np.concatenate(column) for column in zip(*found, strict=True))
+        indptr = np.concatenate([[0], np.cumsum([len(dims) for dims, _ in rows])])
+        dims, values = (np.concatenate(column) for column in zip(*rows, strict=True))
         return sparse.csr_matrix((values, dims, indptr), shape=shape)
 
     def own_mask(self, rows: list[list[int]] | None) -> np.ndarray | None:

@@ -102,7 +102,7 @@ class Answering:
             ignored.append("weights of terms")
         if read.read_as == "text" and not lexical and question.read_as == "auto" and is_expression(question.text):
             ignored.append("signs and factors of the expression")
-        found = search(index, read.query, where, question.hits)
+        hits = search(index, read.query, where, question.hits)
         searched = time.perf_counter()
         timing = Timing(
             encode_ms=round((encoded - started) * 1000, 2),
@@ -113,7 +113,7 @@ class Answering:
             index=question.index,
             read_as=read.read_as,  # type: ignore[arg-type]
             chips=chips(read),
-            hits=[hit_of(index, one) for one in found],
+            hits=[hit_of(index, one) for one in hits],
             documents=index.manifest.counts.documents,
             ignored=ignored,
             timing=timing,
@@ -221,8 +221,8 @@ class Answering:
             region = [left / wide, top / high, right / wide, bottom / high]
             return HeatMap(grid=np.round(shares.astype(float), 3).tolist(), region=[round(one, 4) for one in region])
 
-        found: HeatMap = self.maps.kept((index.serial, doc_id, tuple(weights.items())), drawn)
-        return found
+        heat: HeatMap = self.maps.kept((index.serial, doc_id, tuple(weights.items())), drawn)
+        return heat
 
 
 def is_expression(text: str) -> bool:

@@ -236,7 +236,7 @@ class SentPictures:
         Raises:
             DataError: it is not kept any more, or was never sent.
         """
-        found: Image | None = self._pictures.get(picture_id)
-        if found is None:
+        picture: Image | None = self._pictures.get(picture_id)
+        if picture is None:
             raise DataError("the picture of this query is not on the server any more; send it again")
-        return found
+        return picture

@@ -302,16 +302,16 @@ def served_indexes(
     """
     if checkpoints and len(checkpoints) != len(places):
         raise UsageError(f"{len(checkpoints)} --checkpoint for {len(places)} --index; give one for each, or none")
-    found: dict[str, ServedIndex] = {}
+    served: dict[str, ServedIndex] = {}
     for number, place in enumerate(places):
         if not (base := index_name(place)):
             raise DataError(f"{place}: a folder without a name; name the folder of an index")
         path = index_path(place)
-        name = next(n for n in (base, *(f"{base}-{i}" for i in range(2, len(places) + 2))) if n not in found)
+        name = next(n for n in (base, *(f"{base}-{i}" for i in range(2, len(places) + 2))) if n not in served)
         moved = checkpoints[number] if checkpoints else None
         changes = EncoderChanges(moved, options=options or {}, device=device)
-        found[name] = ServedIndex(name, path, changes, data_dir)
-    return list(found.values())
+        served[name] = ServedIndex(name, path, changes, data_dir)
+    return list(served.values())
 
 
 def settings_of(index: LiveIndex) -> dict[str, Any]:

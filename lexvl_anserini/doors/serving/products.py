@@ -36,8 +36,8 @@ def products_of(clause: Clause, impacts: Mapping[str, int]) -> list[TermProduct]
     totals: dict[str, float] = {}
     for term, weight in _adding(clause, impacts, 1):
         totals[term] = totals.get(term, 0) + weight
-    found = [TermProduct(term, weight, impacts[term]) for term, weight in totals.items() if weight]
-    return sorted(found, key=lambda one: (-one.product, one.term))
+    products = [TermProduct(term, weight, impacts[term]) for term, weight in totals.items() if weight]
+    return sorted(products, key=lambda one: (-one.product, one.term))
 
 
 def _adding(clause: Clause, impacts: Mapping[str, int], factor: float) -> Iterator[tuple[str, float]]:

@@ -70,19 +70,19 @@ def listening(host: str, port: int) -> socket.socket:
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        found = socket.socket(family, kind, protocol)
+        listener = socket.socket(family, kind, protocol)
     except OSError as error:
         raise UsageError(f"--host {host!r}: {error.strerror or error}; give an address of this machine") from error
     try:
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind(address)
-        found.listen(BACKLOG)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(BACKLOG)
     except OSError as error:
-        found.close()
+        listener.close()
         raise UsageError(
             f"{host}:{port} cannot be used ({error.strerror or error}); choose another --port, 0 takes a free one"
         ) from error
-    return found
+    return listener
 
 
 def url_of(found: socket.socket) -> str:

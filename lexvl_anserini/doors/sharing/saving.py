@@ -78,10 +78,10 @@ def checkpoint_of(model: Encoder) -> Checkpoint:
     """
     if model.checkpoint is None:
         raise UsageError(f"encoder {model.name!r} was loaded from no checkpoint; there is nothing to save")
-    found = find_checkpoint(model.checkpoint)
-    if digest_of(found, other_parts(model.options)) != model.checkpoint_digest:
+    checkpoint = find_checkpoint(model.checkpoint)
+    if digest_of(checkpoint, other_parts(model.options)) != model.checkpoint_digest:
         raise CheckpointError(f"{model.checkpoint}: changed since the encoder was loaded; load it again")
-    return found
+    return checkpoint
 
 
 def weights_of(checkpoint: Checkpoint) -> Checkpoint:

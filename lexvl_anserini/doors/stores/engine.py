@@ -108,8 +108,8 @@ class StoreEngine(ImpactEngine):
         """
         if not self.store.open():
             raise ArtefactError(f"{self.place}: {MISSING.reason}; {MISSING.remedy}")
-        found, notes, _ = header_of(self.store)
-        if found != token:
+        header, notes, _ = header_of(self.store)
+        if header != token:
             raise ArtefactError(f"{self.place}: built again since this command began; run it again")
         documents, expected = self.store.count() - notes, self.manifest.counts.documents
         if documents != expected:
@@ -263,13 +263,13 @@ class StoreEngine(ImpactEngine):
         if not dims:
             return []
         with self._asking():
-            found = best_hits(self.store, dims, weights, hits, f"topic {query_id!r}")
-        if self.exact and (strange := next((hit for hit in found if hit[1] != int(hit[1])), None)):
+            hits_of_store = best_hits(self.store, dims, weights, hits, f"topic {query_id!r}")
+        if self.exact and (strange := next((hit for hit in hits_of_store if hit[1] != int(hit[1])), None)):
             raise ArtefactError(
                 f"topic {query_id!r}: document {strange[0]!r} has the score {strange[1]} in {self.store.title}, "
                 "expected an integer; the store rounds, build the index with --engine lucene"
             )
-        return ranked(query_id, found, hits)
+        return ranked(query_id, hits_of_store, hits)
 
     @contextmanager
     def _asking(self) -> Iterator[None]:
@@ -305,10 +305,10 @@ class StoreEngine(ImpactEngine):
     def vector(self, doc_id: str) -> dict[str, int]:
         """The document's whole vector, as the store has it."""
         with self._asking():
-            found = dict(self._vectors([doc_id]))
-        if doc_id not in found:
+            vectors = dict(self._vectors([doc_id]))
+        if doc_id not in vectors:
             raise DataError(f"{self.place}: no document {doc_id!r} in the index")
-        return self._terms(found[doc_id])
+        return self._terms(vectors[doc_id])
 
     def bound(self, vector: Mapping[str, float]) -> float:
         """The highest score that any document could reach: sum over terms of weight x greatest impact."""

@@ -38,9 +38,9 @@ def best_hits(store: ImpactStore, dims: Sequence[int], weights: Sequence[int], h
     ordered = store.ordered and not is_long(store, dims)
 
     def certain(fetched: Fetched) -> Scored | None:
-        found = fetched.hits
-        enough = len(found) > hits and found[hits - 1][1] > found[-1][1]
-        return found if fetched.all or enough or (ordered and len(found) >= hits) else None
+        hits_so_far = fetched.hits
+        enough = len(hits_so_far) > hits and hits_so_far[hits - 1][1] > hits_so_far[-1][1]
+        return hits_so_far if fetched.all or enough or (ordered and len(hits_so_far) >= hits) else None
 
     return growing(store, lambda count: top(store, dims, weights, count, where), certain, hits, where)
 
@@ -78,8 +78,8 @@ def top(store: ImpactStore, dims: Sequence[int], weights: Sequence[int], count: 
     """
     if is_long(store, dims):
         return in_parts(store, dims, weights, count, where)
-    found = store.top(dims, weights, count)
-    return Fetched([hit for hit in found if hit[1] > 0], len(found) < count)
+    hits = store.top(dims, weights, count)
+    return Fetched([hit for hit in hits if hit[1] > 0], len(hits) < count)
 
 
 def is_long(store: ImpactStore, dims: Sequence[int]) -> bool:
@@ -125,7 +125,7 @@ def dot(query: Mapping[int, int], vector: Mapping[int, int]) -> int:
 
 def vectors(store: ImpactStore, doc_ids: Sequence[str]) -> dict[str, dict[int, int]]:
     """Vectors of any number of documents; those that the index does not have are absent."""
-    found: dict[str, dict[int, int]] = {}
+    vectors_by_id: dict[str, dict[int, int]] = {}
     for start in range(0, len(doc_ids), VECTORS):
-        found |= store.vectors(doc_ids[start : start + VECTORS])
-    return found
+        vectors_by_id |= store.vectors(doc_ids[start : start + VECTORS])
+    return vectors_by_id

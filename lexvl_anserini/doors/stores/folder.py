@@ -68,8 +68,8 @@ def header_of(store: ImpactStore) -> tuple[str, int, str]:
     Raises:
         ArtefactError: the table has no note 0 of this version.
     """
-    found = store.read_notes(0, 1)
-    parts = found[0].split(" ") if found else []
+    notes = store.read_notes(0, 1)
+    parts = notes[0].split(" ") if notes else []
     if len(parts) != 4 or parts[0] != FORMAT or not re.fullmatch(r"[1-9]\d{0,5}", parts[1]):
         told = f"its notes begin with {parts[0][:40]!r}" if parts else "it has no notes"
         raise ArtefactError(

@@ -161,7 +161,7 @@ def _checked(
 
 def _expect_rows(store: ImpactStore, documents: int, notes: int) -> None:
     """Raises ArtefactError unless the new table has this many documents and notes."""
-    if (found := store.count()) != documents + notes:
+    if (rows := store.count()) != documents + notes:
         raise ArtefactError(
-            f"{store.place}: {store.title} has {found - notes:,} documents after {documents:,} were added; build again"
+            f"{store.place}: {store.title} has {rows - notes:,} documents after {documents:,} were added; build again"
         )

@@ -100,13 +100,13 @@ class MilvusStore(ImpactStore):
         name = self.place.name
         if name in self.served.list_collections():
             raise ArtefactError(f"{self.place}: a collection that is no index of ours; name another index")
-        found = self._published()
-        self.table = found or self.table
-        if found and not self.is_ours(found):
-            raise ArtefactError(f"{self.place}: an alias of {found!r}, which is no index of ours; name another index")
-        if found:
-            self.served.load_collection(found)
-        return found is not None
+        table = self._published()
+        self.table = table or self.table
+        if table and not self.is_ours(table):
+            raise ArtefactError(f"{self.place}: an alias of {table!r}, which is no index of ours; name another index")
+        if table:
+            self.served.load_collection(table)
+        return table is not None
 
     def _published(self) -> str | None:
         if not self.served.has_collection(self.place.name):
@@ -178,8 +178,8 @@ class MilvusStore(ImpactStore):
         """Entities by id."""
         names = [note_name(number) for number in range(first, first + count)]
         rows = self.served.get(self.table, ids=names, output_fields=["id", "note"])
-        found = {row["id"]: row["note"] for row in rows}
-        return [found[name] for name in names if name in found]
+        notes = {row["id"]: row["note"] for row in rows}
+        return [notes[name] for name in names if name in notes]
 
     def count(self) -> int:
         """Exact."""
@@ -187,7 +187,7 @@ class MilvusStore(ImpactStore):
 
     def top(self, dims: Sequence[int], weights: Sequence[int], count: int) -> list[tuple[str, float]]:
         """Entities by inner product; ties have any order."""
-        [found] = self.served.search(
+        [hits] = self.served.search(
             self.table,
             data=[dict(zip(dims, map(float, weights), strict=True))],
             anns_field="impacts",
@@ -196,15 +196,15 @@ class MilvusStore(ImpactStore):
             search_params={"metric_type": "IP", "params": {"drop_ratio_search": 0.0}},
             consistency_level=STRONG,
         )
-        return [(hit["id"], hit["distance"]) for hit in found]
+        return [(hit["id"], hit["distance"]) for hit in hits]
 
     def vectors(self, doc_ids: Sequence[str]) -> dict[str, dict[int, int]]:
         """Entities by id."""
-        found = {}
+        vectors_by_id = {}
         for row in self.served.get(self.table, ids=list(doc_ids), output_fields=["id", "impacts"]):
             vector = {dim: value for dim, value in row["impacts"].items() if dim != NO_TERM}
-            found[row["id"]] = vector_of(list(vector), list(vector.values()))
-        return found
+            vectors_by_id[row["id"]] = vector_of(list(vector), list(vector.values()))
+        return vectors_by_id
 
     def size(self) -> int | None:
         """Bytes of Milvus Lite's file (a folder); a server does not say."""

@@ -99,12 +99,12 @@ class OpenSearchStore(ImpactStore):
         """The alias's index."""
         indices, name = self.served.indices, self.place.name
         if indices.exists_alias(name=name):
-            found = sorted(indices.get_alias(name=name))
-            if len(found) != 1 or not self.is_ours(found[0]):
+            tables = sorted(indices.get_alias(name=name))
+            if len(tables) != 1 or not self.is_ours(tables[0]):
                 raise ArtefactError(
-                    f"{self.place}: an alias of {', '.join(found)}, no index of ours; name another index"
+                    f"{self.place}: an alias of {', '.join(tables)}, no index of ours; name another index"
                 )
-            self.table = found[0]
+            self.table = tables[0]
             return True
         if indices.exists(index=name):
             raise ArtefactError(f"{self.place}: an index that is none of ours; name another index")
@@ -112,8 +112,8 @@ class OpenSearchStore(ImpactStore):
 
     def _ours(self) -> dict[str, bool]:
         """The indices of this name, and whether each is published."""
-        found = self.served.indices.get_alias(index=f"{self.place.name}_*", ignore_unavailable=True)
-        return {table: self.place.name in about["aliases"] for table, about in found.items() if self.is_ours(table)}
+        aliases = self.served.indices.get_alias(index=f"{self.place.name}_*", ignore_unavailable=True)
+        return {table: self.place.name in about["aliases"] for table, about in aliases.items() if self.is_ours(table)}
 
     def begin(self, width: int) -> None:
         """An index whose documents hold features by the number of their dimension: names may have no dot."""
@@ -175,8 +175,8 @@ class OpenSearchStore(ImpactStore):
         self.served.indices.delete(index=self.table)
 
     def _rows(self, keys: Sequence[str]) -> dict[str, dict[str, Any]]:
-        found = self.served.mget(index=self.table, body={"ids": list(keys)})["docs"]
-        return {row["_id"]: row["_source"] for row in found if row.get("found")}
+        rows = self.served.mget(index=self.table, body={"ids": list(keys)})["docs"]
+        return {row["_id"]: row["_source"] for row in rows if row.get("found")}
 
     def remove(self) -> None:
         """Deletes the index, and the alias with it."""
@@ -206,14 +206,14 @@ class OpenSearchStore(ImpactStore):
             "track_total_hits": False,
             "_source": False,
         }
-        found: list[tuple[str, float]] = []
+        hits: list[tuple[str, float]] = []
         while True:
-            size = min(PAGE, count - len(found))
+            size = min(PAGE, count - len(hits))
             page = self.served.search(index=self.table, body={**body, "size": size})["hits"]["hits"]
             # JSON has the shortest decimal that is nearest to the float of 32 bits, not the float itself.
-            found += [(hit["sort"][1], unpacked(hit["_score"]) * scale) for hit in page]
-            if len(page) < size or len(found) == count:
-                return found
+            hits += [(hit["sort"][1], unpacked(hit["_score"]) * scale) for hit in page]
+            if len(page) < size or len(hits) == count:
+                return hits
             body["search_after"] = page[-1]["sort"]
 
     def vectors(self, doc_ids: Sequence[str]) -> dict[str, dict[int, int]]:
@@ -223,8 +223,8 @@ class OpenSearchStore(ImpactStore):
 
     def size(self) -> int | None:
         """Bytes of the primary shards."""
-        found = self.served.indices.stats(index=self.table, metric="store")
-        return int(found["_all"]["primaries"]["store"]["size_in_bytes"])
+        statistics = self.served.indices.stats(index=self.table, metric="store")
+        return int(statistics["_all"]["primaries"]["store"]["size_in_bytes"])
 
     def close(self) -> None:
         """Closes the connections."""

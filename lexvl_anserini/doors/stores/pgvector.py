@@ -67,15 +67,15 @@ class PostgresStore(ImpactStore):
     def _prepare(self) -> None:
         # A reader sees one state from its first query to its last.
         self.served.isolation_level = self.client().IsolationLevel.REPEATABLE_READ
-        found = self.served.execute("select extversion from pg_extension where extname = 'vector'").fetchone()
-        if found is None:
+        version = self.served.execute("select extversion from pg_extension where extname = 'vector'").fetchone()
+        if version is None:
             offered = self.served.execute("select 1 from pg_available_extensions where name = 'vector'").fetchone()
             if offered is None:
                 raise StoreError(f"{self.place}: PostgreSQL has no extension pgvector; install it on the server")
             self.served.execute("create extension vector")
-            found = self.served.execute("select extversion from pg_extension where extname = 'vector'").fetchone()
+            version = self.served.execute("select extversion from pg_extension where extname = 'vector'").fetchone()
             self.served.commit()
-        self.refuse_version(found[0], LEAST_VERSION, "sparse vectors (this is the version of pgvector)")
+        self.refuse_version(version[0], LEAST_VERSION, "sparse vectors (this is the version of pgvector)")
         self.client("pgvector.psycopg").register_vector(self.served)
 
     def _trouble(self, error: Exception) -> Trouble | None:
@@ -101,17 +101,17 @@ class PostgresStore(ImpactStore):
     def open(self) -> bool:
         """The table of the name."""
         self.table = self.place.name
-        found = self.served.execute(
+        row = self.served.execute(
             "select obj_description(oid, 'pg_class'), "
             "(select atttypmod from pg_attribute where attrelid = oid and attname = 'impacts') "
             "from pg_class where oid = to_regclass(%s)",
             [self.table],
         ).fetchone()
-        if found is None:
+        if row is None:
             return False
-        if found[0] != COMMENT:
+        if row[0] != COMMENT:
             raise ArtefactError(f"{self.place}: a table that is no index of ours; name another index")
-        self.width = found[1]
+        self.width = row[1]
         return True
 
     def begin(self, width: int) -> None:
@@ -182,8 +182,8 @@ class PostgresStore(ImpactStore):
         rows = self.served.execute(
             self._query("select key::text, note from {table} where key = any(%s::uuid[])"), [keys]
         ).fetchall()
-        found = dict(rows)
-        return [found[key] for key in keys if key in found]
+        notes = dict(rows)
+        return [notes[key] for key in keys if key in notes]
 
     def count(self) -> int:
         """Exact."""

@@ -102,12 +102,12 @@ class QdrantStore(ImpactStore):
         return self.place.name in tables
 
     def _alias(self) -> dict[str, str]:
-        return {found.alias_name: found.collection_name for found in self.served.get_aliases().aliases}
+        return {alias.alias_name: alias.collection_name for alias in self.served.get_aliases().aliases}
 
     def _fresh(self) -> list[str]:
         """Collections of this index that are not published."""
         published = set(self._alias().values())
-        names = [found.name for found in self.served.get_collections().collections]
+        names = [collection.name for collection in self.served.get_collections().collections]
         return [name for name in names if self.is_ours(name) and name not in published]
 
     def begin(self, width: int) -> None:
@@ -182,8 +182,8 @@ class QdrantStore(ImpactStore):
     def read_notes(self, first: int, count: int) -> list[str]:
         """Payloads by id."""
         keys = [key_of(note_name(number)) for number in range(first, first + count)]
-        found = {str(point.id): point.payload["note"] for point in self.served.retrieve(self.table, keys)}
-        return [found[key] for key in keys if key in found]
+        notes = {str(point.id): point.payload["note"] for point in self.served.retrieve(self.table, keys)}
+        return [notes[key] for key in keys if key in notes]
 
     def count(self) -> int:
         """Exact."""
@@ -192,17 +192,17 @@ class QdrantStore(ImpactStore):
     def top(self, dims: Sequence[int], weights: Sequence[int], count: int) -> list[tuple[str, float]]:
         """Points by score; ties have any order."""
         query = self.models.SparseVector(indices=list(dims), values=[float(weight) for weight in weights])
-        found = self.served.query_points(self.table, query=query, using=VECTOR, limit=count, with_payload=["id"])
-        return [(point.payload["id"], point.score) for point in found.points]
+        answer = self.served.query_points(self.table, query=query, using=VECTOR, limit=count, with_payload=["id"])
+        return [(point.payload["id"], point.score) for point in answer.points]
 
     def vectors(self, doc_ids: Sequence[str]) -> dict[str, dict[int, int]]:
         """Points by id."""
         keys = [key_of(doc_id) for doc_id in doc_ids]
-        found = {}
+        vectors_by_id = {}
         for point in self.served.retrieve(self.table, keys, with_payload=["id"], with_vectors=[VECTOR]):
             vector = (point.vector or {}).get(VECTOR)
-            found[point.payload["id"]] = vector_of(vector.indices, vector.values) if vector else {}
-        return found
+            vectors_by_id[point.payload["id"]] = vector_of(vector.indices, vector.values) if vector else {}
+        return vectors_by_id
 
     def size(self) -> int | None:
         """Bytes of the folder; a server does not say."""

@@ -126,11 +126,11 @@ class EdgeStore(ImpactStore):
     def read_notes(self, first: int, count: int) -> list[str]:
         """Payloads by id."""
         keys = [key_of(note_name(number)) for number in range(first, first + count)]
-        found = {
+        notes = {
             str(point.id): point.payload["note"]
             for point in self.shard.retrieve(keys, with_payload=True, with_vector=False)
         }
-        return [found[key] for key in keys if key in found]
+        return [notes[key] for key in keys if key in notes]
 
     def count(self) -> int:
         """Exact."""
@@ -140,17 +140,17 @@ class EdgeStore(ImpactStore):
         """Points by score; ties have any order."""
         vector = self.edge.SparseVector(list(dims), [float(weight) for weight in weights])
         query = self.edge.Query.Nearest(vector, using=VECTOR)
-        found = self.shard.query(self.edge.QueryRequest(limit=count, query=query, with_payload=["id"]))
-        return [(point.payload["id"], point.score) for point in found]
+        points = self.shard.query(self.edge.QueryRequest(limit=count, query=query, with_payload=["id"]))
+        return [(point.payload["id"], point.score) for point in points]
 
     def vectors(self, doc_ids: Sequence[str]) -> dict[str, dict[int, int]]:
         """Points by id."""
         keys = [key_of(doc_id) for doc_id in doc_ids]
-        found = {}
+        vectors_by_id = {}
         for point in self.shard.retrieve(keys, with_payload=["id"], with_vector=True):
             vector = (point.vector or {}).get(VECTOR)
-            found[point.payload["id"]] = vector_of(vector.indices, vector.values) if vector else {}
-        return found
+            vectors_by_id[point.payload["id"]] = vector_of(vector.indices, vector.values) if vector else {}
+        return vectors_by_id
 
     def size(self) -> int | None:
         """Bytes of the folder."""

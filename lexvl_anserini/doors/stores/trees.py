@@ -68,11 +68,11 @@ def among(clause: Clause) -> frozenset[str] | None:
     if isinstance(clause, Ids):
         return frozenset(clause.doc_ids)
     if isinstance(clause, All):
-        sets = [found for child in clause.clauses if (found := among(child)) is not None]
+        sets = [ids for child in clause.clauses if (ids := among(child)) is not None]
         return frozenset.intersection(*sets) if sets else None
     if isinstance(clause, AnyOf):
         every = [among(child) for child in clause.clauses]
-        return None if None in every else frozenset().union(*(found for found in every if found is not None))
+        return None if None in every else frozenset().union(*(ids for ids in every if ids is not None))
     return among(clause.clause) if isinstance(clause, Boost | Unscored) else None
 
 

@@ -102,10 +102,10 @@ def parse_url(index: str | Path) -> StorePlace:
         UsageError: the URL is of no form above, or a name that not every store takes.
     """
     text, _, parameters = str(index).partition("?")
-    found = _URL.fullmatch(text)
-    if found is None:
+    match = _URL.fullmatch(text)
+    if match is None:
         raise UsageError(f"{_shown(index)}: no URL of an index in a store")
-    engine, form, slashes, rest = found[1], found[2] or "", found[3], found[4]
+    engine, form, slashes, rest = match[1], match[2] or "", match[3], match[4]
     forms = (*SERVERS[engine], *FOLDERS.get(engine, ()))
     if form not in forms:
         expected = ", ".join(f"{engine}+{form}:" if form else f"{engine}:" for form in forms)

@@ -132,9 +132,9 @@ def name_in_file(key: str, declip: bool) -> str:
 
 def _block_in_file(key: str) -> str:
     """A weight of one residual block, without its tower: `encoder.layers.0.mlp.fc1.bias`."""
-    if not (found := re.fullmatch(r"encoder\.layers\.(\d+)\.(.+)\.(\w+)", key)):
+    if not (match := re.fullmatch(r"encoder\.layers\.(\d+)\.(.+)\.(\w+)", key)):
         return key
-    number, module, kind = found.groups()
+    number, module, kind = match.groups()
     block = f"transformer.resblocks.{number}."
     if re.fullmatch(r"self_attn\.[qkv]_proj", module):
         return f"{block}attn.in_proj_{kind}"
@@ -256,8 +256,8 @@ HIGHEST_ID = 2
 
 def layers(weights: Mapping[str, Tensor], tower: str) -> int:
     """Number of blocks that the keys name."""
-    found = (re.match(rf"{tower}\.encoder\.layers\.(\d+)\.", key) for key in weights)
-    return 1 + max((int(match[1]) for match in found if match), default=-1)
+    matches = (re.match(rf"{tower}\.encoder\.layers\.(\d+)\.", key) for key in weights)
+    return 1 + max((int(match[1]) for match in matches if match), default=-1)
 
 
 def build_open_clip(weights: Mapping[str, Tensor], shape: ClipShape, where: str, device: torch.device) -> Any:

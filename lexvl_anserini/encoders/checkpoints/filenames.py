@@ -55,8 +55,8 @@ def weight_files(names: Iterable[str]) -> list[str]:
         lambda path: path.match(TORCH_WEIGHTS),
         lambda path: path.suffix in TORCH_SUFFIXES and not LEFTOVERS.fullmatch(path.name),
     ):
-        if found := [str(path) for path in paths if wanted(path)]:
-            return found
+        if names_of_kind := [str(path) for path in paths if wanted(path)]:
+            return names_of_kind
     return []
 
 
@@ -69,8 +69,8 @@ def model_files(names: Iterable[str], weights: bool = True) -> list[str]:
     small = {str(path) for path in paths if any(path.match(pattern) for pattern in SMALL_FILES)}
     large: set[str] = set()
     for folder in {path.parent for path in paths} if weights else ():
-        found = weight_files(str(path) for path in paths if path.parent == folder)
-        large |= {name for name in found if folder == PurePosixPath() or usual_name(name)}
+        weights_there = weight_files(str(path) for path in paths if path.parent == folder)
+        large |= {name for name in weights_there if folder == PurePosixPath() or usual_name(name)}
     return sorted(small | large)
 
 

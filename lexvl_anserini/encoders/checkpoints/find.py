@@ -59,8 +59,8 @@ class Checkpoint:
     def digest(self) -> str:
         """SHA-256 (hex) of the names and contents of the files that the vectors of the model depend on."""
         if self.file is not None:
-            found = (path for pattern in CONFIGURATIONS for path in sorted(self.folder.glob(pattern)))
-            names = [*(path.name for path in found if path.is_file()), self.file.name]
+            configurations = (path for pattern in CONFIGURATIONS for path in sorted(self.folder.glob(pattern)))
+            names = [*(path.name for path in configurations if path.is_file()), self.file.name]
         else:
             names = model_files(names_in(self.folder), self.weights)
         digest = sha256()

@@ -194,8 +194,8 @@ def cached(name: str, revision: str | None) -> Path | None:
     commit = revision or ""
     if not COMMIT.fullmatch(commit):
         commit = reference.read_text(errors="replace").strip() if reference.is_file() else ""
-    found = storage / "snapshots" / commit
-    return found if COMMIT.fullmatch(commit) and found.is_dir() else None
+    snapshot = storage / "snapshots" / commit
+    return snapshot if COMMIT.fullmatch(commit) and snapshot.is_dir() else None
 
 
 def check_cached(reference: str, folder: Path, weights: bool) -> None:
@@ -207,9 +207,9 @@ def check_cached(reference: str, folder: Path, weights: bool) -> None:
     for name in model_files(names_in(folder), weights):
         path = folder / name
         blob = path.resolve()
-        if path.is_symlink() and DIGEST.fullmatch(blob.name) and (found := digest_like(blob.name, blob)) != blob.name:
+        if path.is_symlink() and DIGEST.fullmatch(blob.name) and (digest := digest_like(blob.name, blob)) != blob.name:
             remove(path)
-            raise CheckpointError(damaged(reference, name, found, blob.name))
+            raise CheckpointError(damaged(reference, name, digest, blob.name))
 
 
 def damaged(where: str, name: str, found: str, expected: str) -> str:

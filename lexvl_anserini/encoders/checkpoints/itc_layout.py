@@ -177,8 +177,10 @@ def squares_of(checkpoint: Checkpoint, resolution: int) -> Squares:
 def text_description(checkpoint: Checkpoint, named: str | None) -> Mapping[str, Any]:
     """LAVIS' description of the text encoder: the file or folder named, else the only one beside the weights."""
     if named is not None:
-        found = find_checkpoint(named, weights=False)
-        return read_json(found.file or found.folder / "config.json", "text encoder's configuration", CheckpointError)
+        described = find_checkpoint(named, weights=False)
+        return read_json(
+            described.file or described.folder / "config.json", "text encoder's configuration", CheckpointError
+        )
     beside = sorted(checkpoint.folder.glob(TEXT_DESCRIPTIONS))
     return read_json(beside[0], "text encoder's configuration", CheckpointError) if len(beside) == 1 else {}
 

@@ -170,9 +170,9 @@ def tokenizer_folder(tar: Path, named: str | None, near: list[Path], trained_wit
     """The folder of the tokenizer, in the same order."""
     if named is not None:
         return find_checkpoint(named, weights=False).folder
-    found = next((folder for folder in near if has_tokenizer(folder)), None)
-    if found is not None or trained_with is None:
-        return found or tar.parent
+    nearest = next((folder for folder in near if has_tokenizer(folder)), None)
+    if nearest is not None or trained_with is None:
+        return nearest or tar.parent
     return companion(trained_with, tar, "--tokenizer")
 
 

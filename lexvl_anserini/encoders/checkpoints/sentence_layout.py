@@ -101,7 +101,7 @@ def check_part(part: SentenceModule) -> Iterator[SentenceModule]:
         return
     # A router's older description has the other name.
     names = ("config.json", "router_config.json")
-    for path in (found for name in names if (found := part.folder / name).is_file()):
+    for path in (file for name in names if (file := part.folder / name).is_file()):
         about = read_json(path, "module", CheckpointError)
         key, pattern = CLASSES.get(part.name, ("", re.compile("")))
         if key in about and not (isinstance(about[key], str) and pattern.fullmatch(about[key])):

@@ -157,9 +157,9 @@ def read_weight_file(path: Path) -> Contents:
     weights, extra = unwrapped(data)
     check_tensors(path, weights)
     if not weights:
-        found = ", ".join(map(str, list(data)[:10])) or "nothing"
+        keys = ", ".join(map(str, list(data)[:10])) or "nothing"
         raise CheckpointError(
-            f"{path}: expected a mapping of names to tensors, or one under {', '.join(WRAPPERS)}; found {found}"
+            f"{path}: expected a mapping of names to tensors, or one under {', '.join(WRAPPERS)}; found {keys}"
         )
     return Contents(without_prefixes(weights), extra)
 
@@ -182,8 +182,8 @@ def read_pickle(path: Path) -> Any:
     except CheckpointError:
         raise
     except pickle.UnpicklingError as error:
-        found = re.search(r"(?:GLOBAL|global:?|reduce for unrecognized function) +(?:GLOBAL +)?(\S+)", str(error))
-        what = f" (it has {found[1]})" if found else ""
+        match = re.search(r"(?:GLOBAL|global:?|reduce for unrecognized function) +(?:GLOBAL +)?(\S+)", str(error))
+        what = f" (it has {match[1]})" if match else ""
         raise CheckpointError(
             f"{path}: refused, the file has more than tensors and could run code{what}; use a safetensors file"
         ) from error

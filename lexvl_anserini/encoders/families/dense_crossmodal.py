@@ -209,14 +209,14 @@ def last_layers(checkpoint: Checkpoint) -> tuple[tuple[Tensor, Tensor], tuple[Te
     Raises:
         CheckpointError: a side has none.
     """
-    weights, found = read_weights(checkpoint.folder), []
+    weights, layers = read_weights(checkpoint.folder), []
     for side in ("encoder_q", "encoder_p"):
         matrix = weights.get(f"{side}.head.2.weight", weights.get(f"{side}.proj"))
         if matrix is None or matrix.dim() != 2:
             raise CheckpointError(f"{checkpoint.folder}: {side} has no last layer (head.2.weight or proj)")
         bias = weights.get(f"{side}.head.2.bias", torch.zeros(len(matrix)))
-        found.append((matrix.float(), bias.float()))
-    return found[0], found[1]
+        layers.append((matrix.float(), bias.float()))
+    return layers[0], layers[1]
 
 
 def text_folder(checkpoint: Checkpoint) -> Path:

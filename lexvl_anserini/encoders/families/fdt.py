@@ -418,14 +418,14 @@ def weight_file(checkpoint: Checkpoint) -> Path:
     if checkpoint.file is not None:
         return checkpoint.file
     folders = (checkpoint.folder, checkpoint.folder / RUN_FOLDER)
-    found = sorted(path for folder in folders for path in folder.glob(RUN_FILES))
-    if not found:
+    files = sorted(path for folder in folders for path in folder.glob(RUN_FILES))
+    if not files:
         return checkpoint.folder  # weights under other names
-    if len(found) > 1:
+    if len(files) > 1:
         raise CheckpointError(
-            f"{checkpoint.folder}: several iterations ({', '.join(path.name for path in found)}); name the file"
+            f"{checkpoint.folder}: several iterations ({', '.join(path.name for path in files)}); name the file"
         )
-    return found[0]
+    return files[0]
 
 
 def temperature_of(config: Mapping[str, Any], extra: Mapping[str, Any], where: str) -> float:

@@ -121,12 +121,12 @@ def unit_terms(checkpoint: Checkpoint, entry: Mapping[str, Any], columns: TokenC
     Raises:
         CheckpointError: the entry gives another number than one of the terms.
     """
-    found, terms = entry.get("unit_terms"), len(columns.vocabulary)
-    if found is not None and (type(found) is not int or not 0 < found <= terms):
+    count, terms = entry.get("unit_terms"), len(columns.vocabulary)
+    if count is not None and (type(count) is not int or not 0 < count <= terms):
         raise CheckpointError(
-            f"{checkpoint.folder}/config.json: unit_terms {found!r:.80}, expected a number from 1 to {terms}"
+            f"{checkpoint.folder}/config.json: unit_terms {count!r:.80}, expected a number from 1 to {terms}"
         )
-    return found
+    return count
 
 
 def patch_transformer_side(

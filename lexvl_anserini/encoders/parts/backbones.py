@@ -131,13 +131,13 @@ def check_model(auto: Any, folder: Path) -> tuple[Any, Any, dict[str, Tensor]]:
 def saved_weights(folder: Path) -> Path:
     """The weights of a folder that transformers saved: its one file, or the folder if it has several."""
     names = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
-    found = next((folder / name for name in names if (folder / name).is_file()), folder)
-    return folder if found.suffix == ".json" else found
+    file = next((folder / name for name in names if (folder / name).is_file()), folder)
+    return folder if file.suffix == ".json" else file
 
 
 def misshapen(info: Mapping[str, Any]) -> list[str]:
     """The weights whose shape is not the configuration's, as `complain` lists them."""
-    return [f"{key} {list(found)}, expected {list(wanted)}" for key, found, wanted in info["mismatched_keys"]]
+    return [f"{key} {list(shape)}, expected {list(wanted)}" for key, shape, wanted in info["mismatched_keys"]]
 
 
 def hidden_states(model: nn.Module) -> Backbone:

@@ -145,7 +145,7 @@ def token_heads(pair: NetworkPair, device: torch.device) -> tuple[Head, Head]:
     known = (f"{TEXT}.head.", f"{IMAGE}.head.", f"{IMAGE}.proj", own)
     complain(pair.where, (), [key for key in pair.heads if not key.startswith(known)], ())
     size = len(pair.columns.vocabulary)
-    found = []
+    heads = []
     for side, key in ((TEXT, own), (IMAGE, f"{IMAGE}.proj")):
         rows = pair.heads.get(key)
         if rows is None or rows.dim() != 2 or len(rows) != size:
@@ -153,5 +153,5 @@ def token_heads(pair: NetworkPair, device: torch.device) -> tuple[Head, Head]:
         head = TokenHead(pair.widths[side], rows.shape[1], size, bridge=False, eps=HEAD_EPS)
         load_strictly(head, below(pair.heads, f"{side}.head."), f"{pair.where}: {side}.head")
         head.eval().to(device)
-        found.append(Head(head, rows.float().to(device), head.bias.detach()))
-    return found[0], found[1]
+        heads.append(Head(head, rows.float().to(device), head.bias.detach()))
+    return heads[0], heads[1]

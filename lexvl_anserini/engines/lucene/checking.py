@@ -213,13 +213,13 @@ def _differing_scores(engine: ImpactEngine, sample: Sequence[ImpactDocument]) ->
     vectors = {document.doc_id: document.vector for document in sample}
     queries = [_query(engine, document) for document in sample[:QUERIES]]
     for query, hits in zip(queries, engine.search(queries, HITS), strict=True):
-        found = {hit.doc_id: hit.score for hit in hits if hit.doc_id in vectors}
+        scores = {hit.doc_id: hit.score for hit in hits if hit.doc_id in vectors}
         # A full list says nothing about scores below its last one.
         least = hits[-1].score if len(hits) == HITS else 0
         for doc_id, vector in vectors.items():
             score = sum(vector.get(term, 0) for term in query.vector)
-            if found.get(doc_id, 0) != score and (doc_id in found or score > least):
-                yield f"document {doc_id!r}: score {found.get(doc_id, 0)} for {query.query_id!r}, expected {score}"
+            if scores.get(doc_id, 0) != score and (doc_id in scores or score > least):
+                yield f"document {doc_id!r}: score {scores.get(doc_id, 0)} for {query.query_id!r}, expected {score}"
                 break
 
 

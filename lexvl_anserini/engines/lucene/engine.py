@@ -93,16 +93,16 @@ class LuceneEngine(ImpactEngine, ChangingEngine):
         options = options or IndexOptions()
         vocabulary = read_vocabulary(shards, manifest)
         with new_index(index, shards, manifest) as part, java_errors(f"{index}: cannot be written"):
-            found = write_lucene(shards, part, manifest, vocabulary, options, threads, progress)
-            total = {name: found[name] for name in ("documents", "empty", "postings", "max_impact")}
+            counts = write_lucene(shards, part, manifest, vocabulary, options, threads, progress)
+            total = {name: counts[name] for name in ("documents", "empty", "postings", "max_impact")}
             expect_counts(str(shards), total, manifest.counts)
-            if not found["documents"]:
+            if not counts["documents"]:
                 raise ArtefactError(f"{shards}: no document; nothing to index")
             refuse_duplicates(part)
             held = count_index(part)
-            expect_counts(f"{index} after writing", held, found)
-            finish_index(part, manifest, found, options, sources_of(shards, manifest))
-        return BuiltIndex(index, manifest, found["documents"])
+            expect_counts(f"{index} after writing", held, counts)
+            finish_index(part, manifest, counts, options, sources_of(shards, manifest))
+        return BuiltIndex(index, manifest, counts["documents"])
 
     @staticmethod
     def options(given: Mapping[str, Any]) -> IndexOptions:

@@ -38,15 +38,15 @@ def searched(encoded: Encoded, model: ImagePairSettings | TextPairSettings) -> E
 def profile(encoded: Encoded, model: ImagePairSettings | TextPairSettings) -> dict[str, float]:
     """Figures of each side: mean active terms and FLOPS of a lexical pair, and how alike the vectors are."""
     vectors = searched(encoded, model)
-    found: dict[str, float] = {}
+    figures: dict[str, float] = {}
     for side in ("query", "document"):
         weights: Tensor = getattr(vectors, side)
         if model.lexical:
-            found[f"{side}_terms"] = round(float((weights > 0).sum(dim=1).float().mean()), 1)
-            found[f"{side}_flops"] = shortened(float(flops(weights)))
+            figures[f"{side}_terms"] = round(float((weights > 0).sum(dim=1).float().mean()), 1)
+            figures[f"{side}_flops"] = shortened(float(flops(weights)))
         if len(weights) > 1:
-            found[f"{side}_alike"] = round(alike(weights, model.lexical), 3)
-    return found
+            figures[f"{side}_alike"] = round(alike(weights, model.lexical), 3)
+    return figures
 
 
 def alike(weights: Tensor, lexical: bool) -> float:

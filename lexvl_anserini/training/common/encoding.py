@@ -17,9 +17,9 @@ from lexvl_anserini.training.objectives.contrastive import Dense, Encoded
 
 def details(side: Any, inputs: Any) -> Details:
     """What a side computes, in float32; a side without a method `details` has vectors alone."""
-    found: Details = side.details(inputs) if hasattr(side, "details") else Details(side(inputs))
-    logits, dense = (None if part is None else part.float() for part in (found.logits, found.dense))
-    return Details(found.vectors.float(), logits, dense)
+    computed: Details = side.details(inputs) if hasattr(side, "details") else Details(side(inputs))
+    logits, dense = (None if part is None else part.float() for part in (computed.logits, computed.dense))
+    return Details(computed.vectors.float(), logits, dense)
 
 
 def encode(pair: TowerPair, batch: TrainingBatch, pieces: Pieces) -> tuple[Sequence[Encoded], Temperatures]:

@@ -48,8 +48,8 @@ class Examples(NamedTuple):
                 active = int((weights > 0).sum())
                 top = weights.topk(min(HEAVIEST, active))
                 heaviest = zip(top.indices.tolist(), top.values.tolist(), strict=True)
-                found = [[terms[place], shortened(weight)] for place, weight in heaviest]
-                yield {"side": side, "name": name, "active": active, "terms": found}
+                terms_of_row = [[terms[place], shortened(weight)] for place, weight in heaviest]
+                yield {"side": side, "name": name, "active": active, "terms": terms_of_row}
 
 
 def spread(items: int) -> np.ndarray:

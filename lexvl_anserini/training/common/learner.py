@@ -132,15 +132,15 @@ def recompute(pair: TowerPair, wanted: bool) -> None:
     Raises:
         UsageError: it is wanted, and no network that changes can do it.
     """
-    found: list[Any] = [
+    vectors: list[Any] = [
         module
         for module in pair.modules()
         if getattr(module, "supports_gradient_checkpointing", False)
         and any(parameter.requires_grad for parameter in module.parameters())
     ]
-    if wanted and not found:
+    if wanted and not vectors:
         raise UsageError("optimisation.checkpointing: no network of transformers changes; leave it out")
-    for network in found:
+    for network in vectors:
         # Earlier versions of transformers 5 have the older name alone.
         new = hasattr(network, "activation_checkpointing_enable")
         name = "activation_checkpointing" if new else "gradient_checkpointing"

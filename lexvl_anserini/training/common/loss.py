@@ -87,7 +87,7 @@ def penalty(stage: StageSettings, rounds: Sequence[Encoded], step: int) -> Loss:
     totals: dict[str, Tensor] = {}
     parts: dict[str, Tensor] = {}
     for regulariser in stage.regularisers:
-        name, found = f"{regulariser.name}_{regulariser.side}", term(regulariser)
-        totals[regulariser.name] = totals.get(regulariser.name, 0) + found
-        parts[name] = parts.get(name, 0) + found
+        name, value = f"{regulariser.name}_{regulariser.side}", term(regulariser)
+        totals[regulariser.name] = totals.get(regulariser.name, 0) + value
+        parts[name] = parts.get(name, 0) + value
     return Loss(total_penalty(totals.values(), stage.running_penalty).to(rounds[0].query.device), parts)

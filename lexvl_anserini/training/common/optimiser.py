@@ -120,8 +120,8 @@ def parameter_groups(pair: TowerPair, plan: Optimisation) -> list[dict[str, Any]
         peak = next((peak for pattern, peak in plan.learning_rates.items() if fnmatch(name, pattern)), None)
         groups.setdefault((peak or plan.learning_rate, parameter.dim() >= 2), []).append(parameter)
     return [
-        {"params": found, "lr": rate, "weight_decay": plan.weight_decay if decays else 0.0}
-        for (rate, decays), found in groups.items()
+        {"params": parameters, "lr": rate, "weight_decay": plan.weight_decay if decays else 0.0}
+        for (rate, decays), parameters in groups.items()
     ]
 
 

@@ -287,9 +287,9 @@ def stored(path: Path, shape: tuple[int, ...], kind: np.dtype[Any], pieces: Iter
         ArtefactError: the disk has no room for it.
     """
     if path.is_file():
-        found = np.load(path, mmap_mode="r")
-        if found.shape == shape and found.dtype == kind:
-            return found
+        array = np.load(path, mmap_mode="r")
+        if array.shape == shape and array.dtype == kind:
+            return array
     log.info("computing %s, %s numbers", path.name, " x ".join(f"{size:,}" for size in shape))
     size = prod(shape) * kind.itemsize
     with atomic_write(path) as out, disk_errors(path, size):

@@ -167,10 +167,10 @@ class HeadMaterial:
         for role, data in self.data.items():
             made_of = [self.sources.digests[role], self.base.digest(), self.model.kind]
             texts = self.numbers(sides.text, width, f"texts-{role}", data.texts, made_of)
-            found = self.numbers(sides.image, width, f"images-{role}", data.images, made_of)
+            numbers = self.numbers(sides.image, width, f"images-{role}", data.images, made_of)
             states = StateStore(texts, np.arange(len(texts) + 1), device)
             captions[role] = CaptionStore(self.tokens[role], self.columns, device, states)
-            images[role] = FeatureStore(found[:, None, None], device)
+            images[role] = FeatureStore(numbers[:, None, None], device)
         batches = Batches(
             images[TRAINING],
             captions[TRAINING],

@@ -208,9 +208,9 @@ def last_layers_of(words: Checkpoint, weights: Mapping[str, Tensor]) -> tuple[La
     Raises:
         CheckpointError: there are none.
     """
-    found = []
+    layers = []
     for name in ("text_proj", "vision_proj"):
         if f"{name}.weight" not in weights or f"{name}.bias" not in weights:
             raise CheckpointError(f"{words.path}: no {name}; Joint begins with the projections of a BLIP or ALBEF")
-        found.append((weights[f"{name}.weight"].float(), weights[f"{name}.bias"].float()))
-    return found[0], found[1]
+        layers.append((weights[f"{name}.weight"].float(), weights[f"{name}.bias"].float()))
+    return layers[0], layers[1]

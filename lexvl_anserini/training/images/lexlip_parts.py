@@ -89,12 +89,12 @@ class MaskedWords(TrainingPart):
         embedded = network.embeddings(input_ids=weak_ids)  # [B, L, D]
         words = network.get_input_embeddings().weight[self.terms]
         assert encoded.logits is not None, "lexical images keep their logits"
-        found = [Predicted(logits, labels)]
+        predicted = [Predicted(logits, labels)]
         for first in (bottleneck(logits, words, padding), bottleneck(encoded.logits[:, None], words)):
             states = torch.cat([first[:, None], embedded[:, 1:]], dim=1)
             decoded = self.decoder(states, src_key_padding_mask=padding)
-            found.append(Predicted(side.logits(decoded), weak_labels))
-        return tuple(found)
+            predicted.append(Predicted(side.logits(decoded), weak_labels))
+        return tuple(predicted)
 
     def masked(self, texts: TextBatch, share: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Token ids with masked words, and the term of each masked position, both int64 [B, L]."""

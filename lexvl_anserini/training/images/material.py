@@ -224,8 +224,8 @@ def taught_by(stage: StageSettings, material: Material, device: torch.device) ->
 
     def vectors(what: str, tower: DenseSide, inputs: Sequence[str]) -> Tensor:
         shape, kind = (len(inputs), tower.vectors(inputs[:1]).shape[1]), np.dtype(np.float32)
-        found = material.sources.cache.array(f"teacher-{what}", made_of, shape, kind, computed(tower, inputs))
-        return torch.from_numpy(np.array(found)).to(device)
+        array = material.sources.cache.array(f"teacher-{what}", made_of, shape, kind, computed(tower, inputs))
+        return torch.from_numpy(np.array(array)).to(device)
 
     def computed(tower: DenseSide, inputs: Sequence[str]) -> Iterator[np.ndarray]:
         yield tower.vectors(inputs)

@@ -40,13 +40,13 @@ class Validation:
         )
         texts, bags = self._texts(pair, model, len(owner))
         pair.train()
-        found = {f"t2i_R@{k}": rate for k, rate in hit_rates(texts @ images.T, owner).items()}
-        found |= {f"i2t_R@{k}": rate for k, rate in backward_rates(images @ texts.T, owner).items()}
+        figures = {f"t2i_R@{k}": rate for k, rate in hit_rates(texts @ images.T, owner).items()}
+        figures |= {f"i2t_R@{k}": rate for k, rate in backward_rates(images @ texts.T, owner).items()}
         if bags is not None:
             alpha = hit_rates(bags @ images.T, owner)
-            found |= {f"alpha_t2i_R@{k}": rate for k, rate in alpha.items()}
-            found["mean_text_terms"] = round(float((texts > 0).sum(dim=1).float().mean()), 1)
-        return found
+            figures |= {f"alpha_t2i_R@{k}": rate for k, rate in alpha.items()}
+            figures["mean_text_terms"] = round(float((texts > 0).sum(dim=1).float().mean()), 1)
+        return figures
 
     def score(self, figures: Mapping[str, float]) -> float:
         """The sum of R@1, R@5 and R@10 in both directions."""

@@ -56,19 +56,19 @@ def begin_with(pair: TowerPair, reference: str, model: ModelSettings, networks: 
         check_digest(checkpoint, name, expected, digest)
     if image.get("grid") != model.image.grid:
         raise UsageError(f"start {reference}: reads a grid of {image.get('grid')}, expected {model.image.grid}")
-    found = named_as_in_a_pair(read_weights(checkpoint.folder))
+    weights = named_as_in_a_pair(read_weights(checkpoint.folder))
     state = {key: value for key, value in pair.state_dict().items() if not key.startswith("log_")}
     if model.lexical:
         path = inside(checkpoint.folder, str(text.get("terms")), f"{checkpoint.folder}/config.json")
         known = Vocabulary.read(path).terms[: text.get("unit_terms")]
-        for key in (key for key in found if any(fnmatch(key, pattern) for pattern in OF_TERMS)):
-            found[key] = with_rows(state[key], networks.text.columns.vocabulary.terms, found[key], known)
-        found.pop("encoder_p.class_scale", None)
-    if (added := found.pop(EMBEDDINGS + ADDED, None)) is not None:
-        found[EMBEDDINGS] = with_rows(
+        for key in (key for key in weights if any(fnmatch(key, pattern) for pattern in OF_TERMS)):
+            weights[key] = with_rows(state[key], networks.text.columns.vocabulary.terms, weights[key], known)
+        weights.pop("encoder_p.class_scale", None)
+    if (added := weights.pop(EMBEDDINGS + ADDED, None)) is not None:
+        weights[EMBEDDINGS] = with_rows(
             state[EMBEDDINGS], tokens_of(tokenizer), added, added_tokens(checkpoint, text, added)
         )
-    load_strictly(pair, {**pair.state_dict(), **found}, f"start {reference}")
+    load_strictly(pair, {**pair.state_dict(), **weights}, f"start {reference}")
 
 
 def named_as_in_a_pair(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -119,10 +119,10 @@ class Encoded(NamedTuple):
         Raises:
             ValueError: there are none, or not as many for each query.
         """
-        rows, found = len(self.query), self.document[len(self.query) :]
-        if not len(found) or len(found) % rows:
-            raise ValueError(f"{len(found)} hard negatives of {rows} queries, expected as many for each, at least one")
-        return found
+        rows, others = len(self.query), self.document[len(self.query) :]
+        if not len(others) or len(others) % rows:
+            raise ValueError(f"{len(others)} hard negatives of {rows} queries, expected as many for each, at least one")
+        return others
 
 
 Temperature = float | Tensor

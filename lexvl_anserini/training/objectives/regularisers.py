@@ -65,8 +65,8 @@ def total_penalty(terms: Iterable[Tensor], running: bool = False) -> Tensor:
         running: add the sum so far after each term, as SPLADE's published trainer does: of FLOPS and then L1, FLOPS
             counts twice.
     """
-    found = list(terms)
-    if not found:
+    values = list(terms)
+    if not values:
         return torch.zeros(())
-    stacked = torch.stack(found)
+    stacked = torch.stack(values)
     return stacked.cumsum(dim=0).sum() if running else stacked.sum()

@@ -147,13 +147,13 @@ class QueryBatches:
         if not self.negatives:
             return []
         own = [int(place) for place in draws.permutation(self.data.negatives[query])]
-        found = sorted(own, key=relevant.__contains__)[: self.negatives]
+        chosen = sorted(own, key=relevant.__contains__)[: self.negatives]
         mine = self.data.positives[query]
-        while len(found) < self.negatives:
+        while len(chosen) < self.negatives:
             place = int(draws.integers(len(self.passages)))
-            if place not in mine and place not in found:
-                found.append(place)
-        return found
+            if place not in mine and place not in chosen:
+                chosen.append(place)
+        return chosen
 
     def _bucketed(self, drawn: Sequence[int], orders: Mapping[int, Sequence[int]]) -> Iterator[int]:
         """The queries of an epoch; those of each bucket by the length of their first positive."""

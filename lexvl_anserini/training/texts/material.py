@@ -160,14 +160,16 @@ class TextValidation:
                 modes.setdefault("beta_", []).append((queries @ batch.bag.float().T).cpu())
             modes.setdefault("", []).append((queries @ vectors.T).cpu())
         pair.train()
-        found: dict[str, float] = {}
+        figures_by_name: dict[str, float] = {}
         for mode in sorted(modes):
             figures = self.figures(torch.cat(modes[mode], dim=1))
-            found |= {f"{mode}{name}": value for name, value in figures.items() if not mode or name.startswith("nDCG")}
+            figures_by_name |= {
+                f"{mode}{name}": value for name, value in figures.items() if not mode or name.startswith("nDCG")
+            }
         if model.lexical:
-            found["mean_query_terms"] = round(float((queries > 0).sum(dim=1).float().mean()), 1)
-            found["mean_passage_terms"] = round(terms / len(self.passages), 1)
-        return found
+            figures_by_name["mean_query_terms"] = round(float((queries > 0).sum(dim=1).float().mean()), 1)
+            figures_by_name["mean_passage_terms"] = round(terms / len(self.passages), 1)
+        return figures_by_name
 
     def score(self, figures: Mapping[str, float]) -> float:
         """nDCG@10."""
@@ -213,5 +215,5 @@ def ndcg(gains: Iterable[int], relevant: Iterable[int]) -> float:
     """
     discounts = 1 / np.log2(np.arange(2, NDCG_CUT + 2))
     ideal = np.array(sorted(relevant, reverse=True)[:NDCG_CUT], dtype=float)
-    found = np.array(list(gains)[:NDCG_CUT], dtype=float)
-    return float((found @ discounts[: len(found)]) / (ideal @ discounts[: len(ideal)]))
+    gains_at_cut = np.array(list(gains)[:NDCG_CUT], dtype=float)
+    return float((gains_at_cut @ discounts[: len(gains_at_cut)]) / (ideal @ discounts[: len(ideal)]))

@@ -107,11 +107,11 @@ def read_scores(dataset: Dataset, ids: Sequence[str], place: Mapping[str, int]) 
     """A teacher's scores of the passages of each query, by their positions; empty where the files have none."""
     if dataset.scores is None:
         return ()
-    found: dict[str, dict[int, float]] = {query_id: {} for query_id in ids}
+    scores: dict[str, dict[int, float]] = {query_id: {} for query_id in ids}
     for query_id, doc_id, score in dataset.scores():
-        if query_id in found:
-            found[query_id][place[doc_id]] = score
-    return list(found.values()) if any(found.values()) else ()
+        if query_id in scores:
+            scores[query_id][place[doc_id]] = score
+    return list(scores.values()) if any(scores.values()) else ()
 
 
 def join(parts: Sequence[QueriesWithPassages]) -> QueriesWithPassages:

@@ -73,13 +73,13 @@ class TrainableText(nn.Module):
         """Vectors [B, V] or [B, D]. On a CPU, texts of similar length pass the network together: less padding."""
         lengths = batch.attention.sum(dim=1).tolist()
         pieces = [torch.from_numpy(piece) for piece in by_length(lengths, len(lengths), batch.ids.device.type == "cpu")]
-        found = []
+        vectors = []
         for piece in pieces:
             place, longest = piece.to(batch.ids.device), max(1, max(lengths[row] for row in piece.tolist()))
             ids, attention = (part[place, :longest] for part in (batch.ids, batch.attention))
             types = torch.zeros_like(ids) if batch.types is None else batch.types[place, :longest]
-            found.append(self.vectors(ids, attention, types))
-        return torch.cat(found)[torch.argsort(torch.cat(pieces)).to(batch.ids.device)]
+            vectors.append(self.vectors(ids, attention, types))
+        return torch.cat(vectors)[torch.argsort(torch.cat(pieces)).to(batch.ids.device)]
 
     def vectors(self, ids: Tensor, attention: Tensor, types: Tensor) -> Tensor:
         """Vectors before the sparsifier, from token ids, attention and token types, all int64 [B, L]."""

@@ -170,9 +170,9 @@ def check_partition(folder: Path, collection: str) -> Manifest:
     if not folder.is_dir():
         raise ArtefactError(f"{folder}: the partition is missing; {REPAIR}")
     note = read_json(folder / PARTITION, "note of the partition")
-    if (found := note.get("collection")) != collection:
+    if (noted := note.get("collection")) != collection:
         raise ArtefactError(
-            f"{folder}: a partition of the collection {str(found)[:12]}, expected {collection[:12]}; queries are "
+            f"{folder}: a partition of the collection {str(noted)[:12]}, expected {collection[:12]}; queries are "
             f"quantised for one collection; {REPAIR}"
         )
     if (number := note.get("number")) != partition_number(folder):

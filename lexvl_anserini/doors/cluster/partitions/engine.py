@@ -196,19 +196,19 @@ class PartitionsEngine(ImpactEngine, ChangingEngine):
 
     def impacts(self, doc_id: str, terms: Iterable[str]) -> dict[str, int]:
         """The document's impact for each of `terms` that it has."""
-        found: dict[str, int] = self._of_document(doc_id, "impacts", list(terms))
-        return found
+        impacts: dict[str, int] = self._of_document(doc_id, "impacts", list(terms))
+        return impacts
 
     def vector(self, doc_id: str) -> dict[str, int]:
         """The document's whole vector."""
-        found: dict[str, int] = self._of_document(doc_id, "vector")
-        return found
+        vector: dict[str, int] = self._of_document(doc_id, "vector")
+        return vector
 
     def _of_document(self, doc_id: str, method: str, *arguments: Any) -> Any:
         pending = [worker.call(method, doc_id, *arguments) for worker in self.workers]
-        if (found := next((f for f in (p.result() for p in pending) if f is not None), None)) is None:
+        if (value := next((f for f in (p.result() for p in pending) if f is not None), None)) is None:
             raise DataError(f"{self.index}: no document {doc_id!r}")
-        return found
+        return value
 
     def bound(self, vector: Mapping[str, float]) -> float:
         """The highest score that any document could reach, as that of one index."""
@@ -272,8 +272,8 @@ def batches(queries: Iterable[ImpactQuery], size: int) -> Iterator[list[ImpactQu
 
 def answers(pending: Sequence[Pending], hits: int) -> Iterator[list[ScoredDoc]]:
     """The lists of a batch, from the answers of all workers."""
-    found = [answer.result() for answer in pending]
-    return (merged([one.documents() for one in lists], hits) for lists in zip(*found, strict=True))
+    results = [answer.result() for answer in pending]
+    return (merged([one.documents() for one in lists], hits) for lists in zip(*results, strict=True))
 
 
 def has_text(clause: Clause) -> bool:

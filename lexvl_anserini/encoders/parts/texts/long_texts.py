@@ -37,16 +37,18 @@ def starts(
         start: cuts a text; `start(text, len(text))` is the whole.
     """
     length = FIRST_LENGTH * tokens + MARGIN
-    found = [start(text, length) for text in texts]
+    beginnings = [start(text, length) for text in texts]
     open_ends = [i for i, text in enumerate(texts) if len(text) > length]
     while open_ends:
-        encodings = encode([found[i] for i in open_ends])
-        open_ends = [i for i, one in zip(open_ends, encodings, strict=True) if not is_certain(one, found[i], tokens)]
+        encodings = encode([beginnings[i] for i in open_ends])
+        open_ends = [
+            i for i, one in zip(open_ends, encodings, strict=True) if not is_certain(one, beginnings[i], tokens)
+        ]
         length *= LONGER
         for i in open_ends:
-            found[i] = start(texts[i], length)
+            beginnings[i] = start(texts[i], length)
         open_ends = [i for i in open_ends if len(texts[i]) > length]
-    return found
+    return beginnings
 
 
 def is_certain(encoding: Any, text: str, tokens: int) -> bool:

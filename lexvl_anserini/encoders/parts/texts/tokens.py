@@ -168,10 +168,10 @@ def is_fast(tokenizer: Any) -> bool:
 
 def whole_encodings(tokenizer: Any, texts: Sequence[str]) -> Sequence[Any]:
     """Whole texts as `tokenizers.Encoding` of a fast tokenizer, without special tokens."""
-    found: Sequence[Any] = tokenizer(
+    encodings: Sequence[Any] = tokenizer(
         list(texts), add_special_tokens=False, return_attention_mask=False, return_token_type_ids=False, verbose=False
     ).encodings
-    return found
+    return encodings
 
 
 def readable(tokenizer: Any, texts: Sequence[str], tokens: int) -> list[str]:
