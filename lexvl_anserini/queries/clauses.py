@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from datetime import date
 from math import isfinite
 from numbers import Real
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.records import SCORE_LIMIT, DenseQuery, ImpactQuery, Topic
@@ -38,6 +38,9 @@ MAX_DEPTH = 100
 
 # A value of a metadata field; text is converted to the field's type.
 Value = str | int | float | date
+
+# What `fold` computes.
+Result = TypeVar("Result")
 
 
 class Clause:
@@ -192,6 +195,37 @@ def walk(clause: Clause) -> Iterator[Clause]:
         node = waiting.pop()
         yield node
         waiting += reversed(node.children())
+
+
+def fold(
+    clause: Clause,
+    leaf: Callable[[Clause], Result],
+    all_of: Callable[[list[Result], list[Result]], Result],
+    any_of: Callable[[list[Result]], Result],
+    negated: Callable[[Not, Result], Result],
+    scaled: Callable[[Boost | Unscored, Result], Result],
+) -> Result:
+    """A value of a tree, computed from its leaves up.
+
+    Args:
+        leaf: the value of a clause without clauses in it.
+        all_of: that of an `All`, from the values of its clauses and of its optional clauses.
+        any_of: that of an `AnyOf`, from the values of its clauses.
+        negated, scaled: that of a `Not`, and of a `Boost` or an `Unscored`, from the value of its clause.
+    """
+
+    def value(below: Clause) -> Result:
+        return fold(below, leaf, all_of, any_of, negated, scaled)
+
+    if isinstance(clause, All):
+        return all_of([value(child) for child in clause.clauses], [value(child) for child in clause.optional])
+    if isinstance(clause, AnyOf):
+        return any_of([value(child) for child in clause.clauses])
+    if isinstance(clause, Not):
+        return negated(clause, value(clause.clause))
+    if isinstance(clause, Boost | Unscored):
+        return scaled(clause, value(clause.clause))
+    return leaf(clause)
 
 
 def check_tree(clause: Clause) -> None:

@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.queries.clauses import All, AnyOf, Boost, Clause, Impacts, Not, Term, Text, Unscored
+from lexvl_anserini.queries.clauses import Boost, Clause, Impacts, Not, Term, Text, Unscored, fold
 
 
 class TermProduct(NamedTuple):
@@ -56,26 +56,36 @@ def _adding(clause: Clause, impacts: Mapping[str, int], factor: float) -> Iterat
 
 def matches(clause: Clause, impacts: Mapping[str, int]) -> bool:
     """Whether a document of these impacts matches; clauses that are not about terms count as matching."""
-    if isinstance(clause, Term):
-        return clause.term in impacts
-    if isinstance(clause, Impacts):
-        return any(term in impacts for term in clause.vector)
-    if isinstance(clause, All):
-        return all(matches(one, impacts) for one in clause.clauses)
-    if isinstance(clause, AnyOf):
-        return any(matches(one, impacts) for one in clause.clauses)
-    if isinstance(clause, Not):
-        return not matches(clause.clause, impacts) or not _about_terms(clause.clause)
-    if isinstance(clause, Boost | Unscored):
-        return matches(clause.clause, impacts)
-    return True
+
+    def leaf(clause: Clause) -> bool:
+        if isinstance(clause, Term):
+            return clause.term in impacts
+        return not isinstance(clause, Impacts) or any(term in impacts for term in clause.vector)
+
+    return fold(
+        clause,
+        leaf,
+        all_of=lambda required, optional: all(required),
+        any_of=any,
+        negated=lambda clause, match: not match or not _about_terms(clause.clause),
+        scaled=lambda clause, match: match,
+    )
 
 
 def _about_terms(clause: Clause) -> bool:
     """Whether terms alone decide if a document matches."""
-    if isinstance(clause, Term | Impacts):
-        return True
-    return bool(clause.children()) and all(map(_about_terms, clause.children()))
+
+    def leaf(clause: Clause) -> bool:
+        return isinstance(clause, Term | Impacts)
+
+    return fold(
+        clause,
+        leaf,
+        all_of=lambda required, optional: bool(required or optional) and all([*required, *optional]),
+        any_of=lambda parts: bool(parts) and all(parts),
+        negated=lambda clause, part: part,
+        scaled=lambda clause, part: part,
+    )
 
 
 def has_text(clause: Clause) -> bool:

@@ -5,24 +5,10 @@ A document scores at most the dot product with all scored terms of the tree, by 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.queries.clauses import (
-    All,
-    AnyOf,
-    Boost,
-    Clause,
-    Equals,
-    Ids,
-    Impacts,
-    Not,
-    Range,
-    Term,
-    Text,
-    Unscored,
-    walk,
-)
+from lexvl_anserini.queries.clauses import Boost, Clause, Equals, Ids, Impacts, Range, Term, Text, Unscored, fold, walk
 
 
 def refuse_unsearchable(clause: Clause, engine: str) -> None:
@@ -45,43 +31,65 @@ def refuse_unsearchable(clause: Clause, engine: str) -> None:
 
 def score(clause: Clause, doc_id: str, vector: Mapping[str, int]) -> int | None:
     """The score of a document, None where the clause does not match (`queries/clauses.py` has the table)."""
-    if isinstance(clause, Impacts | Term):
+
+    def leaf(clause: Clause) -> int | None:
+        if isinstance(clause, Ids):
+            return 0 if doc_id in clause.doc_ids else None
+        assert isinstance(clause, Impacts | Term)
         weights = clause.vector if isinstance(clause, Impacts) else {clause.term: clause.weight}
         shared = [weight * vector[term] for term, weight in weights.items() if term in vector]
         return sum(shared) if shared else None
-    if isinstance(clause, Ids):
-        return 0 if doc_id in clause.doc_ids else None
-    below = [score(child, doc_id, vector) for child in clause.children()]
-    if isinstance(clause, Not):
-        return 0 if below[0] is None else None
-    if isinstance(clause, Boost | Unscored):
-        factor = int(clause.weight) if isinstance(clause, Boost) else 0
-        return None if below[0] is None else factor * below[0]
-    assert isinstance(clause, All | AnyOf)
-    required = below[: len(clause.clauses)]
-    missing = None in required if isinstance(clause, All) else all(one is None for one in required)
-    return None if missing else sum(one for one in below if one is not None)
+
+    return fold(
+        clause,
+        leaf,
+        all_of=lambda required, optional: None if None in required else added([*required, *optional]),
+        any_of=lambda scores: None if all(score is None for score in scores) else added(scores),
+        negated=lambda clause, score: 0 if score is None else None,
+        scaled=lambda clause, score: (
+            None if score is None else score * (int(clause.weight) if isinstance(clause, Boost) else 0)
+        ),
+    )
+
+
+def added(scores: Iterable[int | None]) -> int:
+    """The sum of the scores of the clauses that match."""
+    return sum(score for score in scores if score is not None)
 
 
 def among(clause: Clause) -> frozenset[str] | None:
     """Ids of which every matching document has one; None where the tree names none."""
-    if isinstance(clause, Ids):
-        return frozenset(clause.doc_ids)
-    if isinstance(clause, All):
-        sets = [ids for child in clause.clauses if (ids := among(child)) is not None]
+
+    def common(required: list[frozenset[str] | None], optional: list[frozenset[str] | None]) -> frozenset[str] | None:
+        sets = [ids for ids in required if ids is not None]
         return frozenset.intersection(*sets) if sets else None
-    if isinstance(clause, AnyOf):
-        every = [among(child) for child in clause.clauses]
-        return None if None in every else frozenset().union(*(ids for ids in every if ids is not None))
-    return among(clause.clause) if isinstance(clause, Boost | Unscored) else None
+
+    def any_of(sets: list[frozenset[str] | None]) -> frozenset[str] | None:
+        return None if None in sets else frozenset().union(*(ids for ids in sets if ids is not None))
+
+    def leaf(clause: Clause) -> frozenset[str] | None:
+        return frozenset(clause.doc_ids) if isinstance(clause, Ids) else None
+
+    return fold(
+        clause,
+        leaf,
+        all_of=common,
+        any_of=any_of,
+        negated=lambda clause, ids: None,
+        scaled=lambda clause, ids: ids,
+    )
 
 
 def has_scored_term(clause: Clause) -> bool:
     """True if every matching document has a term that scores: then the store finds them all by their scores."""
-    if isinstance(clause, Impacts | Term):
-        return True
-    if isinstance(clause, All):
-        return any(has_scored_term(child) for child in clause.clauses)
-    if isinstance(clause, AnyOf):
-        return all(has_scored_term(child) for child in clause.clauses)
-    return isinstance(clause, Boost) and clause.weight > 0 and has_scored_term(clause.clause)
+
+    def leaf(clause: Clause) -> bool:
+        return isinstance(clause, Impacts | Term)
+
+    def scaled(clause: Boost | Unscored, scored: bool) -> bool:
+        return scored and isinstance(clause, Boost) and clause.weight > 0
+
+    def negated(clause: Clause, scored: bool) -> bool:
+        return False
+
+    return fold(clause, leaf, lambda required, optional: any(required), all, negated, scaled)
