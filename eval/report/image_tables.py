@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from .render import Column, Table
-from .tables import format_percent
+from .render import COUNT, FOUR_DECIMALS, TWO_DECIMALS, Column, FieldColumn, Table, percent
 
 if TYPE_CHECKING:
     from ..analyses.class_words import ClassWordShares
@@ -16,58 +15,39 @@ if TYPE_CHECKING:
     from ..analyses.probing import ProbeAccuracy
     from ..analyses.terms import DocumentTerm, TermProfile
 
+RANKING, SYSTEM, DATASET = (FieldColumn(name, name) for name in ("ranking", "system", "dataset"))
+IMAGES, CLASSES = FieldColumn("images", "images", COUNT), FieldColumn("classes", "classes", COUNT)
+MEAN_OVER = FieldColumn("mean over", "mean_over")
+TOP_1, TOP_5, TOP_10, TOP_50, TOP_100 = (FieldColumn(f"top {k} %", f"top_{k}", percent) for k in (1, 5, 10, 50, 100))
+
 
 def named_table(rows: Sequence[NamedWords]) -> Table:
     """One row per ranking: shares of images in percent, then the mean number of words."""
-    columns = (Column("ranking", number=False), *map(Column, ("images", "top 1 %", "top 5 %", "top 10 %", "of 10")))
-    cells = ((r.ranking, f"{r.images:,}", *map(format_percent, r[2:5]), f"{r.words_in_10:.2f}") for r in rows)
-    return Table(columns, tuple(cells))
+    return Table.of_fields(
+        rows, (RANKING, IMAGES, TOP_1, TOP_5, TOP_10, FieldColumn("of 10", "words_in_10", TWO_DECIMALS))
+    )
 
 
 def class_word_table(rows: Sequence[ClassWordShares]) -> Table:
     """One row per ranking, shares in percent."""
-    texts = tuple(Column(heading, number=False) for heading in ("ranking", "dataset"))
-    numbers = map(Column, ("images", "classes", "top 1 %", "top 10 %", "top 50 %", "top 100 %"))
-    cells = ((*row[:2], f"{row.images:,}", f"{row.classes:,}", *map(format_percent, row[4:])) for row in rows)
-    return Table((*texts, *numbers), tuple(cells))
+    return Table.of_fields(rows, (RANKING, DATASET, IMAGES, CLASSES, TOP_1, TOP_10, TOP_50, TOP_100))
 
 
 def accuracy_table(rows: Sequence[ClassAccuracy]) -> Table:
     """One row per mean, shares in percent."""
-    texts = tuple(Column(heading, number=False) for heading in ("system", "dataset"))
-    columns = (*texts, Column("images"), Column("classes"), Column("mean over", number=False))
-    cells = (
-        (row.system, row.dataset, f"{row.images:,}", f"{row.classes:,}", row.mean_over, *map(format_percent, row[5:]))
-        for row in rows
-    )
-    return Table((*columns, Column("top 1 %"), Column("top 5 %")), tuple(cells))
+    return Table.of_fields(rows, (SYSTEM, DATASET, IMAGES, CLASSES, MEAN_OVER, TOP_1, TOP_5))
 
 
 def probe_table(rows: Sequence[ProbeAccuracy]) -> Table:
     """One row per mean, shares in percent."""
-    headings = ("system", "dataset", "trained on", "lambda", "images", "classes", "mean over", "top 1 %", "top 5 %")
-    columns = tuple(Column(heading, number=c not in (0, 1, 6)) for c, heading in enumerate(headings))
-    cells = (
-        (
-            *row[:2],
-            f"{row.trained_on:,}",
-            f"{row.strength:.3g}",
-            f"{row.images:,}",
-            f"{row.classes:,}",
-            row.mean_over,
-            *map(format_percent, row[7:]),
-        )
-        for row in rows
-    )
-    return Table(columns, tuple(cells))
+    trained = FieldColumn("trained on", "trained_on", COUNT), FieldColumn("lambda", "strength", "{:.3g}".format)
+    return Table.of_fields(rows, (SYSTEM, DATASET, *trained, IMAGES, CLASSES, MEAN_OVER, TOP_1, TOP_5))
 
 
 def completeness_table(rows: Sequence[CompletenessShare]) -> Table:
     """One row per ranking, shares in percent."""
-    texts = (Column("ranking", number=False), Column("dataset", number=False))
-    numbers = (Column("images"), Column("pairs"), Column("complete first %"))
-    cells = ((*row[:2], f"{row.images:,}", f"{row.pairs:,}", format_percent(row.complete_first)) for row in rows)
-    return Table((*texts, *numbers), tuple(cells))
+    pairs = FieldColumn("pairs", "pairs", COUNT), FieldColumn("complete first %", "complete_first", percent)
+    return Table.of_fields(rows, (RANKING, DATASET, IMAGES, *pairs))
 
 
 def term_table(profiles: Sequence[TermProfile]) -> Table:
@@ -78,9 +58,9 @@ def term_table(profiles: Sequence[TermProfile]) -> Table:
             profile.shards,
             str(term.rank),
             term.term,
-            format_percent(term.documents / profile.documents),
-            f"{term.mean:.4f}",
-            f"{term.maximum:.4f}",
+            percent(term.documents / profile.documents),
+            FOUR_DECIMALS(term.mean),
+            FOUR_DECIMALS(term.maximum),
         )
         for profile in profiles
         for term in profile.first
@@ -90,7 +70,6 @@ def term_table(profiles: Sequence[TermProfile]) -> Table:
 
 def document_term_table(terms: Sequence[DocumentTerm]) -> Table:
     """One row per term of each document, by its weight there."""
-    columns = tuple(
-        Column(heading, number=c in (1, 3)) for c, heading in enumerate(("document", "rank", "term", "weight"))
-    )
-    return Table(columns, tuple((term.document, str(term.rank), term.term, f"{term.weight:.4f}") for term in terms))
+    document, term = FieldColumn("document", "document"), FieldColumn("term", "term")
+    rank, weight = FieldColumn("rank", "rank", COUNT), FieldColumn("weight", "weight", FOUR_DECIMALS)
+    return Table.of_fields(terms, (document, rank, term, weight))

@@ -30,6 +30,23 @@ class Column(NamedTuple):
     number: bool = True
 
 
+class FieldColumn(NamedTuple):
+    """A column of a table over records: the field that it shows, and how; texts are aligned left."""
+
+    heading: str
+    field: str
+    shown: Callable[[Any], str] = str
+
+
+# How a field is shown.
+COUNT, TWO_DECIMALS, FOUR_DECIMALS = "{:,}".format, "{:.2f}".format, "{:.4f}".format
+
+
+def percent(share: float) -> str:
+    """A share in percent, one decimal."""
+    return f"{100 * share:.1f}"
+
+
 @dataclass(frozen=True)
 class Table:
     """Columns and rows of as many cells.
@@ -46,6 +63,13 @@ class Table:
     ties: str = ""
     marked: frozenset[tuple[int, int]] = frozenset()
     about_marks: str = ""
+
+    @classmethod
+    def of_fields(cls, rows: Iterable[Any], fields: Sequence[FieldColumn]) -> Table:
+        """One row per record, one column per named field."""
+        columns = tuple(Column(column.heading, number=column.shown is not str) for column in fields)
+        cells = (tuple(column.shown(getattr(row, column.field)) for column in fields) for row in rows)
+        return cls(columns, tuple(cells))
 
     @property
     def notes(self) -> list[str]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import isnan
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from .render import percent
 from lexvl_anserini.ground.records import Measurement
 
 from ..measures.hit_rates import HEADINGS, RSUM, rsum
@@ -74,11 +75,6 @@ def ties_of(rows: Sequence[Measurement | SystemRow | SystemComparison]) -> str:
 def format_p(p: float) -> str:
     """A p-value, four decimals."""
     return f"{p:.4f}" if p >= 0.0001 else "<0.0001"
-
-
-def format_percent(share: float) -> str:
-    """A share in percent, one decimal."""
-    return f"{100 * share:.1f}"
 
 
 def figures_of(cards: Iterable[RunCard | SystemRow]) -> list[str]:
@@ -205,7 +201,7 @@ def caption_table(cards: Sequence[RunCard], measured: Sequence[Sequence[Measurem
     for card, measurements in zip(cards, measured, strict=True):
         values = means(measurements)
         sums.setdefault(card.system, {})[measurements[0].dataset] = rsum(values)
-        cells = (format_percent(values[measure]) for measure in HEADINGS)
+        cells = (percent(values[measure]) for measure in HEADINGS)
         costs = (format_figure(name, card.efficiency.get(name)) for name in figures)
         rows.append((card.system, shown[measurements[0].dataset], *cells, f"{rsum(values):.1f}", *costs))
     for system, by_direction in sums.items():

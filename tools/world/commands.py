@@ -14,8 +14,7 @@ from typing import Annotated
 
 import typer
 from lexvl_eval import options
-from lexvl_eval.report.render import Column, Table, check_format, render
-from lexvl_eval.report.tables import format_percent
+from lexvl_eval.report.render import COUNT, TWO_DECIMALS, FieldColumn, Table, check_format, percent, render
 
 from lexvl_anserini.cli import DataDir, encoder_names, guarded, parse_settings
 from lexvl_anserini.data.dataset import data_root
@@ -83,27 +82,21 @@ def print_concepts(
 
 def ceiling_table(rows: Sequence[Ceiling]) -> Table:
     """One row per split, shares in percent."""
-    headings = ("captions", "alone %", "mean scenes", "most scenes", "R@1", "R@5", "R@10")
-    cells = (
-        (
-            row.split,
-            f"{row.captions:,}",
-            format_percent(row.alone),
-            f"{row.mean_scenes:.2f}",
-            str(row.most_scenes),
-            *map(format_percent, (row.r_at_1, row.r_at_5, row.r_at_10)),
-        )
-        for row in rows
-    )
-    return Table((Column("split", number=False), *map(Column, headings)), tuple(cells))
+    counts = FieldColumn("captions", "captions", COUNT), FieldColumn("alone %", "alone", percent)
+    scenes = FieldColumn("mean scenes", "mean_scenes", TWO_DECIMALS), FieldColumn("most scenes", "most_scenes", COUNT)
+    recall = (FieldColumn(f"R@{k}", f"r_at_{k}", percent) for k in (1, 5, 10))
+    return Table.of_fields(rows, (FieldColumn("split", "split"), *counts, *scenes, *recall))
 
 
 def concept_table(rows: Sequence[ConceptMeans]) -> Table:
     """One row per ranking: shares in percent, then means per image."""
-    shares = (Column(">= 2 objects %"), Column(">= 1 object %"))
-    means = tuple(map(Column, ("objects", "wrong objects", "colours", "place", "weather", "time")))
-    cells = ((row.ranking, *map(format_percent, row[2:4]), *(f"{value:.2f}" for value in row[4:])) for row in rows)
-    return Table((Column("ranking", number=False), *shares, *means), tuple(cells))
+    shares = (
+        FieldColumn(">= 2 objects %", "two_objects", percent),
+        FieldColumn(">= 1 object %", "any_object", percent),
+    )
+    names = ("objects", "wrong_objects", "colours", "place", "weather", "time")
+    means = (FieldColumn(name.replace("_", " "), name, TWO_DECIMALS) for name in names)
+    return Table.of_fields(rows, (FieldColumn("ranking", "ranking"), *shares, *means))
 
 
 def main() -> None:
