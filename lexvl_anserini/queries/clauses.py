@@ -23,18 +23,21 @@ Scores are exact as those of encoded queries are: the sum over terms of weight x
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from math import isfinite
 from numbers import Real
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.records import SCORE_LIMIT, DenseQuery, ImpactQuery, Topic
 
 # Clauses within each other: engines compile and search a tree recursively.
 MAX_DEPTH = 100
+
+# What a fold makes of a clause.
+Folded = TypeVar("Folded")
 
 # A value of a metadata field; text is converted to the field's type.
 Value = str | int | float | date
@@ -183,6 +186,41 @@ class TreeQuery(NamedTuple):
 
 # What an engine answers: an impact index the first two, a dense index DenseQuery, BM25 Topic.
 Query = ImpactQuery | TreeQuery | DenseQuery | Topic
+
+
+def fold(
+    clause: Clause,
+    on_leaf: Callable[[Clause], Folded],
+    on_all: Callable[[Sequence[Folded], Sequence[Folded]], Folded],
+    on_any: Callable[[Sequence[Folded]], Folded],
+    on_not: Callable[[Folded], Folded],
+    on_factor: Callable[[float, Folded], Folded],
+) -> Folded:
+    """What a tree comes to, from its leaves upwards.
+
+    Args:
+        on_leaf: of Impacts, Term, Text, Equals, Range and Ids.
+        on_all: of the clauses that must match, and of the optional ones.
+        on_any: of the clauses of which one must match.
+        on_not: of the clause that must not match.
+        on_factor: of a Boost its weight, of Unscored 0; and of the clause below.
+    """
+
+    def below(node: Clause) -> Folded:
+        match node:
+            case All(clauses, optional):
+                return on_all([below(child) for child in clauses], [below(child) for child in optional])
+            case AnyOf(clauses):
+                return on_any([below(child) for child in clauses])
+            case Not(child):
+                return on_not(below(child))
+            case Boost(child, weight):
+                return on_factor(weight, below(child))
+            case Unscored(child):
+                return on_factor(0, below(child))
+        return on_leaf(node)
+
+    return below(clause)
 
 
 def walk(clause: Clause) -> Iterator[Clause]:

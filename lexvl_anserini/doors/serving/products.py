@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.queries.clauses import All, AnyOf, Boost, Clause, Impacts, Not, Term, Text, Unscored
+from lexvl_anserini.queries.clauses import Boost, Clause, Impacts, Not, Term, Text, Unscored, fold
 
 
 class TermProduct(NamedTuple):
@@ -21,6 +21,13 @@ class TermProduct(NamedTuple):
     def product(self) -> float:
         """What the term adds to the score."""
         return self.weight * self.impact
+
+
+class Match(NamedTuple):
+    """Whether a clause matches a document, and whether terms alone decide it."""
+
+    holds: bool
+    decided: bool
 
 
 def products_of(clause: Clause, impacts: Mapping[str, int]) -> list[TermProduct]:
@@ -56,26 +63,25 @@ def _adding(clause: Clause, impacts: Mapping[str, int], factor: float) -> Iterat
 
 def matches(clause: Clause, impacts: Mapping[str, int]) -> bool:
     """Whether a document of these impacts matches; clauses that are not about terms count as matching."""
-    if isinstance(clause, Term):
-        return clause.term in impacts
-    if isinstance(clause, Impacts):
-        return any(term in impacts for term in clause.vector)
-    if isinstance(clause, All):
-        return all(matches(one, impacts) for one in clause.clauses)
-    if isinstance(clause, AnyOf):
-        return any(matches(one, impacts) for one in clause.clauses)
-    if isinstance(clause, Not):
-        return not matches(clause.clause, impacts) or not _about_terms(clause.clause)
-    if isinstance(clause, Boost | Unscored):
-        return matches(clause.clause, impacts)
-    return True
+
+    def leaf(node: Clause) -> Match:
+        terms = node.vector if isinstance(node, Impacts) else (node.term,) if isinstance(node, Term) else None
+        return Match(True, False) if terms is None else Match(any(term in impacts for term in terms), True)
+
+    return fold(
+        clause,
+        on_leaf=leaf,
+        on_all=lambda required, optional: Match(
+            all(match.holds for match in required), _decided([*required, *optional])
+        ),
+        on_any=lambda matches: Match(any(match.holds for match in matches), _decided(matches)),
+        on_not=lambda match: Match(not match.holds or not match.decided, match.decided),
+        on_factor=lambda factor, match: match,
+    ).holds
 
 
-def _about_terms(clause: Clause) -> bool:
-    """Whether terms alone decide if a document matches."""
-    if isinstance(clause, Term | Impacts):
-        return True
-    return bool(clause.children()) and all(map(_about_terms, clause.children()))
+def _decided(matches: Sequence[Match]) -> bool:
+    return bool(matches) and all(match.decided for match in matches)
 
 
 def has_text(clause: Clause) -> bool:

@@ -5,24 +5,10 @@ A document scores at most the dot product with all scored terms of the tree, by 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.queries.clauses import (
-    All,
-    AnyOf,
-    Boost,
-    Clause,
-    Equals,
-    Ids,
-    Impacts,
-    Not,
-    Range,
-    Term,
-    Text,
-    Unscored,
-    walk,
-)
+from lexvl_anserini.queries.clauses import Boost, Clause, Equals, Ids, Impacts, Range, Term, Text, fold, walk
 
 
 def refuse_unsearchable(clause: Clause, engine: str) -> None:
@@ -45,43 +31,56 @@ def refuse_unsearchable(clause: Clause, engine: str) -> None:
 
 def score(clause: Clause, doc_id: str, vector: Mapping[str, int]) -> int | None:
     """The score of a document, None where the clause does not match (`queries/clauses.py` has the table)."""
-    if isinstance(clause, Impacts | Term):
-        weights = clause.vector if isinstance(clause, Impacts) else {clause.term: clause.weight}
+
+    def leaf(node: Clause) -> int | None:
+        if isinstance(node, Ids):
+            return 0 if doc_id in node.doc_ids else None
+        assert isinstance(node, Impacts | Term)
+        weights = node.vector if isinstance(node, Impacts) else {node.term: node.weight}
         shared = [weight * vector[term] for term, weight in weights.items() if term in vector]
         return sum(shared) if shared else None
-    if isinstance(clause, Ids):
-        return 0 if doc_id in clause.doc_ids else None
-    below = [score(child, doc_id, vector) for child in clause.children()]
-    if isinstance(clause, Not):
-        return 0 if below[0] is None else None
-    if isinstance(clause, Boost | Unscored):
-        factor = int(clause.weight) if isinstance(clause, Boost) else 0
-        return None if below[0] is None else factor * below[0]
-    assert isinstance(clause, All | AnyOf)
-    required = below[: len(clause.clauses)]
-    missing = None in required if isinstance(clause, All) else all(one is None for one in required)
-    return None if missing else sum(one for one in below if one is not None)
+
+    def total(scores: Sequence[int | None]) -> int:
+        return sum(score for score in scores if score is not None)
+
+    return fold(
+        clause,
+        on_leaf=leaf,
+        on_all=lambda required, optional: None if None in required else total([*required, *optional]),
+        on_any=lambda scores: None if all(score is None for score in scores) else total(scores),
+        on_not=lambda score: 0 if score is None else None,
+        on_factor=lambda factor, score: None if score is None else int(factor) * score,
+    )
 
 
 def among(clause: Clause) -> frozenset[str] | None:
     """Ids of which every matching document has one; None where the tree names none."""
-    if isinstance(clause, Ids):
-        return frozenset(clause.doc_ids)
-    if isinstance(clause, All):
-        sets = [ids for child in clause.clauses if (ids := among(child)) is not None]
-        return frozenset.intersection(*sets) if sets else None
-    if isinstance(clause, AnyOf):
-        every = [among(child) for child in clause.clauses]
-        return None if None in every else frozenset().union(*(ids for ids in every if ids is not None))
-    return among(clause.clause) if isinstance(clause, Boost | Unscored) else None
+
+    def common(required: Sequence[frozenset[str] | None], optional: object) -> frozenset[str] | None:
+        named = [ids for ids in required if ids is not None]
+        return frozenset.intersection(*named) if named else None
+
+    def joined(sets: Sequence[frozenset[str] | None]) -> frozenset[str] | None:
+        named = [ids for ids in sets if ids is not None]
+        return frozenset[str]().union(*named) if len(named) == len(sets) else None
+
+    return fold(
+        clause,
+        on_leaf=lambda node: frozenset(node.doc_ids) if isinstance(node, Ids) else None,
+        on_all=common,
+        on_any=joined,
+        on_not=lambda ids: None,
+        on_factor=lambda factor, ids: ids,
+    )
 
 
 def has_scored_term(clause: Clause) -> bool:
     """True if every matching document has a term that scores: then the store finds them all by their scores."""
-    if isinstance(clause, Impacts | Term):
-        return True
-    if isinstance(clause, All):
-        return any(has_scored_term(child) for child in clause.clauses)
-    if isinstance(clause, AnyOf):
-        return all(has_scored_term(child) for child in clause.clauses)
-    return isinstance(clause, Boost) and clause.weight > 0 and has_scored_term(clause.clause)
+    return fold(
+        clause,
+        on_leaf=lambda node: isinstance(node, Impacts | Term),
+        on_all=lambda required, optional: any(required),
+        on_any=all,
+        on_not=lambda scored: False,
+        on_factor=lambda factor, scored: factor > 0 and scored,
+    )
