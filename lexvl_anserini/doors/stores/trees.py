@@ -64,9 +64,12 @@ def among(clause: Clause) -> frozenset[str] | None:
         named = [ids for ids in sets if ids is not None]
         return frozenset[str]().union(*named) if len(named) == len(sets) else None
 
+    def leaf(node: Clause) -> frozenset[str] | None:
+        return frozenset(node.doc_ids) if isinstance(node, Ids) else None
+
     return fold(
         clause,
-        on_leaf=lambda node: frozenset(node.doc_ids) if isinstance(node, Ids) else None,
+        on_leaf=leaf,
         on_all=common,
         on_any=joined,
         on_not=lambda ids: None,
@@ -76,11 +79,20 @@ def among(clause: Clause) -> frozenset[str] | None:
 
 def has_scored_term(clause: Clause) -> bool:
     """True if every matching document has a term that scores: then the store finds them all by their scores."""
-    return fold(
-        clause,
-        on_leaf=lambda node: isinstance(node, Impacts | Term),
-        on_all=lambda required, optional: any(required),
-        on_any=all,
-        on_not=lambda scored: False,
-        on_factor=lambda factor, scored: factor > 0 and scored,
-    )
+
+    def leaf(node: Clause) -> bool:
+        return isinstance(node, Impacts | Term)
+
+    def required_one(required: Sequence[bool], optional: object) -> bool:
+        return any(required)
+
+    def each(clauses: Sequence[bool]) -> bool:
+        return all(clauses)
+
+    def never(below: bool) -> bool:
+        return False
+
+    def weighted(factor: float, below: bool) -> bool:
+        return factor > 0 and below
+
+    return fold(clause, on_leaf=leaf, on_all=required_one, on_any=each, on_not=never, on_factor=weighted)
