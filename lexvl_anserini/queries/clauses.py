@@ -23,7 +23,7 @@ Scores are exact as those of encoded queries are: the sum over terms of weight x
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
 from math import isfinite
@@ -36,11 +36,11 @@ from lexvl_anserini.ground.records import SCORE_LIMIT, DenseQuery, ImpactQuery, 
 # Clauses within each other: engines compile and search a tree recursively.
 MAX_DEPTH = 100
 
-# What a fold makes of a clause.
-Folded = TypeVar("Folded")
-
 # A value of a metadata field; text is converted to the field's type.
 Value = str | int | float | date
+
+# What `fold` computes.
+Result = TypeVar("Result")
 
 
 class Clause:
@@ -188,41 +188,6 @@ class TreeQuery(NamedTuple):
 Query = ImpactQuery | TreeQuery | DenseQuery | Topic
 
 
-def fold(
-    clause: Clause,
-    on_leaf: Callable[[Clause], Folded],
-    on_all: Callable[[Sequence[Folded], Sequence[Folded]], Folded],
-    on_any: Callable[[Sequence[Folded]], Folded],
-    on_not: Callable[[Folded], Folded],
-    on_factor: Callable[[float, Folded], Folded],
-) -> Folded:
-    """What a tree comes to, from its leaves upwards.
-
-    Args:
-        on_leaf: of Impacts, Term, Text, Equals, Range and Ids.
-        on_all: of the clauses that must match, and of the optional ones.
-        on_any: of the clauses of which one must match.
-        on_not: of the clause that must not match.
-        on_factor: of a Boost its weight, of Unscored 0; and of the clause below.
-    """
-
-    def below(node: Clause) -> Folded:
-        match node:
-            case All(clauses, optional):
-                return on_all([below(child) for child in clauses], [below(child) for child in optional])
-            case AnyOf(clauses):
-                return on_any([below(child) for child in clauses])
-            case Not(child):
-                return on_not(below(child))
-            case Boost(child, weight):
-                return on_factor(weight, below(child))
-            case Unscored(child):
-                return on_factor(0, below(child))
-        return on_leaf(node)
-
-    return below(clause)
-
-
 def walk(clause: Clause) -> Iterator[Clause]:
     """The clause and all clauses below it, however deep."""
     waiting = [clause]
@@ -230,6 +195,37 @@ def walk(clause: Clause) -> Iterator[Clause]:
         node = waiting.pop()
         yield node
         waiting += reversed(node.children())
+
+
+def fold(
+    clause: Clause,
+    leaf: Callable[[Clause], Result],
+    all_of: Callable[[list[Result], list[Result]], Result],
+    any_of: Callable[[list[Result]], Result],
+    negated: Callable[[Not, Result], Result],
+    scaled: Callable[[Boost | Unscored, Result], Result],
+) -> Result:
+    """A value of a tree, computed from its leaves up.
+
+    Args:
+        leaf: the value of a clause without clauses in it.
+        all_of: that of an `All`, from the values of its clauses and of its optional clauses.
+        any_of: that of an `AnyOf`, from the values of its clauses.
+        negated, scaled: that of a `Not`, and of a `Boost` or an `Unscored`, from the value of its clause.
+    """
+
+    def value(below: Clause) -> Result:
+        return fold(below, leaf, all_of, any_of, negated, scaled)
+
+    if isinstance(clause, All):
+        return all_of([value(child) for child in clause.clauses], [value(child) for child in clause.optional])
+    if isinstance(clause, AnyOf):
+        return any_of([value(child) for child in clause.clauses])
+    if isinstance(clause, Not):
+        return negated(clause, value(clause.clause))
+    if isinstance(clause, Boost | Unscored):
+        return scaled(clause, value(clause.clause))
+    return leaf(clause)
 
 
 def check_tree(clause: Clause) -> None:

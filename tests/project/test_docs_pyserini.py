@@ -39,5 +39,5 @@ def test_every_block_runs(tmp_path: Path) -> None:
     assert len(hits) == 3 and all(doc_id.startswith("test-") and float(score) > 0 for doc_id, score in hits)
     # Both evaluators find the same two values.
     stock = re.findall(r"\tall\t(\S+)", printed[6])
-    ours = printed[6].splitlines()[-1].split()[2:]
+    [ours] = [line.split()[2:] for line in printed[6].splitlines() if line.startswith("ours.trec ")]
     assert len(stock) == 2 and stock == ours

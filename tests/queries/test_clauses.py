@@ -8,11 +8,11 @@ from lexvl_anserini.queries.clauses import MAX_DEPTH, All, AnyOf, Boost, Clause,
 def shown(clause: Clause) -> str:
     return fold(
         clause,
-        on_leaf=lambda node: node.term if isinstance(node, Term) else type(node).__name__,
-        on_all=lambda required, optional: f"all({' '.join(required)}; {' '.join(optional)})",
-        on_any=lambda clauses: f"any({' '.join(clauses)})",
-        on_not=lambda below: f"not {below}",
-        on_factor=lambda factor, below: f"{factor:g} {below}",
+        leaf=lambda node: node.term if isinstance(node, Term) else type(node).__name__,
+        all_of=lambda required, optional: f"all({' '.join(required)}; {' '.join(optional)})",
+        any_of=lambda clauses: f"any({' '.join(clauses)})",
+        negated=lambda node, below: f"not {below}",
+        scaled=lambda node, below: f"{node.weight if isinstance(node, Boost) else 0:g} {below}",
     )
 
 

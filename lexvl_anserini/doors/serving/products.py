@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
@@ -21,13 +21,6 @@ class TermProduct(NamedTuple):
     def product(self) -> float:
         """What the term adds to the score."""
         return self.weight * self.impact
-
-
-class Match(NamedTuple):
-    """Whether a clause matches a document, and whether terms alone decide it."""
-
-    holds: bool
-    decided: bool
 
 
 def products_of(clause: Clause, impacts: Mapping[str, int]) -> list[TermProduct]:
@@ -64,24 +57,35 @@ def _adding(clause: Clause, impacts: Mapping[str, int], factor: float) -> Iterat
 def matches(clause: Clause, impacts: Mapping[str, int]) -> bool:
     """Whether a document of these impacts matches; clauses that are not about terms count as matching."""
 
-    def leaf(node: Clause) -> Match:
-        terms = node.vector if isinstance(node, Impacts) else (node.term,) if isinstance(node, Term) else None
-        return Match(True, False) if terms is None else Match(any(term in impacts for term in terms), True)
+    def leaf(clause: Clause) -> bool:
+        if isinstance(clause, Term):
+            return clause.term in impacts
+        return not isinstance(clause, Impacts) or any(term in impacts for term in clause.vector)
 
     return fold(
         clause,
-        on_leaf=leaf,
-        on_all=lambda required, optional: Match(
-            all(match.holds for match in required), _decided([*required, *optional])
-        ),
-        on_any=lambda matches: Match(any(match.holds for match in matches), _decided(matches)),
-        on_not=lambda match: Match(not match.holds or not match.decided, match.decided),
-        on_factor=lambda factor, match: match,
-    ).holds
+        leaf,
+        all_of=lambda required, optional: all(required),
+        any_of=any,
+        negated=lambda clause, match: not match or not _about_terms(clause.clause),
+        scaled=lambda clause, match: match,
+    )
 
 
-def _decided(matches: Sequence[Match]) -> bool:
-    return bool(matches) and all(match.decided for match in matches)
+def _about_terms(clause: Clause) -> bool:
+    """Whether terms alone decide if a document matches."""
+
+    def leaf(clause: Clause) -> bool:
+        return isinstance(clause, Term | Impacts)
+
+    return fold(
+        clause,
+        leaf,
+        all_of=lambda required, optional: bool(required or optional) and all([*required, *optional]),
+        any_of=lambda parts: bool(parts) and all(parts),
+        negated=lambda clause, part: part,
+        scaled=lambda clause, part: part,
+    )
 
 
 def has_text(clause: Clause) -> bool:

@@ -5,10 +5,10 @@ A document scores at most the dot product with all scored terms of the tree, by 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.queries.clauses import Boost, Clause, Equals, Ids, Impacts, Range, Term, Text, fold, walk
+from lexvl_anserini.queries.clauses import Boost, Clause, Equals, Ids, Impacts, Range, Term, Text, Unscored, fold, walk
 
 
 def refuse_unsearchable(clause: Clause, engine: str) -> None:
@@ -32,67 +32,64 @@ def refuse_unsearchable(clause: Clause, engine: str) -> None:
 def score(clause: Clause, doc_id: str, vector: Mapping[str, int]) -> int | None:
     """The score of a document, None where the clause does not match (`queries/clauses.py` has the table)."""
 
-    def leaf(node: Clause) -> int | None:
-        if isinstance(node, Ids):
-            return 0 if doc_id in node.doc_ids else None
-        assert isinstance(node, Impacts | Term)
-        weights = node.vector if isinstance(node, Impacts) else {node.term: node.weight}
+    def leaf(clause: Clause) -> int | None:
+        if isinstance(clause, Ids):
+            return 0 if doc_id in clause.doc_ids else None
+        assert isinstance(clause, Impacts | Term)
+        weights = clause.vector if isinstance(clause, Impacts) else {clause.term: clause.weight}
         shared = [weight * vector[term] for term, weight in weights.items() if term in vector]
         return sum(shared) if shared else None
 
-    def total(scores: Sequence[int | None]) -> int:
-        return sum(score for score in scores if score is not None)
-
     return fold(
         clause,
-        on_leaf=leaf,
-        on_all=lambda required, optional: None if None in required else total([*required, *optional]),
-        on_any=lambda scores: None if all(score is None for score in scores) else total(scores),
-        on_not=lambda score: 0 if score is None else None,
-        on_factor=lambda factor, score: None if score is None else int(factor) * score,
+        leaf,
+        all_of=lambda required, optional: None if None in required else added([*required, *optional]),
+        any_of=lambda scores: None if all(score is None for score in scores) else added(scores),
+        negated=lambda clause, score: 0 if score is None else None,
+        scaled=lambda clause, score: (
+            None if score is None else score * (int(clause.weight) if isinstance(clause, Boost) else 0)
+        ),
     )
+
+
+def added(scores: Iterable[int | None]) -> int:
+    """The sum of the scores of the clauses that match."""
+    return sum(score for score in scores if score is not None)
 
 
 def among(clause: Clause) -> frozenset[str] | None:
     """Ids of which every matching document has one; None where the tree names none."""
 
-    def common(required: Sequence[frozenset[str] | None], optional: object) -> frozenset[str] | None:
-        named = [ids for ids in required if ids is not None]
-        return frozenset.intersection(*named) if named else None
+    def common(required: list[frozenset[str] | None], optional: list[frozenset[str] | None]) -> frozenset[str] | None:
+        sets = [ids for ids in required if ids is not None]
+        return frozenset.intersection(*sets) if sets else None
 
-    def joined(sets: Sequence[frozenset[str] | None]) -> frozenset[str] | None:
-        named = [ids for ids in sets if ids is not None]
-        return frozenset[str]().union(*named) if len(named) == len(sets) else None
+    def any_of(sets: list[frozenset[str] | None]) -> frozenset[str] | None:
+        return None if None in sets else frozenset().union(*(ids for ids in sets if ids is not None))
 
-    def leaf(node: Clause) -> frozenset[str] | None:
-        return frozenset(node.doc_ids) if isinstance(node, Ids) else None
+    def leaf(clause: Clause) -> frozenset[str] | None:
+        return frozenset(clause.doc_ids) if isinstance(clause, Ids) else None
 
     return fold(
         clause,
-        on_leaf=leaf,
-        on_all=common,
-        on_any=joined,
-        on_not=lambda ids: None,
-        on_factor=lambda factor, ids: ids,
+        leaf,
+        all_of=common,
+        any_of=any_of,
+        negated=lambda clause, ids: None,
+        scaled=lambda clause, ids: ids,
     )
 
 
 def has_scored_term(clause: Clause) -> bool:
     """True if every matching document has a term that scores: then the store finds them all by their scores."""
 
-    def leaf(node: Clause) -> bool:
-        return isinstance(node, Impacts | Term)
+    def leaf(clause: Clause) -> bool:
+        return isinstance(clause, Impacts | Term)
 
-    def required_one(required: Sequence[bool], optional: object) -> bool:
-        return any(required)
+    def scaled(clause: Boost | Unscored, scored: bool) -> bool:
+        return scored and isinstance(clause, Boost) and clause.weight > 0
 
-    def each(clauses: Sequence[bool]) -> bool:
-        return all(clauses)
-
-    def never(below: bool) -> bool:
+    def negated(clause: Clause, scored: bool) -> bool:
         return False
 
-    def weighted(factor: float, below: bool) -> bool:
-        return factor > 0 and below
-
-    return fold(clause, on_leaf=leaf, on_all=required_one, on_any=each, on_not=never, on_factor=weighted)
+    return fold(clause, leaf, lambda required, optional: any(required), all, negated, scaled)
