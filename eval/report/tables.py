@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import isnan
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .render import percent
 from lexvl_anserini.ground.records import Measurement
 
 from ..measures.hit_rates import HEADINGS, RSUM, rsum
@@ -14,7 +13,7 @@ from ..measures.inputs import RunCard
 from ..measures.metrics import means
 from ..measures.significance import LEVEL
 from .labels import shown_datasets
-from .render import MISSING, Column, Table, csv_rows, render, to_json, to_text
+from .render import MISSING, Column, Table, csv_rows, percent, render, to_json, to_text
 
 if TYPE_CHECKING:
     from ..analyses.ann import LayoutCost
