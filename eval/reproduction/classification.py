@@ -81,5 +81,5 @@ def some_of(found: LabelledImages, number: int | None) -> LabelledImages:
 
     if number is None or number >= len(found.images):
         return found
-    chosen = np.linspace(0, len(found.images) - 1, number, dtype=np.int64)
-    return found._replace(images=[found.images[i] for i in chosen], labels=found.labels[chosen])
+    chosen: list[int] = np.linspace(0, len(found.images) - 1, number, dtype=np.int64).tolist()
+    return found._replace(images=[found.images[place] for place in chosen], labels=found.labels[chosen])

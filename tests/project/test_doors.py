@@ -40,12 +40,21 @@ def copy(tmp_path_factory) -> Path:
 
 
 def called(copy: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    """A command of the copy: nothing of the checkout can be imported in its process."""
+    """A command of the copy: nothing of the checkout can be imported in its process.
+
+    `-S` leaves out the finder of an editable installation, which would find the doors in the checkout.
+    """
     outside = (str(ROOT), str(ROOT / "tests"), str(ROOT / "tests/attack"), "")
     paths = [str(copy), *(path for path in sys.path if path not in outside and not _is_checkout(Path(path)))]
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "LEXVL_STORAGE": str(copy / "storage")}
     return subprocess.run(
-        [sys.executable, "-P", "-m", *command], cwd=copy, env=environ, capture_output=True, text=True, check=False
+        [sys.executable, "-S", "-P", "-m", *command],
+        cwd=copy,
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
     )
 
 
