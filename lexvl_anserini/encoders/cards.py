@@ -76,7 +76,7 @@ SVDR_RERANK = {"mode": "full", "lexical_union": True}
 
 CARDS: Mapping[str, Card] = {
     "albef": Card(
-        loader="lexvl_anserini.encoders.families.blip:load_albef",
+        loader="lexvl_anserini.encoders.families.albef:load_albef",
         paper="Li et al., ALBEF, NeurIPS 2021 (arXiv 2107.07651)",
         modalities=CROSS_MODAL,
         checkpoints=("albef_coco_retrieval_lavis.pt", "albef_flickr_retrieval_lavis.pt", "ALBEF.pth"),
@@ -90,7 +90,7 @@ CARDS: Mapping[str, Card] = {
         lengths=("max_length",),
     ),
     "bertlex": Card(
-        loader="lexvl_anserini.encoders.families.bag:load_bertlex",
+        loader="lexvl_anserini.encoders.families.bertlex:load_bertlex",
         paper="Zhou et al., VDR, ICLR 2024, appendix C (arXiv 2212.07699)",
         checkpoints=("bert-base-uncased",),
         lengths=("max_length",),
@@ -112,7 +112,7 @@ CARDS: Mapping[str, Card] = {
         lengths=("max_length",),
     ),
     "bm25": Card(
-        loader="lexvl_anserini.encoders.families.bag:load_bm25",
+        loader="lexvl_anserini.encoders.families.plain_text:load_bm25",
         paper="Robertson and Zaragoza 2009, as in Anserini",
         licence="none",
     ),

@@ -18,7 +18,7 @@ import pytest
 from checkout import COMMANDS
 
 import lexvl_anserini
-from lexvl_anserini.encoders.cards import ENCODERS
+from lexvl_anserini.encoders.cards import CARDS, ENCODERS
 from lexvl_anserini.ground.registry import DATASETS, ENGINES, resolve
 
 ROOT = Path(__file__).parents[2]
@@ -319,6 +319,8 @@ def test_functions_have_few_parameters():
 
 # Modules that lie in a folder itself. New ideas get rooms of their own.
 MOST_LOOSE = 15
+# A module per model, whose docstring begins with its equation.
+FAMILIES = "lexvl_anserini/encoders/families"
 # Beside the command line, only commands lie in the folder of the package.
 BESIDE_COMMANDS = {"cli"}
 
@@ -330,7 +332,15 @@ def test_rooms_have_few_loose_modules():
             folders[path.parent.relative_to(ROOT).as_posix()].add(path.stem)
     commands = {name.removeprefix("lexvl_anserini.") for name in COMMANDS.values()}
     assert folders.pop("lexvl_anserini") - BESIDE_COMMANDS <= {*commands, "stock"}
+    del folders[FAMILIES]
     assert {folder: len(names) for folder, names in folders.items() if len(names) > MOST_LOOSE} == {}
+
+
+def test_every_encoder_has_an_equation_of_its_own():
+    """`--describe` and model cards print the first line of the docstring of its family's module."""
+    homes = [card.loader.partition(":")[0] for card in CARDS.values()]
+    assert len(set(homes)) == len(homes)
+    assert all(ast.get_docstring(SOURCES[home]) for home in homes)
 
 
 # Modules on the longest chain of imports, those within functions counted.

@@ -1,0 +1,36 @@
+"""BM25, the baseline: texts are passed on as they are, and stock Anserini analyses and scores them."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from lexvl_anserini.encoders.encoder import Encoder, Kind, read_document, read_topic
+from lexvl_anserini.encoders.loading import Source
+from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.records import Document, Topic
+
+
+class PlainTextTower:
+    """Passes texts through to an engine that analyses them itself."""
+
+    kind: ClassVar[Kind] = "text"
+
+    def read(self, document: Document) -> str:
+        """Title and text of a document joined by one blank."""
+        return read_document(document)
+
+    def read_topic(self, topic: Topic) -> str:
+        """The text of a topic."""
+        return read_topic(topic)
+
+
+def load_bm25(source: Source) -> Encoder:
+    """BM25, which needs neither checkpoint nor device.
+
+    Raises:
+        UsageError: a checkpoint is given.
+    """
+    if source.checkpoint is not None:
+        raise UsageError("encoder 'bm25' has no model; leave --checkpoint out")
+    tower = PlainTextTower()
+    return Encoder("bm25", "text", tower, tower)
