@@ -18,7 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, BinaryIO, ClassVar, NamedTuple
 
-from lexvl_anserini.ground.errors import ArtefactError
+from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import atomic_write, json_bytes, read_json, sync_path, sync_to
 from lexvl_anserini.ground.typed import Entry, Key, check
 
@@ -390,6 +390,12 @@ def _type_entries(manifest: Manifest | RunManifest) -> None:
     """Gives the plain dictionaries of a JSON file the types of their fields."""
     for name, entry in (("encoder", EncoderRef), ("corpus", EncodedCorpus), ("counts", Counts)):
         object.__setattr__(manifest, name, entry(getattr(manifest, name)))
+
+
+def expect_lexical(what: object, kind: str, why: str) -> None:
+    """Refuses shards, an index or an encoder whose kind is another than "impact"; `why` ends the message."""
+    if kind != "impact":
+        raise UsageError(f"{what} is {kind}; {why}")
 
 
 def read_manifest(folder: Path) -> Manifest:
