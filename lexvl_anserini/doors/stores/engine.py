@@ -53,12 +53,7 @@ class StoreOptions:
 
 
 class StoreEngine(ImpactEngine):
-    """An index of impacts in a store.
-
-    Raises:
-        ArtefactError: the folder is of another index, or the store has fewer documents than the manifest says.
-        StoreError: the store cannot be reached.
-    """
+    """An index of impacts in a store."""
 
     name: ClassVar[str]
 
@@ -69,12 +64,7 @@ class StoreEngine(ImpactEngine):
 
     @classmethod
     def read(cls, place: StorePlace) -> Notes | None:
-        """The notes of the index at a place; None if the store has nothing of that name.
-
-        Raises:
-            ArtefactError: what has the name is no index of ours.
-            StoreError: the store cannot be reached.
-        """
+        """The notes of the index at a place; None if the store has nothing of that name."""
         store = cls.store_class(place)(place)
         try:
             with store.errors():
@@ -101,11 +91,7 @@ class StoreEngine(ImpactEngine):
             raise
 
     def _check(self, token: str) -> None:
-        """Compares the store with the local folder and the manifest.
-
-        Raises:
-            ArtefactError: no index there any more, another one, or other counts.
-        """
+        """Compares the store with the local folder and the manifest."""
         if not self.store.open():
             raise ArtefactError(f"{self.place}: {MISSING.reason}; {MISSING.remedy}")
         header, notes, _ = header_of(self.store)
@@ -119,11 +105,7 @@ class StoreEngine(ImpactEngine):
 
     @classmethod
     def options(cls, given: Mapping[str, Any]) -> StoreOptions:
-        """The URL, whether a store may round, and what the store has of its own.
-
-        Raises:
-            UsageError: no URL, or a value that does not fit.
-        """
+        """The URL, whether a store may round, and what the store has of its own."""
         if URL not in given:
             raise UsageError(
                 f"engine {cls.name} writes to a store, not to a folder; give --index a URL (docs/stores.md)"

@@ -30,9 +30,6 @@ def best_hits(store: ImpactStore, dims: Sequence[int], weights: Sequence[int], h
 
     Args:
         where: the query, for errors.
-
-    Raises:
-        ArtefactError: the store returns too few hits to decide which documents of equal score come first.
     """
     # The list of a query in parts has gaps below its end, also where each part's list is ordered.
     ordered = store.ordered and not is_long(store, dims)
@@ -52,11 +49,7 @@ def growing(
     hits: int,
     where: str,
 ) -> Result:
-    """What `certain` makes of enough hits: it gets more of them, twice as many each time, until it is not None.
-
-    Raises:
-        ArtefactError: it is None for the most hits that the store returns.
-    """
+    """What `certain` makes of enough hits: it gets more of them, twice as many each time, until it is not None."""
     most, count = store.most_hits, hits + MARGIN
     while True:
         count = count if most is None else min(count, most)
@@ -71,11 +64,7 @@ def growing(
 
 
 def top(store: ImpactStore, dims: Sequence[int], weights: Sequence[int], count: int, where: str) -> Fetched:
-    """The `count` best documents of a query of any number of terms.
-
-    Raises:
-        ArtefactError: as `best_hits`, for a query in parts.
-    """
+    """The `count` best documents of a query of any number of terms."""
     if is_long(store, dims):
         return in_parts(store, dims, weights, count, where)
     hits = store.top(dims, weights, count)
@@ -93,9 +82,6 @@ def in_parts(store: ImpactStore, dims: Sequence[int], weights: Sequence[int], co
     Each part of the query has a list of its own. A document in none of the lists scores at most the sum of their last
     scores; those in the lists are scored with their stored vectors. The lists grow until `count` documents score as
     much as any other can.
-
-    Raises:
-        ArtefactError: the lists cannot grow.
     """
     assert store.most_terms is not None
     steps = range(0, len(dims), store.most_terms)

@@ -63,11 +63,7 @@ def to_notes(files: Mapping[str, str], token: str) -> list[str]:
 
 
 def header_of(store: ImpactStore) -> tuple[str, int, str]:
-    """Token, number of notes and the rest of note 0 of an open index.
-
-    Raises:
-        ArtefactError: the table has no note 0 of this version.
-    """
+    """Token, number of notes and the rest of note 0 of an open index."""
     notes = store.read_notes(0, 1)
     parts = notes[0].split(" ") if notes else []
     if len(parts) != 4 or parts[0] != FORMAT or not re.fullmatch(r"[1-9]\d{0,5}", parts[1]):
@@ -79,11 +75,7 @@ def header_of(store: ImpactStore) -> tuple[str, int, str]:
 
 
 def read_notes(store: ImpactStore) -> Notes:
-    """The notes of an open index.
-
-    Raises:
-        ArtefactError: the table is no index of ours, or a note is missing or damaged.
-    """
+    """The notes of an open index."""
     token, count, first = header_of(store)
     rest = store.read_notes(1, count - 1) if count > 1 else []
     try:
@@ -101,11 +93,7 @@ def read_notes(store: ImpactStore) -> Notes:
 
 
 def _unpacked(text: str) -> bytes:
-    """The compressed bytes of notes.
-
-    Raises:
-        ValueError: they are cut short, or more than any index has.
-    """
+    """The compressed bytes of notes."""
     unpacking = zlib.decompressobj()
     content = unpacking.decompress(base64.b64decode(text, validate=True), MOST_BYTES)
     if not unpacking.eof:
@@ -123,11 +111,7 @@ def folder_of(place: StorePlace) -> Path:
 
 
 def write_folder(folder: Path, place: StorePlace, notes: Notes) -> None:
-    """Writes the local folder of an index, unless it has the same content; waits for another process that writes it.
-
-    Raises:
-        ArtefactError: the disk is full, the folder cannot be written, or another process keeps it.
-    """
+    """Writes the local folder of an index, unless it has the same content; waits for another process that writes it."""
     report = {**orjson.loads(notes.files[REPORT]), "url": str(place), "token": notes.token}
     files = {**{name: text.encode() for name, text in notes.files.items()}, REPORT: json_bytes(report)}
     end = time.monotonic() + PATIENCE_S

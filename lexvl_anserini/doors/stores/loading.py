@@ -34,11 +34,7 @@ class LoadedShards(NamedTuple):
     vocabulary: Vocabulary
 
     def batches(self) -> Iterator[list[StoreRow]]:
-        """All documents, in batches for one request.
-
-        Raises:
-            ArtefactError: as `read_impacts`.
-        """
+        """All documents, in batches for one request."""
         rows: list[StoreRow] = []
         postings = 0
         dimension = self.vocabulary.dimension
@@ -65,11 +61,6 @@ def load(
 
     Args:
         stored: the engine's name and options, for index.json.
-
-    Raises:
-        ArtefactError: a shard is damaged, an id occurs twice, the store lost documents, or it rounds, unless that is
-            allowed.
-        StoreError: the store cannot be reached, or fails.
     """
     source = LoadedShards(shards, manifest, read_vocabulary(shards, manifest))
     with store.errors():
@@ -132,11 +123,7 @@ def _filled(store: ImpactStore, source: LoadedShards, allow_inexact: bool, progr
 def _checked(
     store: ImpactStore, row: StoreRow, impacts: np.ndarray, vocabulary: Vocabulary, allow_inexact: bool
 ) -> int:
-    """The number of impacts of a document that the store rounds.
-
-    Raises:
-        ArtefactError: there is one, and that is not allowed; or the document has too many postings.
-    """
+    """The number of impacts of a document that the store rounds."""
     if store.most_postings is not None and len(row.dims) > store.most_postings:
         raise ArtefactError(
             f"document {row.doc_id!r}: {len(row.dims):,} postings, {store.title} holds {store.most_postings:,}; prune "

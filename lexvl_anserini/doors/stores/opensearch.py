@@ -128,11 +128,7 @@ class OpenSearchStore(ImpactStore):
         self._bulk([(key_of(row.doc_id), {"id": row.doc_id, **_features(row)}) for row in rows])
 
     def _bulk(self, rows: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
-        """Stores rows; those that the server is too busy for are sent again.
-
-        Raises:
-            StoreError: the server refuses one, or stays too busy.
-        """
+        """Stores rows; those that the server is too busy for are sent again."""
         left = list(rows)
         for attempt in range(RETRIES):
             if attempt:

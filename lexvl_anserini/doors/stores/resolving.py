@@ -15,13 +15,7 @@ from lexvl_anserini.ground.errors import ArtefactError, UsageError
 
 
 def copied(url: Path | str) -> Path:
-    """The local folder of an index in a store.
-
-    Raises:
-        UsageError: a malformed URL, or the client of the store is not installed.
-        ArtefactError: the store has no such index.
-        StoreError: the store cannot be reached.
-    """
+    """The local folder of an index in a store."""
     place = parse_url(url)
     folder = _refreshed(place)
     if not folder.exists():
@@ -32,12 +26,7 @@ def copied(url: Path | str) -> Path:
 
 
 def target(url: Path | str, engine: str | None, options: Mapping[str, Any]) -> Target:
-    """Where `index` writes an index in a store.
-
-    Raises:
-        UsageError: a malformed URL, or the engine is not the URL's.
-        StoreError: the store cannot be reached.
-    """
+    """Where `index` writes an index in a store."""
     place = parse_url(url)
     if engine not in (None, place.engine):
         raise UsageError(f"--engine {engine}, but {place} is of {place.engine}; leave out --engine")

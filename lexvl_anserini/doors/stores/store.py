@@ -117,11 +117,7 @@ class ImpactStore(ABC):
         return Trouble("refuses the login", f"{where}give USER:PASSWORD@ before the host")
 
     def refuse_version(self, found: str, least: tuple[int, ...], what: str) -> None:
-        """Refuses a server of an older version.
-
-        Raises:
-            StoreError: it is older than `least`, from which on the store has `what`.
-        """
+        """Refuses a server of an older version."""
         numbers = tuple(int(part) for part in re.findall(r"\d+", found)[: len(least)])
         if numbers < least:
             wanted = ".".join(map(str, least))
@@ -220,11 +216,7 @@ def note_name(number: int) -> str:
 
 
 def vector_of(dims: Sequence[int], values: Sequence[float]) -> dict[int, int]:
-    """A stored vector with integer impacts.
-
-    Raises:
-        ArtefactError: an impact is not an integer.
-    """
+    """A stored vector with integer impacts."""
     vector = {int(dim): round(value) for dim, value in zip(dims, values, strict=True)}
     if any(impact != value for impact, value in zip(vector.values(), values, strict=True)):
         raise ArtefactError("a stored impact is no integer; the store rounds, or another program wrote it")

@@ -12,11 +12,7 @@ from lexvl_anserini.queries.clauses import Boost, Clause, Equals, Ids, Impacts, 
 
 
 def refuse_unsearchable(clause: Clause, engine: str) -> None:
-    """Refuses clauses that need more than vectors.
-
-    Raises:
-        UsageError: metadata, BM25, or a factor that makes floats.
-    """
+    """Refuses clauses that need more than vectors."""
     for node in walk(clause):
         what = None
         if isinstance(node, Equals | Range):
