@@ -146,7 +146,7 @@ def index_path(index: Path | str) -> Path:
         StoreError: the store cannot be reached.
     """
     if is_store_url(index):
-        folder: Path = door("stores.resolving").copied(index)
+        folder: Path = door("stores.folder").copied(index)
         return folder
     return fetched(place(index))
 
@@ -159,6 +159,6 @@ def target_of(index: Path | str, engine: str | None, options: Mapping[str, Any])
         LexvlError: as `index_path`.
     """
     if is_store_url(index):
-        target: Target = door("stores.resolving").target(index, engine, options)
+        target: Target = door("stores.folder").target(index, engine, options)
         return target
     return Target(refreshed(place(index)), engine, dict(options))
