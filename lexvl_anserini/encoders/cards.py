@@ -299,11 +299,7 @@ def remark_on(checkpoint: str | None, corpus: str) -> str | None:
 
 
 def card_of(name: str) -> Card:
-    """The card of an encoder.
-
-    Raises:
-        UnknownName: no such encoder; the message suggests the nearest name.
-    """
+    """The card of an encoder."""
     if name not in CARDS:
         raise UnknownName("encoder", name, CARDS)
     return CARDS[name]

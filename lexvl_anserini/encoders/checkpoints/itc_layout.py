@@ -100,10 +100,6 @@ def load_itc(
             the description of the text encoder, else 64.
         fusion_layer: ALBEF: number of layers that read a text; default those below the first cross-attention.
         description: a med_config.json of LAVIS; default the only one beside the weights, if there is one.
-
-    Raises:
-        CheckpointError: neither layout, or weights that do not fit.
-        UsageError: an option that does not fit the weights.
     """
     where, weights = str(checkpoint.path), read_weights(checkpoint.path)
     if any(key.startswith("visual_encoder.") for key in weights):
@@ -138,11 +134,7 @@ def renamed(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def transformers_shapes(checkpoint: Checkpoint) -> tuple[str, Any, Any]:
-    """Family and configurations of a Hugging Face folder.
-
-    Raises:
-        CheckpointError: another model.
-    """
+    """Family and configurations of a Hugging Face folder."""
     config = read_config(checkpoint.folder)
     if config.model_type != "blip":
         raise CheckpointError(
@@ -195,10 +187,6 @@ def lavis_shapes(
     """Family and configurations, read from the shapes of renamed weights.
 
     Shapes do not contain the heads, epsilon and activation of the text encoder; `described` does, if it is there.
-
-    Raises:
-        CheckpointError: a weight that gives a shape is missing, or the description has another width.
-        UsageError: the head width does not divide the widths.
     """
     from transformers import BlipTextConfig, BlipVisionConfig
 
@@ -281,9 +269,6 @@ def heads_of(
 
     A description has the number of the text encoder. The vision encoder has as many heads, unless heads of the usual
     width divide its width.
-
-    Raises:
-        UsageError: the number or the width of the heads does not divide a width.
     """
     noted = described.get("num_attention_heads") if head_width is None else None
     text_heads = noted or divided(where, text_width, head_width or HEAD_WIDTH)
@@ -308,22 +293,14 @@ def unread_layers(weights: Mapping[str, Tensor], read: int) -> list[int]:
 
 
 def shape(where: str, weights: Mapping[str, Tensor], key: str) -> tuple[int, ...]:
-    """The shape of a weight.
-
-    Raises:
-        CheckpointError: it is missing.
-    """
+    """The shape of a weight."""
     if key not in weights:
         raise CheckpointError(f"{where}: no {key}; not a retrieval model of BLIP or ALBEF")
     return tuple(weights[key].shape)
 
 
 def side_of(where: str, weights: Mapping[str, Tensor]) -> int:
-    """Patches along one side of the image that the position embeddings were trained for.
-
-    Raises:
-        CheckpointError: there are not a square number and one of them.
-    """
+    """Patches along one side of the image that the position embeddings were trained for."""
     rows = shape(where, weights, POSITIONS)[1]
     side = round((rows - 1) ** 0.5)
     if side * side + 1 != rows:
@@ -332,11 +309,7 @@ def side_of(where: str, weights: Mapping[str, Tensor]) -> int:
 
 
 def resized(where: str, weights: Mapping[str, Tensor], resolution: int, patch_size: int) -> dict[str, Tensor]:
-    """The weights with position embeddings for images of another size.
-
-    Raises:
-        UsageError: the size is not a multiple of the patch size.
-    """
+    """The weights with position embeddings for images of another size."""
     if resolution < patch_size or resolution % patch_size:
         raise UsageError(f"resolution {resolution}: expected a multiple of the patch size {patch_size}")
     return {**weights, POSITIONS: interpolated(weights[POSITIONS], side_of(where, weights), resolution // patch_size)}

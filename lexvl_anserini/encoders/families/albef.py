@@ -36,8 +36,5 @@ def load_albef(
             the file (or named by `backbone_config`), else 64.
         fusion_layer: number of layers that read a text; default those below the first with cross-attention.
         dimensions: keep only the first ones of each vector.
-
-    Raises:
-        CheckpointError: another layout or family, or weights that do not fit.
     """
     return load_family("albef", source, direction, clean, max_length, resolution, head_width, fusion_layer, dimensions)

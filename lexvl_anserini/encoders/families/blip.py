@@ -37,9 +37,6 @@ def load_blip(
         head_width: of attention heads, which weight files do not contain; default the value in a med_config.json beside
             the file (or named by `backbone_config`), else 64.
         dimensions: keep only the first ones of each vector.
-
-    Raises:
-        CheckpointError: another layout or family, or weights that do not fit.
     """
     return load_family("blip", source, direction, clean, max_length, resolution, head_width, None, dimensions)
 
@@ -55,11 +52,7 @@ def load_family(
     fusion_layer: int | None,
     dimensions: int | None,
 ) -> Encoder:
-    """BLIP or ALBEF, which differ in the number of layers that read a text.
-
-    Raises:
-        CheckpointError: the checkpoint is of the other family.
-    """
+    """BLIP or ALBEF, which differ in the number of layers that read a text."""
     checkpoint = source.required(family)
     loaded = load_itc(checkpoint, source.device, resolution, head_width, fusion_layer, source.backbone_config)
     if loaded.family != family:

@@ -75,10 +75,6 @@ def load_clip(
         dimensions: keep only the first ones (Matryoshka); default all.
         merges: BPE merges file of weights in OpenAI's or DeCLIP's layout; default beside the weights.
         open_clip: a model of the package open_clip instead of a checkpoint, NAME/PRETRAINED.
-
-    Raises:
-        CheckpointError: weights that do not fit or are not of a CLIP, or no tokenizer.
-        UsageError: neither checkpoint nor open_clip, or both; open_clip is not installed.
     """
     if open_clip is not None:
         loaded = from_open_clip(source, open_clip)
@@ -113,11 +109,7 @@ def towers(loaded: LoadedClip, reader: TextReader, device: torch.device) -> tupl
 def read_transformers(
     source: Source, checkpoint: Checkpoint, weights: Mapping[str, Tensor], merges: str | None, activation: str | None
 ) -> LoadedClip:
-    """A transformers folder: config.json (with defaults for missing fields), weights, tokenizer, preprocessing.
-
-    Raises:
-        CheckpointError: another model, weights that do not fit it, or a tokenizer of another size.
-    """
+    """A transformers folder: config.json (with defaults for missing fields), weights, tokenizer, preprocessing."""
     config: Any = read_config(checkpoint.folder)
     if config.model_type != "clip":
         raise CheckpointError(
@@ -135,11 +127,7 @@ def read_transformers(
 def read_open_layout(
     source: Source, checkpoint: Checkpoint, weights: Mapping[str, Tensor], merges: str | None, activation: str | None
 ) -> LoadedClip:
-    """Weights in OpenAI's or DeCLIP's layout, with the configuration of open_clip, of a training run, or none.
-
-    Raises:
-        CheckpointError: weights that do not fit, or no tokenizer.
-    """
+    """Weights in OpenAI's or DeCLIP's layout, with the configuration of open_clip, of a training run, or none."""
     about = checkpoint.folder / OPEN_CLIP
     config = {} if about.is_file() else run_config(checkpoint)
     if about.is_file():
@@ -162,11 +150,7 @@ def read_open_layout(
 def open_tokenizer(
     source: Source, merges: str | None, config: Mapping[str, Any], specials: tuple[str, ...], size: int
 ) -> Any:
-    """The tokenizer of weights in OpenAI's layout: BPE merges, or (OpenAI's symbols only) a transformers tokenizer.
-
-    Raises:
-        CheckpointError: neither is there, or it has another size than the model.
-    """
+    """The tokenizer of weights in OpenAI's layout: BPE merges, or (OpenAI's symbols only) a transformers tokenizer."""
     folder = source.tokenizer_folder()
     if (path := find_merges(merges, folder, config)) is not None:
         return ClipBpe(path, specials, size)

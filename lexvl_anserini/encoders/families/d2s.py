@@ -77,9 +77,6 @@ def load_d2s(
         clean: of captions for the backbone, see `blip`.
         resolution: of images for the backbone, see `blip`.
         head_width: of the backbone, see `blip`.
-
-    Raises:
-        CheckpointError: another layout, weights that do not fit, or a backbone of another width.
     """
     checkpoint = source.required("d2s")
     head = load_head(checkpoint)
@@ -104,11 +101,7 @@ def load_d2s(
 
 
 def load_head(checkpoint: Checkpoint) -> D2SHead:
-    """The head, its sizes read from the weights.
-
-    Raises:
-        CheckpointError: config.json has another model type, or the weights are not of a D2S head.
-    """
+    """The head, its sizes read from the weights."""
     where = str(checkpoint.path)
     if (model_type := config_of(checkpoint).get("model_type", "d2s")) != "d2s":
         raise CheckpointError(f"{where}: model type {model_type!r}; this encoder loads D2S heads (model type 'd2s')")

@@ -94,11 +94,7 @@ def load_dpr(
 def tower(
     source: Source, checkpoint: Checkpoint, side: str, max_length: int | None, dimensions: int | None
 ) -> DenseTower:
-    """One BERT from the keys `<side>.bert_model.*`, with `<side>.encode_proj.*` if the configuration has a projection.
-
-    Raises:
-        CheckpointError: another model, the other side, weights that do not fit, or no tokenizer.
-    """
+    """One BERT from the keys `<side>.bert_model.*`, with `<side>.encode_proj.*` if the configuration has a projection."""
     config = read_config(checkpoint.folder)
     if config.model_type != "dpr":
         raise CheckpointError(f"{checkpoint.folder}: a {config.model_type} model, expected dpr")
@@ -123,11 +119,7 @@ def tower(
 
 
 def read_network(checkpoint: Checkpoint, sides: Sequence[str], device: torch.device) -> tuple[Any, nn.Module]:
-    """The BERT of a folder of DPR, and its projection or the identity; the folder has the weights of one of `sides`.
-
-    Raises:
-        CheckpointError: another side, or weights that do not fit.
-    """
+    """The BERT of a folder of DPR, and its projection or the identity; the folder has the weights of one of `sides`."""
     config, weights = read_config(checkpoint.folder), read_weights(checkpoint.path)
     side = next((side for side in sides if any(key.startswith(f"{side}.") for key in weights)), sides[0])
     own = {key.removeprefix(f"{side}."): value for key, value in weights.items() if key.startswith(f"{side}.")}

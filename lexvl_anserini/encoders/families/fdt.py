@@ -284,11 +284,7 @@ def towers_of_run(
     grounding: Callable[..., Grounding],
     merges: str | None,
 ) -> Made:
-    """The lexical towers of a training run of the reference.
-
-    Raises:
-        CheckpointError: no merges, or the merges of another model.
-    """
+    """The lexical towers of a training run of the reference."""
     config = run_config(checkpoint)
     model, clip = read_model(checkpoint, config, temperature, source.device)
     path = find_merges(merges, source.tokenizer_folder(), config)
@@ -310,12 +306,7 @@ def towers_of_pair(
     grounding: Callable[..., Grounding],
     merges: str | None,
 ) -> Made:
-    """The lexical towers of a pair over networks. Pooling ignores padding.
-
-    Raises:
-        CheckpointError: weights are missing or do not fit, or an unknown attention.
-        UsageError: merges, which only a run of the reference has.
-    """
+    """The lexical towers of a pair over networks. Pooling ignores padding."""
     if merges is not None:
         raise UsageError("merges is for checkpoints of the reference; this one has a tokenizer")
     pair = read_pair(source, checkpoint, "fdt")
@@ -362,11 +353,7 @@ def codebook_columns(size: int) -> TokenColumns:
 def read_model(
     checkpoint: Checkpoint, config: Mapping[str, Any], temperature: float | None, device: torch.device
 ) -> tuple[FdtModel, Any]:
-    """Towers, query maps and codebook of one file of a run; and transformers' CLIPModel, whose projections are unused.
-
-    Raises:
-        CheckpointError: several files, keys that do not fit, an unknown attention or pooling, or no temperature.
-    """
+    """Towers, query maps and codebook of one file of a run; and transformers' CLIPModel, whose projections are unused."""
     path = weight_file(checkpoint)
     weights, extra = read_contents(path)
     where = str(path)
@@ -410,11 +397,7 @@ def settings(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def weight_file(checkpoint: Checkpoint) -> Path:
-    """The weight file that the user names, else the only one of the run.
-
-    Raises:
-        CheckpointError: the run has several.
-    """
+    """The weight file that the user names, else the only one of the run."""
     if checkpoint.file is not None:
         return checkpoint.file
     folders = (checkpoint.folder, checkpoint.folder / RUN_FOLDER)
@@ -433,9 +416,6 @@ def temperature_of(config: Mapping[str, Any], extra: Mapping[str, Any], where: s
 
     T = max(org_t * sd_T_decay_w ^ (last_iter / sd_T_decay_iter), sd_T_min), with a fraction as exponent. A
     `temperature` under `fdt` in the configuration, for converted checkpoints, comes first.
-
-    Raises:
-        CheckpointError: a setting or the iteration is missing.
     """
     if (stored := settings(config).get("temperature")) is not None:
         return float(stored)

@@ -106,9 +106,6 @@ def load_joint(
         resolution: of images for the backbone, see `blip`.
         head_width: of the backbone, see `blip`.
         dimensions: of dense vectors: keep only the first ones.
-
-    Raises:
-        CheckpointError: another layout, weights that do not fit, or a backbone of another width.
     """
     checkpoint = source.required("joint")
     head = load_joint_head(str(checkpoint.path), read_weights(checkpoint.path)).to(source.device)
@@ -166,11 +163,7 @@ def states_of(
 
 
 def load_joint_head(where: str, weights: Mapping[str, Tensor]) -> JointHead:
-    """The head, its sizes read from the weights.
-
-    Raises:
-        CheckpointError: the weights are not of a Joint head.
-    """
+    """The head, its sizes read from the weights."""
     if any(key.startswith(PREFIX) for key in weights):
         weights = {key.removeprefix(PREFIX): value for key, value in weights.items()}
     names = ("text_proj.weight", "single_proj.weight", "single_vocab_projector.weight")

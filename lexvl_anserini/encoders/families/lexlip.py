@@ -105,9 +105,6 @@ def load_lexlip(
         topk: dimensions kept per document; default all positive ones.
         query_topk: the same for queries; default `topk`.
         text_max_length: tokens per caption; default 40, or the number of a pair that `train` wrote.
-
-    Raises:
-        CheckpointError: another layout, or weights that do not fit.
     """
     checkpoint = source.required("lexlip")
     if is_pair(checkpoint):
@@ -188,11 +185,7 @@ def trained_resolution(extra: Mapping[str, Any]) -> int:
 
 
 def image_states(weights: Mapping[str, Tensor], resolution: int, where: str) -> ImageStates:
-    """The image tower up to its head, with sizes read from the weights.
-
-    Raises:
-        CheckpointError: weights are missing or do not fit together, or there is no position bias for the resolution.
-    """
+    """The image tower up to its head, with sizes read from the weights."""
     own = below(weights, "image_transformer.")
     first = "beit.encoder.layer.0."
     patches = "beit.embeddings.patch_embeddings.projection.weight"
@@ -233,9 +226,6 @@ def prediction_head(weights: Mapping[str, Tensor], prefix: str, where: str, devi
     """A masked-LM head from the keys below `prefix`.
 
     A checkpoint has its bias twice, as `bias` and `decoder.bias`; the decoder adds the second.
-
-    Raises:
-        CheckpointError: weights are missing or do not fit together.
     """
     own = below(weights, prefix)
     bias = own.pop("bias", None)
@@ -255,9 +245,6 @@ def text_config(source: Source, checkpoint: Checkpoint, weights: Mapping[str, Te
     """BERT's configuration: the one named, else that of the checkpoint's folder, else read from the weights.
 
     Weights do not contain the number of heads; the reference pairs BERT-base with BEiT-base, which have 12 each.
-
-    Raises:
-        CheckpointError: weights are missing, or the number of heads does not divide the width.
     """
     import transformers
 

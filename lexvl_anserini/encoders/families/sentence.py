@@ -77,9 +77,6 @@ def load_sentence(source: Source, max_length: int | None = None, dimensions: int
         source: the folder has modules.json.
         max_length: tokens read per text; default the folder's own limit.
         dimensions: keep only the first ones (Matryoshka), of unit length again if the model's vectors are; default all.
-
-    Raises:
-        CheckpointError: the folder is a sparse model, or not one of sentence-transformers.
     """
     checkpoint = source.required("sentence")
     refuse_sparse(checkpoint)
@@ -121,9 +118,6 @@ def refuse_sparse(checkpoint: Checkpoint) -> None:
 
     Without modules.json sentence-transformers would add mean pooling without a warning, and a sparse model would give
     plausible wrong vectors.
-
-    Raises:
-        CheckpointError: it is not.
     """
     folder = checkpoint.folder
     if not (folder / "modules.json").is_file():

@@ -89,9 +89,6 @@ def load_stair(
         topk: dimensions kept per document; default all positive ones.
         query_topk: the same for queries; default `topk`.
         text_max_length: tokens per text; default the checkpoint's (76).
-
-    Raises:
-        CheckpointError: another model, or weights that do not fit the configuration.
     """
     checkpoint = source.required("stair")
     if is_pair(checkpoint):

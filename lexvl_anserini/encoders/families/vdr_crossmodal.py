@@ -68,9 +68,6 @@ def load_vdr_crossmodal(
         query_topk: the same for queries; default `topk`.
         lexical_union: texts keep their own tokens besides the top k, as the reference always does.
         text_max_length: tokens per text; default the checkpoint's.
-
-    Raises:
-        CheckpointError: another layout, or weights that do not fit.
     """
     checkpoint = source.required("vdr-crossmodal")
     config, weights = checkpoint.config(), read_weights(checkpoint.folder)
@@ -116,11 +113,7 @@ def image_tower(
 
 
 def unit_terms(checkpoint: Checkpoint, entry: Mapping[str, Any], columns: TokenColumns) -> int | None:
-    """How many terms have unit length together, where class words are beside them; None for all.
-
-    Raises:
-        CheckpointError: the entry gives another number than one of the terms.
-    """
+    """How many terms have unit length together, where class words are beside them; None for all."""
     count, terms = entry.get("unit_terms"), len(columns.vocabulary)
     if count is not None and (type(count) is not int or not 0 < count <= terms):
         raise CheckpointError(
@@ -163,11 +156,7 @@ def pretrained_image_side(
 def head_with_classes(
     head: Head, checkpoint: Checkpoint, listed: str, backbone: ImageBackbone, own: Mapping[str, Tensor]
 ) -> Head:
-    """The head with class words as its last terms (see `parts/class_words.py`).
-
-    Raises:
-        CheckpointError: the network has no classifier, or the words, their weights and the terms do not go together.
-    """
+    """The head with class words as its last terms (see `parts/class_words.py`)."""
     where, classifier, scale = (
         f"{checkpoint.folder}: encoder_p.class_scale",
         backbone.classifier,

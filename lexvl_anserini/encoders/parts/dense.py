@@ -71,9 +71,6 @@ class DenseTower:
     dimensions  keep only the first ones, before normalising; None keeps all
 
     A vector depends on its own item only.
-
-    Raises:
-        UsageError: `dimensions` is above the width of the features.
     """
 
     items: Items
@@ -99,11 +96,7 @@ class DenseTower:
     def features(
         self, inputs: Sequence[Any], batch_size: int = 32, progress: Progress = silent, on_error: OnError = FAIL
     ) -> np.ndarray:
-        """float32 [n, width] as the model computes them, neither cut nor normalised.
-
-        Raises:
-            LexvlError: the model gave a number that is not finite.
-        """
+        """float32 [n, width] as the model computes them, neither cut nor normalised."""
         result = np.zeros((len(inputs), self.width), dtype=np.float32)
         for batch in self.items.batches(inputs, batch_size, on_error):
             found = self.embed(batch).float().cpu().numpy()  # [B, width]

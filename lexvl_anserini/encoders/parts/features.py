@@ -88,11 +88,7 @@ class Stored(Items):
         return Embedded(text, _place("topic", topic.query_id, topic.image))
 
     def batches(self, inputs: Sequence[Any], batch_size: int, on_error: OnError = FAIL) -> Iterator[Batch]:
-        """In the order of the inputs: `Embedded`, references, or vectors [D].
-
-        Raises:
-            DataError: a vector is missing, or has another width than the head.
-        """
+        """In the order of the inputs: `Embedded`, references, or vectors [D]."""
         for start in range(0, len(inputs), batch_size):
             vectors = stored_vectors(inputs[start : start + batch_size])
             if vectors.shape[1:] != (self.width,):
@@ -225,21 +221,13 @@ def live_features(
 
 
 def tokenizer_of(source: Source, checkpoint: Checkpoint, size: int, default: str = "bert-base-uncased") -> Any:
-    """The tokenizer of a checkpoint: the one that the user names, else the one beside it, else `default` from the hub.
-
-    Raises:
-        CheckpointError: there is none, or it has another number of tokens than the model.
-    """
+    """The tokenizer of a checkpoint: the one that the user names, else the one beside it, else `default` from the hub."""
     folder = source.tokenizer_folder(checkpoint.folder, default=default)
     return fitting(load_tokenizer(folder), size, str(folder))
 
 
 def fitting(tokenizer: Any, size: int, where: str) -> Any:
-    """The tokenizer, after checking that it has `size` tokens, or all but BLIP's two.
-
-    Raises:
-        CheckpointError: it has another number of tokens.
-    """
+    """The tokenizer, after checking that it has `size` tokens, or all but BLIP's two."""
     if len(tokenizer) not in (size, size - len(BLIP_TOKENS)):
         raise CheckpointError(
             f"{where}: the tokenizer has {len(tokenizer)} tokens, the model {size}; "
@@ -265,11 +253,7 @@ def columns_of_head(tokenizer: Any, size: int, specials: bool) -> TokenColumns:
 
 
 def head_sparsifier(expansion: Expansion, topk: int | None) -> Sparsifier:
-    """Keeps the own tokens of a masked vector; of others every positive weight or the k largest.
-
-    Raises:
-        UsageError: k is below 1.
-    """
+    """Keeps the own tokens of a masked vector; of others every positive weight or the k largest."""
     return positive_or_top(topk) if expansion == "expanded" else own_tokens()
 
 
@@ -299,11 +283,7 @@ class HeadTower(LexicalTower):
         return self.features.items.read_topic(topic)
 
     def batches(self, inputs: Sequence[Any], batch_size: int, on_error: OnError = FAIL) -> Iterator[Batch]:
-        """The batches of the features, embedded.
-
-        Raises:
-            UsageError: the sparsifier needs own tokens, and an input is not a text.
-        """
+        """The batches of the features, embedded."""
         masks = self.composition.sparsifier.needs_own
         for batch in self.features.items.batches(inputs, batch_size, on_error):
             own = self.columns.own(self.words(self._texts(inputs, batch.positions))) if masks else None

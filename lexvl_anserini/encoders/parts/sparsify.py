@@ -49,11 +49,7 @@ def top_k(k: int) -> Sparsifier:
 
 
 def positive_or_top(k: int | None) -> Sparsifier:
-    """Every positive weight, or the k largest of them.
-
-    Raises:
-        UsageError: k is below 1.
-    """
+    """Every positive weight, or the k largest of them."""
     if k is not None and k < 1:
         raise UsageError(f"topk {k}: expected at least 1")
     return Sparsifier(k)

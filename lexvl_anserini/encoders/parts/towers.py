@@ -110,11 +110,7 @@ class LexicalTower:
     def weights(
         self, inputs: Sequence[Any], batch_size: int = 32, progress: Progress = silent, on_error: OnError = FAIL
     ) -> sparse.csr_matrix:
-        """CSR [n, V] float32 after the sparsifier: weights > 0, dimensions ascending.
-
-        Raises:
-            LexvlError: a weight of the model is not a finite number.
-        """
+        """CSR [n, V] float32 after the sparsifier: weights > 0, dimensions ascending."""
         dims: list[np.ndarray] = [np.empty(0, np.int32)] * len(inputs)
         values: list[np.ndarray] = [np.empty(0, np.float32)] * len(inputs)
         for batch in self.batches(inputs, batch_size, on_error):

@@ -37,11 +37,7 @@ def pair_index(grid: int, first_class_entry: int) -> Tensor:
 
 
 def window_of(table: Tensor, where: str) -> int:
-    """The grid of a bias table [(2 grid - 1)^2 + 3, heads]; `where` names the table in errors.
-
-    Raises:
-        CheckpointError: no square grid has that many entries.
-    """
+    """The grid of a bias table [(2 grid - 1)^2 + 3, heads]; `where` names the table in errors."""
     side = isqrt(max(0, len(table) - CLASS_ENTRIES))
     if side * side + CLASS_ENTRIES != len(table) or side % 2 == 0:
         raise CheckpointError(f"{where}: a table of {len(table)} entries is not a position bias of a square grid")

@@ -71,22 +71,14 @@ CROPS: Mapping[str, type[Pixels]] = {cls.__name__: cls for cls in (Pixels, Crop,
 
 
 def described(pixels: Pixels) -> dict[str, Any]:
-    """The class and the fields of a way to make a square, for JSON.
-
-    Raises:
-        UsageError: an encoder has a way of its own.
-    """
+    """The class and the fields of a way to make a square, for JSON."""
     if CROPS.get(type(pixels).__name__) is not type(pixels):
         raise UsageError(f"{type(pixels).__name__} has no name in JSON; those that have: {', '.join(CROPS)}")
     return {"kind": type(pixels).__name__, **asdict(pixels)}
 
 
 def pixels_of(about: Mapping[str, Any]) -> Pixels:
-    """The reverse of `described`.
-
-    Raises:
-        CheckpointError: no such class, or a field that it does not have.
-    """
+    """The reverse of `described`."""
     values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in about.items()}
     kind = str(values.pop("kind", None))
     try:

@@ -89,10 +89,6 @@ def load_image_backbone(reference: str) -> ImageBackbone:
 
     Args:
         reference: a key of `PUBLISHED`, a folder, or a hub id.
-
-    Raises:
-        MissingExtra: the package of published weights is not installed.
-        CheckpointError: other weights than the published ones, no image network, or weights that do not fit it.
     """
     return load_published(reference) if reference in PUBLISHED else load_folder(find_checkpoint(reference))
 

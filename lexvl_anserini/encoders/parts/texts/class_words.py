@@ -41,11 +41,7 @@ def word_rows(classifier: Tensor, classes: Sequence[Sequence[int]]) -> Tensor:
 
 
 def read_class_words(path: Path, size: int) -> dict[str, list[int]]:
-    """The classes, below `size`, of each class word of a checkpoint, in the order of its terms.
-
-    Raises:
-        CheckpointError: the file cannot be read, or names other classes.
-    """
+    """The classes, below `size`, of each class word of a checkpoint, in the order of its terms."""
     content = read_json(path, "class words", CheckpointError)
     if not isinstance(content, Mapping) or not content:
         raise CheckpointError(f"{path}: expected a mapping of words to classes")

@@ -41,11 +41,7 @@ def byte_symbols() -> list[str]:
 
 
 def read_merges(path: Path) -> list[str]:
-    """The lines of a merges file (plain or gzipped) that are merges; the last is empty if the file ends in a newline.
-
-    Raises:
-        CheckpointError: it cannot be read, or is far larger than merges are.
-    """
+    """The lines of a merges file (plain or gzipped) that are merges; the last is empty if the file ends in a newline."""
     try:
         with open(path, "rb") as file:
             packed = file.read(2) == b"\x1f\x8b"

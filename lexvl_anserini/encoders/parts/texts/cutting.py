@@ -20,11 +20,7 @@ def cut(vectors: np.ndarray, dimensions: int | None, normalise: bool) -> np.ndar
 
 
 def checked_dimensions(dimensions: int | None, width: int) -> int | None:
-    """`dimensions`, after checking that the model's vectors have as many.
-
-    Raises:
-        UsageError: they have fewer, or it is below 1.
-    """
+    """`dimensions`, after checking that the model's vectors have as many."""
     if dimensions is not None and not 1 <= dimensions <= width:
         raise UsageError(f"dimensions {dimensions}: expected 1 to {width}, the width of this model's vectors")
     return dimensions

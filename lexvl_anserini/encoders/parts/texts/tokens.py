@@ -111,11 +111,7 @@ class TokenColumns:
 
 
 def columns_from(tokenizer: Any, shift: int) -> TokenColumns:
-    """Dimension j is token id j + shift (VDR).
-
-    Raises:
-        UsageError: the shift is negative, or leaves no dimension.
-    """
+    """Dimension j is token id j + shift (VDR)."""
     if not 0 <= shift < len(tokenizer):
         raise UsageError(f"shift {shift}: expected 0 to {len(tokenizer) - 1} for {len(tokenizer)} tokens")
     of_token = np.arange(len(tokenizer), dtype=np.int64) - shift
@@ -133,11 +129,7 @@ def columns_ascii(tokenizer: Any, shift: int = FIRST_WORD_ID) -> TokenColumns:
 
 
 def columns_of_terms(tokenizer: Any, vocabulary: Vocabulary, where: str) -> TokenColumns:
-    """Dimensions are the tokens that are the terms of a vocabulary, in its order.
-
-    Raises:
-        CheckpointError: a term is no token.
-    """
+    """Dimensions are the tokens that are the terms of a vocabulary, in its order."""
     ids = tokenizer.get_vocab()
     if missing := [term for term in vocabulary if term not in ids]:
         raise CheckpointError(f"{where}: {len(missing)} terms are no tokens of its tokenizer, such as {missing[0]!r}")
