@@ -507,21 +507,6 @@ def test_a_type_in_a_parquet_file_is_not_unpickled(tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
-def test_pixels_that_only_hyper_parameters_say(tmp_path):
-    """LexLIP's checkpoint gives its image size beside the weights; the position index grows by its fourth power."""
-    from lexvl_anserini.encoders.families.lexlip import Beit, ImageStates, image_states
-
-    shape = {"width": 8, "layers": 1, "heads": 2, "inner": 8, "patch_size": 16, "window": 2}
-    weights = {
-        f"image_transformer.{key}": value
-        for key, value in ImageStates(Beit(**shape, resolution=32), 8).state_dict().items()
-    }
-    assert image_states(weights, 48, "here").beit.resolution == 48
-    for pixels in (16 * 300, 16 * 10**9):
-        with pytest.raises(CheckpointError, match=f"here: image_transformer at {pixels} pixels: describes"):
-            image_states(weights, pixels, "here")
-
-
 def test_a_tokenizer_that_fails_at_some_texts_only(bert):
     """Its unknown token is missing; a token has an id above all dimensions."""
     about = json.loads((bert / "tokenizer.json").read_text())

@@ -129,7 +129,7 @@ def image_tower(
     device: torch.device,
     head_of: HeadOf,
 ) -> DenseTower:
-    """Images through a PatchTransformer or a pretrained network, mean pooling and a head, from the keys of their side."""
+    """Images through a PatchTransformer or a pretrained network, mean pooling and a head."""
     where = f"{checkpoint.folder}: encoder_p"
     rest = {key: value for key, value in own.items() if not is_head(key)}
     network: nn.Module

@@ -94,7 +94,7 @@ def load_dpr(
 def tower(
     source: Source, checkpoint: Checkpoint, side: str, max_length: int | None, dimensions: int | None
 ) -> DenseTower:
-    """One BERT from the keys `<side>.bert_model.*`, with `<side>.encode_proj.*` if the configuration has a projection."""
+    """One BERT, `<side>.bert_model.*`, with `<side>.encode_proj.*` if the configuration has a projection."""
     config = read_config(checkpoint.folder)
     if config.model_type != "dpr":
         raise CheckpointError(f"{checkpoint.folder}: a {config.model_type} model, expected dpr")

@@ -353,7 +353,7 @@ def codebook_columns(size: int) -> TokenColumns:
 def read_model(
     checkpoint: Checkpoint, config: Mapping[str, Any], temperature: float | None, device: torch.device
 ) -> tuple[FdtModel, Any]:
-    """Towers, query maps and codebook of one file of a run; and transformers' CLIPModel, whose projections are unused."""
+    """The model of one file of a run; and transformers' CLIPModel, whose projections are unused."""
     path = weight_file(checkpoint)
     weights, extra = read_contents(path)
     where = str(path)

@@ -221,7 +221,7 @@ def live_features(
 
 
 def tokenizer_of(source: Source, checkpoint: Checkpoint, size: int, default: str = "bert-base-uncased") -> Any:
-    """The tokenizer of a checkpoint: the one that the user names, else the one beside it, else `default` from the hub."""
+    """The tokenizer of a checkpoint: the one that the user names, the one beside it, or `default` from the hub."""
     folder = source.tokenizer_folder(checkpoint.folder, default=default)
     return fitting(load_tokenizer(folder), size, str(folder))
 

@@ -41,7 +41,7 @@ def byte_symbols() -> list[str]:
 
 
 def read_merges(path: Path) -> list[str]:
-    """The lines of a merges file (plain or gzipped) that are merges; the last is empty if the file ends in a newline."""
+    """The lines of a merges file, plain or gzipped; the last is empty if the file ends in a newline."""
     try:
         with open(path, "rb") as file:
             packed = file.read(2) == b"\x1f\x8b"
