@@ -115,7 +115,7 @@ def made_lexlip(golden: Path, folder: Path) -> Path:
     from lexvl_anserini.encoders.parts.images.vision import PatchTransformer
     from lexvl_anserini.encoders.parts.pretrained import Standard
     from lexvl_anserini.encoders.parts.stair_network import TokenHead
-    from lexvl_anserini.encoders.parts.texts.tokens import token_strings
+    from lexvl_anserini.encoders.parts.tokens import token_strings
 
     torch.manual_seed(7)
     shutil.copytree(golden / "vdr/tiny-bert", folder / "lexlip/text")

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from lexvl_anserini.encoders.parts.batches import PassageReader
 from lexvl_anserini.encoders.parts.texts import clip_bpe, long_texts
-from lexvl_anserini.encoders.parts.texts.passages import PassageReader
-from lexvl_anserini.encoders.parts.texts.tokens import TextReader, load_tokenizer
+from lexvl_anserini.encoders.parts.tokens import TextReader, load_tokenizer
 
 BERT = "splade/ckpt_bert"
 

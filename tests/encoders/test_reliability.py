@@ -402,7 +402,7 @@ def test_values_that_hold_themselves(tmp_path):
 
 def test_merges_that_unpack_without_end(tmp_path):
     """CLIP's merges are gzipped text; 195 KB unpack to 200 MB."""
-    from lexvl_anserini.encoders.parts.texts.clip_bpe import read_merges
+    from lexvl_anserini.encoders.parts.clip_bpe import read_merges
 
     path = tmp_path / "bpe_simple_vocab_16e6.txt.gz"
     path.write_bytes(gzip.compress(bytes(200_000_000), 9))

@@ -28,17 +28,22 @@ from lexvl_anserini.encoders.checkpoints.find import Checkpoint
 from lexvl_anserini.encoders.checkpoints.weights import below, load_strictly, read_contents
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
-from lexvl_anserini.encoders.parts.dense import DenseTower
-from lexvl_anserini.encoders.parts.images.crops import one_crop
-from lexvl_anserini.encoders.parts.images.pixels import Pixels
+from lexvl_anserini.encoders.parts.clip_bpe import END, MASK, START, ClipBpe
+from lexvl_anserini.encoders.parts.images.pixels import Pixels, one_crop
 from lexvl_anserini.encoders.parts.images.vision import ImageTower
 from lexvl_anserini.encoders.parts.network_pair import IMAGE, TEXT, is_pair, read_pair
 from lexvl_anserini.encoders.parts.pooling import Activation, Backbone, Head, Pooling, decayed, masked_max
-from lexvl_anserini.encoders.parts.sides import Direction, in_direction
 from lexvl_anserini.encoders.parts.sparsify import positive, top_mask
-from lexvl_anserini.encoders.parts.texts.clip_bpe import END, MASK, START, ClipBpe
-from lexvl_anserini.encoders.parts.texts.tokens import TextReader, TokenColumns
-from lexvl_anserini.encoders.parts.towers import Batch, Composition, LexicalTower, TextTower
+from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns
+from lexvl_anserini.encoders.parts.towers import (
+    Batch,
+    Composition,
+    DenseTower,
+    Direction,
+    LexicalTower,
+    TextTower,
+    in_direction,
+)
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
 from lexvl_anserini.ground.vocabulary import Vocabulary
 

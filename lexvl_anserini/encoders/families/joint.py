@@ -17,9 +17,8 @@ from torch.nn.functional import normalize
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint
 from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_weights
 from lexvl_anserini.encoders.encoder import Encoder
-from lexvl_anserini.encoders.families.dense_crossmodal import hidden_of, tokenizer_and_features
+from lexvl_anserini.encoders.families.dense.dense_crossmodal import hidden_of, tokenizer_and_features
 from lexvl_anserini.encoders.loading import Source
-from lexvl_anserini.encoders.parts.dense import DenseTower
 from lexvl_anserini.encoders.parts.features import (
     Expansion,
     Features,
@@ -29,9 +28,9 @@ from lexvl_anserini.encoders.parts.features import (
     stored,
     tokenizer_of,
 )
-from lexvl_anserini.encoders.parts.over_dense import over_dense
 from lexvl_anserini.encoders.parts.pooling import Head
-from lexvl_anserini.encoders.parts.sides import Direction, in_direction, with_topk
+from lexvl_anserini.encoders.parts.pretrained import over_dense
+from lexvl_anserini.encoders.parts.towers import DenseTower, Direction, in_direction, with_topk
 from lexvl_anserini.ground.errors import CheckpointError
 from lexvl_anserini.ground.vocabulary import Vocabulary
 
@@ -90,7 +89,7 @@ def load_joint(
 ) -> Encoder:
     """A Lightning checkpoint of the authors (`checkpoint_best.ckpt`), or only the weights of its model.
 
-    Heads that `train` wrote over a dense pair load too (`parts/over_dense.py`); they encode texts and images.
+    Heads that `train` wrote over a dense pair load too (`parts/pretrained.py`); they encode texts and images.
 
     Args:
         source: a checkpoint has no tokenizer; default `distilbert-base-uncased`, or `tokenizer` names its folder.

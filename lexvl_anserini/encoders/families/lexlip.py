@@ -11,9 +11,8 @@ from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.images.vision import ImageTower
 from lexvl_anserini.encoders.parts.network_pair import read_pair, token_heads
 from lexvl_anserini.encoders.parts.pooling import Backbone, Head, log1p_relu, masked_max
-from lexvl_anserini.encoders.parts.sides import Direction, in_direction, with_topk
 from lexvl_anserini.encoders.parts.sparsify import positive_or_top
-from lexvl_anserini.encoders.parts.towers import Composition, TextTower
+from lexvl_anserini.encoders.parts.towers import Composition, Direction, TextTower, in_direction, with_topk
 
 
 def load_lexlip(

@@ -25,6 +25,7 @@ from lexvl_anserini.encoders.checkpoints.weights import read_weights
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.backbones import load_masked_lm, position_limit, read_config
+from lexvl_anserini.encoders.parts.bags import BagTower
 from lexvl_anserini.encoders.parts.pooling import (
     POOLINGS,
     Activation,
@@ -35,8 +36,7 @@ from lexvl_anserini.encoders.parts.pooling import (
     log1p_relu,
 )
 from lexvl_anserini.encoders.parts.sparsify import own_tokens, positive_or_top
-from lexvl_anserini.encoders.parts.texts.bags import BagTower
-from lexvl_anserini.encoders.parts.texts.tokens import (
+from lexvl_anserini.encoders.parts.tokens import (
     TextReader,
     TokenColumns,
     columns_of_all,

@@ -5,6 +5,7 @@ A head maps a vector to the vocabulary; texts and images share the head.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -21,22 +22,49 @@ from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
 from lexvl_anserini.encoders.checkpoints.itc_layout import LoadedItc, load_itc
 from lexvl_anserini.encoders.encoder import read_document, read_topic
 from lexvl_anserini.encoders.loading import Source
-from lexvl_anserini.encoders.parts.dense import Items
 from lexvl_anserini.encoders.parts.images.vision import Images
 from lexvl_anserini.encoders.parts.pooling import Head, log1p_relu, masked_max
 from lexvl_anserini.encoders.parts.sparsify import Sparsifier, own_tokens, positive_or_top
-from lexvl_anserini.encoders.parts.texts.caption_cleaning import MAX_LENGTH, Captions
-from lexvl_anserini.encoders.parts.texts.tokens import (
+from lexvl_anserini.encoders.parts.tokens import (
     TextReader,
     TokenColumns,
     columns_of_terms,
     load_tokenizer,
     token_strings,
 )
-from lexvl_anserini.encoders.parts.towers import Batch, Composition, LexicalTower
+from lexvl_anserini.encoders.parts.towers import Batch, Composition, Items, LexicalTower, Texts
 from lexvl_anserini.ground.errors import CheckpointError, DataError, UsageError
 from lexvl_anserini.ground.records import Document, Topic
 from lexvl_anserini.ground.vocabulary import Vocabulary
+
+# LAVIS reads 35 tokens in the evaluation of both families, whatever the training configuration has.
+MAX_LENGTH = 35
+MAX_WORDS = 50
+
+_MARKS = re.compile(r'[.!"()*#:;~]')
+_BLANKS = re.compile(r"\s{2,}")
+
+
+def clean_caption(caption: str, words: int = MAX_WORDS) -> str:
+    """Lower case, the characters . ! " ( ) * # : ; ~ as blanks, blanks joined, the first `words` words.
+
+    >>> clean_caption('A "big" wave; the sky is cloudy.')
+    'a big wave the sky is cloudy'
+    """
+    cleaned = _BLANKS.sub(" ", _MARKS.sub(" ", caption.lower())).rstrip("\n").strip(" ")
+    return " ".join(cleaned.split(" ", words)[:words])
+
+
+@dataclass(frozen=True)
+class Captions(Texts):
+    """Texts, cleaned before they are tokenised if `clean`."""
+
+    clean: bool = True
+
+    def batches(self, inputs: Sequence[str], batch_size: int, on_error: OnError = FAIL) -> Iterator[Batch]:
+        """Token ids and attention mask, both int64 [B, L]."""
+        return super().batches([clean_caption(text) if self.clean else text for text in inputs], batch_size)
+
 
 # expanded  every positive dimension
 # masked    the caption's own tokens with [CLS] and [SEP], as in training without expansion

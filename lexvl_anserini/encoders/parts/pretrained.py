@@ -20,10 +20,11 @@ from lexvl_anserini.encoders.checkpoints.filenames import inside
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
 from lexvl_anserini.encoders.checkpoints.weights import below, complain, load_strictly
 from lexvl_anserini.encoders.parts.backbones import load_backbone
-from lexvl_anserini.encoders.parts.images.crops import on_grid
 from lexvl_anserini.encoders.parts.images.efficientnet import EfficientNetLite
 from lexvl_anserini.encoders.parts.images.image_backbones import PUBLISHED, ImageBackbone, load_image_backbone
-from lexvl_anserini.ground.errors import CheckpointError, MissingExtra
+from lexvl_anserini.encoders.parts.images.pixels import on_grid
+from lexvl_anserini.ground.errors import CheckpointError, MissingExtra, UsageError
+from lexvl_anserini.ground.vocabulary import Vocabulary
 
 # The key of an embedding matrix with this ending has rows that follow those of the pretrained matrix.
 ADDED = ".added"
@@ -280,3 +281,32 @@ def vector_head(own: Mapping[str, Tensor], before: int, where: str, device: torc
     head = VectorHead(before, hidden, dimensions)
     load_strictly(head, weights, f"{where}.head")
     return head.eval().to(device)
+
+
+def over_dense(checkpoint: Checkpoint, **of_reference: Any) -> tuple[Checkpoint, Vocabulary] | None:
+    """The dense pair of a checkpoint and its terms; None for a checkpoint of the reference.
+
+    Args:
+        checkpoint: of D2S or Joint.
+        of_reference: options that only a checkpoint of the reference has; None where the user gave none.
+
+    Raises:
+        CheckpointError: another dense pair than the one that the head was trained over.
+        UsageError: an option of the reference.
+    """
+    if checkpoint.file is not None or not (checkpoint.folder / "config.json").is_file():
+        return None
+    config = checkpoint.config()
+    if "backbone" not in config:
+        return None
+    if given := [name for name, value in of_reference.items() if value is not None]:
+        raise UsageError(f"{', '.join(given)}: {checkpoint.reference} names its own dense pair")
+    name, digest = named_backbone(checkpoint, config)
+    if name in PACKAGED:
+        pair = find_checkpoint(name)
+    else:
+        folder = inside(checkpoint.folder, name, "config.json")
+        pair = Checkpoint(str(folder), folder)
+    check_digest(checkpoint, name, digest, pair.digest())
+    path = inside(checkpoint.folder, str(config.get("terms")), f"{checkpoint.folder}/config.json")
+    return pair, Vocabulary.read(path)

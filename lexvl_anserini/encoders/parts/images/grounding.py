@@ -13,11 +13,10 @@ import numpy as np
 import torch
 
 from lexvl_anserini.encoders.encoder import Encoder
-from lexvl_anserini.encoders.parts.images.crops import on_grid
-from lexvl_anserini.encoders.parts.images.pixels import Box
+from lexvl_anserini.encoders.parts.bags import BagTower
+from lexvl_anserini.encoders.parts.images.pixels import Box, on_grid
 from lexvl_anserini.encoders.parts.images.vision import ImageTower
-from lexvl_anserini.encoders.parts.texts.bags import BagTower
-from lexvl_anserini.encoders.parts.texts.tokens import token_names
+from lexvl_anserini.encoders.parts.tokens import token_names
 from lexvl_anserini.encoders.parts.towers import TextTower
 from lexvl_anserini.ground.errors import UsageError
 

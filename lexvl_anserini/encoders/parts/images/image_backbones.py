@@ -19,9 +19,8 @@ from torch import Tensor, nn
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
 from lexvl_anserini.encoders.checkpoints.weights import complain, load_strictly, read_weights
 from lexvl_anserini.encoders.parts.backbones import from_pretrained, misshapen, read_config
-from lexvl_anserini.encoders.parts.images.crops import Squares, read_preprocessing
 from lexvl_anserini.encoders.parts.images.efficientnet import CLASSIFIER, VARIANTS, EfficientNetLite, named_as_ours
-from lexvl_anserini.encoders.parts.images.pixels import BICUBIC, Pixels
+from lexvl_anserini.encoders.parts.images.pixels import BICUBIC, Pixels, Squares, read_preprocessing
 from lexvl_anserini.ground.errors import CheckpointError, MissingExtra
 from lexvl_anserini.ground.files import file_sha256
 from lexvl_anserini.ground.installed import package_folder

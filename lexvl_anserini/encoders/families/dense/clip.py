@@ -32,13 +32,11 @@ from lexvl_anserini.encoders.checkpoints.weights import read_weights
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.backbones import read_config
-from lexvl_anserini.encoders.parts.dense import DenseTower, Texts
-from lexvl_anserini.encoders.parts.images.crops import Crop, one_crop, read_preprocessor
+from lexvl_anserini.encoders.parts.clip_bpe import END, MASK, START, ClipBpe
+from lexvl_anserini.encoders.parts.images.pixels import Crop, one_crop, read_preprocessor
 from lexvl_anserini.encoders.parts.images.vision import Images
-from lexvl_anserini.encoders.parts.sides import Direction, in_direction
-from lexvl_anserini.encoders.parts.texts.clip_bpe import END, MASK, START, ClipBpe
-from lexvl_anserini.encoders.parts.texts.tokens import TextReader, load_tokenizer
-from lexvl_anserini.encoders.parts.towers import Batch
+from lexvl_anserini.encoders.parts.tokens import TextReader, load_tokenizer
+from lexvl_anserini.encoders.parts.towers import Batch, DenseTower, Direction, Texts, in_direction
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
 from lexvl_anserini.ground.files import read_json
 

@@ -19,10 +19,9 @@ from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_weig
 from lexvl_anserini.encoders.encoder import Encoder, read_topic
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.backbones import bert_from_weights, position_limit, read_config
-from lexvl_anserini.encoders.parts.dense import DenseTower, Items
-from lexvl_anserini.encoders.parts.texts.passages import PassageReader, read_passage
-from lexvl_anserini.encoders.parts.texts.tokens import TextReader, load_tokenizer
-from lexvl_anserini.encoders.parts.towers import Batch
+from lexvl_anserini.encoders.parts.batches import PassageReader, read_passage
+from lexvl_anserini.encoders.parts.tokens import TextReader, load_tokenizer
+from lexvl_anserini.encoders.parts.towers import Batch, DenseTower, Items
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
 from lexvl_anserini.ground.records import Document, Topic
 

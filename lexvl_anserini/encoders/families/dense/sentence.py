@@ -13,8 +13,8 @@ from lexvl_anserini.encoders.checkpoints.find import Checkpoint
 from lexvl_anserini.encoders.checkpoints.sentence_layout import check_modules
 from lexvl_anserini.encoders.encoder import Encoder, Kind, read_document, read_topic
 from lexvl_anserini.encoders.loading import Source
-from lexvl_anserini.encoders.parts.texts.cutting import checked_dimensions, cut
-from lexvl_anserini.encoders.parts.texts.tokens import is_fast, readable
+from lexvl_anserini.encoders.parts.sparsify import checked_dimensions, cut
+from lexvl_anserini.encoders.parts.tokens import is_fast, readable
 from lexvl_anserini.ground.errors import CheckpointError, UsageError, reason_of
 from lexvl_anserini.ground.files import read_json
 from lexvl_anserini.ground.progress import Progress, silent

@@ -9,10 +9,8 @@ from __future__ import annotations
 from lexvl_anserini.encoders.checkpoints.itc_layout import load_itc
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
-from lexvl_anserini.encoders.parts.dense import DenseTower
-from lexvl_anserini.encoders.parts.features import caption_items, image_items
-from lexvl_anserini.encoders.parts.sides import Direction, in_direction
-from lexvl_anserini.encoders.parts.texts.caption_cleaning import MAX_LENGTH
+from lexvl_anserini.encoders.parts.features import MAX_LENGTH, caption_items, image_items
+from lexvl_anserini.encoders.parts.towers import DenseTower, Direction, in_direction
 from lexvl_anserini.ground.errors import CheckpointError
 
 
