@@ -40,6 +40,9 @@ log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
+# Where pictures are sent, whose bodies may be large.
+UPLOAD_PATH = "/api/pictures"
+
 # The files of the page by their paths; no other file is served.
 PAGE = {
     "/": ("index.html", "text/html; charset=utf-8"),
@@ -258,7 +261,7 @@ def add_pictures(app: FastAPI, service: Service) -> None:
         """The picture of a document of the corpus, scaled down."""
         return encoded(await drawings.run(service.picture, index, doc_id, side))
 
-    @app.post("/api/pictures", responses=FAILURES, openapi_extra={"requestBody": body})
+    @app.post(UPLOAD_PATH, responses=FAILURES, openapi_extra={"requestBody": body})
     async def send(request: Request) -> Sent:
         """Keeps a picture as a query for a while; the body is the file."""
         content = await request.body()
