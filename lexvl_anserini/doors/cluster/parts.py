@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from lexvl_anserini.data.dataset import dataset_of
 from lexvl_anserini.doors.cluster.plans import CorpusPlan, whole_request
+from lexvl_anserini.doors.cluster.runners import all_results, current_runner
 from lexvl_anserini.doors.cluster.storage import make_place, publish_file, withdraw_file
 from lexvl_anserini.encoders.loading import EncoderRequest
 from lexvl_anserini.ground.claims import Claim, claim, same_request
@@ -31,7 +32,6 @@ from lexvl_anserini.ground.manifest import (
 from lexvl_anserini.ground.places import fetched, fetched_file, published
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.quantise import Quantiser
-from lexvl_anserini.ground.runners import all_results, current_runner
 from lexvl_anserini.shards.collection import COLLECTION, SUMMED, EncodedCollection, part_name, source_digest
 from lexvl_anserini.shards.layout import Layout, Part
 from lexvl_anserini.shards.writing import write_impacts

@@ -19,6 +19,7 @@ from typing import Any
 import orjson
 
 from lexvl_anserini.data.checks import SeenIds
+from lexvl_anserini.doors.cluster.runners import all_results, current_runner
 from lexvl_anserini.doors.cluster.storage import discard, gathered, gathering_folder, make_place
 from lexvl_anserini.engines.index_folder import (
     HEADS,
@@ -37,7 +38,6 @@ from lexvl_anserini.ground.files import read_json, write_json
 from lexvl_anserini.ground.manifest import MANIFEST, Manifest, read_manifest
 from lexvl_anserini.ground.places import fetched, published
 from lexvl_anserini.ground.progress import Progress, silent
-from lexvl_anserini.ground.runners import all_results, current_runner
 from lexvl_anserini.shards.collection import combined, source_digest
 from lexvl_anserini.shards.reading import check_distinct, read_ids
 

@@ -20,6 +20,7 @@ from lexvl_anserini.doors.cluster.partitions.building import (
     shards_manifest,
 )
 from lexvl_anserini.doors.cluster.partitions.searcher import SearcherRequest, merged, open_searcher
+from lexvl_anserini.doors.cluster.runners import Pending, current_runner
 from lexvl_anserini.engines.engine import ChangingEngine, ImpactEngine
 from lexvl_anserini.engines.index_folder import BuiltIndex, read_report
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
@@ -29,7 +30,6 @@ from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.places import fetched, place
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery, ScoredDoc
-from lexvl_anserini.ground.runners import Pending, current_runner
 from lexvl_anserini.ground.typed import check_count
 from lexvl_anserini.queries.clauses import Clause, Text
 
