@@ -101,8 +101,8 @@ def build_partitions(
     with new_index(index, fetched(sources[0], HEADS), manifest) as part:
         for name in names:
             gathered(staging / name, part / name)
-        about = {"engine": "partitions", **total, "max_impact": manifest.counts.max_impact, "partitions": len(names)}
-        write_report(part, {**about, "options": request.options.to_json(), "collection": digest})
+        counts = {"engine": "partitions", **total, "max_impact": manifest.counts.max_impact, "partitions": len(names)}
+        write_report(part, {**counts, "options": request.options.to_json(), "collection": digest})
     if staging != index:
         shutil.rmtree(staging)
     return BuiltIndex(index, manifest, total["documents"])
@@ -144,8 +144,8 @@ def build_partition(request: PartitionsRequest, number: int) -> int:
 
 def collection_digest(whole: Manifest, manifests: Sequence[Manifest]) -> str:
     """Names the documents of all partitions together, and the greatest impact that their queries are made for."""
-    held = [source_digest(manifest) for manifest in manifests]
-    return sha256(orjson.dumps([held, whole.counts.max_impact])).hexdigest()
+    sources = [source_digest(manifest) for manifest in manifests]
+    return sha256(orjson.dumps([sources, whole.counts.max_impact])).hexdigest()
 
 
 def check_partition(folder: Path, collection: str) -> Manifest:
