@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypedDict, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypedDict
 
 import numpy as np
 from scipy import sparse
@@ -69,33 +69,6 @@ class Rows(NamedTuple):
     weights: sparse.csr_matrix
     terms: Vocabulary
     name: str
-
-
-@overload
-def semantic_search_lucene(
-    query_embeddings: Embeddings,
-    corpus_embeddings: Embeddings | None = ...,
-    corpus_index: Index | Path | str | None = ...,
-    top_k: int = ...,
-    output_index: Literal[False] = ...,
-    folder: Path | str | None = ...,
-    quantiser: Quantiser | None = ...,
-    threads: int = ...,
-) -> tuple[list[list[CorpusHit]], float]: ...
-
-
-@overload
-def semantic_search_lucene(
-    query_embeddings: Embeddings,
-    corpus_embeddings: Embeddings | None = ...,
-    corpus_index: Index | Path | str | None = ...,
-    top_k: int = ...,
-    *,
-    output_index: Literal[True],
-    folder: Path | str | None = ...,
-    quantiser: Quantiser | None = ...,
-    threads: int = ...,
-) -> tuple[list[list[CorpusHit]], float, Index]: ...
 
 
 def semantic_search_lucene(
@@ -182,12 +155,9 @@ def _searched(index: Index, embeddings: Embeddings, top_k: int, threads: int) ->
 
 
 def rows_of(embeddings: Embeddings, what: str, terms: Vocabulary | None = None) -> Rows:
-    """Embeddings as rows over terms.
+    """Embeddings as rows over terms; `what` is their name, for errors.
 
-    Args:
-        given: see `semantic_search_lucene`.
-        what: their name, for errors.
-        terms: of the index, for decoded queries: other tokens have no document. Default all tokens, sorted.
+    `terms` are those of the index, for decoded queries: other tokens have no document. Default all tokens, sorted.
     """
     decoded = _is_decoded(embeddings)
     weights, words = _decoded(embeddings, terms) if decoded else (_matrix(embeddings, what), None)

@@ -99,12 +99,7 @@ class Graph:
         self.names = [node.name for node in self.session.get_inputs()]
 
     def __call__(self, inputs: tuple[np.ndarray, ...], first: Any) -> np.ndarray:
-        """float32 [B, V] or [B, D].
-
-        Args:
-            inputs: of the graph, in its order.
-            first: an input of the tower, which an error names.
-        """
+        """float32 [B, V] or [B, D], from the inputs of the graph; an error names `first`, an input of the tower."""
         [output] = self.session.run(None, dict(zip(self.names, inputs, strict=True)))
         if not np.isfinite(output).all():
             raise LexvlError(f"the model gave a number that is not finite for input {str(first)[:60]!r} or its batch")

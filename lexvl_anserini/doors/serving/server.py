@@ -47,11 +47,7 @@ class Guard:
 
     A page of another site whose name leads to this machine (DNS rebinding) sends its own name as the host, so that
     unknown names are refused; addresses cannot be rebound. (Starlette's TrustedHostMiddleware would need the list of
-    all addresses of this machine.)
-
-    Args:
-        app: the application.
-        names: names of this server besides localhost and addresses.
+    all addresses of this machine.) `names` are those of this server besides localhost and addresses.
     """
 
     def __init__(self, app: ASGIApp, names: Iterable[str] = ()):
@@ -163,12 +159,7 @@ def raise_open_files() -> None:
 
 
 def web_server(app: FastAPI, names: Sequence[str]) -> uvicorn.Server:
-    """A server that runs by `server.run(sockets=[listening(...)])`, until the process gets SIGINT or SIGTERM.
-
-    Args:
-        app: the application.
-        names: names of the server besides localhost and addresses.
-    """
+    """A server that runs by `server.run(sockets=[listening(...)])`, until the process gets SIGINT or SIGTERM."""
     config = uvicorn.Config(
         Guard(app, names),
         http="h11",
