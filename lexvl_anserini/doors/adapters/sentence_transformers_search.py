@@ -183,7 +183,7 @@ def _is_decoded(embeddings: Any) -> bool:
 
 
 def _decoded(embeddings: Any, terms: Vocabulary | None) -> tuple[sparse.csr_matrix, Vocabulary]:
-    """Of a token that a row has twice, the last counts, as in sentence-transformers."""
+    """The last pair of a token counts that a row has twice, as in sentence-transformers."""
     rows = [dict(row) for row in embeddings]
     if terms is None:
         terms = Vocabulary(sorted({token for row in rows for token in row}), "corpus_embeddings")

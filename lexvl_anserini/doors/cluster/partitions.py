@@ -63,7 +63,7 @@ class PartitionsEngine(ImpactEngine, ChangingEngine):
 
     @staticmethod
     def options(given: Mapping[str, Any]) -> IndexOptions:
-        """Those of each partition, which is an index of Lucene."""
+        """The options of each partition, which is an index of Lucene."""
         return LuceneEngine.options(given)
 
     stored_options = staticmethod(LuceneEngine.stored_options)

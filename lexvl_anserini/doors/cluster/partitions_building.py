@@ -20,7 +20,7 @@ import orjson
 
 from lexvl_anserini.data.checks import SeenIds
 from lexvl_anserini.doors.cluster.runners import all_results, current_runner
-from lexvl_anserini.doors.cluster.storage import discard, gathered, gathering_folder, make_place
+from lexvl_anserini.doors.cluster.storage import discard, gathering_folder, make_place
 from lexvl_anserini.engines.index_folder import (
     HEADS,
     PARTITION,
@@ -99,8 +99,8 @@ def build_partitions(
         if total[key] != manifest.counts[key]:
             raise ArtefactError(f"{index}: {total[key]} {key} in its partitions, {manifest.counts[key]} in the shards")
     with new_index(index, fetched(sources[0], HEADS), manifest) as part:
-        for name in names:
-            gathered(staging / name, part / name)
+        for name in names if staging != index else ():
+            (staging / name).rename(part / name)
         counts = {"engine": "partitions", **total, "max_impact": manifest.counts.max_impact, "partitions": len(names)}
         write_report(part, {**counts, "options": request.options.to_json(), "collection": digest})
     if staging != index:

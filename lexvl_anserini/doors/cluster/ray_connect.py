@@ -52,7 +52,7 @@ class Surroundings(NamedTuple):
 
     @classmethod
     def here(cls) -> Surroundings:
-        """Those of this process."""
+        """The surroundings of this process."""
         return cls(str(Path.cwd()), {name: os.environ[name] for name in FORWARDED if name in os.environ})
 
     def take_over(self) -> None:
@@ -77,7 +77,7 @@ class NodeFacts(NamedTuple):
 
 
 def facts_here(folder: str) -> NodeFacts:
-    """Those of the machine that calls this."""
+    """The facts of the machine that calls this."""
     return NodeFacts(__version__, version_of("torch"), processor(), Path(folder).is_dir())
 
 

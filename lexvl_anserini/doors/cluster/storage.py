@@ -34,7 +34,7 @@ class ListedFile(NamedTuple):
 
     @classmethod
     def of(cls, path: Path) -> ListedFile:
-        """That of a local file."""
+        """The entry of a local file."""
         return cls(path.stat().st_size, file_sha256(path))
 
 
@@ -180,12 +180,6 @@ def make_place(folder: Path) -> None:
 def gathering_folder(folder: Path) -> Path:
     """Where the parts of a folder wait until it is whole: beside it; in storage, where nothing is renamed, in it."""
     return folder if stored_url(folder) else folder.with_name(folder.name + ".partitions")
-
-
-def gathered(part: Path, target: Path) -> None:
-    """Gives a part that waited its place; in storage it has it."""
-    if stored_url(part) is None:
-        part.rename(target)
 
 
 def read_listing(storage: OpenStorage) -> dict[str, ListedFile] | None:

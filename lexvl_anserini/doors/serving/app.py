@@ -71,8 +71,8 @@ class Service:
     @classmethod
     def over(cls, shelf: Shelf, examples: Sequence[str] = ()) -> Service:
         """A service over open indexes."""
-        kept = Recent(limits.KEPT_BYTES, lambda picture: len(picture.content))
-        return cls(shelf, Answering.fresh(), kept, examples)
+        scaled = Recent(limits.KEPT_BYTES, lambda picture: len(picture.content))
+        return cls(shelf, Answering.fresh(), scaled, examples)
 
     def on_index(self, name: str, call: Callable[[LiveIndex], Result]) -> Result:
         """The result of a call with an open index."""
@@ -267,5 +267,5 @@ def add_pictures(app: FastAPI, service: Service) -> None:
     @app.get("/api/pictures/{picture_id}", responses=FAILURES, response_class=Response)
     async def sent(picture_id: str) -> Response:
         """A picture that was sent, scaled down."""
-        kept = service.answering.sent.picture(picture_id)
-        return encoded(await drawings.run(scaled, kept, SIDES["small"]))
+        picture = service.answering.sent.picture(picture_id)
+        return encoded(await drawings.run(scaled, picture, SIDES["small"]))

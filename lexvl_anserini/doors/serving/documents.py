@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from functools import cache
 from hashlib import sha256
 from itertools import islice
@@ -30,9 +30,10 @@ if TYPE_CHECKING:
 # Corpora whose documents are vectors: an `image` of theirs is the place of a vector.
 WITHOUT_PICTURES = "embeddings"
 
-# Topics from which examples are taken, and how many.
+# Topics from which examples are taken, how many, and the characters that fit on a button.
 READ_TOPICS = 200
 EXAMPLES = 4
+MOST_LETTERS = 60
 
 
 class ShownDocument(NamedTuple):
@@ -106,16 +107,12 @@ def beginning(text: str) -> str:
 def example_queries(dataset: Dataset) -> list[str]:
     """Some texts of the corpus's own topics, evenly spaced; none if it has no topics."""
     try:
-        texts = list(islice(_short_texts(dataset), READ_TOPICS))
+        topics = list(islice(dataset.topics(), READ_TOPICS))
     except (LexvlError, OSError):
         return []
+    texts = [topic.text for topic in topics if topic.text and len(topic.text) <= MOST_LETTERS]
     count = min(EXAMPLES, len(texts))
     return [texts[(2 * number + 1) * len(texts) // (2 * count)] for number in range(count)]
-
-
-def _short_texts(dataset: Dataset) -> Iterator[str]:
-    """Texts of topics that fit on a button."""
-    return (topic.text for topic in islice(dataset.topics(), READ_TOPICS) if topic.text and len(topic.text) <= 60)
 
 
 def _file_of(picture: str) -> Path:

@@ -81,12 +81,12 @@ class LiveIndex:
 
     @property
     def manifest(self) -> Manifest:
-        """Of the index."""
+        """The manifest of the index."""
         return self.searcher.index.manifest
 
     @property
     def engine(self) -> Engine:
-        """Open."""
+        """The open engine."""
         return self.searcher.engine
 
     @property
@@ -132,7 +132,7 @@ class LiveIndex:
         """Terms that begin so, in the order of the vocabulary, where frequent ones come first as a rule."""
         first = bisect_left(self._sorted_terms, (prefix, -1))
         last = bisect_left(self._sorted_terms, (prefix + "\U0010ffff", -1))
-        best = sorted(self._sorted_terms[first:last], key=lambda one: (one[0] != prefix, one[1]))
+        best = sorted(self._sorted_terms[first:last], key=lambda entry: (entry[0] != prefix, entry[1]))
         return [term for term, _ in best[: limits.SUGGESTIONS]]
 
     def close(self) -> None:
@@ -141,30 +141,26 @@ class LiveIndex:
 
 
 def opened(served: ServedIndex, before: LiveIndex | None = None) -> LiveIndex:
-    """Opens an index, its encoder and its corpus.
-
-    Args:
-        before: an older state, whose encoder is taken where it is the same.
-    """
+    """Opens an index, its encoder and its corpus; the encoder of an older state is taken where it is the same."""
     from lexvl_anserini.data.dataset import dataset_of
 
     state = state_of_index(served.path)
-    about = index_manifest(served.path)
-    same = before and before.manifest.encoder == about.encoder and before.manifest.vocabulary == about.vocabulary
-    index = Index(served.path, about, about.counts.documents)
+    manifest = index_manifest(served.path)
+    same = before and before.manifest.encoder == manifest.encoder and before.manifest.vocabulary == manifest.vocabulary
+    index = Index(served.path, manifest, manifest.counts.documents)
     searcher = Searcher(index, before.model if before and same else None, served.encoder)
     file = vocabulary_file(served.path, None)
-    terms = known_terms(file, about) if file is not None and about.kind == "impact" else ()
+    terms = known_terms(file, manifest) if file is not None and manifest.kind == "impact" else ()
     try:
-        dataset = dataset_of(about.corpus.ref.at(served.data_dir))
+        dataset = dataset_of(manifest.corpus.ref.at(served.data_dir))
         corpus, examples = read_corpus(dataset), example_queries(dataset)
     except (LexvlError, OSError) as error:
         corpus, examples = ShownCorpus({}, f"the corpus cannot be read, so that hits have their ids alone: {error}"), []
-    held = read_report(served.path).fields if about.kind == "impact" else {}
-    fields = {name: kind for name, kind in held.items() if name.startswith("meta.")}
-    found = LiveIndex(served, state or (0, 0, 0), searcher.opened(), corpus, terms, fields, examples)
-    Thread(target=_verify, args=(found,), name="lexvl-verify", daemon=True).start()
-    return found
+    fields = read_report(served.path).fields if manifest.kind == "impact" else {}
+    metadata = {name: kind for name, kind in fields.items() if name.startswith("meta.")}
+    live = LiveIndex(served, state or (0, 0, 0), searcher.opened(), corpus, terms, metadata, examples)
+    Thread(target=_verify, args=(live,), name="lexvl-verify", daemon=True).start()
+    return live
 
 
 def _verify(index: LiveIndex) -> None:
@@ -187,8 +183,8 @@ class Shelf:
         self._failed: dict[str, tuple[IndexState, str]] = {}
         self._opening: set[str] = set()
         try:
-            for one in served:
-                self._open[one.name] = opened(one)
+            for index in served:
+                self._open[index.name] = opened(index)
         except BaseException:
             self.close()
             raise
