@@ -102,6 +102,7 @@ class MTEBSearch:
 
     def _rows(self, dataset: Any, task_metadata: Any, side: str, batch_size: int) -> Iterator[dict[str, Any]]:
         """The text and the image of each row, as MTEB's own encoders get them."""
+        # MTEB's own wrappers import it too; a test fails where a new version moves it.
         from mteb._create_dataloaders import create_dataloader
         from mteb.types import PromptType
 

@@ -72,16 +72,11 @@ class ShownCorpus(NamedTuple):
 
 
 def read_corpus(dataset: Dataset) -> ShownCorpus:
-    """Reads all documents of a corpus; one that cannot be read any more gives a problem instead of documents."""
+    """Reads all documents of a corpus."""
     pictures = not dataset.name.startswith(WITHOUT_PICTURES)
     # The folders of many files are followed once.
     real_folder = cache(os.path.realpath)
-    try:
-        return ShownCorpus(
-            {document.doc_id: shown(document, pictures, real_folder) for document in dataset.documents()}
-        )
-    except (LexvlError, OSError) as error:
-        return ShownCorpus({}, f"the corpus cannot be read, so that hits have their ids alone: {error}")
+    return ShownCorpus({document.doc_id: shown(document, pictures, real_folder) for document in dataset.documents()})
 
 
 def shown(document: Document, pictures: bool, real_folder: Callable[[Path], str]) -> ShownDocument:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -124,16 +123,10 @@ class LiveIndex:
         tower = self.model.document
         return tower if isinstance(tower, ImageTower) and self.picture_tower is not None else None
 
-    @cached_property
-    def _sorted_terms(self) -> list[tuple[str, int]]:
-        return sorted((term, place) for place, term in enumerate(self.terms))
-
     def suggested(self, prefix: str) -> list[str]:
         """Terms that begin so, in the order of the vocabulary, where frequent ones come first as a rule."""
-        first = bisect_left(self._sorted_terms, (prefix, -1))
-        last = bisect_left(self._sorted_terms, (prefix + "\U0010ffff", -1))
-        best = sorted(self._sorted_terms[first:last], key=lambda entry: (entry[0] != prefix, entry[1]))
-        return [term for term, _ in best[: limits.SUGGESTIONS]]
+        terms = (term for term in self.terms if term.startswith(prefix))
+        return sorted(terms, key=lambda term: term != prefix)[: limits.SUGGESTIONS]
 
     def close(self) -> None:
         """Closes the index."""
@@ -270,10 +263,8 @@ def served_indexes(
 ) -> list[ServedIndex]:
     """Names the indexes by their folders, or in their stores; a number follows a name that is there already.
 
-    Args:
-        places: folders, or URLs of indexes in stores.
-        checkpoints: of the encoders, in the order of the indexes, where they were moved; none, or one for each.
-        options: of the encoders that replace those of the indexes, such as `runtime`.
+    Checkpoints are those of the encoders where they were moved, none or one for each index; options, such as `runtime`,
+    replace those of the encoders.
     """
     if checkpoints and len(checkpoints) != len(places):
         raise UsageError(f"{len(checkpoints)} --checkpoint for {len(places)} --index; give one for each, or none")
