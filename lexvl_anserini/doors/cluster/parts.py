@@ -20,13 +20,7 @@ from lexvl_anserini.encoders.loading import EncoderRequest
 from lexvl_anserini.ground.claims import Claim, claim, same_request
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.files import file_sha256
-from lexvl_anserini.ground.manifest import (
-    MANIFEST,
-    CorpusRef,
-    Counts,
-    EncodedCorpus,
-    read_manifest,
-)
+from lexvl_anserini.ground.manifest import MANIFEST, CorpusRef, Counts, EncodedCorpus, read_manifest
 from lexvl_anserini.ground.places import fetched, fetched_file, published
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.quantise import Quantiser
