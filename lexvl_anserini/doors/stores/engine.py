@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
@@ -84,12 +84,8 @@ class StoreEngine(ImpactEngine):
     @classmethod
     def read(cls, place: StorePlace) -> Notes | None:
         """The notes of the index at a place; None if the store has nothing of that name."""
-        store = cls.store_class(place)(place)
-        try:
-            with store.errors():
-                return read_notes(store) if store.open() else None
-        finally:
-            store.close()
+        with closing(cls.store_class(place)(place)) as store, store.errors():
+            return read_notes(store) if store.open() else None
 
     def __init__(self, index: Path, manifest: Manifest):
         report = read_report(index)
@@ -171,15 +167,11 @@ class StoreEngine(ImpactEngine):
         if options is None:
             raise UsageError(f"engine {cls.name} writes to a store; name it by a URL")
         place = options.place
-        store = cls.store_class(place)(place, options.settings)
-        try:
-            with store.errors():
-                # A table of that name that is no index of ours stays.
-                store.open()
-                stored = {"engine": cls.name, STORED: options.to_json()}
-                load(store, shards, manifest, options.allow_inexact, progress, stored)
-        finally:
-            store.close()
+        with closing(cls.store_class(place)(place, options.settings)) as store, store.errors():
+            # A table of that name that is no index of ours stays.
+            store.open()
+            stored = {"engine": cls.name, STORED: options.to_json()}
+            load(store, shards, manifest, options.allow_inexact, progress, stored)
         notes = cls.read(place)
         if notes is None:
             raise ArtefactError(f"{place}: the index is gone; another program removed it")
