@@ -170,11 +170,7 @@ def tasks(world: World) -> Mapping[str, Task]:
         "train": Task(["train", "--recipe", at / "tiny.yaml", *train], "t"),
         "train stages": Task(["train", "--recipe", at / "stages.yaml", *train], "t"),
         "photos": Task(
-            [
-                *["photos", "--checkpoint", "demo-vdr", "--device", "cpu", "--output", "IN/album"],
-                at / "squares",
-                "a red square",
-            ],
+            ["photos", at / "squares", "a red square", "--checkpoint", "demo-vdr", *train[2:4], "--output", "IN/album"],
             "album",
             index="index",
         ),
