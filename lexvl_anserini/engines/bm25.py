@@ -25,10 +25,9 @@ from lexvl_anserini.engines.index_folder import (
     write_report,
 )
 from lexvl_anserini.engines.jvm import captured_stdout, java_calls, java_class, java_errors, lucene_version
-from lexvl_anserini.engines.lucene import count_index
-from lexvl_anserini.engines.lucene.fields import close, commit_files, open_reader
-from lexvl_anserini.engines.lucene.readers import as_written, manifest_there
+from lexvl_anserini.engines.lucene.fields import close, commit_files, count_index, open_reader
 from lexvl_anserini.engines.lucene.versions import commit_id, dotted, newer_refused
+from lexvl_anserini.engines.lucene.writing import as_written, manifest_there
 from lexvl_anserini.engines.verifying import Verification
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import Manifest

@@ -20,6 +20,7 @@ from types import MappingProxyType
 from typing import BinaryIO
 
 from lexvl_anserini.data.digests import FileDigests
+from lexvl_anserini.engines.lucene.versions import CHECKSUM_BYTES, FOOTER, FOOTER_BYTES
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import file_sha256
 
@@ -28,11 +29,6 @@ VERIFIED_BYTES = 1 << 30
 
 # Of a file, read at once; between two of them a closed index stops the comparison.
 BLOCK_BYTES = 1 << 20
-
-# The end of a file of Lucene, as its CodecUtil documents it: magic number, algorithm 0, CRC-32 of all bytes before it.
-FOOTER = bytes.fromhex("c02893e8") + bytes(4)
-FOOTER_BYTES = 16
-CHECKSUM_BYTES = 8
 
 # What the memory holds for a file whose checksum is right.
 SOUND = sha256(b"the checksum at the end of the file is right").digest()

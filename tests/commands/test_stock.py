@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from lexvl_anserini.engines.index_folder import read_report
-from lexvl_anserini.engines.stock import Catalogues
+from lexvl_anserini.engines.pyserini import Catalogues
 from lexvl_anserini.searching.building import build_index
 from tests.engines.test_lucene import DOCUMENTS
 from tests.shards.test_reading import write_shards

@@ -10,9 +10,8 @@ import pytest
 
 from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.engines.jvm import java_class
-from lexvl_anserini.engines.lucene import LuceneEngine
-from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, as_reader, open_reader
-from lexvl_anserini.engines.lucene.postings import vector_of
+from lexvl_anserini.engines.lucene.engine import LuceneEngine
+from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, as_reader, open_reader, vector_of
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.searching.building import build_index

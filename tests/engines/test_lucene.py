@@ -18,7 +18,7 @@ from memory_engine import MemoryIndex
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.engines.jvm import lucene_version
-from lexvl_anserini.engines.lucene import LuceneEngine
+from lexvl_anserini.engines.lucene.engine import LuceneEngine
 from lexvl_anserini.engines.lucene.versions import dotted
 from lexvl_anserini.engines.lucene.writing import value_type
 from lexvl_anserini.ground.errors import ArtefactError, UsageError

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from small_disks import mounted, resize
 
-from lexvl_anserini.engines.lucene import LuceneEngine
+from lexvl_anserini.engines.lucene.engine import LuceneEngine
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError
 from lexvl_anserini.ground.files import new_folder
 from lexvl_anserini.ground.manifest import read_manifest

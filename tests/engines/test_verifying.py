@@ -12,7 +12,7 @@ import pytest
 
 from lexvl_anserini.data import digests
 from lexvl_anserini.engines import verifying
-from lexvl_anserini.engines.lucene import LuceneEngine
+from lexvl_anserini.engines.lucene.engine import LuceneEngine
 from lexvl_anserini.engines.opening import open_index
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError
 from lexvl_anserini.ground.manifest import read_manifest

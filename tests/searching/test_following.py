@@ -16,7 +16,7 @@ from scipy import sparse
 
 from lexvl_anserini.data.corpora.folder import load_pictures
 from lexvl_anserini.data.pictures.images import FAIL, OnError, read_images
-from lexvl_anserini.engines.lucene import LuceneEngine
+from lexvl_anserini.engines.lucene.engine import LuceneEngine
 from lexvl_anserini.ground.errors import ArtefactError, DataError
 from lexvl_anserini.ground.files import file_sha256
 from lexvl_anserini.ground.manifest import CorpusRef, EncoderRef, read_manifest

@@ -15,8 +15,8 @@ from lexvl_anserini.engines.engine import ImpactEngine
 from lexvl_anserini.engines.index_folder import RESIDENT, read_report, report_digest
 from lexvl_anserini.engines.jvm import environment, java_errors
 from lexvl_anserini.engines.lucene.fields import CONTENTS, census, count_index
-from lexvl_anserini.engines.lucene.record import NOT_EXACT, read_impact_manifest, sources_of
 from lexvl_anserini.engines.lucene.versions import commit_id
+from lexvl_anserini.engines.lucene.writing import NOT_EXACT, read_impact_manifest, sources_of
 from lexvl_anserini.engines.resident import layout
 from lexvl_anserini.engines.resident.choosing import ALWAYS, NEVER, VARIABLE, has_resident
 from lexvl_anserini.engines.resident.layout import REMEDY

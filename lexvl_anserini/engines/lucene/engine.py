@@ -1,36 +1,55 @@
-"""`LuceneEngine`: the protocol of all engines, implemented with the modules of this folder."""
+"""`LuceneEngine`: the protocol of all engines, implemented with the modules of this folder.
+
+Other processes may change an index while it is opened; `open_verified` opens one state of it, and compares its files.
+"""
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from time import sleep
+from typing import Any, NamedTuple
 
 import orjson
 
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.engine import ChangingEngine, ImpactEngine
 from lexvl_anserini.engines.index_folder import BuiltIndex, new_index, read_report
-from lexvl_anserini.engines.jvm import java_calls, java_cast, java_class, java_errors, our_class
-from lexvl_anserini.engines.lucene import postings
+from lexvl_anserini.engines.jvm import Exclusive, java_calls, java_cast, java_class, java_errors, our_class
 from lexvl_anserini.engines.lucene.checking import check_index
 from lexvl_anserini.engines.lucene.compile import Compiler, refuse_rounding
 from lexvl_anserini.engines.lucene.fields import (
     ID,
     as_reader,
+    close,
+    commit_files,
     count_index,
     field_similarity,
+    impacts_of,
     keywords,
+    open_reader,
     refuse_duplicates,
+    stored_texts,
+    vector_of,
 )
-from lexvl_anserini.engines.lucene.readers import open_verified
-from lexvl_anserini.engines.lucene.record import finish_index, source_manifest, sources_of
 from lexvl_anserini.engines.lucene.searching import BatchSearcher, LucenePostings
 from lexvl_anserini.engines.lucene.updating import append, delete, merge, repair
-from lexvl_anserini.engines.lucene.writing import IndexOptions, write_lucene
+from lexvl_anserini.engines.lucene.writing import (
+    IndexOptions,
+    as_written,
+    finish_index,
+    manifest_there,
+    source_manifest,
+    sources_of,
+    write_lucene,
+)
+from lexvl_anserini.engines.resident.choosing import Resident, usable
+from lexvl_anserini.engines.resident.layout import REMEDY, RESIDENT
+from lexvl_anserini.engines.verifying import Verification
 from lexvl_anserini.ground.errors import ArtefactError, UnknownName, UsageError
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import Progress, silent
@@ -136,7 +155,7 @@ class LuceneEngine(ImpactEngine, ChangingEngine):
     def stored_texts(index: Path, doc_ids: Iterable[str]) -> dict[str, str] | None:
         """The texts of documents, if the index was built with `store_text`."""
         stored = read_report(index).options.get("store_text")
-        return postings.stored_texts(index, doc_ids) if stored else None
+        return stored_texts(index, doc_ids) if stored else None
 
     def search(self, queries: Iterable[ImpactQuery], hits: int, threads: int = 1) -> Iterator[list[ScoredDoc]]:
         """One list per query; every term of a query counts, however many or frequent they are.
@@ -176,12 +195,12 @@ class LuceneEngine(ImpactEngine, ChangingEngine):
     def impacts(self, doc_id: str, terms: Iterable[str]) -> dict[str, int]:
         """The document's impact for each of `terms` that it has, read from the postings."""
         with self.verification.reading():
-            return postings.impacts_of(self.reader, doc_id, terms)
+            return impacts_of(self.reader, doc_id, terms)
 
     def vector(self, doc_id: str) -> dict[str, int]:
         """The document's whole vector, read from its term vector."""
         with self.verification.reading():
-            return postings.vector_of(self.reader, doc_id)
+            return vector_of(self.reader, doc_id)
 
     def verified(self) -> None:
         """Waits until all of Lucene's files are compared with their checksums."""
@@ -207,3 +226,87 @@ class LuceneEngine(ImpactEngine, ChangingEngine):
             raw = base64.b64decode(doc_id["bytes"])[start : start + doc_id["length"]]
             scored.append(ScoredDoc(query_id, raw.decode(), rank, score))
         return scored
+
+
+# Attempts to open an index that other processes change, and the pause between two of them.
+OPENINGS = 20
+PAUSE_S = 0.02
+
+
+class OpenLucene(NamedTuple):
+    """An open index; `resident` is None where its resident postings do not serve."""
+
+    reader: Any
+    manifest: Manifest
+    verification: Verification
+    resident: Resident | None
+
+    def close(self) -> None:
+        """Closes the files."""
+        if self.resident is not None:
+            self.resident.close()
+        self.verification.close()
+        close(self.reader)
+
+
+def open_verified(index: Path, manifest: Manifest) -> OpenLucene:
+    """Opens an index, whose manifest may have changed since `manifest` was read.
+
+    Raises:
+        ArtefactError: no Lucene index, a damaged one, or not of these documents.
+    """
+    for last in (*[False] * OPENINGS, True):
+        folder = _folder_of(index)
+        try:
+            with java_errors(f"{index}: cannot be opened as a Lucene index"):
+                reader = open_reader(index)
+            with _closed_on_errors(reader):
+                now = manifest_there(index)
+                as_written(index, now)
+                served = usable(index)
+                names = [*commit_files(reader), *([RESIDENT] if served else [])]
+                verification = Verification(index, names, {RESIDENT: REMEDY} if served else {})
+                resident = Resident(index, verification) if served else None
+        except (ArtefactError, FileNotFoundError):
+            if last or _folder_of(index) == folder:
+                raise
+        else:
+            # Reader and manifest belong to one index only if no process replaced it in between.
+            if last or _folder_of(index) == folder:
+                break
+            OpenLucene(reader, manifest, verification, resident).close()
+        sleep(PAUSE_S)
+    if now is not None and _digests(manifest) <= _digests(now):
+        manifest = now
+    opened = OpenLucene(reader, manifest, verification, resident)
+    found = int(Exclusive(reader).maxDoc())
+    documents, empty = manifest.counts.documents, manifest.counts.get("empty", 0)
+    # Stock Anserini skips documents without terms; they cannot be hits.
+    stock = now is None or read_report(index).engine == "pyserini"
+    if found == documents or stock and found == documents - empty:
+        return opened
+    opened.close()
+    raise ArtefactError(
+        f"{index}: {found} documents, the manifest says {documents} of which {empty} empty; index again"
+    )
+
+
+@contextmanager
+def _closed_on_errors(reader: Any) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        close(reader)
+        raise
+
+
+def _folder_of(index: Path) -> int:
+    """Identifies the folder that has the name now; 0 if none has."""
+    try:
+        return index.stat().st_ino
+    except FileNotFoundError:
+        return 0
+
+
+def _digests(manifest: Manifest) -> set[str]:
+    return {str(shard["sha256"]) for shard in manifest.shards}

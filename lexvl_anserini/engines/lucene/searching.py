@@ -13,13 +13,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from lexvl_anserini.engines.hit_lists import hit_list
 from lexvl_anserini.engines.jvm import attend, java_errors, our_class
 from lexvl_anserini.engines.lucene.fields import CONTENTS
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery, ScoredDoc
 from lexvl_anserini.ground.typed import MOST_THREADS, check_count
 from lexvl_anserini.queries.clauses import Impacts
+from lexvl_anserini.runs.order import hit_list
 
 # Hits that one call returns, about 20 bytes each.
 BATCH_HITS = 1 << 17

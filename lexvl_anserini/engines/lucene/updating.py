@@ -28,15 +28,16 @@ from lexvl_anserini.engines.lucene.fields import (
     open_reader,
     refuse_duplicates,
 )
-from lexvl_anserini.engines.lucene.record import (
+from lexvl_anserini.engines.lucene.versions import creator, newer_refused
+from lexvl_anserini.engines.lucene.writing import (
     CHANGES,
+    IndexOptions,
     finish_index,
     read_impact_manifest,
     source_manifest,
     sources_of,
+    write_lucene,
 )
-from lexvl_anserini.engines.lucene.versions import creator, newer_refused
-from lexvl_anserini.engines.lucene.writing import IndexOptions, write_lucene
 from lexvl_anserini.engines.resident import layout
 from lexvl_anserini.engines.resident.choosing import has_resident
 from lexvl_anserini.engines.verifying import is_sound

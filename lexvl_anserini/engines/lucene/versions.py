@@ -1,4 +1,4 @@
-"""Which Lucene wrote an index, read from its files without Java, and what follows from that.
+"""Lucene's files, read without Java: which Lucene wrote an index, and what follows from that.
 
 Lucene opens indexes of its own major version and of the one before; it changes them too, but never joins two that
 different major versions created.
@@ -24,6 +24,11 @@ CODEC = b"segments"
 COMMIT_NAME = re.compile(r"segments_[0-9a-z]+")
 VERSION_BYTES = 4
 ID_BYTES = 16
+
+# The end of a file of Lucene, as its CodecUtil documents it: magic number, algorithm 0, CRC-32 of all bytes before it.
+FOOTER = bytes.fromhex("c02893e8") + bytes(4)
+FOOTER_BYTES = 16
+CHECKSUM_BYTES = 8
 
 
 class IndexVersion(NamedTuple):

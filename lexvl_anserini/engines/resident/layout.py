@@ -31,7 +31,7 @@ import numpy as np
 import orjson
 
 from lexvl_anserini.engines.index_folder import RESIDENT
-from lexvl_anserini.engines.verifying import CHECKSUM_BYTES, FOOTER, FOOTER_BYTES
+from lexvl_anserini.engines.lucene.versions import CHECKSUM_BYTES, FOOTER, FOOTER_BYTES
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.typed import Entry, Key, check
 

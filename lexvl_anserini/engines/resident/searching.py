@@ -9,11 +9,11 @@ from threading import Lock
 
 import numpy as np
 
-from lexvl_anserini.engines.hit_lists import hit_list
 from lexvl_anserini.engines.resident.kernels import Postings, Queries, Space, expand, search, spell
 from lexvl_anserini.engines.resident.layout import BLOCK, REMEDY, WIDTHS, Sections, slot_places
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.records import ImpactQuery, ScoredDoc
+from lexvl_anserini.runs.order import hit_list
 
 # Queries that a thread takes at a time: enough that a call costs little, few enough that all threads end together.
 STEP = 8
