@@ -30,7 +30,7 @@ from math import isfinite
 from numbers import Real
 from typing import NamedTuple, TypeVar
 
-from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.records import SCORE_LIMIT, DenseQuery, ImpactQuery, Topic
 
 # Clauses within each other: engines compile and search a tree recursively.
@@ -275,6 +275,14 @@ def bound(clause: Clause, bound_of_vector: Callable[[Mapping[str, float]], float
     for term, weight in scored_terms(clause):
         total[term] = total.get(term, 0) + weight
     return bound_of_vector(total)
+
+
+def inexact_score(query_id: str, most: float, remedy: str, scores: str = "Lucene's scores") -> ArtefactError:
+    """The error about a query whose score could reach `most`, 2^24 or more."""
+    return ArtefactError(
+        f"topic {query_id!r}: its score could reach {most:,}, above {SCORE_LIMIT - 1:,} up to which {scores} are "
+        f"exact; {remedy}"
+    )
 
 
 def _weight(term: str, weight: int) -> int:

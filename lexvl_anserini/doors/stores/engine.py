@@ -22,7 +22,7 @@ from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery, ScoredDoc
 from lexvl_anserini.ground.typed import MOST_THREADS, check_count
-from lexvl_anserini.queries.clauses import Clause, Impacts, bound, check_tree, scored_terms
+from lexvl_anserini.queries.clauses import Clause, Impacts, bound, check_tree, inexact_score, scored_terms
 from lexvl_anserini.runs.order import ranked
 from lexvl_anserini.shards.reading import read_vocabulary
 
@@ -286,10 +286,8 @@ class StoreEngine(ImpactEngine):
 
     def _refuse_rounding(self, query_id: str, most: float) -> None:
         if most >= SCORE_LIMIT:
-            raise ArtefactError(
-                f"topic {query_id!r}: its score could reach {most:,}, above {SCORE_LIMIT - 1:,} up to which scores in "
-                f"{self.store.title} are exact; quantise queries (or documents) with fewer bits"
-            )
+            remedy = "quantise queries (or documents) with fewer bits"
+            raise inexact_score(query_id, most, remedy, f"scores in {self.store.title}")
 
     def _vectors(self, doc_ids: Sequence[str]) -> Iterator[tuple[str, dict[int, int]]]:
         yield from vectors(self.store, doc_ids).items()

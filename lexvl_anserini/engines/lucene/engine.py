@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from functools import cached_property
+from math import ceil
 from pathlib import Path
 from time import sleep
 from typing import Any, NamedTuple
@@ -21,7 +22,7 @@ from lexvl_anserini.engines.engine import ChangingEngine, ImpactEngine
 from lexvl_anserini.engines.index_folder import BuiltIndex, new_index, read_report
 from lexvl_anserini.engines.jvm import Exclusive, java_calls, java_cast, java_class, java_errors, our_class
 from lexvl_anserini.engines.lucene.checking import check_index
-from lexvl_anserini.engines.lucene.compile import Compiler, refuse_rounding
+from lexvl_anserini.engines.lucene.compile import Compiler
 from lexvl_anserini.engines.lucene.fields import (
     ID,
     as_reader,
@@ -53,9 +54,9 @@ from lexvl_anserini.engines.verifying import Verification
 from lexvl_anserini.ground.errors import ArtefactError, UnknownName, UsageError
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import Progress, silent
-from lexvl_anserini.ground.records import ImpactQuery, ScoredDoc
+from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery, ScoredDoc
 from lexvl_anserini.ground.typed import check_count
-from lexvl_anserini.queries.clauses import Clause, check_tree
+from lexvl_anserini.queries.clauses import Clause, bound, check_tree, inexact_score
 from lexvl_anserini.shards.reading import expect_counts, read_vocabulary
 
 
@@ -188,7 +189,8 @@ class LuceneEngine(ImpactEngine, ChangingEngine):
         check_count("hits", hits)
         check_tree(clause)
         with self.verification.reading():
-            refuse_rounding(query_id, clause, self.bound)
+            if (most := bound(clause, self.bound)) >= SCORE_LIMIT:
+                raise inexact_score(query_id, ceil(most), "lower the weights of the tree")
             self.batches.count(self.batches.lucene.name, 1)
             return self.top(self.compiler.query(clause), hits, query_id)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice, repeat
-from math import ceil, log2
 from struct import Struct
 from threading import Lock
 from time import perf_counter
@@ -15,10 +14,10 @@ import numpy as np
 
 from lexvl_anserini.engines.jvm import attend, java_errors, our_class
 from lexvl_anserini.engines.lucene.fields import CONTENTS
-from lexvl_anserini.ground.errors import ArtefactError, UsageError
-from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery, ScoredDoc
+from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery, ScoredDoc, bits_over
 from lexvl_anserini.ground.typed import MOST_THREADS, check_count
-from lexvl_anserini.queries.clauses import Impacts
+from lexvl_anserini.queries.clauses import Impacts, inexact_score
 from lexvl_anserini.runs.order import hit_list
 
 # Hits that one call returns, about 20 bytes each.
@@ -110,7 +109,10 @@ class BatchSearcher:
     def _lists(self, batch: list[ImpactQuery], hits: int, threads: int) -> list[list[ScoredDoc]]:
         checked = [query._replace(vector=_checked(query)) for query in batch]
         for query in checked:
-            self._refuse_rounding(query)
+            if (most := self.bound(query.vector)) >= SCORE_LIMIT:
+                bits = bits_over(most)
+                remedy = f"quantise queries (or documents) with {bits} bit{'s' * (bits > 1)} less"
+                raise inexact_score(query.query_id, most, remedy)
         serving = (self.ready and self.ready(self.spent_s)) or self.lucene
         started = perf_counter()
         lists = serving.lists(checked, hits, threads)
@@ -122,15 +124,6 @@ class BatchSearcher:
         """Notes that a form of the postings has answered queries."""
         with self._counting:
             self.served[form] += queries
-
-    def _refuse_rounding(self, query: ImpactQuery) -> None:
-        bound = self.bound(query.vector)
-        if bound >= SCORE_LIMIT:
-            bits = ceil(log2((bound + 1) / SCORE_LIMIT))
-            raise ArtefactError(
-                f"topic {query.query_id!r}: its score could reach {bound:,}, above {SCORE_LIMIT - 1:,} up to which "
-                f"Lucene's scores are exact; quantise queries (or documents) with {bits} bit{'s' * (bits > 1)} less"
-            )
 
 
 class LucenePostings:
