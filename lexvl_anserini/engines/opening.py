@@ -128,7 +128,7 @@ def index_name(index: str | Path) -> str:
 def index_path(index: Path | str) -> Path:
     """The folder of an index: a folder as it is, the local copy of one in storage, or that of an index in a store."""
     if is_store_url(index):
-        folder: Path = door("stores.resolving").copied(index)
+        folder: Path = door("stores.folder").copied(index)
         return folder
     return fetched(place(index))
 
@@ -136,6 +136,6 @@ def index_path(index: Path | str) -> Path:
 def target_of(index: Path | str, engine: str | None, options: Mapping[str, Any]) -> Target:
     """Where an index is to be written; the local folder of a URL has what the store has, or is absent."""
     if is_store_url(index):
-        target: Target = door("stores.resolving").target(index, engine, options)
+        target: Target = door("stores.folder").target(index, engine, options)
         return target
     return Target(refreshed(place(index)), engine, dict(options))
