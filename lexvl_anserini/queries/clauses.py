@@ -172,6 +172,11 @@ class TreeQuery(NamedTuple):
 Query = ImpactQuery | TreeQuery | DenseQuery | Topic
 
 
+def clause_of(query: ImpactQuery | TreeQuery) -> Clause:
+    """A query of an impact index as a tree."""
+    return query.clause if isinstance(query, TreeQuery) else Impacts(query.vector)
+
+
 def walk(clause: Clause) -> Iterator[Clause]:
     """The clause and all clauses below it, however deep."""
     waiting = [clause]
@@ -251,8 +256,15 @@ def terms_of(clause: Clause) -> Iterator[str]:
             yield node.term
 
 
-def scored_terms(clause: Clause, factor: float = 1) -> Iterator[tuple[str, float]]:
-    """The terms that add to a document's score, each with its weight times the factors above it."""
+def scored_terms(
+    clause: Clause, factor: float = 1, matching: Callable[[Clause], bool] = lambda clause: True
+) -> Iterator[tuple[str, float]]:
+    """The terms that add to a document's score, each with its weight times the factors above it.
+
+    Clauses that are not `matching` are left out, with those below them.
+    """
+    if not matching(clause):
+        return
     if isinstance(clause, Impacts):
         yield from ((term, factor * weight) for term, weight in clause.vector.items())
     elif isinstance(clause, Term):
@@ -260,7 +272,7 @@ def scored_terms(clause: Clause, factor: float = 1) -> Iterator[tuple[str, float
     elif not isinstance(clause, Not | Unscored):
         factor *= clause.weight if isinstance(clause, Boost) else 1
         for child in clause.children():
-            yield from scored_terms(child, factor)
+            yield from scored_terms(child, factor, matching)
 
 
 def bound(clause: Clause, bound_of_vector: Callable[[Mapping[str, float]], float]) -> float:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery, ScoredDoc, heaviest
 from lexvl_anserini.ground.typed import MOST_THREADS, check_count
-from lexvl_anserini.queries.clauses import All, AnyOf, Clause, Ids, Impacts, Text, TreeQuery, Unscored
+from lexvl_anserini.queries.clauses import All, AnyOf, Clause, Ids, Text, TreeQuery, Unscored, clause_of
 from lexvl_anserini.queries.feedback import Feedback, VectorOf, integers, rocchio
 
 if TYPE_CHECKING:
@@ -94,8 +94,7 @@ class Refinement:
 
     def tree(self, refined: RefinedQuery) -> Clause:
         """The query with its text and filter, as one tree."""
-        query = refined.query
-        clause = query.clause if isinstance(query, TreeQuery) else Impacts(query.vector)
+        clause = clause_of(refined.query)
         if self.text_weight:
             clause = AnyOf((clause, Text(_text_of(refined), self.text_weight)))
         return clause if self.where is None else All((clause, Unscored(self.where)))
