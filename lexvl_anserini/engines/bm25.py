@@ -47,12 +47,7 @@ BATCH_SIZE = 256
 
 
 class BM25Engine(Engine):
-    """Searches a text index with Anserini's `SimpleSearcher`, k1 = 0.9, b = 0.4, English analysis.
-
-    Raises:
-        ArtefactError: the folder is no Lucene index, or holds another number of documents than the manifest says.
-        JavaError: no usable Java.
-    """
+    """Searches a text index with Anserini's `SimpleSearcher`, k1 = 0.9, b = 0.4, English analysis."""
 
     def __init__(self, index: Path, manifest: Manifest):
         jvm.start()
@@ -93,9 +88,6 @@ class BM25Engine(Engine):
         """Runs Anserini's `IndexCollection` on `docs/`, one thread a shard at most.
 
         Anserini skips documents without text, and so do the published figures; they are counted as empty.
-
-        Raises:
-            ArtefactError: a shard is damaged or malformed, an id occurs twice, or Anserini lost a document.
         """
         jvm.start()
         counts = _count_texts(shards, manifest, progress)

@@ -201,10 +201,6 @@ class FaissEngine(VectorSearch, Engine):
         Args:
             threads: of FAISS; a graph built with more than one differs from build to build.
             options: layout and parameters, which index.json stores with the parameters that were chosen.
-
-        Raises:
-            ArtefactError: a shard is damaged or malformed, or an id occurs twice.
-            UsageError: an unknown layout or parameter, or one that does not fit the vectors.
         """
         options = options or FaissOptions()
         name = options.layout

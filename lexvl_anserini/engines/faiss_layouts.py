@@ -94,23 +94,14 @@ LAYOUTS: Mapping[str, FaissLayout] = {
 
 
 def layout_named(name: str) -> FaissLayout:
-    """A row of `LAYOUTS`.
-
-    Raises:
-        UnknownName: there is none of that name.
-    """
+    """A row of `LAYOUTS`."""
     if name not in LAYOUTS:
         raise UnknownName("FAISS layout", name, LAYOUTS)
     return LAYOUTS[name]
 
 
 def parameters_of(name: str, given: Mapping[str, Any], dimensions: int, documents: int) -> dict[str, int]:
-    """All parameters of a layout: those given, the others chosen for that many documents and dimensions.
-
-    Raises:
-        UnknownName: the layout has no such parameter.
-        UsageError: a value is no number above 0, or does not fit.
-    """
+    """All parameters of a layout: those given, the others chosen for that many documents and dimensions."""
     defaults = layout_named(name).defaults
     for key in given:
         if key not in defaults:

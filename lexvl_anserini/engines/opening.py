@@ -18,12 +18,7 @@ OpenEngine = TypeVar("OpenEngine", bound=Engine)
 
 
 def engine_name(kind: str, wanted: str | None = None) -> str:
-    """The name of the engine for shards of a kind: `wanted`, or the kind's default.
-
-    Raises:
-        UnknownName: no such engine, or no such kind.
-        UsageError: the engine does not index shards of that kind.
-    """
+    """The name of the engine for shards of a kind: `wanted`, or the kind's default."""
     if kind not in DEFAULT_ENGINES:
         raise UnknownName("engine", kind, DEFAULT_ENGINES)
     name = wanted or DEFAULT_ENGINES[kind]
@@ -49,12 +44,7 @@ def engine_of(index: Path, kind: str) -> type[Engine]:
 
 
 def open_index(index: Path, manifest: Manifest) -> Engine:
-    """Opens an index with the engine that built it.
-
-    Raises:
-        ArtefactError: no index, a damaged one, or one with other documents than the manifest's.
-        LexvlError: as `engine_of`, or the engine's own.
-    """
+    """Opens an index with the engine that built it."""
     if not index.is_dir():  # Lucene would make the folder
         raise ArtefactError(f"{index}: no such index; it was removed")
     return engine_of(index, manifest.kind)(index, manifest)
@@ -71,23 +61,14 @@ def verified(engine: OpenEngine) -> Iterator[OpenEngine]:
 
 
 def open_impact_index(index: Path, manifest: Manifest) -> ImpactEngine:
-    """Opens an impact index; as `open_index`.
-
-    Raises:
-        UsageError: it is of another kind.
-    """
+    """Opens an impact index; as `open_index`."""
     if manifest.kind != "impact":
         raise UsageError(f"{index} is {manifest.kind}; expected an impact index")
     return cast(ImpactEngine, open_index(index, manifest))
 
 
 def changing_engine(folder: Path, engine: str | None) -> type[ChangingEngine]:
-    """The engine for a folder of shards or an index, which can merge and change indexes.
-
-    Raises:
-        ArtefactError: no such folder, or unfinished.
-        UsageError: the engine cannot.
-    """
+    """The engine for a folder of shards or an index, which can merge and change indexes."""
     kind = read_manifest(folder).kind
     name = engine_name(kind, engine)
     found = engine_class(name)

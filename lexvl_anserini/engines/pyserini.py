@@ -117,10 +117,6 @@ class PyseriniEngine(ImpactEngine):
 
         Stock writes an impact as that many repetitions of its term, and skips documents without terms. It goes on after
         a line that it cannot read, so its documents, postings and impacts are counted afterwards.
-
-        Raises:
-            UsageError: the shards are not JSON lines.
-            ArtefactError: a shard is damaged, an id occurs twice, or stock lost a document or a posting.
         """
         if any(shard["name"].endswith(".parquet") for shard in manifest.shards):
             raise UsageError(f"{shards}: stock Pyserini reads JSON lines; encode with --shard-format jsonl")
@@ -179,11 +175,7 @@ class PyseriniEngine(ImpactEngine):
 
 
 def count_shards(shards: Path, manifest: Manifest, progress: Progress) -> dict[str, int]:
-    """Reads all shards once: documents, empty ones, postings, the sum and the greatest of impacts.
-
-    Raises:
-        ArtefactError: a shard is damaged or malformed, an id occurs twice, or no document has a term.
-    """
+    """Reads all shards once: documents, empty ones, postings, the sum and the greatest of impacts."""
     counts = {"documents": 0, "empty": 0, "postings": 0, "impacts": 0, "max_impact": 0}
     for document in read_impacts(shards, manifest, read_vocabulary(shards, manifest)):
         counts["documents"] += 1
@@ -198,11 +190,7 @@ def count_shards(shards: Path, manifest: Manifest, progress: Progress) -> dict[s
 
 
 def run_stock(shards: Path, index: Path, threads: int) -> str:
-    """Runs stock's indexer; returns its first complaint, or that it has none.
-
-    Raises:
-        ArtefactError: it ended with an error.
-    """
+    """Runs stock's indexer; returns its first complaint, or that it has none."""
     options = {
         "--collection": "JsonVectorCollection",
         "--generator": "DefaultLuceneDocumentGenerator",

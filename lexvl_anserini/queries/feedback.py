@@ -31,9 +31,6 @@ class Feedback:
     documents    number of best documents, assumed relevant
     terms        number of terms of their mean that are kept
     alpha, beta  shares of the query and of the mean, each of length 1
-
-    Raises:
-        UsageError: a number is too small.
     """
 
     documents: int = 10
@@ -89,9 +86,6 @@ class ShardVectors:
     """The vectors of all documents of shards, or of a collection of parts: a function from id to vector.
 
     They are in memory, eight bytes a posting.
-
-    Raises:
-        ArtefactError: the shards are not those of the index.
     """
 
     def __init__(self, shards: Path, index: Manifest):

@@ -134,12 +134,7 @@ def topic_source(
     vocabulary: Path | None,
     split: str | None = None,
 ) -> TopicSource:
-    """Finds the topics: a file of topics or of encoded queries, a dataset's split, or those of the corpus.
-
-    Raises:
-        UsageError: a split of a file.
-        LexvlError: as `load_dataset`, `read_topics` and `read_queries`.
-    """
+    """Finds the topics: a file of topics or of encoded queries, a dataset's split, or those of the corpus."""
     from lexvl_anserini.data.dataset import dataset_of
     from lexvl_anserini.data.topics import is_file_of_topics, read_topics
 
@@ -188,11 +183,7 @@ def typed_topic(text: str | None, image: str | None) -> Topic:
 
 
 def check_readable(topic: Topic, model: Encoder) -> None:
-    """Refuses a typed topic that the model's query side cannot read.
-
-    Raises:
-        UsageError: it is an image and the side reads texts, or the reverse; or the tower refuses it.
-    """
+    """Refuses a typed topic that the model's query side cannot read."""
     from lexvl_anserini.encoders.cards import CARDS
     from lexvl_anserini.encoders.inputs import OtherModality
 
@@ -227,11 +218,7 @@ def check_terms(clause: Clause, vocabulary: Path | None, manifest: Manifest) -> 
 
 
 def check_known(clause: Clause, known: Sequence[str]) -> None:
-    """Refuses terms that are not among those of a vocabulary.
-
-    Raises:
-        UsageError: a term of the tree is not in it; names near ones.
-    """
+    """Refuses terms that are not among those of a vocabulary."""
     for term in sorted(set(terms_of(clause)).difference(known)):
         near = get_close_matches(term.lower(), known, n=3, cutoff=0.6)
         hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""

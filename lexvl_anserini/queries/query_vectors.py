@@ -80,11 +80,6 @@ def encode_topics(
         quantiser: of both sides; only its query side is used.
         output: JSON lines, compressed if the name ends in .gz or .zst.
         overwrite: replace the file.
-
-    Raises:
-        UsageError: the model is not lexical.
-        ArtefactError: the file holds topics of another request, and `overwrite` is false; or another process is
-            writing it.
     """
     if model.kind != "impact":
         raise UsageError(f"encoder {model.name!r} is {model.kind}; only lexical queries are written as terms")
@@ -108,11 +103,7 @@ def encode_topics(
 
 
 def finished_queries(output: Path, about: Mapping[str, Any], overwrite: bool) -> int | None:
-    """The number of encoded topics in a file that is finished as wanted; None if it is to be written.
-
-    Raises:
-        ArtefactError: it holds topics of another or of an unknown request, and `overwrite` is false.
-    """
+    """The number of encoded topics in a file that is finished as wanted; None if it is to be written."""
     if not output.exists() or overwrite:
         return None
     beside = manifest_path(output)

@@ -76,12 +76,7 @@ def default_index(shards: Path) -> Path:
 
 
 def folders_of(shards: Folders) -> list[Path]:
-    """One folder or several, as a list; in place of a collection its parts.
-
-    Raises:
-        UsageError: none.
-        ArtefactError: parts of a collection are missing.
-    """
+    """One folder or several, as a list; in place of a collection its parts."""
     given = [place(shards)] if isinstance(shards, Path | str) else [place(folder) for folder in shards]
     found = [fetched(part, HEADS) for folder in given for part in part_folders(folder)]
     if not found:
@@ -100,11 +95,7 @@ def planned_manifest(sources: Sequence[Path], engine: str | None = None) -> Mani
 
 
 def own_options(engine: str, kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The given options without those of other engines that are switched off.
-
-    Raises:
-        UsageError: some are options of another engine.
-    """
+    """The given options without those of other engines that are switched off."""
     names = engine_class(engine).option_names
     kept = {name: value for name, value in given.items() if name in names or value is not False}
     foreign = [name for name in kept if name not in names]
@@ -282,12 +273,7 @@ def repair_index(index: Path | str) -> bool:
 
 
 def built_engine(index: Path, purpose: str) -> type[ChangingEngine]:
-    """The engine of an existing index, to change it.
-
-    Raises:
-        ArtefactError: no index.
-        UsageError: an index of an engine that only builds.
-    """
+    """The engine of an existing index, to change it."""
     clear_remains(index)
     if not is_index(index):
         raise ArtefactError(f"{index}: no index of ours to {purpose}; build it first")

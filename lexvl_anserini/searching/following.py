@@ -114,10 +114,6 @@ def compare(dataset: Dataset, model: Encoder, album: Album) -> Differences:
         model: a lexical encoder whose document side reads images. An index of another encoder, or one that holds no
             digests, counts as none.
         album: where the index is, or will be.
-
-    Raises:
-        DataError: the folder cannot be read, or has no picture.
-        ArtefactError: the index is of another folder, or damaged.
     """
     with FileDigests() as files:
         pictures = list(_digested(dataset, album, files))

@@ -53,9 +53,6 @@ class Refinement:
     text_weight    times BM25 of the topic's text on the field `text`, added to the score
     two_phase      see `TwoPhase`
     feedback       see `Feedback`
-
-    Raises:
-        UsageError: a number is out of its range.
     """
 
     only_terms: frozenset[str] | None = None
@@ -109,9 +106,6 @@ class SearchSettings:
     batch_size       topics per forward pass
     refinement       lists of terms, cuts, filters, texts and feedback, for an impact index
     feedback_shards  the index's shards, for feedback where the index holds no term vectors
-
-    Raises:
-        UsageError: a number is out of its range.
     """
 
     remove_query: bool = False
@@ -179,11 +173,7 @@ def search_refined(
 
 
 def read_terms(path: Path) -> frozenset[str]:
-    """A list of terms, one a line.
-
-    Raises:
-        DataError: the file cannot be read, or holds no term.
-    """
+    """A list of terms, one a line."""
     try:
         terms = frozenset(line.strip() for line in path.read_text(encoding="utf-8").splitlines()) - {""}
     except (OSError, UnicodeDecodeError) as error:

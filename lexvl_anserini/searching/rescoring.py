@@ -102,12 +102,7 @@ def hybrid_lists(
 
 
 def candidate_vectors(encoder: WeightedEncoder, rows: Mapping[str, int], batch_size: int) -> Any:
-    """The vectors of the candidates, in the order of `rows`: float32 [n, D], or CSR [n, V].
-
-    Raises:
-        UsageError: the encoder has no vectors.
-        DataError: a candidate is not in the corpus.
-    """
+    """The vectors of the candidates, in the order of `rows`: float32 [n, D], or CSR [n, V]."""
     if encoder.shards is not None:
         return stored_vectors(encoder.shards, rows)
     tower = encoder.model.document
@@ -121,11 +116,7 @@ def candidate_vectors(encoder: WeightedEncoder, rows: Mapping[str, int], batch_s
 
 
 def vectors(tower: Any, inputs: Iterable[Any], batch_size: int) -> Any:
-    """float32 [n, D] of a dense tower, CSR [n, V] of a lexical one.
-
-    Raises:
-        UsageError: a tower of plain texts.
-    """
+    """float32 [n, D] of a dense tower, CSR [n, V] of a lexical one."""
     if tower.kind == "text":
         raise UsageError("bm25 has no vectors to score with; mix its run with python -m lexvl_anserini.fuse")
     encode = tower.vectors if tower.kind == "dense" else tower.weights
@@ -187,11 +178,7 @@ def _documents_of(about: RunManifest, data_dir: str | None) -> Iterator[Document
 
 
 def manifest_of_run(path: Path) -> RunManifest:
-    """The manifest beside a run.
-
-    Raises:
-        ArtefactError: there is none.
-    """
+    """The manifest beside a run."""
     about = read_run_manifest(path)
     if about is None:
         raise ArtefactError(f"{path}: no manifest beside it that names its encoder; make the run with search")

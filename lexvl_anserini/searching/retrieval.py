@@ -141,11 +141,7 @@ class IndexSearch:
         )
 
     def write(self, source: TopicSource, request: RunManifest, run: Path, progress: Progress = silent) -> RunManifest:
-        """Searches all topics of a source and writes their run; returns its manifest with counts and efficiency.
-
-        Raises:
-            DataError: there is no topic.
-        """
+        """Searches all topics of a source and writes their run; returns its manifest with counts and efficiency."""
         stream = source.stream()
         first = next(stream, None)
         if first is None:

@@ -295,11 +295,7 @@ class Searcher:
 
 
 def queries_of(given: Any) -> Iterator[Query]:
-    """Queries or topics from what a caller gives: one or several, texts too.
-
-    Raises:
-        UsageError: something else.
-    """
+    """Queries or topics from what a caller gives: one or several, texts too."""
     if isinstance(given, (str, *QUERIES)):
         return iter([_as_query(given, TYPED)])
     if not isinstance(given, Iterable) or isinstance(given, Mapping | bytes):
@@ -330,11 +326,7 @@ def without_query(documents: list[ScoredDoc], hits: int) -> list[ScoredDoc]:
 
 
 def refuse_other_kinds(manifest: Manifest, index: Path) -> None:
-    """Refuses what only an impact index can do.
-
-    Raises:
-        UsageError: the index is of another kind.
-    """
+    """Refuses what only an impact index can do."""
     if manifest.kind != "impact":
         raise UsageError(f"{index} is {manifest.kind}; terms, filters and feedback are for impact indexes")
 

@@ -194,11 +194,7 @@ def _about_terms(clause: Clause) -> bool:
 
 
 def scores_in_run(path: Path, query_id: str, hits: int) -> dict[str, float]:
-    """The first documents of a topic in a run, best first, and their scores there.
-
-    Raises:
-        DataError: the run has no such topic, or is malformed.
-    """
+    """The first documents of a topic in a run, best first, and their scores there."""
     documents = in_rank_order(document for document in read_run(path) if document.query_id == query_id)
     if not documents:
         raise DataError(f"{path}: no line for topic {query_id!r}")
@@ -236,11 +232,7 @@ def warn_of_other_scores(run_path: Path, scores: Mapping[str, float], explanatio
 
 
 def topic_of(source: TopicSource, query_id: str) -> Topic | ImpactQuery:
-    """One of the topics, encoded or not.
-
-    Raises:
-        DataError: there is no topic of that id.
-    """
+    """One of the topics, encoded or not."""
     for topic in source.stream():
         if topic.query_id == query_id:
             assert isinstance(topic, Topic | ImpactQuery)

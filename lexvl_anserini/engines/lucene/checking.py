@@ -52,10 +52,6 @@ def check_index(index: Path, shards: Sequence[Path], opened: Open, progress: Pro
 
     All documents' ids, the counts and the digest of the vocabulary are compared; of `SAMPLE` documents every posting,
     and the scores that `QUERIES` of them give to the others.
-
-    Raises:
-        ArtefactError: something differs; the message lists all that was found.
-        UsageError: an index instead of shards, or not all of the shards whose documents were replaced.
     """
     jvm.start()
     problems: list[str] = []

@@ -209,11 +209,7 @@ def double_range(clause: Range) -> tuple[float, float]:
 
 
 def number(field: str, value: Value, kind: str) -> int | float:
-    """A value as its field holds it: long, double, or a date as days since 1970-01-01.
-
-    Raises:
-        UsageError: it is none.
-    """
+    """A value as its field holds it: long, double, or a date as days since 1970-01-01."""
     if kind == "date":
         try:
             return date.fromisoformat(str(value)).toordinal() - EPOCH

@@ -98,12 +98,7 @@ class LuceneEngine(ImpactEngine, ChangingEngine):
         progress: Progress = silent,
         options: IndexOptions | None = None,
     ) -> BuiltIndex:
-        """Writes the index, streaming over the shards: Python reads them, `threads` threads of Java index.
-
-        Raises:
-            ArtefactError: a shard is damaged or malformed, an id occurs twice, or what Lucene holds afterwards is
-                not what the shards hold.
-        """
+        """Writes the index, streaming over the shards: Python reads them, `threads` threads of Java index."""
         jvm.start()
         options = options or IndexOptions()
         vocabulary = read_vocabulary(shards, manifest)
@@ -121,11 +116,7 @@ class LuceneEngine(ImpactEngine, ChangingEngine):
 
     @staticmethod
     def options(given: Mapping[str, Any]) -> IndexOptions:
-        """The typed options.
-
-        Raises:
-            UnknownName, UsageError: no such option, or a value that is neither True nor False.
-        """
+        """The typed options."""
         for name, value in given.items():
             if name not in LuceneEngine.option_names:
                 raise UnknownName("option of the engine lucene", name, LuceneEngine.option_names)
@@ -252,11 +243,7 @@ class OpenLucene(NamedTuple):
 
 
 def open_verified(index: Path, manifest: Manifest) -> OpenLucene:
-    """Opens an index, whose manifest may have changed since `manifest` was read.
-
-    Raises:
-        ArtefactError: no Lucene index, a damaged one, or not of these documents.
-    """
+    """Opens an index, whose manifest may have changed since `manifest` was read."""
     for last in (*[False] * OPENINGS, True):
         folder = _folder_of(index)
         try:

@@ -177,12 +177,7 @@ def impacts_of(reader: Any, doc_id: str, terms: Iterable[str]) -> dict[str, int]
 
 @java_calls()
 def vector_of(reader: Any, doc_id: str) -> dict[str, int]:
-    """The document's whole vector, from its term vector.
-
-    Raises:
-        DataError: the index has no such document.
-        UsageError: the index was built without term vectors.
-    """
+    """The document's whole vector, from its term vector."""
     leaf, number = place_of(reader, doc_id)
     with java_errors(f"document {doc_id!r} cannot be read"):
         vectors = leaf.termVectors().get(number)
@@ -222,11 +217,7 @@ def stored_texts(index: Path, doc_ids: Iterable[str]) -> dict[str, str]:
 
 @java_calls()
 def place_of(reader: Any, doc_id: str) -> tuple[Any, int]:
-    """The segment that holds a document, and its number there.
-
-    Raises:
-        DataError: the index has no such document.
-    """
+    """The segment that holds a document, and its number there."""
     term = java_class("org.apache.lucene.index.Term")(ID, doc_id)
     with java_errors(f"document {doc_id!r} cannot be read"):
         leaves = reader.leaves()

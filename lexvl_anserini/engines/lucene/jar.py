@@ -37,11 +37,7 @@ def source_digest() -> str:
 
 
 def build_jar(jar: Path = OUR_JAR, javac: str = "javac") -> None:
-    """Compiles the sources beside `OUR_JAR` into `jar`.
-
-    Raises:
-        JavaError: no compiler, or it found a mistake.
-    """
+    """Compiles the sources beside `OUR_JAR` into `jar`."""
     sources = sorted(OUR_JAR.parent.glob("*.java"))
     with TemporaryDirectory() as folder:
         command = [javac, "-Xlint:all", "-g:none", "--release", RELEASE, "-encoding", "UTF-8"]

@@ -86,11 +86,7 @@ def newer_refused(index: Path) -> Iterator[None]:
 
 
 def creator(indexes: Iterable[Path]) -> int:
-    """The major version that created all these indexes; that of this process if there is none.
-
-    Raises:
-        ArtefactError: different versions created them, or one that is newer than that of this process.
-    """
+    """The major version that created all these indexes; that of this process if there is none."""
     first: dict[int, Path] = {}
     for index in indexes:
         if version := read_version(index):

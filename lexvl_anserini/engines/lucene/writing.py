@@ -175,11 +175,7 @@ def metadata_types(shards: Path, manifest: Manifest) -> dict[str, str]:
 
 
 def value_type(key: str, value: Any) -> str:
-    """The type of one value.
-
-    Raises:
-        ArtefactError: no field can hold it.
-    """
+    """The type of one value."""
     if isinstance(value, bool):
         return "keyword"
     if isinstance(value, int) and value in LONG:
@@ -208,11 +204,7 @@ def is_date(text: str) -> bool:
 
 
 def key_type(key: str, kinds: Mapping[str, Any]) -> str:
-    """The type of a key whose values have these types (each with an example); a date among texts is a text.
-
-    Raises:
-        ArtefactError: they are of more than one type, or a key named `..._date` holds something else.
-    """
+    """The type of a key whose values have these types (each with an example); a date among texts is a text."""
     texts = set(kinds) == {"date", "keyword"} and not key.endswith(DATE_SUFFIX)
     if len(kinds) == 1 or texts:
         kind = "keyword" if texts else next(iter(kinds))
@@ -304,11 +296,7 @@ def finish_index(
 
 
 def as_written(index: Path, manifest: Manifest | None) -> None:
-    """Compares index.json and manifest.json with their digest, and the commit with the one that index.json names.
-
-    Raises:
-        ArtefactError: they were changed, or Lucene's files are of another index.
-    """
+    """Compares index.json and manifest.json with their digest, and the commit with the one that index.json names."""
     report = read_report(index)
     if manifest is not None and report.digest and report.digest != report_digest(report, manifest):
         raise ArtefactError(f"{index}: index.json and manifest.json are not as they were written; index again")

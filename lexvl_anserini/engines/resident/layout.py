@@ -146,11 +146,7 @@ class Writer:
 
 
 def read_contents(index: Path) -> FileContents | None:
-    """What the file of an index holds; None without a file, or for one of another format.
-
-    Raises:
-        ArtefactError: it is damaged.
-    """
+    """What the file of an index holds; None without a file, or for one of another format."""
     path = index / RESIDENT
     try:
         with path.open("rb") as file:
@@ -177,11 +173,7 @@ def _contents(file: BinaryIO, path: Path) -> FileContents | None:
 
 
 def open_sections(file: BinaryIO, path: Path) -> Sections:
-    """Maps the file; its sections stay readable when it is closed or replaced.
-
-    Raises:
-        ArtefactError: a section is not inside the file, or as `check_sections`.
-    """
+    """Maps the file; its sections stay readable when it is closed or replaced."""
     contents = _contents(file, path)
     assert contents is not None, "read_contents comes first"
     mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -200,11 +192,7 @@ def open_sections(file: BinaryIO, path: Path) -> Sections:
 
 
 def check_sections(sections: Sections, path: Path) -> None:
-    """Checks what the kernels rely on: nothing in the file may lead them outside of it, whoever wrote it.
-
-    Raises:
-        ArtefactError: the sections do not fit each other.
-    """
+    """Checks what the kernels rely on: nothing in the file may lead them outside of it, whoever wrote it."""
     arrays, contents = sections.arrays, sections.contents
     slots, block = arrays["slots"].astype(np.int64), arrays["block"]
     total, documents = len(block), contents.documents
