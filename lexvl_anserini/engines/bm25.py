@@ -148,10 +148,10 @@ class BM25Engine(Engine):
 
 def java_list(values: Iterable[str]) -> Any:
     """A Java list of strings."""
-    made = java_class("java.util.ArrayList")()
+    array_list = java_class("java.util.ArrayList")()
     for value in values:
-        made.add(value)
-    return made
+        array_list.add(value)
+    return array_list
 
 
 def _count_texts(shards: Path, manifest: Manifest, progress: Progress) -> dict[str, int]:

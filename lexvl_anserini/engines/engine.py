@@ -86,7 +86,7 @@ class Engine(Protocol):
         """Releases files and memory."""
 
     @staticmethod
-    def options(given: Mapping[str, Any]) -> EngineOptions:
+    def options(values: Mapping[str, Any]) -> EngineOptions:
         """Options by name as this engine's typed options; all names are in `option_names`.
 
         Raises:

@@ -145,16 +145,16 @@ class FaissEngine(VectorSearch, Engine):
     option_names = frozenset({LAYOUT, *(name for layout in LAYOUTS.values() for name in layout.defaults)})
 
     def __init__(self, index: Path, manifest: Manifest, parameters: Mapping[str, Any] | None = None):
-        about = read_report(index)
-        if not about:
+        report = read_report(index)
+        if not report:
             raise ArtefactError(f"{index}: no index.json, which says how the vectors are stored; index again")
-        if about.digest and about.digest != report_digest(about, manifest):
+        if report.digest and report.digest != report_digest(report, manifest):
             raise ArtefactError(f"{index}: index.json and manifest.json are not as they were written; index again")
-        compare_digests(index, about.files)
-        kept = dict(self.stored_options(about))
-        name = kept.pop("layout")
+        compare_digests(index, report.files)
+        stored = dict(self.stored_options(report))
+        name = stored.pop("layout")
         try:
-            store = Store.read(index / INDEX_FILE, name, about.get("dimensions"), kept)
+            store = Store.read(index / INDEX_FILE, name, report.get("dimensions"), stored)
             doc_ids = (index / IDS_FILE).read_text(encoding="utf-8").split("\n")[:-1]
         except (OSError, RuntimeError, UnicodeDecodeError, MemoryError) as error:
             raise ArtefactError(f"{index}: cannot be opened as a FAISS index ({str(error).splitlines()[0]})") from error
@@ -168,14 +168,14 @@ class FaissEngine(VectorSearch, Engine):
             raise UsageError(
                 f"{index}: {built[0]} is none of this {name} index's parameters of searching; build another"
             )
-        store.parameters = parameters_of(name, {**kept, **(parameters or {})}, store.dimensions, expected)
+        store.parameters = parameters_of(name, {**stored, **(parameters or {})}, store.dimensions, expected)
         super().__init__(store, doc_ids)
 
     @staticmethod
-    def options(given: Mapping[str, Any]) -> FaissOptions:
+    def options(values: Mapping[str, Any]) -> FaissOptions:
         """The layout is the option `faiss`; all others are its parameters."""
-        parameters = {name: value for name, value in given.items() if name != LAYOUT}
-        return FaissOptions(given.get(LAYOUT, FaissOptions.layout), parameters)
+        parameters = {name: value for name, value in values.items() if name != LAYOUT}
+        return FaissOptions(values.get(LAYOUT, FaissOptions.layout), parameters)
 
     @staticmethod
     def stored_options(report: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -230,8 +230,8 @@ class FaissEngine(VectorSearch, Engine):
             expect_counts(str(shards), {"documents": documents}, manifest.counts)
             store.write(part / INDEX_FILE)
             report: dict[str, Any] = {"engine": "faiss", "documents": documents, "empty": 0, "postings": 0}
-            kept = {"layout": name, **store.parameters}
-            report |= {"dimensions": store.dimensions, LAYOUT: kept, "bytes": folder_bytes(part)}
+            stored = {"layout": name, **store.parameters}
+            report |= {"dimensions": store.dimensions, LAYOUT: stored, "bytes": folder_bytes(part)}
             report |= {"files": {file: file_sha256(part / file) for file in (INDEX_FILE, IDS_FILE)}}
             write_report(part, {**report, "digest": report_digest(report, manifest)})
         return BuiltIndex(index, manifest, documents)

@@ -100,14 +100,14 @@ def layout_named(name: str) -> FaissLayout:
     return LAYOUTS[name]
 
 
-def parameters_of(name: str, given: Mapping[str, Any], dimensions: int, documents: int) -> dict[str, int]:
+def parameters_of(name: str, chosen: Mapping[str, Any], dimensions: int, documents: int) -> dict[str, int]:
     """All parameters of a layout: those given, the others chosen for that many documents and dimensions."""
     defaults = layout_named(name).defaults
-    for key in given:
+    for key in chosen:
         if key not in defaults:
             raise UnknownName(f"parameter of FAISS layout {name!r}", key, defaults or ["(none)"])
     parameters = {**automatic(name, dimensions, documents), **{k: v for k, v in defaults.items() if v is not None}}
-    for key, value in given.items():
+    for key, value in chosen.items():
         if not str(value).isdecimal() or int(value) < 1:
             raise UsageError(f"FAISS {key}={value!r}: expected a number above 0")
         parameters[key] = int(value)
@@ -120,7 +120,7 @@ def parameters_of(name: str, given: Mapping[str, Any], dimensions: int, document
                 f"more lists or codes than the {documents} documents to learn them from"
             )
         parameters["nprobe"] = min(
-            parameters["nprobe"] if "nprobe" in given else parameters["nlist"] // 8 or 1, parameters["nlist"]
+            parameters["nprobe"] if "nprobe" in chosen else parameters["nlist"] // 8 or 1, parameters["nlist"]
         )
     return {key: parameters[key] for key in defaults}
 
@@ -203,8 +203,8 @@ class Store:
     def vectors(self, positions: np.ndarray) -> np.ndarray:
         """The vectors as they are kept, float32 [k, D]."""
         if self.name == "binary":
-            kept = np.unpackbits(self._codes()[positions], axis=1)[:, : self.dimensions]
-            return (kept.astype(np.float32) * 2 - 1) / np.float32(math.sqrt(self.dimensions))
+            bits = np.unpackbits(self._codes()[positions], axis=1)[:, : self.dimensions]
+            return (bits.astype(np.float32) * 2 - 1) / np.float32(math.sqrt(self.dimensions))
         if self.name == "flat":
             return self._floats()[positions]
         self.map_positions()

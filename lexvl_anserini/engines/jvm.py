@@ -186,12 +186,12 @@ def _start() -> None:
         _check_running()
     else:
         runtime = find_java()
-        wanted = [option for option in jnius_config.get_options() if option != VECTOR_MODULE]
+        preset = [option for option in jnius_config.get_options() if option != VECTOR_MODULE]
         # -Xrs leaves Ctrl-C to Python; without it the JVM exits the process and skips our cleaning up.
         extra = os.environ.get("LEXVL_JAVA_OPTIONS", "").split()
         quiet = [NATIVE_ACCESS] + [UNSAFE_ACCESS] * (runtime.version >= UNSAFE_ACCESS_VERSION)
         heap = heap_option()
-        options = [*wanted, heap, young_option(heap), "-Xrs", "-Djava.awt.headless=true", *quiet, *extra]
+        options = [*preset, heap, young_option(heap), "-Xrs", "-Djava.awt.headless=true", *quiet, *extra]
         jar = find_jar()
         check_options(runtime, options)
         jnius_config.set_options(*options)

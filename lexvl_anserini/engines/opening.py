@@ -17,11 +17,11 @@ from lexvl_anserini.ground.registry import DEFAULT_ENGINES, DOORS_HOME, ENGINES,
 OpenEngine = TypeVar("OpenEngine", bound=Engine)
 
 
-def engine_name(kind: str, wanted: str | None = None) -> str:
-    """The name of the engine for shards of a kind: `wanted`, or the kind's default."""
+def engine_name(kind: str, requested: str | None = None) -> str:
+    """The name of the engine for shards of a kind: `requested`, or the kind's default."""
     if kind not in DEFAULT_ENGINES:
         raise UnknownName("engine", kind, DEFAULT_ENGINES)
-    name = wanted or DEFAULT_ENGINES[kind]
+    name = requested or DEFAULT_ENGINES[kind]
     if name not in ENGINES:
         raise UnknownName("engine", name, ENGINES)
     if kind not in ENGINES[name].kinds:
@@ -34,8 +34,8 @@ def engine_name(kind: str, wanted: str | None = None) -> str:
 
 def engine_class(name: str) -> type[Engine]:
     """The class of a registered engine."""
-    found: type[Engine] = resolve("engine", name, {name: row.home for name, row in ENGINES.items()})
-    return found
+    cls: type[Engine] = resolve("engine", name, {name: row.home for name, row in ENGINES.items()})
+    return cls
 
 
 def engine_of(index: Path, kind: str) -> type[Engine]:
@@ -71,14 +71,14 @@ def changing_engine(folder: Path, engine: str | None) -> type[ChangingEngine]:
     """The engine for a folder of shards or an index, which can merge and change indexes."""
     kind = read_manifest(folder).kind
     name = engine_name(kind, engine)
-    found = engine_class(name)
-    if not issubclass(found, ChangingEngine):
+    cls = engine_class(name)
+    if not issubclass(cls, ChangingEngine):
         able = ", ".join(name for name in ENGINES if issubclass(engine_class(name), ChangingEngine))
         raise UsageError(
             f"{folder}: {kind}, for the engine {name}; only indexes of {able} (impacts) are merged, changed and "
             "checked; build it again"
         )
-    return found
+    return cls
 
 
 # The engines whose indexes have URLs: `qdrant+http://HOST/NAME`, `pgvector://HOST/DATABASE/NAME`.

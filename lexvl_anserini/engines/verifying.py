@@ -103,8 +103,8 @@ class Verification:
                 for path, file in self._files:
                     with file:
                         compare = partial(compare_checksum, file, self._stopped)
-                        found = memory.once(path, file, compare) if memory else compare()
-                    if found is None and not self._stopped.is_set():
+                        sound = memory.once(path, file, compare) if memory else compare()
+                    if sound is None and not self._stopped.is_set():
                         remedy = self._remedies.get(path.name, "build the index again")
                         self._problem = f"{path}: damaged, not the bytes that were written; {remedy}"
                         return
@@ -144,8 +144,8 @@ def compare_digests(index: Path, digests: Mapping[str, str]) -> None:
     """Compares files, which are read whole anyway, with their SHA-256 in index.json."""
     for name, digest in digests.items():
         try:
-            found = file_sha256(index / name)
+            actual = file_sha256(index / name)
         except OSError as error:
             raise ArtefactError(f"{index / name}: cannot be read ({error.strerror or error}); index again") from error
-        if found != digest:
+        if actual != digest:
             raise ArtefactError(f"{index / name}: damaged, not the bytes that were written; index again")

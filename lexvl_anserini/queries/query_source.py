@@ -192,10 +192,11 @@ def check_readable(topic: Topic, model: Encoder) -> None:
     except OtherModality as error:
         if model.name in CARDS and "image" not in CARDS[model.name].modalities:
             raise UsageError(f"encoder {model.name!r} reads texts only, and the query is an image") from error
-        given, other = ("an image", "texts") if topic.image else ("a text", "images")
+        modality, other = ("an image", "texts") if topic.image else ("a text", "images")
+        direction = "image-to-text" if topic.image else "text-to-image"
         raise UsageError(
-            f"the query side of encoder {model.name!r} reads {other}, and the query is {given}; documents that can be "
-            f"searched with {given} are encoded with --direction {'image-to-text' if topic.image else 'text-to-image'}"
+            f"the query side of encoder {model.name!r} reads {other}, and the query is {modality}; documents that can "
+            f"be searched with {modality} are encoded with --direction {direction}"
         ) from error
 
 

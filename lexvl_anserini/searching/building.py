@@ -77,11 +77,11 @@ def default_index(shards: Path) -> Path:
 
 def folders_of(shards: Folders) -> list[Path]:
     """One folder or several, as a list; in place of a collection its parts."""
-    given = [place(shards)] if isinstance(shards, Path | str) else [place(folder) for folder in shards]
-    found = [fetched(part, HEADS) for folder in given for part in part_folders(folder)]
-    if not found:
+    places = [place(shards)] if isinstance(shards, Path | str) else [place(folder) for folder in shards]
+    folders = [fetched(part, HEADS) for folder in places for part in part_folders(folder)]
+    if not folders:
         raise UsageError("no shards; name a folder that encode wrote")
-    return found
+    return folders
 
 
 def planned_manifest(sources: Sequence[Path], engine: str | None = None) -> Manifest:
@@ -94,18 +94,18 @@ def planned_manifest(sources: Sequence[Path], engine: str | None = None) -> Mani
     return combined([merging.source_manifest(folder) for folder in sources], sources)
 
 
-def own_options(engine: str, kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def own_options(engine: str, kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """The given options without those of other engines that are switched off."""
     names = engine_class(engine).option_names
-    kept = {name: value for name, value in given.items() if name in names or value is not False}
-    foreign = [name for name in kept if name not in names]
+    named = {name: value for name, value in options.items() if name in names or value is not False}
+    foreign = [name for name in named if name not in names]
     for other, row in ENGINES.items():
         if owned := [name for name in foreign if other != engine and name in engine_class(other).option_names]:
             raise UsageError(
                 f"{', '.join(owned)}: no option of the engine {engine}, which indexes these shards ({kind}), but of "
                 f"{other}, which indexes {' and '.join(row.kinds)} shards"
             )
-    return kept
+    return named
 
 
 def is_built(index: Path, manifest: Manifest, engine: str, options: EngineOptions, overwrite: bool) -> bool:
@@ -122,19 +122,19 @@ def is_built(index: Path, manifest: Manifest, engine: str, options: EngineOption
         return False
     if not (index / REPORT).is_file() or not (index / MANIFEST).is_file():
         raise ArtefactError(f"{index}: exists and is no index of ours; name another --index")
-    found, report = read_manifest(index), read_report(index)
-    if found != manifest:
-        return claim(index, "an index", manifest.to_json(), found.to_json(), overwrite) is Claim.DONE
-    stored = {"engine": report.get("engine"), **engine_of(index, found.kind).stored_options(report)}
-    wanted = {"engine": engine, **options.to_json()}
+    stored_manifest, report = read_manifest(index), read_report(index)
+    if stored_manifest != manifest:
+        return claim(index, "an index", manifest.to_json(), stored_manifest.to_json(), overwrite) is Claim.DONE
+    stored = {"engine": report.get("engine"), **engine_of(index, stored_manifest.kind).stored_options(report)}
+    requested = {"engine": engine, **options.to_json()}
     decision = claim(
         index,
         "an index",
-        {name: str(value) for name, value in wanted.items()},
-        {name: str(stored.get(name)) for name in wanted},
+        {name: str(value) for name, value in requested.items()},
+        {name: str(stored.get(name)) for name in requested},
         overwrite,
     )
-    return decision is Claim.DONE and engine_of(index, found.kind).is_whole(index, report)
+    return decision is Claim.DONE and engine_of(index, stored_manifest.kind).is_whole(index, report)
 
 
 log = logging.getLogger(__name__)

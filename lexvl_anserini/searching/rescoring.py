@@ -159,37 +159,37 @@ def encoder_of_run(
         device: of the encoder.
         shards: those of the run's index, with the documents' vectors.
     """
-    about = manifest_of_run(path)
+    run = manifest_of_run(path)
     vocabulary = None if shards is None else read_manifest(shards).vocabulary_digest
-    model = load_encoder_of(own_encoder(about), device=device, vocabulary=vocabulary)
-    return WeightedEncoder(model, weight, partial(_documents_of, about, data_dir), shards)
+    model = load_encoder_of(own_encoder(run), device=device, vocabulary=vocabulary)
+    return WeightedEncoder(model, weight, partial(_documents_of, run, data_dir), shards)
 
 
-def own_encoder(about: RunManifest) -> EncoderRef:
+def own_encoder(run: RunManifest) -> EncoderRef:
     """The encoder of a run without the options that refined its queries."""
-    options = {name: value for name, value in about.encoder.options.items() if name not in refinement_names()}
-    return EncoderRef({**about.encoder, "options": options})
+    options = {name: value for name, value in run.encoder.options.items() if name not in refinement_names()}
+    return EncoderRef({**run.encoder, "options": options})
 
 
-def _documents_of(about: RunManifest, data_dir: str | None) -> Iterator[Document]:
+def _documents_of(run: RunManifest, data_dir: str | None) -> Iterator[Document]:
     from lexvl_anserini.data.dataset import dataset_of
 
-    return dataset_of(about.corpus.ref.at(data_dir)).documents()
+    return dataset_of(run.corpus.ref.at(data_dir)).documents()
 
 
 def manifest_of_run(path: Path) -> RunManifest:
     """The manifest beside a run."""
-    about = read_run_manifest(path)
-    if about is None:
+    run = read_run_manifest(path)
+    if run is None:
         raise ArtefactError(f"{path}: no manifest beside it that names its encoder; make the run with search")
-    return about
+    return run
 
 
-def topics_of_run(about: RunManifest, topics: str | None, data_dir: str | None) -> Iterator[Topic]:
+def topics_of_run(run: RunManifest, topics: str | None, data_dir: str | None) -> Iterator[Topic]:
     """The topics of a run.
 
     Args:
-        about: the run's manifest.
+        run: the run's manifest.
         topics: a file of topics, instead of the dataset's.
         data_dir: folder of the datasets, instead of the run's.
 
@@ -200,10 +200,10 @@ def topics_of_run(about: RunManifest, topics: str | None, data_dir: str | None) 
     from lexvl_anserini.data.topics import read_topics
 
     if topics is not None:
-        return read_topics(Path(topics), about.corpus.escape_ids)
-    if about.judged is None:
-        raise UsageError(f"the topics came from the file {about.topics}; name it with --topics")
-    return dataset_of(about.judged.at(data_dir)).topics()
+        return read_topics(Path(topics), run.corpus.escape_ids)
+    if run.judged is None:
+        raise UsageError(f"the topics came from the file {run.topics}; name it with --topics")
+    return dataset_of(run.judged.at(data_dir)).topics()
 
 
 def hybrid_manifest(
@@ -259,15 +259,15 @@ def below(rest: Sequence[ScoredDoc], first: Sequence[ScoredDoc]) -> list[ScoredD
 
 
 def reranking_encoder(
-    about: RunManifest, checkpoint: str | None, tokenizer: str | None, device: str, settings: Mapping[str, Any]
+    run: RunManifest, checkpoint: str | None, tokenizer: str | None, device: str, settings: Mapping[str, Any]
 ) -> Encoder:
     """The encoder of a run with the options for re-ranking (`rerank_options` of its card) and the user's settings."""
-    settings = {**card_of(about.encoder.name).rerank_options, **settings}
+    settings = {**card_of(run.encoder.name).rerank_options, **settings}
     # No vocabulary: it may differ from the index's.
-    return load_encoder_of(own_encoder(about), checkpoint, tokenizer, device, settings)
+    return load_encoder_of(own_encoder(run), checkpoint, tokenizer, device, settings)
 
 
-def reranked_manifest(about: RunManifest, model: Encoder, depth: int) -> RunManifest:
+def reranked_manifest(run: RunManifest, model: Encoder, depth: int) -> RunManifest:
     """The manifest of a re-ranked run: its encoder and depth, and the encoder of the first search."""
-    encoder = EncoderRef({**model.identity(), "reranks": {"depth": depth, "encoder": dict(about.encoder)}})
-    return replace(about, encoder=encoder, quantiser={}, efficiency={}, counts=Counts())
+    encoder = EncoderRef({**model.identity(), "reranks": {"depth": depth, "encoder": dict(run.encoder)}})
+    return replace(run, encoder=encoder, quantiser={}, efficiency={}, counts=Counts())

@@ -161,8 +161,8 @@ def texts_of(documents: list[ScoredDoc], index: BuiltIndex, data_dir: str | None
     if (stored := engine.stored_texts(index.path, [document.doc_id for document in documents])) is not None:
         return stored
     dataset = dataset_of(index.manifest.corpus.ref.at(data_dir))
-    wanted = {document.doc_id for document in documents}
-    return {d.doc_id: d.contents or str(d.image or "") for d in dataset.documents() if d.doc_id in wanted}
+    doc_ids = {document.doc_id for document in documents}
+    return {d.doc_id: d.contents or str(d.image or "") for d in dataset.documents() if d.doc_id in doc_ids}
 
 
 def _watched(lists: Iterable[list[ScoredDoc]], progress: Progress) -> Iterator[list[ScoredDoc]]:

@@ -118,12 +118,14 @@ class EncoderChanges:
         return EncoderRef({**manifest.encoder, **moved, "options": options})
 
 
-def located(index: BuiltIndex | Path | str, manifest: Path | str | None = None) -> tuple[Path, Manifest]:
-    """The folder of an index and its manifest."""
+def located(index: BuiltIndex | Path | str, manifest: Path | str | None = None) -> BuiltIndex:
+    """An index by its folder, its URL in a store, or another object of it."""
     if isinstance(index, BuiltIndex):
-        return index.path, index.manifest
+        # Not the object itself: an `Index` that held a searcher that holds it would never close.
+        return BuiltIndex(index.path, index.manifest, index.manifest.counts.documents)
     folder = index_path(index)
-    return folder, index_manifest(folder, Path(manifest) if manifest else None)
+    of_index = index_manifest(folder, Path(manifest) if manifest else None)
+    return BuiltIndex(folder, of_index, of_index.counts.documents)
 
 
 class Searcher:
@@ -153,8 +155,7 @@ class Searcher:
         encoder: EncoderChanges = EncoderChanges(),
         manifest: Path | str | None = None,
     ):
-        path, about = located(index, manifest)
-        self.index = BuiltIndex(path, about, about.counts.documents)
+        self.index = located(index, manifest)
         self._given, self._changes = model, encoder
         self._opening = RLock()
         self._model: Encoder | None = None
@@ -294,23 +295,23 @@ class Searcher:
             self.close()
 
 
-def queries_of(given: Any) -> Iterator[Query]:
+def queries_of(topics: Any) -> Iterator[Query]:
     """Queries or topics from what a caller gives: one or several, texts too."""
-    if isinstance(given, (str, *QUERIES)):
-        return iter([_as_query(given, TYPED)])
-    if not isinstance(given, Iterable) or isinstance(given, Mapping | bytes):
-        raise UsageError(f"a value of type {type(given).__name__} is no query; expected {EXPECTED}")
-    stream = (_as_query(one, str(number)) for number, one in enumerate(given, start=1))
+    if isinstance(topics, (str, *QUERIES)):
+        return iter([_as_query(topics, TYPED)])
+    if not isinstance(topics, Iterable) or isinstance(topics, Mapping | bytes):
+        raise UsageError(f"a value of type {type(topics).__name__} is no query; expected {EXPECTED}")
+    stream = (_as_query(topic, str(number)) for number, topic in enumerate(topics, start=1))
     first = list(islice(stream, 1))  # checked at the call
     return chain(first, stream)
 
 
-def _as_query(given: Any, query_id: str) -> Query:
-    if isinstance(given, str):
-        return Topic(query_id, given)
-    if not isinstance(given, QUERIES):
-        raise UsageError(f"query {query_id}: a value of type {type(given).__name__} is no query; expected {EXPECTED}")
-    return given
+def _as_query(topic: Any, query_id: str) -> Query:
+    if isinstance(topic, str):
+        return Topic(query_id, topic)
+    if not isinstance(topic, QUERIES):
+        raise UsageError(f"query {query_id}: a value of type {type(topic).__name__} is no query; expected {EXPECTED}")
+    return topic
 
 
 def _vectors(engine: ImpactEngine, manifest: Manifest, settings: SearchSettings) -> VectorOf | None:

@@ -85,16 +85,21 @@ def explain(
         ArtefactError: the products do not sum to the engine's score; the index is damaged.
     """
     check_count("hits", hits)
-    path, about = located(index, manifest)
-    if about.kind != "impact":
-        raise UsageError(f"{path} is {about.kind}; only the score of an impact index is a sum over terms")
-    given = Topic(TYPED, query) if isinstance(query, str) else query
-    if isinstance(given, Topic):
-        given = encoded(given, model or EncoderChanges(device=device).load(about), about)
-    with verified(open_impact_index(path, about)) as engine:
+    built = located(index, manifest)
+    if built.manifest.kind != "impact":
+        raise UsageError(
+            f"{built.path} is {built.manifest.kind}; only the score of an impact index is a sum over terms"
+        )
+    topic = Topic(TYPED, query) if isinstance(query, str) else query
+    if isinstance(topic, Topic):
+        model = model or EncoderChanges(device=device).load(built.manifest)
+        vector = encoded(topic, model, built.manifest)
+    else:
+        vector = topic
+    with verified(open_impact_index(built.path, built.manifest)) as engine:
         if doc_ids is None:
-            doc_ids = [document.doc_id for document in next(engine.search([given], hits))]
-        return explained(engine, given, list(doc_ids))
+            doc_ids = [document.doc_id for document in next(engine.search([vector], hits))]
+        return explained(engine, vector, list(doc_ids))
 
 
 def encoded(topic: Topic, model: Encoder, manifest: Manifest) -> ImpactQuery:

@@ -115,14 +115,14 @@ class LuceneEngine(ImpactEngine, ChangingEngine):
         return BuiltIndex(index, manifest, counts["documents"])
 
     @staticmethod
-    def options(given: Mapping[str, Any]) -> IndexOptions:
+    def options(values: Mapping[str, Any]) -> IndexOptions:
         """The typed options."""
-        for name, value in given.items():
+        for name, value in values.items():
             if name not in LuceneEngine.option_names:
                 raise UnknownName("option of the engine lucene", name, LuceneEngine.option_names)
             if not isinstance(value, bool):
                 raise UsageError(f"option {name} of the engine lucene: {value!r}, expected True or False")
-        return IndexOptions(**given)
+        return IndexOptions(**values)
 
     @staticmethod
     def stored_options(report: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -211,9 +211,9 @@ class LuceneEngine(ImpactEngine, ChangingEngine):
             cast = java_cast("org.apache.lucene.search.Query", query)
             top = self.static.top(self.searcher, cast, min(hits, self.documents), self.order)
             with java_calls():
-                found = orjson.loads(self.json.writeValueAsString(top))["scoreDocs"]
+                scored_docs = orjson.loads(self.json.writeValueAsString(top))["scoreDocs"]
         scored = []
-        for rank, hit in enumerate(found, start=1):
+        for rank, hit in enumerate(scored_docs, start=1):
             score, doc_id = hit["fields"]
             start = doc_id["offset"]
             raw = base64.b64decode(doc_id["bytes"])[start : start + doc_id["length"]]
@@ -268,16 +268,14 @@ def open_verified(index: Path, manifest: Manifest) -> OpenLucene:
     if now is not None and _digests(manifest) <= _digests(now):
         manifest = now
     opened = OpenLucene(reader, manifest, verification, resident)
-    found = int(Exclusive(reader).maxDoc())
+    held = int(Exclusive(reader).maxDoc())
     documents, empty = manifest.counts.documents, manifest.counts.get("empty", 0)
     # Stock Anserini skips documents without terms; they cannot be hits.
     stock = now is None or read_report(index).engine == "pyserini"
-    if found == documents or stock and found == documents - empty:
+    if held == documents or stock and held == documents - empty:
         return opened
     opened.close()
-    raise ArtefactError(
-        f"{index}: {found} documents, the manifest says {documents} of which {empty} empty; index again"
-    )
+    raise ArtefactError(f"{index}: {held} documents, the manifest says {documents} of which {empty} empty; index again")
 
 
 @contextmanager

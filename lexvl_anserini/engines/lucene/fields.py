@@ -60,10 +60,10 @@ def java_path(path: Path) -> Any:
 @java_calls()
 def java_map(values: Mapping[str, str]) -> Any:
     """A Java map of strings."""
-    made = java_class("java.util.HashMap")()
+    hash_map = java_class("java.util.HashMap")()
     for key, value in values.items():
-        made.put(key, value)
-    return made
+        hash_map.put(key, value)
+    return hash_map
 
 
 @java_calls()
@@ -161,18 +161,18 @@ def impacts_of(reader: Any, doc_id: str, terms: Iterable[str]) -> dict[str, int]
     """
     leaf, number = place_of(reader, doc_id)
     bytes_ref, frequencies = java_class("org.apache.lucene.util.BytesRef"), _postings().FREQS
-    found: dict[str, int] = {}
+    impacts: dict[str, int] = {}
     with java_errors(f"document {doc_id!r} cannot be read"):
         held = leaf.terms(CONTENTS)
         if held is None:
-            return found
+            return impacts
         iterator = held.iterator()
         for term in terms:
             if iterator.seekExact(bytes_ref(term.encode())):
                 postings = iterator.postings(None, frequencies)
                 if postings.advance(number) == number:
-                    found[term] = int(postings.freq())
-    return found
+                    impacts[term] = int(postings.freq())
+    return impacts
 
 
 @java_calls()

@@ -163,16 +163,16 @@ class LucenePostings:
             numbers = np.array([self.numbers[term] for term in terms], dtype="<i4")
             with java_errors("the index cannot be searched"):
                 raw = self.static.maxImpacts(self.java, numbers.tobytes()).tostring()
-        found: list[int] = np.frombuffer(raw, "<i4").tolist()
-        return found
+        impacts: list[int] = np.frombuffer(raw, "<i4").tolist()
+        return impacts
 
     def _know(self, terms: Iterable[str]) -> None:
         """Numbers the terms; looks new ones up in the index."""
-        wanted = set(terms)
-        if len(self.numbers) + len(wanted) > KNOWN_TERMS:
+        distinct = set(terms)
+        if len(self.numbers) + len(distinct) > KNOWN_TERMS:
             self.numbers.clear()
             self.static.forget(self.java)
-        new = [term for term in wanted if term not in self.numbers]
+        new = [term for term in distinct if term not in self.numbers]
         if not new:
             return
         with java_errors("the index cannot be searched"):

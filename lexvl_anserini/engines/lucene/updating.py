@@ -78,9 +78,9 @@ def merge(
         refuse_duplicates(part)
         held = count_index(part)
         expect_counts(f"{index} after merging", held, manifest.counts)
-        found = {**held, "max_impact": manifest.counts.get("max_impact", 0), "fields": fields}
+        counts = {**held, "max_impact": manifest.counts.get("max_impact", 0), "fields": fields}
         entries = [entry for source, of in zip(sources, manifests, strict=True) for entry in sources_of(source, of)]
-        finish_index(part, manifest, found, options, entries)
+        finish_index(part, manifest, counts, options, entries)
     return BuiltIndex(index, manifest, held["documents"])
 
 
@@ -136,11 +136,11 @@ def _append(index: Path, new: Sequence[Path], replacing: str | None, threads: in
             entries = [entry for source, of in zip(new, manifests, strict=True) for entry in sources_of(source, of)]
             changed = report.changed or bool(replacing) and gone > 0
             after = _recounted(after, held, part, gone) if changed else after
-            found = {**held, "max_impact": after.counts.max_impact, "fields": fields}
+            counts = {**held, "max_impact": after.counts.max_impact, "fields": fields}
             # In the order of appending: of two documents with one id, the last one is in the index.
-            kept = [entry for entry in noted if entry["shards"] not in again]
+            unchanged = [entry for entry in noted if entry["shards"] not in again]
             changes = [*report.get(CHANGES, ()), *([replacing] if replacing and changed else ())]
-            finish_index(part, after, found, options, [*kept, *entries], changed, changes)
+            finish_index(part, after, counts, options, [*unchanged, *entries], changed, changes)
             write_json(part / MANIFEST, after.to_json())
     return BuiltIndex(index, after, held["documents"])
 
@@ -148,12 +148,12 @@ def _append(index: Path, new: Sequence[Path], replacing: str | None, threads: in
 def delete(index: Path, doc_ids: Iterable[str]) -> BuiltIndex:
     """Removes the documents of these ids; the same request again changes nothing."""
     jvm.start()
-    wanted = list(dict.fromkeys(doc_ids))
-    request = f"delete {_digest(sorted(wanted))}"
-    if _present(index, wanted, request):
+    distinct = list(dict.fromkeys(doc_ids))
+    request = f"delete {_digest(sorted(distinct))}"
+    if _present(index, distinct, request):
         with sole_writer(index, folder=True):
             # Another process may have deleted them since the first look.
-            if present := _present(index, wanted, request):
+            if present := _present(index, distinct, request):
                 return _delete(index, present, request)
     before = read_impact_manifest(index)
     log.info("%s: these documents are deleted already, nothing to do", index)
@@ -174,9 +174,9 @@ def _delete(index: Path, doc_ids: Sequence[str], request: str) -> BuiltIndex:
         if not held["documents"]:
             raise ArtefactError(f"{index}: no document would be left; remove the folder instead")
         after = _recounted(before, held, part, gone)
-        found = {**held, "max_impact": after.counts.max_impact, "fields": report.fields}
+        counts = {**held, "max_impact": after.counts.max_impact, "fields": report.fields}
         changes = list(dict.fromkeys([*report.get(CHANGES, ()), request]))
-        finish_index(part, after, found, IndexOptions(**report.options), sources_of(part, before), True, changes)
+        finish_index(part, after, counts, IndexOptions(**report.options), sources_of(part, before), True, changes)
         write_json(part / MANIFEST, after.to_json())
     return BuiltIndex(index, after, held["documents"])
 
@@ -200,9 +200,9 @@ def repair(index: Path) -> bool:
             manifest, report = read_impact_manifest(part), read_report(part)
             with census(part) as whole:
                 most = int(whole.maxImpact(CONTENTS))
-            found = {**count_index(part), "max_impact": most, "fields": report.fields}
+            counts = {**count_index(part), "max_impact": most, "fields": report.fields}
             options, sources = IndexOptions(**report.options), sources_of(part, manifest)
-            finish_index(part, manifest, found, options, sources, report.changed, report.get(CHANGES, ()))
+            finish_index(part, manifest, counts, options, sources, report.changed, report.get(CHANGES, ()))
     return True
 
 
@@ -261,10 +261,10 @@ def _as_index(
     folder = part / INCOMING
     folder.mkdir()
     vocabulary = read_vocabulary(source, manifest)
-    found = write_lucene(source, folder, manifest, vocabulary, options, threads, progress, created)
-    total = {name: found[name] for name in ("documents", "empty", "postings", "max_impact")}
+    counts = write_lucene(source, folder, manifest, vocabulary, options, threads, progress, created)
+    total = {name: counts[name] for name in ("documents", "empty", "postings", "max_impact")}
     expect_counts(str(source), total, manifest.counts)
-    yield folder, found["fields"]
+    yield folder, counts["fields"]
     rmtree(folder)
 
 

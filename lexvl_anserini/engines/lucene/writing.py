@@ -165,13 +165,13 @@ def metadata_types(shards: Path, manifest: Manifest) -> dict[str, str]:
     # Shards that encode wrote say whether they have metadata; others have to be read.
     if "shard_format" in manifest.layout and not manifest.layout.get("metadata"):
         return {}
-    found: dict[str, dict[str, Any]] = {}
+    examples: dict[str, dict[str, Any]] = {}
     for entry in manifest.shards if manifest.may_have_metadata else ():
         for metadata in read_metadata(shards / entry["name"]):
             for key, value in metadata.items():
                 if value is not None:
-                    found.setdefault(key, {}).setdefault(value_type(key, value), value)
-    return {key: key_type(key, kinds) for key, kinds in sorted(found.items())}
+                    examples.setdefault(key, {}).setdefault(value_type(key, value), value)
+    return {key: key_type(key, kinds) for key, kinds in sorted(examples.items())}
 
 
 def value_type(key: str, value: Any) -> str:
@@ -264,7 +264,7 @@ def sources_of(folder: Path, manifest: Manifest) -> list[Mapping[str, Any]]:
 def finish_index(
     part: Path,
     manifest: Manifest,
-    found: Mapping[str, Any],
+    counts: Mapping[str, Any],
     options: IndexOptions,
     sources: Sequence[Mapping[str, Any]],
     changed: bool = False,
@@ -276,23 +276,23 @@ def finish_index(
     """
     # In a changed index the name is a link to the file of the older one.
     (part / RESIDENT).unlink(missing_ok=True)
-    if options.resident and found["postings"] >= layout.LEAST_POSTINGS:
+    if options.resident and counts["postings"] >= layout.LEAST_POSTINGS:
         from lexvl_anserini.engines.resident.packing import write_resident
 
-        write_resident(part, found["max_impact"])
-        found = {**found, "resident_bytes": (part / RESIDENT).stat().st_size}
+        write_resident(part, counts["max_impact"])
+        counts = {**counts, "resident_bytes": (part / RESIDENT).stat().st_size}
     version = dotted(lucene_version())
-    about = {
+    report = {
         "engine": "lucene",
         "lucene": version,
-        **found,
+        **counts,
         "options": options.to_json(),
         "sources": sources,
         "changed": changed,
         **({CHANGES: list(changes)} if changes else {}),
     }
-    about |= {"longest_lists": longest_lists(part), "bytes": folder_bytes(part), "commit": commit_id(part)}
-    write_report(part, {**about, "digest": report_digest(about, manifest)})
+    report |= {"longest_lists": longest_lists(part), "bytes": folder_bytes(part), "commit": commit_id(part)}
+    write_report(part, {**report, "digest": report_digest(report, manifest)})
 
 
 def as_written(index: Path, manifest: Manifest | None) -> None:

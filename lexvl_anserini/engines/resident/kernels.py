@@ -101,11 +101,11 @@ class Space(NamedTuple):
 
 
 @kernel
-def search(postings: Postings, queries: Queries, span: Any, hits: int, space: Space, found: Any, counts: Any) -> None:
+def search(postings: Postings, queries: Queries, span: Any, hits: int, space: Space, best: Any, counts: Any) -> None:
     """Answers the queries span[0]..span[1].
 
     Args:
-        found: int64 [queries x hits]; receives the keys of query q from q * hits on, in any order. A key is the score
+        best: int64 [queries x hits]; receives the keys of query q from q * hits on, in any order. A key is the score
             x 2^32 + 2^32 - 1 - rank of the document, so that keys order as hits do.
         counts: int64 [queries]; receives the number of hits.
     """
@@ -120,7 +120,7 @@ def search(postings: Postings, queries: Queries, span: Any, hits: int, space: Sp
             if bound >= bar >> 32:
                 size, bar = search_block(postings, present, block, space, hits, size, bar)
         for i in range(size):
-            found[q * hits + i] = space.keys[i]
+            best[q * hits + i] = space.keys[i]
         counts[q] = size
 
 

@@ -163,13 +163,13 @@ def _contents(file: BinaryIO, path: Path) -> FileContents | None:
         file.seek(size - FOOTER_BYTES - LENGTH_BYTES)
         length = int.from_bytes(file.read(LENGTH_BYTES), "little")
         file.seek(size - FOOTER_BYTES - LENGTH_BYTES - length)
-        found = orjson.loads(file.read(length))
+        contents = orjson.loads(file.read(length))
     except (OSError, ValueError, OverflowError) as error:
         raise ArtefactError(f"{path}: damaged, no contents at its end; {REMEDY}") from error
-    if not isinstance(found, dict) or found.get("format") != FORMAT:
+    if not isinstance(contents, dict) or contents.get("format") != FORMAT:
         return None
-    check(found, FileContents, str(path), REMEDY)
-    return FileContents(found)
+    check(contents, FileContents, str(path), REMEDY)
+    return FileContents(contents)
 
 
 def open_sections(file: BinaryIO, path: Path) -> Sections:

@@ -111,13 +111,13 @@ def write_postings(writer: Writer, terms: Iterable[Lists], documents: int, width
     postings = 0
     for lists in terms:
         room, last = _room(lists, width), np.empty(len(lists.ends), "<i8")
-        size, found = pack(lists, documents, width, last, room)
+        size, count = pack(lists, documents, width, last, room)
         writer.write(room.octets[:size].data)
         slots.append(slots[-1][-1] + last)
         names.append(np.insert(lists.names, np.cumsum(lists.lengths), 0))
         postings += len(lists.documents)
         for name, numbers in parts.items():
-            numbers.append(getattr(room, name)[:found].copy())
+            numbers.append(getattr(room, name)[:count].copy())
     writer.slots_end()
     joined = {name: np.concatenate(numbers) for name, numbers in parts.items()}
     writer.section("slots", np.concatenate(slots).astype(TYPES["slots"]))
@@ -178,8 +178,8 @@ def _ahead(make: Callable[[], bytes]) -> Iterator[bytes]:
     with ThreadPoolExecutor(1) as pool:
         coming = pool.submit(attended)
         while True:
-            made, coming = coming.result(), pool.submit(attended)
-            yield made
+            raw, coming = coming.result(), pool.submit(attended)
+            yield raw
 
 
 def _room(lists: Lists, width: int) -> Packed:
@@ -316,9 +316,9 @@ def put_gaps(lists: Lists, start: int, end: int, width: int, octets: Any, size: 
     before = -1
     for i in range(gaps):
         before += octets[first + i]
-        found = at < end and lists.documents[at] % BLOCK == before
-        put_number(lists.impacts[at] if found else 0, width, octets, impact + i * width)
-        at += found
+        there = at < end and lists.documents[at] % BLOCK == before
+        put_number(lists.impacts[at] if there else 0, width, octets, impact + i * width)
+        at += there
     return impact + gaps * width
 
 
