@@ -57,10 +57,6 @@ class VectorSearch:
     again in float64, rounded to float32, so that equal vectors have equal scores and a list is always the same. Where
     the layout compares all vectors, lists are exact across the cut at `hits`, ties included; where it does not, they
     are ordered in the same way but may miss documents.
-
-    Args:
-        store: the vectors.
-        doc_ids: of the documents, in the order of the vectors.
     """
 
     def __init__(self, store: Store, doc_ids: Sequence[str]):

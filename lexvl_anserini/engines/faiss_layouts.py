@@ -135,14 +135,7 @@ def automatic(name: str, dimensions: int, documents: int) -> dict[str, int]:
 
 
 class Store:
-    """Vectors stored in one layout.
-
-    Args:
-        name: of the layout.
-        index: a FAISS index, empty or filled.
-        dimensions: of the vectors.
-        parameters: all of the layout's.
-    """
+    """Vectors stored in one layout."""
 
     def __init__(self, name: str, index: Any, dimensions: int, parameters: Parameters):
         self.name, self.index, self.dimensions, self.parameters = name, index, dimensions, dict(parameters)

@@ -55,12 +55,7 @@ class GivenVectors:
 
 
 class StockPostings(LucenePostings):
-    """Lucene's postings as stock's `batch_search` reads them; threads of a batch are Anserini's.
-
-    Args:
-        reader: of Lucene, for the greatest impacts of terms.
-        index: its folder.
-    """
+    """Lucene's postings as stock's `batch_search` reads them; threads of a batch are Anserini's."""
 
     name = "pyserini"
 

@@ -67,11 +67,7 @@ def unit(vector: Mapping[str, int]) -> dict[str, float]:
 
 
 def integers(weights: Mapping[str, float], bound: Callable[[Mapping[str, float]], float]) -> dict[str, int]:
-    """Weights as integers, the largest 255, or fewer bits where a score could reach 2^24.
-
-    Args:
-        bound: an upper bound of the scores of a vector of weights.
-    """
+    """Weights as integers, the largest 255, or fewer bits where a score could reach 2^24."""
     largest = LARGEST
     while True:
         scale = largest / max(weights.values(), default=1.0)

@@ -208,12 +208,7 @@ def known_terms(vocabulary: Path, manifest: Manifest) -> Sequence[str]:
 
 
 def check_terms(clause: Clause, vocabulary: Path | None, manifest: Manifest) -> None:
-    """Refuses terms that no document can have.
-
-    Args:
-        vocabulary: `vocab.txt` of the index; without it nothing is refused.
-        manifest: of the index.
-    """
+    """Refuses terms that no document can have."""
     if vocabulary is not None and any(True for _ in terms_of(clause)):
         check_known(clause, known_terms(vocabulary, manifest))
 

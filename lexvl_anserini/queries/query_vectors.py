@@ -146,13 +146,7 @@ def _write_topics(
 
 
 def write_queries(queries: Iterable[ImpactQuery], output: Path, texts: Iterable[str] | None = None) -> int:
-    """Writes queries as JSON lines `{"id","contents","vector"}`, gzip if the name ends in .gz; returns their number.
-
-    Args:
-        queries: in the order of the lines.
-        output: the file.
-        texts: one for each query, its `contents`; without them, `contents` is empty.
-    """
+    """Writes queries as JSON lines `{"id","contents","vector"}`, gzip if the name ends in .gz; returns their number."""
     with atomic_write(output) as out:
         return query_lines(queries, repeat("") if texts is None else texts, out, output.suffix)
 

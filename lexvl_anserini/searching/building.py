@@ -243,12 +243,7 @@ def delete_documents(index: Path | str, doc_ids: Iterable[str]) -> Index:
 
 
 def metadata_texts(index: Path | str, key: str) -> dict[str, str]:
-    """The value of a metadata key by document id, of an impact index; documents without the key are absent.
-
-    Args:
-        index: its folder.
-        key: of the metadata that was stored with the shards; its values are texts without line feeds.
-    """
+    """The value of a metadata key by document id, of an impact index; documents without the key are absent."""
     return built_engine(Path(index), "read").keywords(Path(index), key)
 
 

@@ -150,15 +150,7 @@ def candidates_of(runs: Sequence[Path], depth: int) -> dict[str, list[str]]:
 def encoder_of_run(
     path: Path, weight: float, data_dir: str | None, device: str, shards: Path | None = None
 ) -> WeightedEncoder:
-    """The encoder and the corpus of a run, loaded from the run's manifest.
-
-    Args:
-        path: the run.
-        weight: of the encoder's score.
-        data_dir: folder of the datasets, instead of the run's.
-        device: of the encoder.
-        shards: those of the run's index, with the documents' vectors.
-    """
+    """The encoder and the corpus of a run, loaded from the run's manifest."""
     run = manifest_of_run(path)
     vocabulary = None if shards is None else read_manifest(shards).vocabulary_digest
     model = load_encoder_of(own_encoder(run), device=device, vocabulary=vocabulary)
@@ -187,11 +179,6 @@ def manifest_of_run(path: Path) -> RunManifest:
 
 def topics_of_run(run: RunManifest, topics: str | None, data_dir: str | None) -> Iterator[Topic]:
     """The topics of a run.
-
-    Args:
-        run: the run's manifest.
-        topics: a file of topics, instead of the dataset's.
-        data_dir: folder of the datasets, instead of the run's.
 
     Raises:
         UsageError: the run's topics came from a file, and `topics` does not name it.

@@ -93,12 +93,7 @@ class IndexSearch:
     refinement_note: Mapping[str, Any] = field(default_factory=dict)
 
     def check(self, vocabulary: Path | None, tree: Clause | None = None) -> None:
-        """Checks the refinement, and a query tree, against the index before anything is loaded.
-
-        Args:
-            vocabulary: `vocab.txt` of the index, if there is one.
-            tree: a query that the user typed.
-        """
+        """Checks the refinement, and a query tree, against the index before anything is loaded."""
         refinement = self.settings.refinement
         if refinement is not None:
             refuse_other_kinds(self.index.manifest, self.index.path)

@@ -151,10 +151,6 @@ def shared_terms(clause: Clause, impacts: Mapping[str, int]) -> list[SharedTerm]
 
     A document that is a hit matches the tree, so that only clauses below an `AnyOf`, or optional ones, may not match.
     Whether metadata, ids and texts match is not known here: they count as matching.
-
-    Args:
-        clause: the query.
-        impacts: of the document, at least for the terms of the tree that it has.
     """
     weights: dict[str, float] = {}
     for term, weight in scored_terms(clause, matching=lambda clause: _matches(clause, impacts)):

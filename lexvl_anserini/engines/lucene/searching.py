@@ -77,12 +77,7 @@ class BatchSearcher:
         self._counting = Lock()
 
     def search(self, queries: Iterable[ImpactQuery], hits: int, threads: int = 1) -> Iterator[list[ScoredDoc]]:
-        """One list per query, in their order; memory does not grow with their number.
-
-        Args:
-            hits: at most, per query.
-            threads: over the queries of a batch.
-        """
+        """One list per query, in their order; memory does not grow with their number."""
         check_count("hits", hits)
         check_count("threads", threads, most=MOST_THREADS)
         stream = iter(queries)
@@ -127,11 +122,7 @@ class BatchSearcher:
 
 
 class LucenePostings:
-    """The postings in Lucene's own files, read by Java; calls from several threads run one after the other.
-
-    Args:
-        reader: of Lucene.
-    """
+    """The postings in Lucene's own files, read by Java; calls from several threads run one after the other."""
 
     name = "lucene"
 

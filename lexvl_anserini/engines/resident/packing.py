@@ -66,12 +66,7 @@ class Packed(NamedTuple):
 
 
 def write_resident(index: Path, max_impact: int) -> None:
-    """Writes the file of a Lucene index; what had its name is lost.
-
-    Args:
-        index: a folder that is published whole (`files.new_folder`).
-        max_impact: the greatest impact, as far as it is known.
-    """
+    """Writes the file of a Lucene index; what had its name is lost."""
     with java_errors(f"{index}: cannot be read"):
         reader = open_reader(index)
     try:
@@ -99,13 +94,7 @@ def _write_file(index: Path, reader: Any, max_impact: int) -> int:
 
 
 def write_postings(writer: Writer, terms: Iterable[Lists], documents: int, width: int) -> dict[str, int]:
-    """Writes the slots of all terms and the sections about them; returns what the contents say about them.
-
-    Args:
-        terms: their posting lists, in the order of their bytes.
-        documents: of the index.
-        width: bytes of an impact.
-    """
+    """Writes the slots of all terms and the sections about them; returns what the contents say about them."""
     slots, names = [np.zeros(1, "<i8")], [np.empty(0, "<u1")]
     parts: dict[str, list[np.ndarray]] = {name: [np.empty(0, "<u4")] for name in Packed._fields[1:]}
     postings = 0
@@ -130,12 +119,7 @@ def write_postings(writer: Writer, terms: Iterable[Lists], documents: int, width
 
 
 def write_ids(writer: Writer, ids: Iterable[Lists], documents: int) -> dict[str, int]:
-    """Writes the order of ids, which are all in memory; returns what the contents say about them.
-
-    Args:
-        ids: each with its documents (more than one if they share it), in the order of their bytes.
-        documents: of the index.
-    """
+    """Writes the order of ids, which are all in memory; returns what the contents say about them."""
     chunks = [Lists(*(np.empty(0, "<i4"),) * 4, np.empty(0, "<u1")), *ids]
     order = np.concatenate([chunk.documents for chunk in chunks])
     rank = np.full(documents, NO_RANK, "<u4")
