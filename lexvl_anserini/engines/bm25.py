@@ -16,14 +16,7 @@ import orjson
 from lexvl_anserini.data.checks import SeenIds
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.engine import Engine, NoOptions
-from lexvl_anserini.engines.index_folder import (
-    BuiltIndex,
-    folder_bytes,
-    new_index,
-    read_report,
-    report_digest,
-    write_report,
-)
+from lexvl_anserini.engines.index_folder import BuiltIndex, folder_bytes, new_index, read_report, write_report
 from lexvl_anserini.engines.jvm import captured_stdout, java_calls, java_class, java_errors, lucene_version
 from lexvl_anserini.engines.lucene.fields import close, commit_files, count_index, open_reader
 from lexvl_anserini.engines.lucene.versions import commit_id, dotted, newer_refused
@@ -104,7 +97,7 @@ class BM25Engine(Engine):
                 )
             report = {"engine": "bm25", "lucene": dotted(lucene_version()), **counts, "postings": held["postings"]}
             report |= {"bytes": folder_bytes(part), "commit": commit_id(part)}
-            write_report(part, {**report, "digest": report_digest(report, manifest)})
+            write_report(part, report, manifest)
         return BuiltIndex(index, manifest, counts["documents"])
 
     def search(self, queries: Iterable[Topic], hits: int, threads: int = 1) -> Iterator[list[ScoredDoc]]:

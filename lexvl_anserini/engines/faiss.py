@@ -229,7 +229,7 @@ class FaissEngine(VectorSearch, Engine):
             stored = {"layout": name, **store.parameters}
             report |= {"dimensions": store.dimensions, LAYOUT: stored, "bytes": folder_bytes(part)}
             report |= {"files": {file: file_sha256(part / file) for file in (INDEX_FILE, IDS_FILE)}}
-            write_report(part, {**report, "digest": report_digest(report, manifest)})
+            write_report(part, report, manifest)
         return BuiltIndex(index, manifest, documents)
 
 

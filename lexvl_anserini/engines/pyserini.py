@@ -22,13 +22,7 @@ import orjson
 
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.engine import ImpactEngine, NoOptions
-from lexvl_anserini.engines.index_folder import (
-    BuiltIndex,
-    folder_bytes,
-    new_index,
-    report_digest,
-    write_report,
-)
+from lexvl_anserini.engines.index_folder import BuiltIndex, folder_bytes, new_index, write_report
 from lexvl_anserini.engines.jvm import java_calls, java_errors, lucene_version
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
 from lexvl_anserini.engines.lucene.fields import count_index
@@ -125,7 +119,7 @@ class PyseriniEngine(ImpactEngine):
             expect_counts(f"{index} after stock Pyserini ({complaint})", written, expected)
             report = {"engine": "pyserini", "lucene": dotted(lucene_version()), **counts}
             report |= {"bytes": folder_bytes(part), "commit": commit_id(part)}
-            write_report(part, {**report, "digest": report_digest(report, manifest)})
+            write_report(part, report, manifest)
         return BuiltIndex(index, manifest, counts["documents"])
 
     def search(self, queries: Iterable[ImpactQuery], hits: int, threads: int = 1) -> Iterator[list[ScoredDoc]]:

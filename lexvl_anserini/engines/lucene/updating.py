@@ -79,8 +79,7 @@ def merge(
         held = count_index(part)
         expect_counts(f"{index} after merging", held, manifest.counts)
         counts = {**held, "max_impact": manifest.counts.get("max_impact", 0), "fields": fields}
-        entries = [entry for source, of in zip(sources, manifests, strict=True) for entry in sources_of(source, of)]
-        finish_index(part, manifest, counts, options, entries)
+        finish_index(part, manifest, counts, options, _entries(sources, manifests))
     return BuiltIndex(index, manifest, held["documents"])
 
 
@@ -133,14 +132,13 @@ def _append(index: Path, new: Sequence[Path], replacing: str | None, threads: in
             gone = after.counts.documents - held["documents"]
             if not replacing:
                 expect_counts(f"{index} after appending", held, after.counts)
-            entries = [entry for source, of in zip(new, manifests, strict=True) for entry in sources_of(source, of)]
             changed = report.changed or bool(replacing) and gone > 0
             after = _recounted(after, held, part, gone) if changed else after
             counts = {**held, "max_impact": after.counts.max_impact, "fields": fields}
             # In the order of appending: of two documents with one id, the last one is in the index.
             unchanged = [entry for entry in noted if entry["shards"] not in again]
             changes = [*report.get(CHANGES, ()), *([replacing] if replacing and changed else ())]
-            finish_index(part, after, counts, options, [*unchanged, *entries], changed, changes)
+            finish_index(part, after, counts, options, [*unchanged, *_entries(new, manifests)], changed, changes)
             write_json(part / MANIFEST, after.to_json())
     return BuiltIndex(index, after, held["documents"])
 
@@ -288,6 +286,11 @@ def _new(index: Path, sources: Sequence[Path], replacing: bool) -> list[Path]:
 def _digests(folders: Iterable[Path]) -> set[str]:
     """Digests of the encoded corpora that these folders (indexes or shards) hold."""
     return {entry["shards"] for folder in folders for entry in sources_of(folder, read_impact_manifest(folder))}
+
+
+def _entries(sources: Sequence[Path], manifests: Sequence[Manifest]) -> list[Mapping[str, Any]]:
+    """The encoded corpora that folders hold."""
+    return [entry for source, of in zip(sources, manifests, strict=True) for entry in sources_of(source, of)]
 
 
 def _refuse_common(index: Path, other: Path, source: Path) -> None:

@@ -292,7 +292,7 @@ def finish_index(
         **({CHANGES: list(changes)} if changes else {}),
     }
     report |= {"longest_lists": longest_lists(part), "bytes": folder_bytes(part), "commit": commit_id(part)}
-    write_report(part, {**report, "digest": report_digest(report, manifest)})
+    write_report(part, report, manifest)
 
 
 def as_written(index: Path, manifest: Manifest | None) -> None:
