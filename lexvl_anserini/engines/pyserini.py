@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec, module_from_spec
@@ -21,10 +21,10 @@ from typing import Any
 import orjson
 
 from lexvl_anserini.engines import jvm
-from lexvl_anserini.engines.engine import ImpactEngine, NoOptions
+from lexvl_anserini.engines.engine import NoOptions
 from lexvl_anserini.engines.index_folder import BuiltIndex, folder_bytes, new_index, write_report
 from lexvl_anserini.engines.jvm import java_calls, java_errors, lucene_version
-from lexvl_anserini.engines.lucene.engine import LuceneEngine
+from lexvl_anserini.engines.lucene.engine import LuceneSearch
 from lexvl_anserini.engines.lucene.fields import count_index
 from lexvl_anserini.engines.lucene.searching import BatchSearcher, LucenePostings
 from lexvl_anserini.engines.lucene.versions import commit_id, dotted
@@ -32,7 +32,6 @@ from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.records import ImpactQuery, ScoredDoc
-from lexvl_anserini.queries.clauses import Clause
 from lexvl_anserini.shards.reading import expect_counts, read_impacts, read_vocabulary
 
 # A smallest idf that no term is below: stock leaves out terms of every document otherwise.
@@ -77,21 +76,21 @@ class StockPostings(LucenePostings):
             ]
 
 
-class PyseriniEngine(ImpactEngine):
-    """Searches an impact index that stock Pyserini built, with stock Pyserini."""
+class PyseriniEngine(LuceneSearch):
+    """Searches an impact index that stock Pyserini built, with stock Pyserini; clause trees as our own engine does."""
 
     reads_shards = False
 
     def __init__(self, index: Path, manifest: Manifest):
         prepare()
-        self.lucene = LuceneEngine(index, manifest)
+        super().__init__(index, manifest)
         try:
             with java_errors(f"{index}: stock Pyserini cannot open it"):
-                self.stock = StockPostings(self.lucene.reader, index)
+                self.stock = StockPostings(self.reader, index)
         except BaseException:
-            self.lucene.close()
+            super().close()
             raise
-        self.batches = BatchSearcher(self.stock, self.lucene.documents, manifest.counts.max_impact)
+        self.batches = BatchSearcher(self.stock, self.documents, manifest.counts.max_impact)
 
     @staticmethod
     def build(
@@ -122,45 +121,11 @@ class PyseriniEngine(ImpactEngine):
             write_report(part, report, manifest)
         return BuiltIndex(index, manifest, counts["documents"])
 
-    def search(self, queries: Iterable[ImpactQuery], hits: int, threads: int = 1) -> Iterator[list[ScoredDoc]]:
-        """One list per query, of stock's `batch_search`."""
-        lists = self.batches.search(queries, hits, threads)
-        while True:
-            with self.lucene.verification.reading():
-                documents = next(lists, None)
-            if documents is None:
-                return
-            yield documents
-
-    def served(self) -> Mapping[str, int]:
-        """The number of queries that stock has answered, and of trees that our own engine has."""
-        return {**self.batches.served, **self.lucene.served()}
-
-    def search_tree(self, query_id: str, clause: Clause, hits: int) -> list[ScoredDoc]:
-        """The ranked list of a clause tree, by our own engine: stock has no trees."""
-        return self.lucene.search_tree(query_id, clause, hits)
-
-    def impacts(self, doc_id: str, terms: Iterable[str]) -> dict[str, int]:
-        """The document's impact for each of `terms` that it has, read from the postings."""
-        return self.lucene.impacts(doc_id, terms)
-
-    def vector(self, doc_id: str) -> dict[str, int]:
-        """Raises UsageError: stock stores no vectors of impacts."""
-        return self.lucene.vector(doc_id)
-
-    def bound(self, vector: Mapping[str, float]) -> float:
-        """The highest score that any document could reach: sum over terms of weight x greatest impact."""
-        return self.batches.bound(vector)
-
-    def verified(self) -> None:
-        """Waits until all of Lucene's files are compared with their checksums."""
-        self.lucene.verified()
-
     def close(self) -> None:
         """Closes the files."""
         with java_calls():
             self.stock.searcher.close()
-        self.lucene.close()
+        super().close()
 
 
 def count_shards(shards: Path, manifest: Manifest, progress: Progress) -> dict[str, int]:

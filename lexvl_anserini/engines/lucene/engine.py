@@ -60,10 +60,8 @@ from lexvl_anserini.queries.clauses import Clause, bound, check_tree, inexact_sc
 from lexvl_anserini.shards.reading import expect_counts, read_vocabulary
 
 
-class LuceneEngine(ImpactEngine, ChangingEngine):
+class LuceneSearch(ImpactEngine):
     """Searches an impact index, ours or one that stock Anserini built from the same shards."""
-
-    option_names = frozenset(field.name for field in fields(IndexOptions))
 
     def __init__(self, index: Path, manifest: Manifest):
         jvm.start()
@@ -88,6 +86,83 @@ class LuceneEngine(ImpactEngine, ChangingEngine):
         self.static, _ = our_class("TreeSearch"), java_class("org.apache.lucene.search.TopFieldDocs")
         # One call into Java costs some microseconds, so one call returns all hits of a query, as JSON.
         self.json = java_class("com.fasterxml.jackson.databind.ObjectMapper")()
+
+    def search(self, queries: Iterable[ImpactQuery], hits: int, threads: int = 1) -> Iterator[list[ScoredDoc]]:
+        """One list per query; every term of a query counts, however many or frequent they are.
+
+        `threads` share the queries of a batch.
+        """
+        lists = self.batches.search(queries, hits, threads)
+        while True:
+            with self.verification.reading():
+                documents = next(lists, None)
+            if documents is None:
+                return
+            yield documents
+
+    def served(self) -> Mapping[str, int]:
+        """The number of queries that each form of the postings has answered; trees are Lucene's."""
+        return self.batches.served
+
+    def bound(self, vector: Mapping[str, float]) -> float:
+        """The highest score that any document could reach: sum over terms of weight x greatest impact."""
+        return self.batches.bound(vector)
+
+    @cached_property
+    def compiler(self) -> Compiler:
+        """Compiles clause trees; knows the index's fields."""
+        return Compiler(self.fields)
+
+    def search_tree(self, query_id: str, clause: Clause, hits: int) -> list[ScoredDoc]:
+        """The ranked list of a clause tree."""
+        check_count("hits", hits)
+        check_tree(clause)
+        with self.verification.reading():
+            if (most := bound(clause, self.bound)) >= SCORE_LIMIT:
+                raise inexact_score(query_id, ceil(most), "lower the weights of the tree")
+            self.batches.count(LucenePostings.name, 1)
+            return self.top(self.compiler.query(clause), hits, query_id)
+
+    def impacts(self, doc_id: str, terms: Iterable[str]) -> dict[str, int]:
+        """The document's impact for each of `terms` that it has, read from the postings."""
+        with self.verification.reading():
+            return impacts_of(self.reader, doc_id, terms)
+
+    def vector(self, doc_id: str) -> dict[str, int]:
+        """The document's whole vector, read from its term vector."""
+        with self.verification.reading():
+            return vector_of(self.reader, doc_id)
+
+    def verified(self) -> None:
+        """Waits until all of Lucene's files are compared with their checksums."""
+        self.verification.wait()
+        if self.resident is not None:
+            self.resident.verified()
+
+    def close(self) -> None:
+        """Closes the files."""
+        self.opened.close()
+
+    def top(self, query: Any, hits: int, query_id: str = "query") -> list[ScoredDoc]:
+        """The best hits of any `org.apache.lucene.search.Query`: score descending, then doc_id ascending."""
+        with java_errors(f"topic {query_id!r} cannot be searched"):
+            cast = java_cast("org.apache.lucene.search.Query", query)
+            top = self.static.top(self.searcher, cast, min(hits, self.documents), self.order)
+            with java_calls():
+                scored_docs = orjson.loads(self.json.writeValueAsString(top))["scoreDocs"]
+        scored = []
+        for rank, hit in enumerate(scored_docs, start=1):
+            score, doc_id = hit["fields"]
+            start = doc_id["offset"]
+            raw = base64.b64decode(doc_id["bytes"])[start : start + doc_id["length"]]
+            scored.append(ScoredDoc(query_id, raw.decode(), rank, score))
+        return scored
+
+
+class LuceneEngine(LuceneSearch, ChangingEngine):
+    """Builds, changes and searches impact indexes."""
+
+    option_names = frozenset(field.name for field in fields(IndexOptions))
 
     @staticmethod
     def build(
@@ -135,7 +210,6 @@ class LuceneEngine(ImpactEngine, ChangingEngine):
     append = staticmethod(append)
     delete = staticmethod(delete)
     keywords = staticmethod(keywords)
-
     repair = staticmethod(repair)
 
     @staticmethod
@@ -148,77 +222,6 @@ class LuceneEngine(ImpactEngine, ChangingEngine):
         """The texts of documents, if the index was built with `store_text`."""
         stored = read_report(index).options.get("store_text")
         return stored_texts(index, doc_ids) if stored else None
-
-    def search(self, queries: Iterable[ImpactQuery], hits: int, threads: int = 1) -> Iterator[list[ScoredDoc]]:
-        """One list per query; every term of a query counts, however many or frequent they are.
-
-        `threads` share the queries of a batch.
-        """
-        lists = self.batches.search(queries, hits, threads)
-        while True:
-            with self.verification.reading():
-                documents = next(lists, None)
-            if documents is None:
-                return
-            yield documents
-
-    def served(self) -> Mapping[str, int]:
-        """The number of queries that each form of the postings has answered; trees are Lucene's."""
-        return self.batches.served
-
-    def bound(self, vector: Mapping[str, float]) -> float:
-        """The highest score that any document could reach: sum over terms of weight x greatest impact."""
-        return self.batches.bound(vector)
-
-    @cached_property
-    def compiler(self) -> Compiler:
-        """Compiles clause trees; knows the index's fields."""
-        return Compiler(self.fields)
-
-    def search_tree(self, query_id: str, clause: Clause, hits: int) -> list[ScoredDoc]:
-        """The ranked list of a clause tree."""
-        check_count("hits", hits)
-        check_tree(clause)
-        with self.verification.reading():
-            if (most := bound(clause, self.bound)) >= SCORE_LIMIT:
-                raise inexact_score(query_id, ceil(most), "lower the weights of the tree")
-            self.batches.count(self.batches.lucene.name, 1)
-            return self.top(self.compiler.query(clause), hits, query_id)
-
-    def impacts(self, doc_id: str, terms: Iterable[str]) -> dict[str, int]:
-        """The document's impact for each of `terms` that it has, read from the postings."""
-        with self.verification.reading():
-            return impacts_of(self.reader, doc_id, terms)
-
-    def vector(self, doc_id: str) -> dict[str, int]:
-        """The document's whole vector, read from its term vector."""
-        with self.verification.reading():
-            return vector_of(self.reader, doc_id)
-
-    def verified(self) -> None:
-        """Waits until all of Lucene's files are compared with their checksums."""
-        self.verification.wait()
-        if self.resident is not None:
-            self.resident.verified()
-
-    def close(self) -> None:
-        """Closes the files."""
-        self.opened.close()
-
-    def top(self, query: Any, hits: int, query_id: str = "query") -> list[ScoredDoc]:
-        """The best hits of any `org.apache.lucene.search.Query`: score descending, then doc_id ascending."""
-        with java_errors(f"topic {query_id!r} cannot be searched"):
-            cast = java_cast("org.apache.lucene.search.Query", query)
-            top = self.static.top(self.searcher, cast, min(hits, self.documents), self.order)
-            with java_calls():
-                scored_docs = orjson.loads(self.json.writeValueAsString(top))["scoreDocs"]
-        scored = []
-        for rank, hit in enumerate(scored_docs, start=1):
-            score, doc_id = hit["fields"]
-            start = doc_id["offset"]
-            raw = base64.b64decode(doc_id["bytes"])[start : start + doc_id["length"]]
-            scored.append(ScoredDoc(query_id, raw.decode(), rank, score))
-        return scored
 
 
 # Attempts to open an index that other processes change, and the pause between two of them.
