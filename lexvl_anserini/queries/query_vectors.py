@@ -128,12 +128,7 @@ def queries_request(manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _write_topics(
-    model: Encoder,
-    topics: TopicSource,
-    quantiser: Quantiser,
-    output: Path,
-    batch_size: int,
-    request: Mapping[str, Any],
+    model: Encoder, topics: TopicSource, quantiser: Quantiser, output: Path, batch_size: int, request: Mapping[str, Any]
 ) -> int:
     """Encodes and writes the topics and their manifest; returns their number."""
     stream, again = tee(cast(Iterator[Topic], topics.stream()))

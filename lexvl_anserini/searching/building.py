@@ -54,11 +54,7 @@ class BuildPlan:
 
 
 def plan_index(
-    shards: Folders,
-    index: Path | str | None,
-    engine: str | None,
-    options: Mapping[str, Any],
-    overwrite: bool,
+    shards: Folders, index: Path | str | None, engine: str | None, options: Mapping[str, Any], overwrite: bool
 ) -> BuildPlan:
     """What `build_index` would do; nothing is written."""
     sources = folders_of(shards)

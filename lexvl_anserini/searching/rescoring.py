@@ -194,11 +194,7 @@ def topics_of_run(run: RunManifest, topics: str | None, data_dir: str | None) ->
 
 
 def hybrid_manifest(
-    runs: Sequence[Path],
-    weights: Sequence[float],
-    candidates: int,
-    hits: int,
-    shards: Sequence[Path | None] = (),
+    runs: Sequence[Path], weights: Sequence[float], candidates: int, hits: int, shards: Sequence[Path | None] = ()
 ) -> RunManifest:
     """The manifest of a hybrid run: topics and judgements as in the runs, their names and weights.
 

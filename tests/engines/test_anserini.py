@@ -25,11 +25,7 @@ DOCUMENTS = [
 TOPICS = {"1": "f35", "2": "f3", "3": "f4"}
 
 # Its reference run: the order that both BM25 and impacts give, and BM25's scores.
-RUN = {
-    "1": [("doc2", 0.6136)],
-    "2": [("doc1", 0.3931)],
-    "3": [("doc1", 0.1531), ("doc2", 0.1355)],
-}
+RUN = {"1": [("doc2", 0.6136)], "2": [("doc1", 0.3931)], "3": [("doc1", 0.1531), ("doc2", 0.1355)]}
 IMPACTS = {"1": [("doc2", 8.0)], "2": [("doc1", 1.0)], "3": [("doc1", 4.0), ("doc2", 3.0)]}
 
 

@@ -236,13 +236,7 @@ def _updater(index: Path, part: Path, created: int) -> Iterator[Any]:
 
 @contextmanager
 def _as_index(
-    source: Path,
-    manifest: Manifest,
-    part: Path,
-    created: int,
-    options: IndexOptions,
-    threads: int,
-    progress: Progress,
+    source: Path, manifest: Manifest, part: Path, created: int, options: IndexOptions, threads: int, progress: Progress
 ) -> Iterator[tuple[Path, Mapping[str, str]]]:
     """Yields an index with a source's documents, and its fields; shards are indexed in a temporary folder."""
     if is_index(source):
