@@ -15,10 +15,10 @@ import orjson
 
 from lexvl_anserini.data.checks import SeenIds
 from lexvl_anserini.engines import jvm
-from lexvl_anserini.engines.engine import Engine, NoOptions
+from lexvl_anserini.engines.engine import Engine, EngineOptions
 from lexvl_anserini.engines.index_folder import BuiltIndex, folder_bytes, new_index, read_report, write_report
 from lexvl_anserini.engines.jvm import captured_stdout, java_calls, java_class, java_errors, lucene_version
-from lexvl_anserini.engines.lucene.fields import close, commit_files, count_index, open_reader
+from lexvl_anserini.engines.lucene.fields import K1, B, close, commit_files, count_index, open_reader
 from lexvl_anserini.engines.lucene.versions import commit_id, dotted, newer_refused
 from lexvl_anserini.engines.lucene.writing import as_written, manifest_there
 from lexvl_anserini.engines.verifying import Verification
@@ -29,11 +29,7 @@ from lexvl_anserini.ground.records import ScoredDoc, Topic
 from lexvl_anserini.ground.typed import MOST_THREADS, check_count
 from lexvl_anserini.shards.reading import check_distinct, expect_counts, read_ids, read_texts
 
-# Anserini's defaults, which its BEIR rows use.
-K1 = 0.9
-B = 0.4
-
-# Of Anserini's indexer, in MB; its default of 4 GB is more than the Java heap.
+# The memory of Anserini's indexer; its default of 4 GB is more than the Java heap.
 MEMORY_BUFFER_MB = 256
 
 BATCH_SIZE = 256
@@ -76,7 +72,7 @@ class BM25Engine(Engine):
         manifest: Manifest,
         threads: int = 1,
         progress: Progress = silent,
-        options: NoOptions | None = None,
+        options: EngineOptions | None = None,
     ) -> BuiltIndex:
         """Runs Anserini's `IndexCollection` on `docs/`, one thread a shard at most.
 

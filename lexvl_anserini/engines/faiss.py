@@ -15,7 +15,7 @@ import faiss
 import numpy as np
 
 from lexvl_anserini.data.checks import SeenIds
-from lexvl_anserini.engines.engine import Engine
+from lexvl_anserini.engines.engine import Engine, EngineOptions
 from lexvl_anserini.engines.faiss_layouts import LAYOUTS, Store, layout_named, parameters_of
 from lexvl_anserini.engines.index_folder import (
     BuiltIndex,
@@ -46,7 +46,7 @@ BATCH_SIZE = 64
 # How many more than `hits` are fetched at first, to see past ties at the cut.
 MARGIN = 16
 
-# Of the sample that a layout learns from.
+# Draws the sample that a layout learns from.
 TRAINING_SEED = 20240307
 
 
@@ -112,7 +112,7 @@ class VectorSearch:
 
 
 @dataclass(frozen=True)
-class FaissOptions:
+class FaissOptions(EngineOptions):
     """How vectors are stored.
 
     layout      a row of `faiss_layouts.LAYOUTS`

@@ -29,7 +29,7 @@ from lexvl_anserini.ground.vocabulary import VOCABULARY
 
 REPORT = "index.json"
 
-# Of an index of impacts, beside Lucene's files: its postings as `engines/resident` reads them.
+# An impact index has its postings once more beside Lucene's files, as `engines/resident` reads them.
 RESIDENT = "resident.bin"
 
 

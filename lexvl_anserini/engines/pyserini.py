@@ -21,7 +21,7 @@ from typing import Any
 import orjson
 
 from lexvl_anserini.engines import jvm
-from lexvl_anserini.engines.engine import NoOptions
+from lexvl_anserini.engines.engine import EngineOptions
 from lexvl_anserini.engines.index_folder import BuiltIndex, folder_bytes, new_index, write_report
 from lexvl_anserini.engines.jvm import java_calls, java_errors, lucene_version
 from lexvl_anserini.engines.lucene.engine import LuceneSearch
@@ -99,7 +99,7 @@ class PyseriniEngine(LuceneSearch):
         manifest: Manifest,
         threads: int = 1,
         progress: Progress = silent,
-        options: NoOptions | None = None,
+        options: EngineOptions | None = None,
     ) -> BuiltIndex:
         """Runs `pyserini.index.lucene` over `docs/` in a process of its own, one thread a shard at most.
 

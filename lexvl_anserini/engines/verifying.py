@@ -27,7 +27,7 @@ from lexvl_anserini.ground.files import file_sha256
 # Up to this size all checksums are compared before the first answer, which takes some tenths of a second at most.
 VERIFIED_BYTES = 1 << 30
 
-# Of a file, read at once; between two of them a closed index stops the comparison.
+# What is read of a file at once; between two blocks a closed index stops the comparison.
 BLOCK_BYTES = 1 << 20
 
 # What the memory holds for a file whose checksum is right.

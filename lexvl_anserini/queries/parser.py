@@ -43,7 +43,7 @@ TOKEN = re.compile(
 # Brackets and NOTs within each other: each takes the parser some calls of functions.
 MAX_NESTING = 50
 
-# Of an expression, in errors.
+# The length of an expression in errors.
 SHOWN_CHARACTERS = 120
 
 

@@ -55,25 +55,17 @@ class SearchCost:
 
     def encoded(self, queries: Iterator[Any]) -> Iterator[Any]:
         """Passes queries on; counts them, their terms, and the seconds that encoding takes."""
-        while True:
-            started = time.perf_counter()
-            query = next(queries, None)
-            self.encode_s += time.perf_counter() - started
-            if query is None:
-                return
+        for query, seconds in _timed(queries):
+            self.encode_s += seconds
             self.queries += 1
             self.terms += len(query.vector) if isinstance(query, ImpactQuery) else 0
             yield query
 
-    def found(self, lists: Iterator[list[ScoredDoc]]) -> Iterator[list[ScoredDoc]]:
+    def searched(self, lists: Iterator[list[ScoredDoc]]) -> Iterator[list[ScoredDoc]]:
         """Passes lists on; counts the seconds that they take, encoding included."""
-        while True:
-            started = time.perf_counter()
-            documents = next(lists, None)
-            self.all_s += time.perf_counter() - started
-            if documents is None:
-                return
-            yield documents
+        for hits, seconds in _timed(lists):
+            self.all_s += seconds
+            yield hits
 
     def efficiency(self, manifest: Manifest, index: Path) -> dict[str, float]:
         """Figures for tables; milliseconds are the engine's alone, without encoding."""
@@ -87,6 +79,16 @@ class SearchCost:
             figures |= {f"queries_from_{form}": count for form, count in self.served.items()}
             figures["mean_document_terms"] = round(manifest.counts.postings / manifest.counts.documents, 2)
         return figures
+
+
+def _timed(stream: Iterator[Any]) -> Iterator[tuple[Any, float]]:
+    """Each item of a stream, and the seconds that it took."""
+    while True:
+        started = time.perf_counter()
+        item = next(stream, None)
+        if item is None:
+            return
+        yield item, time.perf_counter() - started
 
 
 @dataclass(frozen=True)
@@ -254,7 +256,7 @@ class Searcher:
             impacts = cast("ImpactEngine", self.engine)  # `refuse_other_kinds` refuses others
             vector_of = _vectors(impacts, self.index.manifest, settings)
             lists = search_refined(impacts, with_texts, settings, fetch, vector_of)
-        for documents in tally.found(lists):
+        for documents in tally.searched(lists):
             yield without_query(documents, hits) if settings.remove_query else documents
         tally.served = self.engine.served()
 

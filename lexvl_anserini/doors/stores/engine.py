@@ -25,7 +25,7 @@ from lexvl_anserini.doors.stores.folder import GREATEST, Notes, header_of, read_
 from lexvl_anserini.doors.stores.loading import load
 from lexvl_anserini.doors.stores.store import MISSING, ImpactStore
 from lexvl_anserini.doors.stores.urls import StorePlace, parse_url
-from lexvl_anserini.engines.engine import ImpactEngine
+from lexvl_anserini.engines.engine import EngineOptions, ImpactEngine
 from lexvl_anserini.engines.index_folder import BuiltIndex, read_report
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.manifest import Manifest
@@ -45,7 +45,7 @@ _SWITCH = {"true": True, "false": False, "1": True, "0": False}
 
 
 @dataclass(frozen=True)
-class StoreOptions:
+class StoreOptions(EngineOptions):
     """How an index in a store is built.
 
     place          of the index

@@ -34,7 +34,7 @@ from lexvl_anserini.queries.clauses import (
 
 SEARCH = "org.apache.lucene.search"
 
-# Of Java's long: an open side of a range.
+# The ends of Java's long, for an open side of a range.
 LEAST, MOST = -(2**63), 2**63 - 1
 
 EPOCH = date(1970, 1, 1).toordinal()

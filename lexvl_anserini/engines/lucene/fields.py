@@ -27,34 +27,23 @@ TEXT = "text"
 META = "meta."
 
 
-@java_calls()
-def impact_similarity() -> Any:
-    """Score = frequency x boost, as Anserini has it."""
-    return java_class("io.anserini.search.similarity.ImpactSimilarity")()
-
-
-# Of BM25 in the field `text`: Anserini's defaults.
+# Anserini's parameters of BM25, here for the field `text`.
 K1 = 0.9
 B = 0.4
 
 
 @java_calls()
 def field_similarity() -> Any:
-    """Impacts in `contents`, BM25 in all other fields."""
+    """Impacts in `contents`, where a score is frequency x boost as in Anserini; BM25 in all other fields."""
+    impacts = java_class("io.anserini.search.similarity.ImpactSimilarity")()
     bm25 = java_class("org.apache.lucene.search.similarities.BM25Similarity")(K1, B)
-    return our_class("FieldSimilarity")(CONTENTS, impact_similarity(), bm25)
+    return our_class("FieldSimilarity")(CONTENTS, impacts, bm25)
 
 
 @java_calls()
 def text_analyzer() -> Any:
     """The analyser of the field `text`: Anserini's English default (Porter's stems, no stop words)."""
     return java_class("io.anserini.analysis.DefaultEnglishAnalyzer").newDefaultInstance()
-
-
-@java_calls()
-def java_path(path: Path) -> Any:
-    """A Java path."""
-    return java_class("java.nio.file.Paths").get(str(path.absolute()))
 
 
 @java_calls()
@@ -67,16 +56,12 @@ def java_map(values: Mapping[str, str]) -> Any:
 
 
 @java_calls()
-def open_directory(index: Path) -> Any:
-    """Lucene's folder."""
-    return java_class("org.apache.lucene.store.FSDirectory").open(java_path(index))
-
-
-@java_calls()
 def open_reader(index: Path) -> Any:
     """A reader of the index's last commit."""
+    path = java_class("java.nio.file.Paths").get(str(index.absolute()))
     with newer_refused(index):
-        return java_class("org.apache.lucene.index.DirectoryReader").open(open_directory(index))
+        folder = java_class("org.apache.lucene.store.FSDirectory").open(path)
+        return java_class("org.apache.lucene.index.DirectoryReader").open(folder)
 
 
 @java_calls()
@@ -125,6 +110,12 @@ def census(folder: Path) -> Iterator[Any]:
         yield Exclusive(our_class("IndexCensus")(reader))
     finally:
         close(reader)
+
+
+def max_impact(folder: Path) -> int:
+    """The greatest impact of an index."""
+    with census(folder) as whole:
+        return int(whole.maxImpact(CONTENTS))
 
 
 def refuse_duplicates(folder: Path) -> None:

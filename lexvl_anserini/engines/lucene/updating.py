@@ -20,11 +20,11 @@ from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.index_folder import RESIDENT, BuiltIndex, changed_index, is_index, new_index, read_report
 from lexvl_anserini.engines.jvm import Exclusive, java_errors, our_class
 from lexvl_anserini.engines.lucene.fields import (
-    CONTENTS,
     census,
     close,
     count_index,
     field_similarity,
+    max_impact,
     open_reader,
     refuse_duplicates,
 )
@@ -196,9 +196,7 @@ def repair(index: Path) -> bool:
             whole.checkIntegrity()
         with changed_index(index) as part, java_errors(f"{index}: cannot be written"):
             manifest, report = read_impact_manifest(part), read_report(part)
-            with census(part) as whole:
-                most = int(whole.maxImpact(CONTENTS))
-            counts = {**count_index(part), "max_impact": most, "fields": report.fields}
+            counts = {**count_index(part), "max_impact": max_impact(part), "fields": report.fields}
             options, sources = IndexOptions(**report.options), sources_of(part, manifest)
             finish_index(part, manifest, counts, options, sources, report.changed, report.get(CHANGES, ()))
     return True
@@ -324,9 +322,9 @@ def _replacement(sources: Sequence[Path]) -> str:
 
 def _recounted(manifest: Manifest, held: Mapping[str, int], part: Path, gone: int) -> Manifest:
     """The manifest after `gone` documents were removed; its counts are those of the index."""
-    with census(part) as whole:
-        most = int(whole.maxImpact(CONTENTS))
-    counts = Counts({name: held[name] for name in ("documents", "empty", "postings")} | {"max_impact": most})
+    counts = Counts(
+        {name: held[name] for name in ("documents", "empty", "postings")} | {"max_impact": max_impact(part)}
+    )
     deleted = manifest.corpus.deleted + gone
     corpus = EncodedCorpus({**manifest.corpus, "documents": held["documents"], "deleted": deleted})
     return replace(manifest, counts=counts, corpus=corpus)

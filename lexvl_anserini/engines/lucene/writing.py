@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from lexvl_anserini.data.checks import MAX_ID_BYTES, fits_index
+from lexvl_anserini.engines.engine import EngineOptions
 from lexvl_anserini.engines.index_folder import (
     RESIDENT,
     folder_bytes,
@@ -56,7 +57,7 @@ COUNTED = ("documents", "empty", "postings")
 
 
 @dataclass(frozen=True)
-class IndexOptions:
+class IndexOptions(EngineOptions):
     """The options of a Lucene index: what it holds besides ids and impacts.
 
     text          the documents' texts, analysed, for BM25

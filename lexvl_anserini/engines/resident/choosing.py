@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 VARIABLE = "LEXVL_POSTINGS"
 AUTO, ALWAYS, NEVER = CHOICES = ("auto", "resident", "lucene")
 
-# Of answers from Lucene's postings: about the time that loading the kernels takes, which is not worth it before.
+# Loading the kernels takes about this long; it is worth it once answers from Lucene's postings took as long.
 WORTH_S = 0.5
 
 # Compiling the kernels, once per machine, takes longer.

@@ -50,11 +50,11 @@ BITMAP_SHARE = 8
 # Ids that are coded together; of each group the first is whole.
 GROUP = 16
 
-# Of slots of impacts of one byte; of wider ones their width.
+# Slots of impacts of one byte begin at multiples of this, others at multiples of their width.
 LEAST_ALIGNMENT = 2
 SECTION_ALIGNMENT = 64
 
-# Of a deleted document.
+# The rank of a deleted document.
 NO_RANK = 2**32 - 1
 LENGTH_BYTES = 8
 
