@@ -176,7 +176,7 @@ class Store:
         self.index.add(signs(vectors) if self.name == "binary" else np.ascontiguousarray(vectors))
 
     def search(self, queries: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """The nearest vectors of queries [B, D]: descending scores float32 [B, count], and positions; position -1 is none.
+        """The nearest vectors of queries [B, D]: scores float32 [B, count], descending, and positions; -1 is none.
 
         Scores are FAISS's own, of binary the negated Hamming distances; they only say what to fetch.
         """
