@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lexvl_anserini.engines.index_folder import BuiltIndex
 from lexvl_anserini.engines.opening import open_impact_index, verified
-from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
-from lexvl_anserini.ground.manifest import Manifest, RunManifest
+from lexvl_anserini.ground.errors import ArtefactError, DataError
+from lexvl_anserini.ground.manifest import Manifest, RunManifest, expect_lexical
 from lexvl_anserini.ground.records import ImpactQuery, Topic
 from lexvl_anserini.ground.typed import check_count
 from lexvl_anserini.queries.clauses import All, Clause, Ids, Impacts, Term, TreeQuery, clause_of, fold, scored_terms
@@ -86,10 +86,7 @@ def explain(
     """
     check_count("hits", hits)
     built = located(index, manifest)
-    if built.manifest.kind != "impact":
-        raise UsageError(
-            f"{built.path} is {built.manifest.kind}; only the score of an impact index is a sum over terms"
-        )
+    expect_lexical(built.path, built.manifest.kind, "only the score of an impact index is a sum over terms")
     topic = Topic(TYPED, query) if isinstance(query, str) else query
     if isinstance(topic, Topic):
         model = model or EncoderChanges(device=device).load(built.manifest)
