@@ -36,11 +36,7 @@ class TableOptions:
     results: options.Results = None
 
     def cards(self, runs: Sequence[Path]) -> list[RunCard]:
-        """The runs under their labels, with the figures of their searches or without.
-
-        Raises:
-            LexvlError: a run cannot be read, or there are more or fewer labels than runs.
-        """
+        """The runs under their labels, with the figures of their searches or without."""
         cards = self.names.cards(map(Path, runs))
         return cards if self.efficiency else [replace(card, efficiency={}) for card in cards]
 
@@ -53,11 +49,7 @@ def caption_report(
     results: Path | None = None,
     dataset_labels: Sequence[str] | None = None,
 ) -> str:
-    """The table of runs on images with captions, measured against these judgements.
-
-    Raises:
-        LexvlError: a run or its judgements cannot be read.
-    """
+    """The table of runs on images with captions, measured against these judgements."""
     measured = measure_runs(cards, source, list(HEADINGS), ties=ties, results=results)
     measured = with_datasets(measured, dataset_labels)
     return render(caption_table(cards, measured), caption_rows(measured), output_format)

@@ -184,11 +184,7 @@ def compared(name: str, documents: Iterable[ImpactDocument], captions: Mapping[s
 
 
 def named_in(shards: Path, data_dir: str | None = None) -> list[NamedWords]:
-    """The rows of shards of impacts, whose manifest names the captions' dataset.
-
-    Raises:
-        LexvlError: the shards or the captions cannot be read, are of another kind, or do not belong together.
-    """
+    """The rows of shards of impacts, whose manifest names the captions' dataset."""
     from lexvl_anserini.data.dataset import dataset_of
     from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
 

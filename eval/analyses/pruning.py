@@ -180,11 +180,7 @@ def settings_of(
 def measure_settings(
     shards: Path, queries: Sequence[ImpactQuery], settings: Sequence[PruningSetting], hits: int, rounds: int
 ) -> dict[str, Measured]:
-    """Searches all queries with every setting, `rounds` times; the lists are those of the first round.
-
-    Raises:
-        ArtefactError: the shards are unfinished or damaged.
-    """
+    """Searches all queries with every setting, `rounds` times; the lists are those of the first round."""
     from lexvl_anserini.ground.manifest import read_manifest
     from lexvl_anserini.queries.feedback import ShardVectors
     from lexvl_anserini.shards.pruning import prune_shards

@@ -140,10 +140,6 @@ def quantisation_loss(
         measure: compared on both rankings.
         depths: of the overlap.
         remove_query: a hit whose doc_id is the query_id does not count.
-
-    Raises:
-        DataError: no document matches any query, or the topics have no judgements.
-        LexvlError: a score could reach 2^24.
     """
     documents = quantiser.documents(document_weights)
     largest = int(documents.impacts.data.max(initial=0)) or None

@@ -267,12 +267,7 @@ def terms_of_documents(stored: StoredVectors, doc_ids: Sequence[str]) -> list[Do
 
 
 def terms_of_images(model: Encoder, images: Sequence[str], batch_size: int = 32) -> list[DocumentTerm]:
-    """All terms of some images.
-
-    Raises:
-        UsageError: the encoder has no terms.
-        DataError: an image cannot be read.
-    """
+    """All terms of some images."""
     from lexvl_anserini.encoders.encoder import as_lexical
 
     rows = model.decode(as_lexical(model.document).weights(images, batch_size))

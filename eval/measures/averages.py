@@ -56,11 +56,7 @@ AVERAGES: Mapping[str, tuple[str, ...]] = {
 
 
 def datasets_of(name: str) -> list[str]:
-    """All datasets of an average.
-
-    Raises:
-        UnknownName: no such average.
-    """
+    """All datasets of an average."""
     if name not in AVERAGES:
         raise UnknownName("average", name, AVERAGES)
     parts = (datasets_of(part) if part in AVERAGES else [part] for part in AVERAGES[name])
@@ -88,9 +84,6 @@ def averaged(name: str, means: Iterable[Measurement]) -> list[Measurement]:
 
     Args:
         means: of runs under the names of their systems, on several datasets.
-
-    Raises:
-        UnknownName, DataError: as `average`; the message names the system.
     """
     systems: dict[tuple[str, str, str], dict[str, float]] = {}
     for row in means:

@@ -31,11 +31,7 @@ BLOCK = 1000
 
 
 def ranx_metrics() -> ModuleType:
-    """The module `ranx.metrics` without the rest of ranx, whose imports take three seconds and 150 MB.
-
-    Raises:
-        InstallationError: ranx is not installed.
-    """
+    """The module `ranx.metrics` without the rest of ranx, whose imports take three seconds and 150 MB."""
     name = "ranx.metrics"
     if name in sys.modules:
         return sys.modules[name]

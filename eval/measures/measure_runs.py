@@ -41,10 +41,6 @@ def measure_runs(
         remove_query: None follows the dataset's rule, else what the run's manifest says.
         per_topic: a line says what ties change in topics too, not only in means.
         results: a folder that gets the result of each run, see `result_files.py`.
-
-    Raises:
-        LexvlError: a run, its judgements or a measure cannot be read, or they do not fit; no judged document has
-            the relevance that a measure asks for.
     """
     parsed, cards = parse_measures(measures, relevance_level), list(cards)
     sources = [choose_source(card, source) for card in cards]

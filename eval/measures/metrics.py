@@ -61,9 +61,6 @@ def check_levels(relevant: Relevant, measures: Sequence[Measure], name: str) -> 
         relevant: of all judged topics.
         measures: that are computed.
         name: of the judgements, for the message.
-
-    Raises:
-        DataError: there is such a measure.
     """
     largest = int(relevant.relevance.max(initial=0))
     for measure in measures:
@@ -76,11 +73,7 @@ def check_levels(relevant: Relevant, measures: Sequence[Measure], name: str) -> 
 
 
 def check_shared_topics(run: Sequence[str], judged: Collection[str], name: str) -> None:
-    """Reports topics that only the run or only the qrels have.
-
-    Raises:
-        DataError: they share none.
-    """
+    """Reports topics that only the run or only the qrels have; refuses a run that shares none with the qrels."""
     unjudged = [query_id for query_id in run if query_id not in judged]
     answered = set(run)
     missing = [query_id for query_id in judged if query_id not in answered]
@@ -136,11 +129,7 @@ def evaluate(
 def measure(
     found: Found, relevant: Relevant, measures: Sequence[Measure], rules: MeasuringRules, name: str, dataset: str
 ) -> list[Measurement]:
-    """Measures what a run has found, as `evaluate`.
-
-    Raises:
-        UsageError, DataError: as `evaluate`.
-    """
+    """Measures what a run has found, as `evaluate`."""
     if not found.query_ids:
         raise DataError(f"{name}: the run is empty")
     if rules.ties == "rank":
@@ -157,11 +146,7 @@ def measure(
 def values_of(
     found: Found, relevant: Relevant, topics: np.ndarray, measures: Sequence[Measure], rules: MeasuringRules
 ) -> dict[Measure, np.ndarray]:
-    """Values [t] of each measure on some judged topics, given by ascending numbers; a topic without hits counts 0.
-
-    Raises:
-        UnknownName: no such order of ties.
-    """
+    """Values [t] of each measure on some judged topics, given by ascending numbers; a topic without hits counts 0."""
     check_ties(rules.ties)
     return compute(found, rules.ties, relevant, topics, measures)
 

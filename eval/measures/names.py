@@ -111,11 +111,7 @@ def parse_measure(text: str) -> Measure:
 
 
 def _level(text: str, settings: str, definition: Definition) -> int:
-    """The level of relevance in the brackets of a measure.
-
-    Raises:
-        UsageError: something else, or the measure has no such level.
-    """
+    """The level of relevance in the brackets of a measure."""
     if not (match := re.fullmatch(r"\s*rel\s*=\s*([0-9]{1,9})\s*", settings)) or int(match[1]) < 1:
         raise UsageError(f"measure {text!r}: ({settings}), expected the least relevance that counts, such as (rel=2)")
     if not definition.binary:

@@ -64,11 +64,7 @@ def sample_queries(run_path: Path, count: int) -> list[str]:
 
 
 def hits_of(run_path: Path, query_ids: Sequence[str]) -> dict[str, list[ScoredDoc]]:
-    """The documents of some topics in a run, best first; an empty list for a topic without hits.
-
-    Raises:
-        DataError: the run is malformed.
-    """
+    """The documents of some topics in a run, best first; an empty list for a topic without hits."""
     hits: dict[str, list[ScoredDoc]] = {query_id: [] for query_id in query_ids}
     for document in read_run(run_path):
         if document.query_id in hits:
@@ -84,11 +80,7 @@ def first_relevant(listed: Sequence[ScoredDoc], relevant: Collection[str]) -> st
 
 
 def item_of(record: Document | Topic) -> Item:
-    """A document or topic as it is shown: images under the names of their files.
-
-    Raises:
-        DataError: the image cannot be read.
-    """
+    """A document or topic as it is shown: images under the names of their files."""
     from lexvl_anserini.data.pictures.images import open_image
 
     text = record.contents if isinstance(record, Document) else record.text or ""

@@ -217,11 +217,7 @@ def csv_rows(rows: Sequence[NamedTuple]) -> str:
 
 
 def check_format(name: str, known: Iterable[str] = FORMATS) -> None:
-    """Raises an error for an unknown format, before anything is computed.
-
-    Raises:
-        UnknownName: `name` is not among the known.
-    """
+    """Raises an error for an unknown format, before anything is computed."""
     if name not in (known := list(known)):
         raise UnknownName("format", name, known)
 

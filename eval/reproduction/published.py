@@ -65,11 +65,7 @@ def expected_folder() -> Path:
 
 @cache
 def published_tables() -> Mapping[str, PublishedTable]:
-    """All tables by name, such as vdr-table4, in the order of files and of their entries.
-
-    Raises:
-        DataError: a file is malformed; one line says where and how.
-    """
+    """All tables by name, such as vdr-table4, in the order of files and of their entries."""
     return {table.name: table for path in sorted(expected_folder().glob("*.yaml")) for table in read_tables(path)}
 
 

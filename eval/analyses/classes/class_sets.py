@@ -59,9 +59,6 @@ def load_labelled(
         classes: that the labels name; default the set's own, or the labels of the images.
         data_dir: the folder of the datasets; default $LEXVL_DATA, else ~/.cache/lexvl.
         split: train or test; ignored for a path.
-
-    Raises:
-        DataError: no such files, or they are malformed.
     """
     known, _, folder = name.partition(":")
     if known not in CLASS_SETS:
@@ -77,11 +74,7 @@ def classes_of(name: str) -> ImageClasses:
 
 
 def _images_of(name: str, where: Path, split: str) -> Iterator[Labelled]:
-    """The images of a split.
-
-    Raises:
-        DataError: there are none.
-    """
+    """The images of a split."""
     row = CLASS_SETS[name]
     patterns = row.files.get(split, ())
     for base in (where, where / row.unpacked):
@@ -117,9 +110,6 @@ def read_lines(files: Sequence[Path], base: Path, split: str, line: str, image: 
         split: has no effect.
         line: pattern of a line, with the groups `label` and, if `image` names it, `file`.
         image: place of an image below `base`: a format of those groups.
-
-    Raises:
-        DataError: a line does not fit.
     """
     for text, where in _lines(files):
         match = re.fullmatch(line, text)
@@ -168,11 +158,7 @@ def read_cifar(files: Sequence[Path], base: Path, split: str, labels: int) -> It
 
 
 def _matlab(path: Path, *keys: str) -> list[Any]:
-    """Variables of a MATLAB file.
-
-    Raises:
-        DataError: the file cannot be read, or lacks one.
-    """
+    """Variables of a MATLAB file."""
     from scipy.io import loadmat
 
     try:

@@ -43,11 +43,7 @@ class ImageClasses:
         return cls(tuple(folders), tuple((name.replace("_", " "),) for name in folders))
 
     def with_templates(self, templates: Sequence[str]) -> ImageClasses:
-        """The same classes with other templates; none keeps these.
-
-        Raises:
-            UsageError: a template has no place for a name.
-        """
+        """The same classes with other templates, each with a place for a name; none keeps these."""
         for template in templates:
             if PLACE not in template:
                 raise UsageError(
@@ -116,11 +112,7 @@ def read_classes(path: Path) -> ImageClasses:
 
 
 def _names(path: Path, entry: Any) -> tuple[str, ...]:
-    """The names of one class.
-
-    Raises:
-        DataError: the entry is no name or list of names.
-    """
+    """The names of one class."""
     names = entry if isinstance(entry, list) else [entry]
     if not names or not all(isinstance(name, str) and name.strip() for name in names):
         raise DataError(f"{path}: class {entry!r:.80}, expected a name or a list of names")

@@ -49,11 +49,7 @@ class LabelledImages(NamedTuple):
     per_class: bool = False
 
     def with_templates(self, templates: Sequence[str]) -> LabelledImages:
-        """The same images with other templates of prompts; none keeps those of the classes.
-
-        Raises:
-            UsageError: a template has no place for a name.
-        """
+        """The same images with other templates of prompts; none keeps those of the classes."""
         return self._replace(classes=self.classes.with_templates(templates))
 
 
@@ -63,9 +59,6 @@ def read_labelled(where: Path, classes: ImageClasses | None = None) -> LabelledI
     Args:
         where: a folder, an uncompressed tar, or a file of `LISTS`.
         classes: that the labels name; default the labels themselves, in the order of their names.
-
-    Raises:
-        DataError: it cannot be read, has no images or a class folder without any, or labels that `classes` lack.
     """
     labelled = list(read_list(where) if where.suffix.lower() in LISTS else class_folders(where))
     classes = classes or ImageClasses.of_folders(sorted({str(one.label) for one in labelled}))
