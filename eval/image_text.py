@@ -14,7 +14,7 @@ from lexvl_anserini.cli import Command, DataDir, Verbose, expanded
 from lexvl_anserini.ground.manifest import CorpusRef
 
 from . import options
-from .measures.hit_rates import HEADINGS, caption_rows, with_judgements
+from .measures.averages import HEADINGS, caption_rows, with_judgements
 from .measures.inputs import JudgementSource, RunCard
 from .measures.measure_runs import measure_runs
 from .report.labels import with_datasets

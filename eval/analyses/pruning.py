@@ -27,9 +27,8 @@ from lexvl_anserini.searching.refine import RefinedQuery, Refinement, TwoPhase, 
 from lexvl_anserini.shards.pruning import Pruning
 
 from .. import options
-from ..measures.exact_hits import overlap
 from ..measures.inputs import encoded_queries
-from ..measures.metrics import evaluate, means
+from ..measures.metrics import evaluate, means, overlap
 from ..measures.names import parse_measure
 from ..measures.ties import strict_order
 from ..report.render import check_format, render

@@ -23,7 +23,7 @@ class Measure(NamedTuple):
         return f"{self.name}{level}" if self.k is None else f"{self.name}{level}@{self.k}"
 
 
-# (judgements [T, J, 2], rankings [T, depth, 2], cut or 0, relevance level) -> values [T]; see `kernels.as_arrays`.
+# (judgements [T, J, 2], rankings [T, depth, 2], cut or 0, relevance level) -> values [T]; see `metrics.as_arrays`.
 MeasureFunction = Callable[[np.ndarray, np.ndarray, int, int], np.ndarray]
 
 

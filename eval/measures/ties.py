@@ -3,8 +3,8 @@
 `rank` uses a run's own ranks if they agree with its scores, else score descending, then doc_id ascending.
 `trec_eval` does what trec_eval does: scores are read as float32, and equal scores are ordered by doc_id descending.
 
-A table has one of the two rules (`tie_rules.py`): `rank` for runs whose manifest vouches for them, because their lines
-have the order of the index; `trec_eval` for runs of other systems, whose published figures are trec_eval's.
+A table has one of the two rules (`measure_runs.py`): `rank` for runs whose manifest vouches for them, because their
+lines have the order of the index; `trec_eval` for runs of other systems, whose published figures are trec_eval's.
 """
 
 from __future__ import annotations

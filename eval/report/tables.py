@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lexvl_anserini.ground.records import Measurement
 
-from ..measures.hit_rates import HEADINGS, RSUM, rsum
+from ..measures.averages import HEADINGS, RSUM, rsum
 from ..measures.inputs import RunCard
 from ..measures.metrics import means
 from ..measures.significance import LEVEL
