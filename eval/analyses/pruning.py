@@ -32,7 +32,7 @@ from ..measures.metrics import evaluate, means, overlap
 from ..measures.names import parse_measure
 from ..measures.ties import strict_order
 from ..report.render import check_format, render
-from ..report.tables import setting_table
+from ..report.tables import OF_PRUNING, setting_table
 
 if TYPE_CHECKING:
     from lexvl_anserini.queries.feedback import VectorOf
@@ -86,7 +86,7 @@ def command(
     topic_ids = {query.query_id for query in queries[:limit]}
     judged = [qrel for qrel in qrels if qrel.query_id in topic_ids]
     rows = [{**row, "ties": "rank"} for row in rows_of(measured, judged, measure, remove_query)]
-    sys.stdout.write(render(setting_table(rows), rows, output_format))
+    sys.stdout.write(render(setting_table(rows, OF_PRUNING), rows, output_format))
 
 
 DEPTHS = (10, 100)

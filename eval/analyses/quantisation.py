@@ -26,7 +26,7 @@ from ..measures.metrics import evaluate, means, overlap
 from ..measures.names import parse_measure
 from ..measures.ties import strict_order
 from ..report.render import check_format, render
-from ..report.tables import loss_table
+from ..report.tables import OF_LOSS, setting_table
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
@@ -85,7 +85,7 @@ def command(
         {"bits": b, "query bits": query_bits, **figures(loss), "ties": "rank"}
         for b, loss in zip(quantisers, losses, strict=True)
     ]
-    sys.stdout.write(render(loss_table(rows), rows, output_format))
+    sys.stdout.write(render(setting_table(rows, OF_LOSS), rows, output_format))
 
 
 log = logging.getLogger(__name__)

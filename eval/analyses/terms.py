@@ -31,8 +31,8 @@ from lexvl_anserini.ground.files import atomic_write
 from lexvl_anserini.ground.manifest import Manifest, read_manifest
 
 from .. import options
-from ..report.image_tables import document_term_table, term_table
-from ..report.render import check_format, csv_rows, render
+from ..report.render import Table, check_format, csv_rows, render
+from ..report.tables import DOCUMENT_TERMS, term_table
 from ..report.term_plots import draw_terms
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def command(
             if doc_ids
             else terms_of_images(encoder.load(), images or (), encoder.batch_size)
         )
-        sys.stdout.write(render(document_term_table(terms), terms, output_format))
+        sys.stdout.write(render(Table.of_fields(terms, DOCUMENT_TERMS), terms, output_format))
         return
     names = [folder.name for folder in shards or ()]
     distinct = names if len(set(names)) == len(names) else map(str, shards or ())
