@@ -22,8 +22,7 @@ from lexvl_anserini.searching.index import Index
 from lexvl_anserini.searching.shared_terms import encoder_options
 
 from . import options
-from .report.answers import answered_corpus, sample_queries, strips_of_queries, strips_of_run
-from .report.maps import with_maps
+from .report.answers import answered_corpus, sample_queries, strips_of_queries, strips_of_run, with_maps
 from .report.strips import Strip, draw_sheet
 
 if TYPE_CHECKING:

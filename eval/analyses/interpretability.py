@@ -38,7 +38,7 @@ from ..report.render import Table, check_format, render
 from ..report.tables import CLASS_WORDS, NAMED_WORDS
 from .class_words import VOCABULARY, ClassWordShares, class_word_shares, dense_space, lexical_space
 from .classes.class_sets import load_labelled
-from .classes.classes import read_classes
+from .classes.labelled import read_classes
 
 if TYPE_CHECKING:
     from lexvl_anserini.data.dataset import Dataset

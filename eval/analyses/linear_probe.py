@@ -15,7 +15,7 @@ from .. import options
 from ..report.render import Table, check_format, render
 from ..report.tables import PROBE_ACCURACIES
 from .classes.class_sets import CLASS_SETS, load_labelled
-from .classes.classes import read_classes
+from .classes.labelled import read_classes
 from .probing import linear_probe
 
 

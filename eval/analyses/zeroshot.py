@@ -14,7 +14,7 @@ from .. import options
 from ..report.render import Table, check_format, render
 from ..report.tables import ACCURACIES
 from .classes.class_sets import load_labelled
-from .classes.classes import read_classes
+from .classes.labelled import read_classes
 from .classification import accuracies, class_ranks
 
 

@@ -18,8 +18,7 @@ import numpy as np
 from lexvl_anserini.data.dataset import data_root
 from lexvl_anserini.ground.errors import DataError
 
-from .classes import ImageClasses, read_classes
-from .labelled import Labelled, LabelledImages, class_folders, read_labelled, with_numbers
+from .labelled import ImageClasses, Labelled, LabelledImages, class_folders, read_classes, read_labelled, with_numbers
 
 CLASSES = Path(__file__).parent / "assets"
 
