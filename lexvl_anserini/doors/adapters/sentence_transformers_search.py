@@ -112,8 +112,7 @@ def semantic_search_lucene(
     elif corpus_embeddings is not None:
         raise UsageError("both corpus_embeddings and corpus_index; give one of them")
     else:
-        path, manifest = located(corpus_index)
-        index = corpus_index if isinstance(corpus_index, Index) else Index(path, manifest, manifest.counts.documents)
+        index = corpus_index if isinstance(corpus_index, Index) else Index.of(located(corpus_index))
     started = time.perf_counter()
     results = _searched(index, queries, top_k, threads)
     seconds = time.perf_counter() - started

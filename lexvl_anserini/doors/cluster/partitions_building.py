@@ -31,8 +31,7 @@ from lexvl_anserini.engines.index_folder import (
     read_report,
     write_report,
 )
-from lexvl_anserini.engines.lucene.record import source_manifest
-from lexvl_anserini.engines.lucene.writing import IndexOptions
+from lexvl_anserini.engines.lucene.writing import IndexOptions, source_manifest
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import read_json, write_json
 from lexvl_anserini.ground.manifest import MANIFEST, Manifest, read_manifest
@@ -130,8 +129,7 @@ def refuse_common_ids(sources: Sequence[Path], manifests: Sequence[Manifest]) ->
 
 def build_partition(request: PartitionsRequest, number: int) -> int:
     """Builds one partition, unless it is finished; returns the number of its documents."""
-    from lexvl_anserini.engines.planning import plan_index
-    from lexvl_anserini.searching.building import carry_out
+    from lexvl_anserini.searching.building import carry_out, plan_index
 
     index = request.folder / partition_name(number)
     with published(index):
