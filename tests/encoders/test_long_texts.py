@@ -14,8 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lexvl_anserini.encoders.parts.batches import PassageReader
 from lexvl_anserini.encoders.parts import clip_bpe, tokens
+from lexvl_anserini.encoders.parts.batches import PassageReader
 from lexvl_anserini.encoders.parts.tokens import TextReader, load_tokenizer
 
 BERT = "splade/ckpt_bert"
