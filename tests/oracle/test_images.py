@@ -45,7 +45,6 @@ from torch.nn.functional import gelu
 
 from lexvl_anserini.encoders.loading import load_encoder
 
-HALF = (0.5, 0.5, 0.5)
 BILINEAR, BICUBIC = 2, 3
 
 

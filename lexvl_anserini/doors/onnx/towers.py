@@ -189,7 +189,7 @@ class LexicalGraphTower(GraphTower):
 
 @dataclass(frozen=True)
 class DenseGraphTower(GraphTower):
-    """Inputs to dense vectors: as `parts.dense.DenseTower`, with a graph that embeds.
+    """Inputs to dense vectors: as `parts.towers.DenseTower`, with a graph that embeds.
 
     width       of the features that the graph gives
     normalise   vectors have unit length
