@@ -206,6 +206,32 @@ def read_image_of(item: Document | Topic) -> str:
     return item.image
 
 
+class ReadsTexts:
+    """What a tower of texts reads of documents and topics; `joiner` is put between title and text."""
+
+    joiner: str = " "
+
+    def read(self, document: Document) -> str:
+        """Title and text of a document, joined."""
+        return read_document(document, self.joiner)
+
+    def read_topic(self, topic: Topic) -> str:
+        """The text of a topic."""
+        return read_topic(topic)
+
+
+class ReadsImages:
+    """What a tower of images reads of documents and topics."""
+
+    def read(self, document: Document) -> str:
+        """The image of a document."""
+        return read_image_of(document)
+
+    def read_topic(self, topic: Topic) -> str:
+        """The image of a topic."""
+        return read_image_of(topic)
+
+
 @dataclass(frozen=True)
 class Encoder:
     """A loaded model: its towers, and the facts that a manifest records to load it again.

@@ -16,14 +16,14 @@ from torch import Tensor, nn
 from lexvl_anserini.data.pictures.images import FAIL, OnError
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
 from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_weights
-from lexvl_anserini.encoders.encoder import Encoder, read_topic
+from lexvl_anserini.encoders.encoder import Encoder, ReadsTexts
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.backbones import bert_from_weights, position_limit, read_config
 from lexvl_anserini.encoders.parts.batches import PassageReader, read_passage
 from lexvl_anserini.encoders.parts.tokens import TextReader, load_tokenizer
 from lexvl_anserini.encoders.parts.towers import Batch, DenseTower, Items
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
-from lexvl_anserini.ground.records import Document, Topic
+from lexvl_anserini.ground.records import Document
 
 # Tokens per passage and per question, as in the papers (VDR, appendix A).
 MAX_LENGTH = 256
@@ -32,7 +32,7 @@ QUESTION, CONTEXT = "question_encoder", "ctx_encoder"
 
 
 @dataclass(frozen=True)
-class Passages(Items):
+class Passages(ReadsTexts, Items):
     """Texts, or pairs of title and text; the inputs are token ids, attention and token types, all int64 [B, L]."""
 
     passages: PassageReader
@@ -41,10 +41,6 @@ class Passages(Items):
     def read(self, document: Document) -> str:
         """The passage of a document; only its text if it has no title."""
         return read_passage(document)
-
-    def read_topic(self, topic: Topic) -> str:
-        """The text of a topic."""
-        return read_topic(topic)
 
     def batches(self, inputs: Sequence[Any], batch_size: int, on_error: OnError = FAIL) -> Iterator[Batch]:
         """The longest first."""

@@ -11,20 +11,19 @@ import numpy as np
 from lexvl_anserini.data.pictures.images import FAIL, OnError
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint
 from lexvl_anserini.encoders.checkpoints.sentence_layout import check_modules
-from lexvl_anserini.encoders.encoder import Encoder, Kind, read_document, read_topic
+from lexvl_anserini.encoders.encoder import Encoder, Kind, ReadsTexts
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.sparsify import checked_dimensions, cut
 from lexvl_anserini.encoders.parts.tokens import is_fast, readable
 from lexvl_anserini.ground.errors import CheckpointError, UsageError, reason_of
 from lexvl_anserini.ground.files import read_json
 from lexvl_anserini.ground.progress import Progress, silent
-from lexvl_anserini.ground.records import Document, Topic
 
 # Texts per call: enough to sort by length, few enough to show progress.
 PIECE = 512
 
 
-class SentenceTower:
+class SentenceTower(ReadsTexts):
     """One side of a sentence-transformers model, which the other side may share.
 
     `lock` is the model's: its tokenizer has a state, so that threads encode one after the other.
@@ -35,14 +34,6 @@ class SentenceTower:
     def __init__(self, model: Any, lock: Lock, side: str, normalise: bool, dimensions: int | None = None):
         self.model, self.lock, self.side, self.normalise = model, lock, side, normalise
         self.dimensions = checked_dimensions(dimensions, model.get_embedding_dimension())
-
-    def read(self, document: Document) -> str:
-        """Title and text of a document joined by one blank."""
-        return read_document(document)
-
-    def read_topic(self, topic: Topic) -> str:
-        """The text of a topic."""
-        return read_topic(topic)
 
     def vectors(
         self, inputs: Sequence[str], batch_size: int = 32, progress: Progress = silent, on_error: OnError = FAIL
