@@ -45,9 +45,6 @@ def inputs_of(tower: InputReader, given: Any) -> Inputs:
 
     A text is one item, and so is a path of an image, a PIL image, a `Document` or a `Topic`; any other iterable has
     several items.
-
-    Raises:
-        UsageError: something else; or an image for a tower that reads texts, or the reverse.
     """
     if is_item(given):
         return Inputs([_input(tower, given)], True)

@@ -14,8 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 from lexvl_anserini.encoders.cards import ENCODERS, Card, card_of
 from lexvl_anserini.encoders.checkpoints.filenames import has_tokenizer
-from lexvl_anserini.encoders.checkpoints.find import Checkpoint, digest_of, find_checkpoint, other_parts
-from lexvl_anserini.encoders.checkpoints.saved import SAVED, SavedEncoder, read_saved
+from lexvl_anserini.encoders.checkpoints.find import (
+    SAVED,
+    Checkpoint,
+    SavedEncoder,
+    digest_of,
+    find_checkpoint,
+    other_parts,
+    read_saved,
+)
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.ground.errors import ArtefactError, CheckpointError, LexvlError, UnknownName, UsageError, reason_of
 from lexvl_anserini.ground.installed import check_model_libraries
@@ -59,11 +66,7 @@ class Source:
     backbone_config: str | None = None
 
     def required(self, encoder: str) -> Checkpoint:
-        """The checkpoint.
-
-        Raises:
-            UsageError: there is none.
-        """
+        """The checkpoint."""
         if self.checkpoint is None:
             card = card_of(encoder)
             known = " or ".join(card.packaged or card.checkpoints[:1])
@@ -270,12 +273,7 @@ def load_encoder_of(
 
 
 def checked_options(name: str, load: Callable[..., Encoder], options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options converted to the types of the loader's signature ("64" becomes 64).
-
-    Raises:
-        UnknownName: the loader has no such option.
-        UsageError: a value does not fit its type.
-    """
+    """The options converted to the types of the loader's signature ("64" becomes 64)."""
     from pydantic import TypeAdapter, ValidationError
 
     parameters = inspect.signature(load, eval_str=True).parameters

@@ -187,12 +187,7 @@ def transformers_shapes(checkpoint: Checkpoint) -> tuple[str, Any, Any]:
 
 
 def squares_of(checkpoint: Checkpoint, resolution: int) -> Squares:
-    """How a Hugging Face folder resizes its images; without a description, as the published ones do.
-
-    Raises:
-        CheckpointError: the description has other steps than resizing to squares and normalising, or another size than
-            the model's.
-    """
+    """How a Hugging Face folder resizes its images; without a description, as the published ones do."""
     path, about = read_preprocessing(checkpoint.folder)
     size = about.get("size", resolution)
     sides = {size.get("height"), size.get("width")} if isinstance(size, Mapping) else {size}
@@ -275,12 +270,6 @@ def text_layers(
     """The family, and how many layers of its text encoder ITC uses.
 
     All text layers of BLIP have cross-attention; those of ALBEF have it from the fusion layer on.
-
-    Args:
-        where: names the weights in errors.
-        weights: by Hugging Face's names.
-        described: the fusion layer in the description of the text encoder.
-        fusion_layer: the fusion layer that the user gives.
 
     Raises:
         CheckpointError: no layer has cross-attention, and no fusion layer is given.

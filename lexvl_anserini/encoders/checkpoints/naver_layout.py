@@ -72,13 +72,7 @@ class Run(NamedTuple):
 
 
 def read_run(checkpoint: Checkpoint, backbone_config: str | None, tokenizer: str | None) -> Run | None:
-    """The run of a checkpoint; None if it is a plain folder.
-
-    Args:
-        checkpoint: of the user.
-        backbone_config: a folder or hub id to take the document encoder's configuration from.
-        tokenizer: a folder or hub id to take both tokenizers from.
-    """
+    """The run of a checkpoint; None if it is a plain folder."""
     root = checkpoint.folder
     inside = root / "model"
     main = next((folder for folder in (root, inside) if (folder / "config.json").is_file()), None)
@@ -209,14 +203,7 @@ def limit(k: int | None) -> int | None:
 def masked_lm_of(
     config: Path, weights: Mapping[str, Tensor], where: str, device: torch.device
 ) -> tuple[Backbone, Head, int]:
-    """A masked LM of exactly `weights`, split before its decoder: backbone, head, number of tokens.
-
-    Args:
-        config: the folder of its configuration.
-        weights: by transformers' names.
-        where: names the weights in errors.
-        device: that the model computes on.
-    """
+    """A masked LM of exactly `weights`, split before its decoder: backbone, head, number of tokens."""
     import transformers
 
     about, described = read_config(config), f"{config}/config.json"

@@ -112,11 +112,7 @@ def read_contents(path: Path) -> Contents:
 
 
 def sharded_names(folder: Path, names: list[str]) -> list[str]:
-    """The weight files of one model: those in its index, else all of `names`.
-
-    Raises:
-        CheckpointError: a shard in the index is missing, or there are several torch files without an index.
-    """
+    """The weight files of one model: those in its index, else all of `names`."""
     index = folder / (
         "model.safetensors.index.json" if names[0].endswith(".safetensors") else "pytorch_model.bin.index.json"
     )

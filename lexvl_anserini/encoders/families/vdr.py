@@ -240,11 +240,7 @@ def with_own_topk(shared: Side, checkpoint: Checkpoint, config: Mapping[str, Any
 
 
 def shared_weights(checkpoint: Checkpoint, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights of the shared encoder, which a file may have under the name of either side or of both.
-
-    Raises:
-        CheckpointError: the sides differ although the configuration has `shared_encoder: true`.
-    """
+    """The weights of the shared encoder, which a file may have under the name of either side or of both."""
     query, document = (below(weights, f"{side}.") for side in SIDES)
     if query and document:
         differing = [

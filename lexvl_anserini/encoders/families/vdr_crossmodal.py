@@ -32,7 +32,6 @@ from torch import Tensor, nn
 from lexvl_anserini.encoders.checkpoints.bounds import build
 from lexvl_anserini.encoders.checkpoints.filenames import inside
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint
-from lexvl_anserini.encoders.checkpoints.saved import about, vision_shape_of
 from lexvl_anserini.encoders.checkpoints.weights import below, complain, load_strictly, read_weights
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.families.vdr import SIDES, TOPK, bert_side, vdr_sparsifier
@@ -44,8 +43,10 @@ from lexvl_anserini.encoders.parts.images.vision import ImageTower, PatchTransfo
 from lexvl_anserini.encoders.parts.pooling import Backbone, Head, elu1p, masked_max
 from lexvl_anserini.encoders.parts.pretrained import (
     cells_of,
+    entry_of,
     pretrained_image,
     states_head,
+    vision_shape_of,
     vocabulary_rows,
 )
 from lexvl_anserini.encoders.parts.tokens import FIRST_WORD_ID, TokenColumns, columns_ascii, columns_of_terms
@@ -81,8 +82,8 @@ def load_vdr_crossmodal(
     """
     checkpoint = source.required("vdr-crossmodal")
     config, weights = checkpoint.config(), read_weights(checkpoint.folder)
-    text_about = about(checkpoint, config, "encoder_q", TEXT_TYPES)
-    image_about = about(checkpoint, config, "encoder_p", IMAGE_TYPES)
+    text_about = entry_of(checkpoint, config, "encoder_q", TEXT_TYPES)
+    image_about = entry_of(checkpoint, config, "encoder_p", IMAGE_TYPES)
     complain(str(checkpoint.folder), (), [key for key in weights if key.partition(".")[0] not in SIDES], ())
     text = bert_side(source, checkpoint, text_about, "encoder_q", weights, columns_of(checkpoint, text_about))
 
@@ -221,13 +222,7 @@ def read_class_words(path: Path, size: int) -> dict[str, list[int]]:
 
 
 def with_class_words(head: Head, rows: Tensor, width: int) -> Head:
-    """A head whose last terms are class words.
-
-    Args:
-        head: rows [V, F] and biases [V] of all terms; the rows of class words are not used.
-        rows: of the class words, [W, C], for the last C numbers of a state.
-        width: of the states.
-    """
+    """A head whose last terms are class words, of rows [W, C] for the last C numbers of a state [width]."""
     assert isinstance(head.transform, nn.Module)
     of_captions, features = len(head.matrix) - len(rows), head.matrix.shape[1]
     matrix = head.matrix.new_zeros(len(head.matrix), features + width)

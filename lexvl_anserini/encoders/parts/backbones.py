@@ -139,11 +139,7 @@ def hidden_states(model: nn.Module) -> Backbone:
 
 
 def load_backbone(checkpoint: Checkpoint, device: torch.device) -> tuple[Any, int]:
-    """A text encoder without its heads, from any folder that has one; returns it and its number of tokens.
-
-    Raises:
-        CheckpointError: weights of the encoder are missing, or there are other keys than those of known heads.
-    """
+    """A text encoder without its heads, from any folder that has one; returns it and its number of tokens."""
     import transformers
 
     config = read_config(checkpoint.folder)

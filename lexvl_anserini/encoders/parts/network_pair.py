@@ -17,7 +17,6 @@ from torch import Tensor
 from lexvl_anserini.encoders.checkpoints.bounds import build
 from lexvl_anserini.encoders.checkpoints.filenames import inside
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint
-from lexvl_anserini.encoders.checkpoints.saved import about, vision_shape_of
 from lexvl_anserini.encoders.checkpoints.weights import below, complain, load_strictly, read_weights
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.backbones import bert_from_weights, hidden_states, position_limit, read_config
@@ -25,7 +24,14 @@ from lexvl_anserini.encoders.parts.images.image_backbones import ImageBackbone
 from lexvl_anserini.encoders.parts.images.pixels import Pixels
 from lexvl_anserini.encoders.parts.images.vision import PatchTransformer
 from lexvl_anserini.encoders.parts.pooling import Backbone, Head
-from lexvl_anserini.encoders.parts.pretrained import CellsOf, cells_of, pretrained_bert, pretrained_image
+from lexvl_anserini.encoders.parts.pretrained import (
+    CellsOf,
+    cells_of,
+    entry_of,
+    pretrained_bert,
+    pretrained_image,
+    vision_shape_of,
+)
 from lexvl_anserini.encoders.parts.stair_network import TokenHead
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, columns_of_terms, load_tokenizer
 from lexvl_anserini.ground.errors import CheckpointError
@@ -73,7 +79,7 @@ def is_pair(checkpoint: Checkpoint) -> bool:
 def read_pair(source: Source, checkpoint: Checkpoint, family: str, max_length: int | None = None) -> NetworkPair:
     """The sides of a checkpoint of a family; `max_length` replaces the checkpoint's number of tokens per text."""
     config, weights, where = checkpoint.config(), read_weights(checkpoint.folder), str(checkpoint.folder)
-    texts, images = (about(checkpoint, config, side, (name,)) for side, name in types_of(family).items())
+    texts, images = (entry_of(checkpoint, config, side, (name,)) for side, name in types_of(family).items())
     if missing := [key for key in ("model_id", "max_len") if key not in texts]:
         raise CheckpointError(f"{where}/config.json: {TEXT} lacks {', '.join(missing)}")
     complain(where, (), [key for key in weights if key.partition(".")[0] not in (TEXT, IMAGE)], ())

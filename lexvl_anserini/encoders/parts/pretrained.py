@@ -34,6 +34,26 @@ ADDED = ".added"
 PIECE = 4
 
 
+# Values of fields that the published configurations omit.
+VISION_DEFAULTS = {"resolution": 224, "patch_size": 32, "width": 768, "layers": 12, "heads": 12}
+
+
+def entry_of(
+    checkpoint: Checkpoint, config: Mapping[str, Any], prefix: str, types: tuple[str, ...]
+) -> Mapping[str, Any]:
+    """The entry of config.json for one side."""
+    entry = config.get(prefix) or {}
+    if entry.get("type") not in types:
+        raise CheckpointError(f"{checkpoint.folder}: {prefix} is of type {entry.get('type')!r}, expected {types[0]!r}")
+    return entry
+
+
+def vision_shape_of(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of the PatchTransformer that an entry of config.json describes."""
+    shape = {key: default if entry.get(key) is None else entry[key] for key, default in VISION_DEFAULTS.items()}
+    return shape | ({"stem": entry["stem"]} if entry.get("stem") else {})
+
+
 class StatesHead(nn.Module):
     """f = ln(W s): states of a network [B, P, before] in the width of a vocabulary's rows, [B, P, width]."""
 
@@ -251,16 +271,7 @@ def states_head(own: Mapping[str, Tensor], before: int, where: str, device: torc
 def vocabulary_rows(
     weights: Mapping[str, Tensor], side: str, size: int, width: int, where: str, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """The rows of the vocabulary, [size, width], that both sides share, and the bias of each term on one side, [size].
-
-    Args:
-        weights: of the whole checkpoint; the rows are `encoder_p.proj`.
-        side: `encoder_q` or `encoder_p`, whose `bias` is wanted.
-        size: number of terms.
-        width: of the features.
-        where: names the checkpoint in errors.
-        device: of the result.
-    """
+    """The rows of the vocabulary, [size, width], that both sides share, and the bias of each term on one side, [size]."""
     wanted = {"encoder_p.proj": [size, width], f"{side}.bias": [size]}
     missing = [key for key in wanted if key not in weights]
     wrong = [

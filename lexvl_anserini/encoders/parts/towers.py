@@ -272,12 +272,6 @@ def in_direction(direction: Direction, text: T, image: T) -> tuple[T, T]:
 
 
 def with_topk(sides: tuple[TowerOf, TowerOf], topk: int | None, query_topk: int | None) -> tuple[Tower, Tower]:
-    """Query and document tower.
-
-    Args:
-        sides: of queries and of documents.
-        topk: dimensions kept per document.
-        query_topk: dimensions kept per query; None means `topk`.
-    """
+    """Query and document tower."""
     query, document = sides
     return query(topk if query_topk is None else query_topk), document(topk)

@@ -11,10 +11,9 @@ from torch import Tensor
 
 from lexvl_anserini.encoders.checkpoints.filenames import inside
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
-from lexvl_anserini.encoders.checkpoints.saved import about
 from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_weights
 from lexvl_anserini.encoders.parts.network_pair import types_of
-from lexvl_anserini.encoders.parts.pretrained import ADDED, check_digest, named_backbone
+from lexvl_anserini.encoders.parts.pretrained import ADDED, check_digest, entry_of, named_backbone
 from lexvl_anserini.encoders.parts.tokens import load_tokenizer
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.vocabulary import Vocabulary
@@ -49,7 +48,7 @@ def begin_with(pair: TowerPair, reference: str, model: ModelSettings, networks: 
     """
     checkpoint = find_checkpoint(reference)
     config, types = checkpoint.config(), types_of(model.kind)
-    text, image = (about(checkpoint, config, side, (name,)) for side, name in types.items())
+    text, image = (entry_of(checkpoint, config, side, (name,)) for side, name in types.items())
     assert isinstance(model.image, PretrainedImage)
     for entry, digest in ((text, networks.text.digest), (image, networks.image.digest)):
         name, expected = named_backbone(checkpoint, entry)

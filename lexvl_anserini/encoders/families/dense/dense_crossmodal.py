@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,16 +20,31 @@ from torch.nn.functional import normalize
 from lexvl_anserini.encoders.checkpoints.bounds import build
 from lexvl_anserini.encoders.checkpoints.filenames import inside
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint
-from lexvl_anserini.encoders.checkpoints.saved import about, vision_shape_of
 from lexvl_anserini.encoders.checkpoints.weights import below, complain, load_strictly, read_weights
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.families.vdr import companions
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.backbones import bert_from_weights, hidden_states, position_limit
-from lexvl_anserini.encoders.parts.features import Features, TextAndImage
+from lexvl_anserini.encoders.parts.features import (
+    Features,
+    HeadInputs,
+    LiveOptions,
+    TextAndImage,
+    live_features,
+    stored,
+    tokenizer_of,
+)
 from lexvl_anserini.encoders.parts.images.pixels import Pixels
 from lexvl_anserini.encoders.parts.images.vision import Images, PatchTransformer
-from lexvl_anserini.encoders.parts.pretrained import cells_of, pretrained_bert, pretrained_image, vector_head
+from lexvl_anserini.encoders.parts.pretrained import (
+    cells_of,
+    entry_of,
+    over_dense,
+    pretrained_bert,
+    pretrained_image,
+    vector_head,
+    vision_shape_of,
+)
 from lexvl_anserini.encoders.parts.tokens import TextReader, load_tokenizer
 from lexvl_anserini.encoders.parts.towers import Batch, DenseTower, Texts, in_direction
 from lexvl_anserini.ground.errors import CheckpointError
@@ -86,8 +101,8 @@ def dense_towers(
 ) -> tuple[DenseTower, DenseTower]:
     """The towers of texts and of images: `projection_of` gives vectors, `hidden_of` the states before them."""
     config, weights = checkpoint.config(), read_weights(checkpoint.folder)
-    text_about = about(checkpoint, config, "encoder_q", (TEXT_TYPE,))
-    image_about = about(checkpoint, config, "encoder_p", (IMAGE_TYPE,))
+    text_about = entry_of(checkpoint, config, "encoder_q", (TEXT_TYPE,))
+    image_about = entry_of(checkpoint, config, "encoder_p", (IMAGE_TYPE,))
     complain(
         str(checkpoint.folder), (), [key for key in weights if not key.startswith(("encoder_q.", "encoder_p."))], ()
     )
@@ -183,11 +198,7 @@ def hidden_of(
 
 
 def last_layers(checkpoint: Checkpoint) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """The last layer of texts and of images, from `hidden_of` to the vector: matrix [D, hidden] and bias [D].
-
-    Raises:
-        CheckpointError: a side has none.
-    """
+    """The last layer of texts and of images, from `hidden_of` to the vector: matrix [D, hidden] and bias [D]."""
     weights, layers = read_weights(checkpoint.folder), []
     for side in ("encoder_q", "encoder_p"):
         matrix = weights.get(f"{side}.head.2.weight", weights.get(f"{side}.proj"))
@@ -200,13 +211,13 @@ def last_layers(checkpoint: Checkpoint) -> tuple[tuple[Tensor, Tensor], tuple[Te
 
 def text_folder(checkpoint: Checkpoint) -> Path:
     """The folder of the tokenizer and the configuration of the texts' BERT, in a checkpoint that `train` wrote."""
-    entry = about(checkpoint, checkpoint.config(), "encoder_q", (TEXT_TYPE,))
+    entry = entry_of(checkpoint, checkpoint.config(), "encoder_q", (TEXT_TYPE,))
     return inside(checkpoint.folder, str(entry.get("model_id")), f"{checkpoint.folder}/config.json")
 
 
 def word_embeddings(checkpoint: Checkpoint) -> Tensor:
     """The input embeddings of the texts' BERT, [tokens, width]."""
-    entry = about(checkpoint, checkpoint.config(), "encoder_q", (TEXT_TYPE,))
+    entry = entry_of(checkpoint, checkpoint.config(), "encoder_q", (TEXT_TYPE,))
     own = below(read_weights(checkpoint.folder), "encoder_q.bert_model.")
     whole = pretrained_bert(checkpoint, entry, own) if "backbone" in entry else own
     return whole["embeddings.word_embeddings.weight"].float()
@@ -231,3 +242,41 @@ def tokenizer_and_features(
     text, image = towers
     assert isinstance(text.items, Texts)
     return text.items.reader.tokenizer, TextAndImage(features(text), features(image))
+
+
+class HeadLayout(NamedTuple):
+    """What a head over dense vectors (D2S, Joint) reads, and the tokenizer where a checkpoint has none.
+
+    tokenizer  a hub id
+    head_of    what a dense pair below the head gives it
+    projected  a BLIP or ALBEF below it gives unit-length vectors; else the states before their projection
+    tables     the tables that hold such vectors, in words, for errors
+    """
+
+    tokenizer: str
+    head_of: HeadOf
+    projected: bool = True
+    tables: str | None = None
+
+
+def head_inputs(
+    source: Source,
+    checkpoint: Checkpoint,
+    live: LiveOptions,
+    layout: HeadLayout,
+    width: int,
+    dimensions: int,
+    masks: bool,
+) -> HeadInputs:
+    """What a head of `width` numbers to `dimensions` reads: of a dense pair, of a live BLIP or ALBEF, or from tables.
+
+    With `masks`, the own tokens of texts mask their vectors.
+    """
+    if pair := over_dense(checkpoint, **live._asdict()):
+        dense, terms = pair
+        return HeadInputs(*tokenizer_and_features(source, dense, layout.head_of, width), terms)
+    tokenizer = tokenizer_of(source, checkpoint, dimensions, layout.tokenizer)
+    if live.backbone_checkpoint is None:
+        text, image = (stored(width, source.device, needs_text, layout.tables) for needs_text in (masks, False))
+        return HeadInputs(tokenizer, TextAndImage(text, image))
+    return HeadInputs(tokenizer, live_features(source, live, width, tokenizer, layout.projected))

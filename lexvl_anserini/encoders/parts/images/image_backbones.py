@@ -84,11 +84,7 @@ class ImageBackbone:
 
 
 def load_image_backbone(reference: str) -> ImageBackbone:
-    """A pretrained image network, on the CPU and in eval mode.
-
-    Args:
-        reference: a key of `PUBLISHED`, a folder, or a hub id.
-    """
+    """A pretrained image network, on the CPU and in eval mode."""
     return load_published(reference) if reference in PUBLISHED else load_folder(find_checkpoint(reference))
 
 
@@ -110,12 +106,7 @@ def load_published(name: str) -> ImageBackbone:
 
 
 def published_file(name: str) -> Path:
-    """The file of published weights.
-
-    Raises:
-        MissingExtra: its package is not installed.
-        CheckpointError: the package lacks the file.
-    """
+    """The file of published weights."""
     published = PUBLISHED[name]
     folder = package_folder(published.module)
     if folder is None:
@@ -177,9 +168,6 @@ def squares_of(folder: Path, config: Any) -> Squares:
     """How a folder of transformers makes pixels, but without cropping: an image is resized to the whole square.
 
     Photos of all shapes are searched by what is anywhere in them, so nothing is cut off.
-
-    Raises:
-        CheckpointError: neither the configuration nor the preprocessing has the side of an image.
     """
     path, about = read_preprocessing(folder)
     side = getattr(config, "image_size", None)

@@ -89,12 +89,7 @@ def centre_crop(image: Any, side: int, shorter: int, resample: int = BICUBIC, fl
 
 
 def crop_region(size: tuple[int, int], side: int, shorter: int, floor: bool = False) -> Box:
-    """Which part of an image `centre_crop` shows.
-
-    Args:
-        size: width and height of the image.
-        side, shorter, floor: as for `centre_crop`.
-    """
+    """Which part of an image `centre_crop` shows."""
     (width, height), (wide, high) = size, resized(size, shorter)
     left, top = offset(wide, side, floor), offset(high, side, floor)
     across, down = width / wide, height / high
@@ -117,14 +112,7 @@ def offset(length: int, side: int, floor: bool) -> int:
 def crop_batches(
     pixels: Pixels, images: Sequence[Any], batch_size: int, on_error: OnError = FAIL
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Positions of the images of each batch, int64 [B], and their crops, uint8 [B, R, R, 3], in the order of `images`.
-
-    Args:
-        pixels: how an image is cropped; threads decode and crop beside the caller's work.
-        images: paths, `archive.tar::member` or PIL images.
-        batch_size: images per batch.
-        on_error: policy for images that cannot be read; a skipped image is in no batch.
-    """
+    """Positions of the images of each batch, int64 [B], and their crops, uint8 [B, R, R, 3], in the order of `images`."""
     crops = read_images(images, on_error=on_error, prepare=pixels.crop)
     while piece := list(islice(crops, batch_size)):
         positions = np.array([image.position for image in piece], dtype=np.int64)
