@@ -271,7 +271,7 @@ def states_head(own: Mapping[str, Tensor], before: int, where: str, device: torc
 def vocabulary_rows(
     weights: Mapping[str, Tensor], side: str, size: int, width: int, where: str, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """The rows of the vocabulary, [size, width], that both sides share, and the bias of each term on one side, [size]."""
+    """The rows of the vocabulary that both sides share, [size, width], and the bias of each term on `side`, [size]."""
     wanted = {"encoder_p.proj": [size, width], f"{side}.bias": [size]}
     missing = [key for key in wanted if key not in weights]
     wrong = [

@@ -112,7 +112,10 @@ def offset(length: int, side: int, floor: bool) -> int:
 def crop_batches(
     pixels: Pixels, images: Sequence[Any], batch_size: int, on_error: OnError = FAIL
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Positions of the images of each batch, int64 [B], and their crops, uint8 [B, R, R, 3], in the order of `images`."""
+    """Positions of the images of each batch, int64 [B], and their crops, uint8 [B, R, R, 3].
+
+    The order is that of `images`; threads decode and crop beside the caller's work. A skipped image is in no batch.
+    """
     crops = read_images(images, on_error=on_error, prepare=pixels.crop)
     while piece := list(islice(crops, batch_size)):
         positions = np.array([image.position for image in piece], dtype=np.int64)
