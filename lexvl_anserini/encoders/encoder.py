@@ -152,9 +152,9 @@ def encode_inputs(
     return encode(inputs, batch_size, progress, on_error)
 
 
-def _encoded(tower: Tower, given: Any, batch_size: int, show_progress_bar: bool | None = None) -> Vectors:
+def _encoded(tower: Tower, inputs: Any, batch_size: int, show_progress_bar: bool | None = None) -> Vectors:
     """The vectors of what a caller gives; of one item to a dense tower its vector [D]."""
-    items, single = inputs_of(tower, given)
+    items, single = inputs_of(tower, inputs)
     with progress_bar("encode", len(items), "inputs") if show_progress_bar else nullcontext(silent) as advance:
         vectors = encode_inputs(tower, items, batch_size, advance)
     return vectors[0] if single and tower.kind == "dense" else vectors

@@ -150,7 +150,7 @@ def load_by_torch(
     card = card_of(name)
     check_model_libraries()
     loader = resolve("encoder", name, ENCODERS)
-    given = checked_options(name, loader, options)
+    named = checked_options(name, loader, options)
     known = found_or_default(card, checkpoint)
     if known and (known.folder / EXPORT).is_file():
         raise CheckpointError(
@@ -160,7 +160,7 @@ def load_by_torch(
     saved, places = saved_settings(name, known)
     # The default direction is noted too, so that naming it gives the same request.
     direction = {"direction": DEFAULT_DIRECTION} if card.reads_images else {}
-    options = {**checked_options(name, loader, {**direction, **saved.options}), **given}
+    options = {**checked_options(name, loader, {**direction, **saved.options}), **named}
     chosen = choose_device(device)
     saved_tokenizer, saved_config = (places.pop(key, None) for key in ("tokenizer", "backbone_config"))
     weights = saved.weights_of(known) if known else None
@@ -211,12 +211,12 @@ def load_saved(folder: str, device: str = "auto") -> Encoder:
     return load_encoder(saved.encoder, folder, device=device)
 
 
-def saved_settings(name: str, found: Checkpoint | None) -> tuple[SavedEncoder, dict[str, str]]:
+def saved_settings(name: str, checkpoint: Checkpoint | None) -> tuple[SavedEncoder, dict[str, str]]:
     """What a checkpoint was saved with, and the places of its parts; nothing for another encoder than was saved."""
-    saved = read_saved(found) if found else None
-    if found is None or saved is None or saved.encoder != name:
+    saved = read_saved(checkpoint) if checkpoint else None
+    if checkpoint is None or saved is None or saved.encoder != name:
         return SavedEncoder(encoder=name), {}
-    return saved, saved.places_in(found)
+    return saved, saved.places_in(checkpoint)
 
 
 def load_encoder_of(
@@ -263,10 +263,10 @@ def load_encoder_of(
             f"checkpoint {model.checkpoint} has digest {str(digest)[:16]}, the index was made with "
             f"{str(ref.checkpoint_digest)[:16]}; name that checkpoint with --checkpoint or encode again"
         )
-    own = model.vocabulary.digest if model.kind == "impact" else None
-    if own and vocabulary and own != vocabulary:
+    vocabulary_digest = model.vocabulary.digest if model.kind == "impact" else None
+    if vocabulary_digest and vocabulary and vocabulary_digest != vocabulary:
         raise ArtefactError(
-            f"encoder {model.name!r} has vocabulary {own[:16]}, the index was made with "
+            f"encoder {model.name!r} has vocabulary {vocabulary_digest[:16]}, the index was made with "
             f"{vocabulary[:16]}; encode again or name the right checkpoint and tokenizer"
         )
     return model

@@ -188,16 +188,18 @@ def transformers_shapes(checkpoint: Checkpoint) -> tuple[str, Any, Any]:
 
 def squares_of(checkpoint: Checkpoint, resolution: int) -> Squares:
     """How a Hugging Face folder resizes its images; without a description, as the published ones do."""
-    path, about = read_preprocessing(checkpoint.folder)
-    size = about.get("size", resolution)
+    path, preprocessing = read_preprocessing(checkpoint.folder)
+    size = preprocessing.get("size", resolution)
     sides = {size.get("height"), size.get("width")} if isinstance(size, Mapping) else {size}
-    steps = [key for key in ("do_resize", "do_rescale", "do_normalize") if about.get(key) is False]
-    if sides != {resolution} or steps or about.get("do_center_crop"):
+    steps = [key for key in ("do_resize", "do_rescale", "do_normalize") if preprocessing.get(key) is False]
+    if sides != {resolution} or steps or preprocessing.get("do_center_crop"):
         what = f"without {', '.join(steps)}" if steps else f"size {size}"
         raise CheckpointError(f"{path}: {what}; expected squares of {resolution} pixels and normalising, as BLIP")
-    plain = Squares(resolution, resample=about.get("resample", BICUBIC))
+    plain = Squares(resolution, resample=preprocessing.get("resample", BICUBIC))
     return replace(
-        plain, mean=tuple(about.get("image_mean") or plain.mean), std=tuple(about.get("image_std") or plain.std)
+        plain,
+        mean=tuple(preprocessing.get("image_mean") or plain.mean),
+        std=tuple(preprocessing.get("image_std") or plain.std),
     )
 
 

@@ -137,11 +137,11 @@ def patch_transformer_side(
     checkpoint: Checkpoint, entry: Mapping[str, Any], weights: Mapping[str, Tensor], size: int, device: torch.device
 ) -> tuple[Backbone, Head, Pixels]:
     """The published image side: a PatchTransformer and its own projection to `size` dimensions."""
-    shape, own = vision_shape_of(entry), below(weights, "encoder_p.")
+    shape, side_weights = vision_shape_of(entry), below(weights, "encoder_p.")
     model = nn.Module()
-    model.vision = build(lambda: PatchTransformer(**shape), own, f"{checkpoint.folder}/config.json: encoder_p")
+    model.vision = build(lambda: PatchTransformer(**shape), side_weights, f"{checkpoint.folder}/config.json: encoder_p")
     model.proj = nn.Parameter(torch.empty(size, shape["width"]))
-    named = {key if key == "proj" else f"vision.{key}": value for key, value in own.items()}
+    named = {key if key == "proj" else f"vision.{key}": value for key, value in side_weights.items()}
     load_strictly(model, named, f"{checkpoint.folder}: encoder_p")
     model.eval().to(device)
     return model.vision, Head(nn.Identity(), model.proj.detach()), Pixels(shape["resolution"])
@@ -151,27 +151,27 @@ def pretrained_image_side(
     checkpoint: Checkpoint, entry: Mapping[str, Any], weights: Mapping[str, Tensor], size: int, device: torch.device
 ) -> tuple[Backbone, Head, Pixels]:
     """A pretrained network that the entry names, a head and a projection to `size` dimensions."""
-    where, own = f"{checkpoint.folder}: encoder_p", below(weights, "encoder_p.")
+    where, side_weights = f"{checkpoint.folder}: encoder_p", below(weights, "encoder_p.")
     known = ("backbone.", "standard.", "head.", "proj", "bias", "class_scale")
-    complain(where, (), [key for key in own if not key.startswith(known)], ())
-    backbone = pretrained_image(checkpoint, entry, below(own, "backbone."))
-    head = states_head(own, backbone.width, where, device)
+    complain(where, (), [key for key in side_weights if not key.startswith(known)], ())
+    backbone = pretrained_image(checkpoint, entry, below(side_weights, "backbone."))
+    head = states_head(side_weights, backbone.width, where, device)
     rows, bias = vocabulary_rows(weights, "encoder_p", size, head.width, str(checkpoint.folder), device)
-    network = cells_of(backbone, entry, own, where, device)
+    network = cells_of(backbone, entry, side_weights, where, device)
     projection = Head(head, rows, bias)
     if listed := entry.get("classes"):
-        projection = head_with_classes(projection, checkpoint, listed, backbone, own)
+        projection = head_with_classes(projection, checkpoint, listed, backbone, side_weights)
     return network, projection, backbone.pixels
 
 
 def head_with_classes(
-    head: Head, checkpoint: Checkpoint, listed: str, backbone: ImageBackbone, own: Mapping[str, Tensor]
+    head: Head, checkpoint: Checkpoint, listed: str, backbone: ImageBackbone, side_weights: Mapping[str, Tensor]
 ) -> Head:
     """The head with class words as its last terms."""
     where, classifier, scale = (
         f"{checkpoint.folder}: encoder_p.class_scale",
         backbone.classifier,
-        own.get("class_scale"),
+        side_weights.get("class_scale"),
     )
     if classifier is None or scale is None:
         what = "missing" if scale is None else "there, but its network has no classifier"
@@ -180,7 +180,7 @@ def head_with_classes(
     words = read_class_words(path, len(classifier))
     expected = [len(words)] if len(words) < len(head.matrix) else "fewer words than terms"
     complain(where, (), (), [] if list(scale.shape) == expected else [f"{list(scale.shape)}, expected {expected}"])
-    rows = word_rows(classifier * own["standard.std"][-classifier.shape[1] :].float(), list(words.values()))
+    rows = word_rows(classifier * side_weights["standard.std"][-classifier.shape[1] :].float(), list(words.values()))
     return with_class_words(head, scale[:, None].float() * rows, backbone.width)
 
 

@@ -228,9 +228,9 @@ def live_features(
     checkpoint = find_checkpoint(live.backbone_checkpoint)
     loaded = load_itc(checkpoint, source.device, live.resolution, live.head_width, description=source.backbone_config)
     model = loaded.model
-    found = model.text_proj.out_features if projected else model.text_proj.in_features
-    if found != width:
-        raise CheckpointError(f"{checkpoint.path}: its vectors have {found} numbers, the head reads {width}")
+    size = model.text_proj.out_features if projected else model.text_proj.in_features
+    if size != width:
+        raise CheckpointError(f"{checkpoint.path}: its vectors have {size} numbers, the head reads {width}")
 
     def features(items: Items, states: Callable[..., Tensor], vectors: Callable[..., Tensor]) -> Features:
         if projected:

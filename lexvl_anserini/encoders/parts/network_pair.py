@@ -111,8 +111,8 @@ def image_network(
     checkpoint: Checkpoint, entry: Mapping[str, Any], weights: Mapping[str, Tensor], device: torch.device
 ) -> tuple[CellsOf, Pixels, int]:
     """The cells of images, how an image becomes pixels, and the width of a cell."""
-    where, own = f"{checkpoint.folder}: {IMAGE}", below(weights, f"{IMAGE}.")
-    of_network = below(own, "backbone.")
+    where, side_weights = f"{checkpoint.folder}: {IMAGE}", below(weights, f"{IMAGE}.")
+    of_network = below(side_weights, "backbone.")
     if "backbone" in entry:
         backbone = pretrained_image(checkpoint, entry, of_network)
     else:
@@ -120,7 +120,7 @@ def image_network(
         network = build(lambda: PatchTransformer(**shape), of_network, described)
         backbone = fresh_image_backbone(network, shape["resolution"])
         load_strictly(backbone.network, of_network, f"{where}.backbone")
-    return cells_of(backbone, entry, own, where, device), backbone.pixels, backbone.width
+    return cells_of(backbone, entry, side_weights, where, device), backbone.pixels, backbone.width
 
 
 def fresh_image_backbone(network: PatchTransformer, resolution: int) -> ImageBackbone:
@@ -135,12 +135,12 @@ def token_heads(pair: NetworkPair, device: torch.device) -> tuple[Head, Head]:
     """
     if pair.columns is None:
         raise CheckpointError(f"{pair.where}/config.json: {TEXT} has no terms")
-    own = f"{TEXT}.proj" if f"{TEXT}.proj" in pair.heads else f"{IMAGE}.proj"
-    known = (f"{TEXT}.head.", f"{IMAGE}.head.", f"{IMAGE}.proj", own)
+    text_rows = f"{TEXT}.proj" if f"{TEXT}.proj" in pair.heads else f"{IMAGE}.proj"
+    known = (f"{TEXT}.head.", f"{IMAGE}.head.", f"{IMAGE}.proj", text_rows)
     complain(pair.where, (), [key for key in pair.heads if not key.startswith(known)], ())
     size = len(pair.columns.vocabulary)
     heads = []
-    for side, key in ((TEXT, own), (IMAGE, f"{IMAGE}.proj")):
+    for side, key in ((TEXT, text_rows), (IMAGE, f"{IMAGE}.proj")):
         rows = pair.heads.get(key)
         if rows is None or rows.dim() != 2 or len(rows) != size:
             raise CheckpointError(f"{pair.where}: {key} is missing or has not {size} rows, one per term")

@@ -237,11 +237,11 @@ class DenseTower:
         """float32 [n, width] as the model computes them, neither cut nor normalised."""
         result = np.zeros((len(inputs), self.width), dtype=np.float32)
         for batch in self.items.batches(inputs, batch_size, on_error):
-            found = self.embed(batch).float().cpu().numpy()  # [B, width]
-            if not np.isfinite(found).all():
+            embedded = self.embed(batch).float().cpu().numpy()  # [B, width]
+            if not np.isfinite(embedded).all():
                 first = str(inputs[batch.positions[0]])[:60]
                 raise LexvlError(f"the model gave a vector that is not finite for input {first!r} or its batch")
-            result[batch.positions] = found
+            result[batch.positions] = embedded
             progress(len(batch.positions))
         return result
 

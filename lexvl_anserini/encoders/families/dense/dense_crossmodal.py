@@ -114,7 +114,7 @@ def text_tower(
     source: Source,
     checkpoint: Checkpoint,
     entry: Mapping[str, Any],
-    own: Mapping[str, Tensor],
+    side_weights: Mapping[str, Tensor],
     length: int | None,
     head_of: HeadOf,
 ) -> DenseTower:
@@ -123,10 +123,10 @@ def text_tower(
     config, tokenizer_folder = companions(source, checkpoint, entry["model_id"])
     tokenizer = load_tokenizer(tokenizer_folder, config.vocab_size)
     reader = TextReader(tokenizer, entry["max_len"], limit=position_limit(config)).with_max_length(length)
-    of_bert = {key.removeprefix("bert_model."): value for key, value in own.items() if not is_head(key)}
+    of_bert = {key.removeprefix("bert_model."): value for key, value in side_weights.items() if not is_head(key)}
     if "backbone" in entry:
         of_bert = pretrained_bert(checkpoint, entry, of_bert)
-    head, width = head_of(entry, own, config.hidden_size, where, source.device)
+    head, width = head_of(entry, side_weights, config.hidden_size, where, source.device)
     bert = hidden_states(bert_from_weights(config, of_bert, where, source.device))
 
     def embed(batch: Batch) -> Tensor:
@@ -138,23 +138,23 @@ def text_tower(
 def image_tower(
     checkpoint: Checkpoint,
     entry: Mapping[str, Any],
-    own: Mapping[str, Tensor],
+    side_weights: Mapping[str, Tensor],
     device: torch.device,
     head_of: HeadOf,
 ) -> DenseTower:
     """Images through a PatchTransformer or a pretrained network, mean pooling and a head."""
     where = f"{checkpoint.folder}: encoder_p"
-    rest = {key: value for key, value in own.items() if not is_head(key)}
+    rest = {key: value for key, value in side_weights.items() if not is_head(key)}
     network: nn.Module
     if "backbone" in entry:
         stray = [key for key in rest if not key.startswith(("backbone.", "standard."))]
         complain(where, (), stray, ())
         backbone = pretrained_image(checkpoint, entry, below(rest, "backbone."))
-        head, width = head_of(entry, own, backbone.width, where, device)
+        head, width = head_of(entry, side_weights, backbone.width, where, device)
         network, pixels = cells_of(backbone, {"grid": 1}, rest, where, device), backbone.pixels
     else:
         shape = vision_shape_of(entry)
-        head, width = head_of(entry, own, shape["width"], where, device)
+        head, width = head_of(entry, side_weights, shape["width"], where, device)
         network, pixels = build(lambda: PatchTransformer(**shape), rest, f"{where}: its configuration"), None
         load_strictly(network, rest, where)
         network.eval().to(device)
@@ -172,13 +172,13 @@ def is_head(key: str) -> bool:
 
 
 def projection_of(
-    entry: Mapping[str, Any], own: Mapping[str, Tensor], before: int, where: str, device: torch.device
+    entry: Mapping[str, Any], side_weights: Mapping[str, Tensor], before: int, where: str, device: torch.device
 ) -> tuple[Callable[[Tensor], Tensor], int]:
     """What maps the mean state [B, before] to a vector, and its dimensions: two layers over a pretrained network."""
     if "backbone" in entry:
-        layers = vector_head(own, before, where, device)
+        layers = vector_head(side_weights, before, where, device)
         return layers, layers.dimensions
-    matrix = own.get("proj")
+    matrix = side_weights.get("proj")
     if matrix is None or matrix.dim() != 2:
         raise CheckpointError(f"{where}.proj is missing or not a matrix, expected [dimensions, width]")
     expected = f"{where}.proj {list(matrix.shape)}, expected [dimensions, {before}]"
@@ -188,12 +188,12 @@ def projection_of(
 
 
 def hidden_of(
-    entry: Mapping[str, Any], own: Mapping[str, Tensor], before: int, where: str, device: torch.device
+    entry: Mapping[str, Any], side_weights: Mapping[str, Tensor], before: int, where: str, device: torch.device
 ) -> tuple[Callable[[Tensor], Tensor], int]:
     """What maps the mean state [B, before] to the states before the last layer (Joint's input), and their width."""
     if "backbone" not in entry:
         return nn.Identity(), before
-    layers = vector_head(own, before, where, device)
+    layers = vector_head(side_weights, before, where, device)
     return nn.Sequential(*list(layers)[:-1]), layers.hidden
 
 
@@ -218,8 +218,8 @@ def text_folder(checkpoint: Checkpoint) -> Path:
 def word_embeddings(checkpoint: Checkpoint) -> Tensor:
     """The input embeddings of the texts' BERT, [tokens, width]."""
     entry = entry_of(checkpoint, checkpoint.config(), "encoder_q", (TEXT_TYPE,))
-    own = below(read_weights(checkpoint.folder), "encoder_q.bert_model.")
-    whole = pretrained_bert(checkpoint, entry, own) if "backbone" in entry else own
+    side_weights = below(read_weights(checkpoint.folder), "encoder_q.bert_model.")
+    whole = pretrained_bert(checkpoint, entry, side_weights) if "backbone" in entry else side_weights
     return whole["embeddings.word_embeddings.weight"].float()
 
 
@@ -230,8 +230,8 @@ def tokenizer_and_features(
 
     What `projection_of` gives has unit length, what `hidden_of` gives has not.
     """
-    own = replace(source, checkpoint=checkpoint)
-    towers = dense_towers(own, checkpoint, head_of)
+    pair_source = replace(source, checkpoint=checkpoint)
+    towers = dense_towers(pair_source, checkpoint, head_of)
     if wrong := [tower.width for tower in towers if tower.width != width]:
         raise CheckpointError(f"{checkpoint.folder}: its vectors have {wrong[0]} numbers, the head reads {width}")
 

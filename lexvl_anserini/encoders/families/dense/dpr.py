@@ -117,17 +117,25 @@ def read_network(checkpoint: Checkpoint, sides: Sequence[str], device: torch.dev
     """The BERT of a folder of DPR, and its projection or the identity; the folder has the weights of one of `sides`."""
     config, weights = read_config(checkpoint.folder), read_weights(checkpoint.path)
     side = next((side for side in sides if any(key.startswith(f"{side}.") for key in weights)), sides[0])
-    own = {key.removeprefix(f"{side}."): value for key, value in weights.items() if key.startswith(f"{side}.")}
-    if stray := sorted(weights.keys() - {f"{side}.{key}" for key in own}):
+    side_weights = {key.removeprefix(f"{side}."): value for key, value in weights.items() if key.startswith(f"{side}.")}
+    if stray := sorted(weights.keys() - {f"{side}.{key}" for key in side_weights}):
         raise CheckpointError(f"{checkpoint.folder}: holds {stray[0]} and others, expected only {side}.*")
     bert = bert_from_weights(
         config,
-        {key.removeprefix("bert_model."): value for key, value in own.items() if key.startswith("bert_model.")},
+        {
+            key.removeprefix("bert_model."): value
+            for key, value in side_weights.items()
+            if key.startswith("bert_model.")
+        },
         f"{checkpoint.folder}: {side}.bert_model",
         device,
     )
     projected = config.projection_dim > 0
     projection = nn.Linear(config.hidden_size, config.projection_dim) if projected else nn.Identity()
-    rest = {key.removeprefix("encode_proj."): value for key, value in own.items() if not key.startswith("bert_model.")}
+    rest = {
+        key.removeprefix("encode_proj."): value
+        for key, value in side_weights.items()
+        if not key.startswith("bert_model.")
+    }
     load_strictly(projection, rest, f"{checkpoint.folder}: {side}.encode_proj")
     return bert, projection.eval().to(device)

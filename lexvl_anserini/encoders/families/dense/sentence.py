@@ -44,14 +44,14 @@ class SentenceTower(ReadsTexts):
         for start in range(0, len(inputs), PIECE):
             piece = list(inputs[start : start + PIECE])
             with self.lock:
-                found = encode(
+                encoded = encode(
                     self.readable(piece),
                     batch_size=batch_size,
                     normalize_embeddings=self.normalise,
                     convert_to_numpy=True,
                     show_progress_bar=False,
                 )
-            pieces.append(found)
+            pieces.append(encoded)
             progress(len(piece))
         return cut(np.concatenate(pieces), self.dimensions, self.normalise and self.dimensions is not None)
 
@@ -117,6 +117,9 @@ def refuse_sparse(checkpoint: Checkpoint) -> None:
             f"{folder}: no modules.json, so not a dense sentence-transformers model (architecture {architectures[0]}); "
             "sparse checkpoints are loaded with --encoder splade or vdr"
         )
-    about = folder / "config_sentence_transformers.json"
-    if about.is_file() and read_json(about, "model description", CheckpointError).get("model_type") == "SparseEncoder":
+    description = folder / "config_sentence_transformers.json"
+    if (
+        description.is_file()
+        and read_json(description, "model description", CheckpointError).get("model_type") == "SparseEncoder"
+    ):
         raise CheckpointError(f"{folder}: a sparse model (SparseEncoder); load it with --encoder splade")

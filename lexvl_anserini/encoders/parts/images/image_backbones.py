@@ -169,16 +169,16 @@ def squares_of(folder: Path, config: Any) -> Squares:
 
     Photos of all shapes are searched by what is anywhere in them, so nothing is cut off.
     """
-    path, about = read_preprocessing(folder)
+    path, preprocessing = read_preprocessing(folder)
     side = getattr(config, "image_size", None)
-    for size in (side, about.get("crop_size"), about.get("size")):
+    for size in (side, preprocessing.get("crop_size"), preprocessing.get("size")):
         if isinstance(size, Mapping):
             size = size.get("height") or size.get("shortest_edge")
         if isinstance(size, (list, tuple)):
             size = size[0]
         if isinstance(size, int) and 0 < size <= 4096:
             plain = Squares(size)
-            mean, std = (tuple(about.get(key) or ()) for key in ("image_mean", "image_std"))
-            resample = about.get("resample", BICUBIC)
+            mean, std = (tuple(preprocessing.get(key) or ()) for key in ("image_mean", "image_std"))
+            resample = preprocessing.get("resample", BICUBIC)
             return Squares(size, mean or plain.mean, std or plain.std, resample=resample)
     raise CheckpointError(f"{path}: no side of the images (crop_size, size), and config.json has no image_size")
