@@ -48,16 +48,7 @@ def shown_of_run(
     hits: int = DEFAULT_HITS,
     data_dir: str | None = None,
 ) -> list[Strip]:
-    """Topics of a run with their first hits.
-
-    Args:
-        run_file: a run in TREC format.
-        index: the impact index that it searched.
-        model: its encoder, with the run's options.
-        query_ids: the topics; default three of the run's, evenly spaced.
-        hits: per topic.
-        data_dir: folder of the datasets; default the run's.
-    """
+    """Topics of a run with their first hits."""
     from lexvl_anserini.data.dataset import dataset_of
 
     dataset = dataset_of(answered_corpus(run_file, index.manifest, data_dir))

@@ -171,14 +171,6 @@ def compare_layouts(
 ) -> Iterator[LayoutCost]:
     """A row per number of dimensions, layout and combination of parameters; each index is built once.
 
-    Args:
-        corpus: the vectors to search.
-        layouts: names of layouts.
-        settings: by layout and parameter, the values to try.
-        dimensions: numbers of first dimensions to keep (Matryoshka).
-        hits: depths k of the recall.
-        normalise: truncated vectors are scaled to unit length again.
-
     Raises:
         UsageError: settings of a layout that is not compared, or values that do not fit.
     """

@@ -88,14 +88,7 @@ def lexical_space(model: Encoder, batch_size: int) -> WordSpace:
 
 
 def dense_space(model: Encoder, vocabulary: str, batch_size: int, progress: Progress = silent) -> WordSpace:
-    """The words of a tokenizer, encoded as texts by a dense encoder; a piece `##ing` is the text `ing`.
-
-    Args:
-        model: its queries are texts.
-        vocabulary: folder or hub id of a tokenizer, or a packaged name.
-        batch_size: words and images per forward pass.
-        progress: called with the number of words just encoded.
-    """
+    """The words of a tokenizer, encoded as texts by a dense encoder; a piece `##ing` is the text `ing`."""
     from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
     from lexvl_anserini.encoders.parts.texts.tokens import columns_from, first_word_id, load_tokenizer, whole_encodings
 
@@ -113,14 +106,7 @@ def dense_space(model: Encoder, vocabulary: str, batch_size: int, progress: Prog
 def class_word_shares(
     name: str, space: WordSpace, found: LabelledImages, progress: Progress = silent
 ) -> list[ClassWordShares]:
-    """The rows of a model and of its mean over all images.
-
-    Args:
-        name: of the model.
-        space: its words.
-        found: images and classes.
-        progress: called with the number of images just encoded.
-    """
+    """The rows of a model and of its mean over all images."""
     tokens = [sorted({dim for own in space.words(names) for dim in own}) for names in found.classes.names]
     if without := [names[0] for names, own in zip(found.classes.names, tokens, strict=True) if not own]:
         log.warning("%d classes have no word in the vocabulary: %s", len(without), ", ".join(without[:NAMED]))

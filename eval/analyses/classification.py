@@ -59,14 +59,7 @@ class ClassAccuracy(NamedTuple):
 def class_vectors(
     tower: Tower, prompts: Sequence[Sequence[str]], batch_size: int = 32, progress: Progress = silent
 ) -> Vectors:
-    """One vector per class, of unit length: CSR [C, V] of a lexical tower, float32 [C, D] of a dense one.
-
-    Args:
-        tower: reads texts.
-        prompts: per class, at least one.
-        batch_size: prompts per forward pass.
-        progress: called with the number of prompts just encoded.
-    """
+    """One unit vector per class, from its prompts: CSR [C, V] of a lexical tower, float32 [C, D] of a dense one."""
     from scipy import sparse
     from sklearn.preprocessing import normalize
 
@@ -125,15 +118,7 @@ def class_ranks(
     progress: Progress = silent,
     on_error: OnError = FAIL,
 ) -> np.ndarray:
-    """The rank, from 1, of each image's class among all classes, int64 [n]; 0 for skipped images.
-
-    Args:
-        model: its queries are texts, its documents images.
-        found: images, classes and templates.
-        batch_size: items per forward pass.
-        progress: called with the number of prompts or images just encoded.
-        on_error: policy for images that cannot be read.
-    """
+    """The rank, from 1, of each image's class among all classes, int64 [n]; 0 for skipped images."""
     classes = class_vectors(model.query, found.classes.prompts(), batch_size, progress)
     ranks = np.zeros(len(found.images), dtype=np.int64)
     for positions, vectors in in_pieces(model, found.images, batch_size, progress, on_error):

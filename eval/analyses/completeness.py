@@ -68,13 +68,6 @@ def completeness(
 ) -> list[CompletenessShare]:
     """The rows of a model: each pair with its own image, and with the image before it.
 
-    Args:
-        model: its queries are texts, its documents images.
-        dataset: the name of the pairs.
-        pairs: of at least two images.
-        batch_size: items per forward pass.
-        progress: called with the number of sentences or images just encoded.
-
     Raises:
         DataError: fewer than two images, or an image that cannot be read.
     """
@@ -164,10 +157,6 @@ def listed_pairs(path: Path) -> Iterator[SentencePair]:
 
 def object_pairs(annotations: Path, images: Path) -> Iterator[SentencePair]:
     """Streams the pairs of COCO's annotated objects; an image of one category has none.
-
-    Args:
-        annotations: COCO's `instances_*.json`.
-        images: the folder of its images.
 
     Raises:
         DataError: the file cannot be read, or lacks a key.

@@ -130,16 +130,7 @@ def linear_probe(
     progress: Progress = silent,
     on_error: OnError = FAIL,
 ) -> list[ProbeAccuracy]:
-    """The accuracies of a classifier over images and over classes, first the mean that papers print.
-
-    Args:
-        model: its documents are images.
-        train: at least two classes, and one of five images.
-        test: of the same classes.
-        batch_size: images per forward pass.
-        progress: called with the number of images just encoded.
-        on_error: policy for images that cannot be read.
-    """
+    """The accuracies of a classifier over images and over classes, first the mean that papers print."""
     vectors, train = image_vectors(model, train, batch_size, progress, on_error.fresh())
     choosing = held_out(train.labels)
     # Before the search, so that an image that cannot be read ends the command early.

@@ -208,14 +208,7 @@ def measure_settings(
 def rows_of(
     measured: Mapping[str, Measured], qrels: Sequence[Qrel], measure: str, remove_query: bool = False
 ) -> list[dict[str, Any]]:
-    """One row per setting, compared with the first.
-
-    Args:
-        measured: by setting; the first is the reference.
-        qrels: of the topics; without any the measure is omitted.
-        measure: of the rankings.
-        remove_query: a hit whose doc_id is the query_id does not count.
-    """
+    """One row per setting, compared with the first; without judgements the measure is omitted."""
     exact = next(iter(measured.values()))
     rankings = {
         name: strict_order(flat(one.lists), remove_query=remove_query, name=name) for name, one in measured.items()

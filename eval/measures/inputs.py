@@ -159,12 +159,6 @@ def encoded_queries(
 ) -> tuple[list[ImpactQuery], list[Qrel], bool]:
     """The queries for impact shards, their judgements if a dataset has them, and its rule on documents that are topics.
 
-    Args:
-        shards: of impacts; their encoder encodes topics.
-        topics: dataset/split, a file of topics or of encoded queries; None for those of the corpus.
-        data_dir, checkpoint: where datasets and the encoder's checkpoint are now.
-        device: of the encoder.
-
     Raises:
         UsageError: the shards hold no impacts.
         DataError: there is no topic.

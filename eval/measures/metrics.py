@@ -65,13 +65,7 @@ def judgements(qrels: Iterable[Qrel], name: str = "qrels") -> dict[str, dict[str
 
 
 def check_levels(relevant: Relevant, measures: Sequence[Measure], name: str) -> None:
-    """Refuses measures whose least relevance no document has: every run would score 0.
-
-    Args:
-        relevant: of all judged topics.
-        measures: that are computed.
-        name: of the judgements, for the message.
-    """
+    """Refuses measures whose least relevance no document has: every run would score 0."""
     largest = int(relevant.relevance.max(initial=0))
     for measure in measures:
         if (level := measure.level or 1) > largest:
@@ -239,15 +233,7 @@ def compilation_logged() -> Iterator[None]:
 def compute(
     found: Found, ties: str, relevant: Relevant, topics: np.ndarray, measures: Sequence[Measure]
 ) -> dict[Measure, np.ndarray]:
-    """Values [t] of each measure.
-
-    Args:
-        found: the relevant documents of a run.
-        ties: the rule of their places.
-        relevant: those of all judged topics.
-        topics: ascending numbers of t judged topics.
-        measures: what to compute.
-    """
+    """Values [t] of each measure on t judged topics, given by their ascending numbers."""
     kernels = ranx_metrics()
     # A measure with a cut reads no further than the cut; one without reads the whole ranking.
     longest = max(1, int(found.hits[topics].max(initial=0)))

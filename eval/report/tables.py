@@ -150,11 +150,7 @@ def distinct_systems(rows: Sequence[SystemRow]) -> list[SystemRow]:
 
 
 def system_table(rows: Sequence[SystemRow], test: str = "") -> Table:
-    """Systems as rows; per dataset its measures, then the figures of efficiency that any run has.
-
-    Args:
-        test: that decided which measures are significant, if any.
-    """
+    """Systems as rows; per dataset its measures, then the figures of efficiency that any run has."""
     shown = shown_datasets(row.dataset for row in rows)
     rows = distinct_systems([row._replace(dataset=shown[row.dataset]) for row in rows])
     datasets = list(dict.fromkeys(row.dataset for row in rows))

@@ -174,12 +174,9 @@ TOLERANCES = {True: 0.003, False: 0.001}
 def found_or_made(
     part: RowPart, place: Workplace, make: Callable[[RowPart, Prepared, Workplace], dict[str, Any]]
 ) -> Finding:
-    """The result of a part.
+    """The result of a part, stored or made.
 
-    Args:
-        part: of a row.
-        place: where results are.
-        make: returns `values` by measure, whether the vectors are `quantised`, and what else is worth keeping.
+    `make` returns `values` by measure, whether the vectors are `quantised`, and what else is worth keeping.
     """
     work = prepare(part, place)
     if work is None:

@@ -161,11 +161,7 @@ def reproduced_rows(rows: Iterable[PublishedRow], place: Workplace) -> Iterator[
 
 
 def finding_of(part: RowPart, place: Workplace, missing: set[str]) -> Finding | Unmeasured:
-    """What a part measures, or why it does not.
-
-    Args:
-        missing: the names of weights and data that could not be had so far; it grows.
-    """
+    """What a part measures, or why it does not; `missing` gets the names of weights and data that cannot be had."""
     way = way_of(part)
     if way is None:
         return Unmeasured(UNMEASURED, LATER if part.system else OTHERS)
