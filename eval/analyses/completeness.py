@@ -74,17 +74,17 @@ def completeness(
     from scipy import sparse
     from sklearn.preprocessing import normalize
 
-    about: dict[str, list[SentencePair]] = defaultdict(list)
+    pairs_of: dict[str, list[SentencePair]] = defaultdict(list)
     for pair in pairs:
-        about[pair.image].append(pair)
-    images = list(about)
+        pairs_of[pair.image].append(pair)
+    images = list(pairs_of)
     if len(images) < 2:
         raise DataError(f"{dataset}: pairs of {len(images)} images, expected at least 2")
-    own = other = 0
+    preferred = by_chance = 0
     before = encode_inputs(model.document, images[-1:], batch_size)  # the image before the first one is the last
     for start in range(0, len(images), IMAGES_AT_ONCE):
         shown = images[start : start + IMAGES_AT_ONCE]
-        piece = [(place, pair) for place, image in enumerate(shown) for pair in about[image]]
+        piece = [(place, pair) for place, image in enumerate(shown) for pair in pairs_of[image]]
         at = [place for place, _ in piece]
         texts = [pair.complete for _, pair in piece] + [pair.partial for _, pair in piece]
         sentences = normalize(encode_inputs(model.query, texts, batch_size, progress))
@@ -92,12 +92,12 @@ def completeness(
         vectors = encode_inputs(model.document, shown, batch_size, progress)
         rows = [before, vectors[:-1]]
         previous = sparse.vstack(rows, format="csr") if sparse.issparse(vectors) else np.concatenate(rows)
-        own += int((row_products(gained, vectors[at]) > 0).sum())
-        other += int((row_products(gained, previous[at]) > 0).sum())
+        preferred += int((row_products(gained, vectors[at]) > 0).sum())
+        by_chance += int((row_products(gained, previous[at]) > 0).sum())
         before = vectors[-1:]
     return [
         CompletenessShare(ranking, dataset, len(images), len(pairs), wins / len(pairs))
-        for ranking, wins in ((model.name, own), ("another image", other))
+        for ranking, wins in ((model.name, preferred), ("another image", by_chance))
     ]
 
 

@@ -193,14 +193,14 @@ def split_of_search(
     from lexvl_anserini.searching.searcher import EncoderChanges
 
     index = index_path(index)
-    about = index_manifest(index)
-    source = topic_source(topics, index, about, data_dir, vocabulary_file(index, None))
+    manifest = index_manifest(index)
+    source = topic_source(topics, index, manifest, data_dir, vocabulary_file(index, None))
     if qrels is None and source.judged is None:
         raise UsageError(f"{topics}: topics of a file have no judgements; give --qrels and --test-qrels")
     judged = read_judgements(JudgementSource(qrels, source.judged or CorpusRef("")))
     queries: list[Any] = list(source.stream())
     if not source.encoded:
-        queries = list(encode_queries(EncoderChanges().load(about), queries, about))
+        queries = list(encode_queries(EncoderChanges().load(manifest), queries, manifest))
 
     def rank(refinement: Refinement | None) -> Iterator[ScoredDoc]:
         lists = search_index(

@@ -122,14 +122,14 @@ def choose_source(card: RunCard, requested: JudgementSource) -> JudgementSource:
     """
     if requested.qrels:
         return requested
-    wanted = requested.corpus
-    known = card.corpus if wanted.name in ("", card.corpus.name) else UNNAMED
+    named = requested.corpus
+    known = card.corpus if named.name in ("", card.corpus.name) else UNNAMED
     corpus = CorpusRef(
-        name=wanted.name or known.name,
-        split=wanted.split or known.split,
-        data_dir=wanted.data_dir or known.data_dir,
-        escape_ids=wanted.escape_ids or known.escape_ids,
-        direction=wanted.direction or known.direction,
+        name=named.name or known.name,
+        split=named.split or known.split,
+        data_dir=named.data_dir or known.data_dir,
+        escape_ids=named.escape_ids or known.escape_ids,
+        direction=named.direction or known.direction,
     )
     if not corpus.name:
         raise UsageError(

@@ -141,9 +141,12 @@ def measure(
     check_shared_topics(found.query_ids, relevant.topics, name)
     values = values_of(found, relevant, np.arange(len(relevant.topics)), measures, rules)
     return [
-        Measurement(name, dataset, str(one), query_id, value, rules.ties)
-        for one in measures
-        for query_id, value in [*zip(relevant.topics, values[one].tolist(), strict=True), ("all", mean(values[one]))]
+        Measurement(name, dataset, str(metric), query_id, value, rules.ties)
+        for metric in measures
+        for query_id, value in [
+            *zip(relevant.topics, values[metric].tolist(), strict=True),
+            ("all", mean(values[metric])),
+        ]
     ]
 
 

@@ -321,7 +321,7 @@ def format_option(value: Any) -> str:
     if value is None:
         return MISSING
     values = value if isinstance(value, tuple) else (value,)
-    return " ".join(one if isinstance(one, str) else f"{one:g}" for one in values)
+    return " ".join(item if isinstance(item, str) else f"{item:g}" for item in values)
 
 
 def layout_table(rows: Sequence[LayoutCost], hits: Sequence[int]) -> Table:
