@@ -17,7 +17,7 @@ from lexvl_anserini.encoders.loading import load_encoder_of
 from lexvl_anserini.engines.index_folder import index_manifest
 from lexvl_anserini.engines.opening import index_path
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.ground.manifest import read_run_manifest
+from lexvl_anserini.ground.manifest import expect_lexical, read_run_manifest
 from lexvl_anserini.searching.index import Index
 from lexvl_anserini.searching.shared_terms import encoder_options
 
@@ -83,8 +83,7 @@ def command(
     """
     index = index_path(index)
     manifest = index_manifest(index)
-    if manifest.kind != "impact":
-        raise UsageError(f"{index} is {manifest.kind}; only the score of an impact index is a sum over terms")
+    expect_lexical(index, manifest.kind, "only the score of an impact index is a sum over terms")
     if (run_file is None) == (not queries) or (queries and query_ids):
         raise UsageError("give --run FILE (with --query-id Q for chosen topics), or --query TEXT")
     from lexvl_anserini.data.dataset import dataset_of

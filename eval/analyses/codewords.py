@@ -84,9 +84,7 @@ def dimensions(model: Encoder, terms: Sequence[str]) -> list[int]:
     Raises:
         UsageError: the encoder has no terms, or not one of them.
     """
-    from lexvl_anserini.encoders.encoder import as_lexical
-
-    vocabulary = as_lexical(model.document).vocabulary
+    vocabulary = model.vocabulary
     if missing := [term for term in terms if term not in vocabulary.dimension]:
         raise UsageError(f"{missing[0]!r} is no term of {model.name}; its terms are such as {vocabulary[0]!r}")
     return [vocabulary.dimension[term] for term in terms]

@@ -31,7 +31,7 @@ import typer
 from lexvl_anserini.cli import DataDir, Verbose, expanded, progress_bar, run
 from lexvl_anserini.data.lines import function_words
 from lexvl_anserini.ground.errors import DataError, UsageError
-from lexvl_anserini.ground.manifest import read_manifest
+from lexvl_anserini.ground.manifest import expect_lexical, read_manifest
 
 from .. import options
 from ..report.render import Table, check_format, render
@@ -189,8 +189,7 @@ def named_in(shards: Path, data_dir: str | None = None) -> list[NamedWords]:
     from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
 
     manifest: Manifest = read_manifest(shards)
-    if manifest.kind != "impact":
-        raise UsageError(f"{shards} is {manifest.kind}; only the dimensions of impacts are words")
+    expect_lexical(shards, manifest.kind, "only the dimensions of impacts are words")
     captions = caption_words(dataset_of(manifest.corpus.ref.at(data_dir)))
     return compared(manifest.encoder.name, read_impacts(shards, manifest, read_vocabulary(shards, manifest)), captions)
 

@@ -29,7 +29,7 @@ import typer
 from lexvl_anserini.cli import Verbose, expanded, run
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.files import atomic_write
-from lexvl_anserini.ground.manifest import Manifest, read_manifest
+from lexvl_anserini.ground.manifest import Manifest, expect_lexical, read_manifest
 
 from .. import options
 from ..report.render import Table, check_format, csv_rows, render
@@ -199,8 +199,7 @@ def stored_vectors(folder: Path) -> StoredVectors:
     from lexvl_anserini.shards.reading import read_vocabulary
 
     manifest = read_manifest(folder)
-    if manifest.kind != "impact":
-        raise UsageError(f"{folder} is {manifest.kind}; only vectors of impacts have terms")
+    expect_lexical(folder, manifest.kind, "only vectors of impacts have terms")
     return StoredVectors(folder, manifest, read_vocabulary(folder, manifest))
 
 
@@ -270,9 +269,7 @@ def terms_of_documents(stored: StoredVectors, doc_ids: Sequence[str]) -> list[Do
 
 def terms_of_images(model: Encoder, images: Sequence[str], batch_size: int = 32) -> list[DocumentTerm]:
     """All terms of some images."""
-    from lexvl_anserini.encoders.encoder import as_lexical
-
-    rows = model.decode(as_lexical(model.document).weights(images, batch_size))
+    rows = model.decode(model.encode_document(images, batch_size))
     return [term for image, row in zip(images, rows, strict=True) for term in document_terms(image, dict(row))]
 
 
