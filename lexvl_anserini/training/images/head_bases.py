@@ -19,7 +19,7 @@ from lexvl_anserini.data.corpora.embeddings import read_embeddings
 from lexvl_anserini.encoders.cards import PACKAGED
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
 from lexvl_anserini.encoders.checkpoints.weights import read_weights
-from lexvl_anserini.encoders.families.dense_crossmodal import (
+from lexvl_anserini.encoders.families.dense.dense_crossmodal import (
     HeadOf,
     last_layers,
     projection_of,
@@ -29,7 +29,7 @@ from lexvl_anserini.encoders.families.dense_crossmodal import (
 )
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.features import TextAndImage, columns_of_head, stored, tokenizer_of
-from lexvl_anserini.encoders.parts.texts.tokens import TokenColumns, columns_of_terms, load_tokenizer
+from lexvl_anserini.encoders.parts.tokens import TokenColumns, columns_of_terms, load_tokenizer
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
 from lexvl_anserini.ground.vocabulary import Vocabulary
 from lexvl_anserini.training.images.captioned import CaptionedImages
