@@ -213,7 +213,7 @@ def deleted(index: Path, ids: Path, dry_run: bool, style: str) -> dict[str, Any]
 def report(index: Index, seconds: float | None, style: str) -> dict[str, Any]:
     """Counts and size of an index; of a build also its time and the peak memory of the process."""
     report_of_index = read_report(index.path)
-    # Of an index in a store, the URL; its folder here is a copy of what the store says.
+    # An index in a store is named by its URL; its folder here is a copy of what the store says.
     rows: dict[str, Any] = {"index": report_of_index.get("url", str(index.path))}
     rows |= {"engine": report_of_index["engine"], "documents": report_of_index["documents"]}
     rows["empty"] = report_of_index["empty"]

@@ -33,7 +33,7 @@ from lexvl_anserini.searching.searcher import EncoderChanges
 log = logging.getLogger("lexvl_anserini.search")
 
 DEFAULT_HITS_SHOWN = 10
-# Of a document's text, beside its id; json has the whole text.
+# Characters of a document's text beside its id; json has the whole text.
 SHOWN_CHARACTERS = 240
 
 

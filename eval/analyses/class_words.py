@@ -90,7 +90,7 @@ def lexical_space(model: Encoder, batch_size: int) -> WordSpace:
 def dense_space(model: Encoder, vocabulary: str, batch_size: int, progress: Progress = silent) -> WordSpace:
     """The words of a tokenizer, encoded as texts by a dense encoder; a piece `##ing` is the text `ing`."""
     from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
-    from lexvl_anserini.encoders.parts.texts.tokens import columns_from, first_word_id, load_tokenizer, whole_encodings
+    from lexvl_anserini.encoders.parts.tokens import columns_from, first_word_id, load_tokenizer, whole_encodings
 
     tokenizer = load_tokenizer(find_checkpoint(vocabulary, weights=False).folder)
     columns = columns_from(tokenizer, first_word_id(tokenizer))
