@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,6 +30,7 @@ from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.refine import refinement_names
 from lexvl_anserini.searching.retrieval import search_index
 from tests.engines.test_lucene import stock_index
+from tests.invoking import invoked
 from tests.shards.test_reading import (
     Documents,
     jsonl,
@@ -78,12 +80,7 @@ def beir(tmp_path: Path) -> Path:
     return folder
 
 
-def invoke(*arguments: Any) -> str:
-    result = CliRunner().invoke(make_app(command), [str(a) for a in arguments])
-    if result.exception and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == 0
-    return result.stdout
+invoke = partial(invoked, command)
 
 
 def pairs(documents: list[ScoredDoc]) -> list[tuple[str, int, float]]:
