@@ -189,13 +189,13 @@ class RunnerOptions:
 
     runner: Annotated[str, typer.Option(help="Who does the parts of a corpus: local (this process) or ray.")] = "local"
     address: Annotated[
-        str | None, typer.Option(help="Of ray: address of a running cluster; default a new one on this machine.")
+        str | None, typer.Option(help="For ray: address of a running cluster; default a new one on this machine.")
     ] = None
-    workers: Annotated[int | None, typer.Option(min=1, help="Of ray: processes at a time; default all cores.")] = None
-    gpus: Annotated[float, typer.Option(min=0, help="Of ray: GPUs of each process that encodes.")] = 0.0
-    retries: Annotated[int, typer.Option(min=0, help="Of ray: further tries of a part whose process died.")] = 3
+    workers: Annotated[int | None, typer.Option(min=1, help="For ray: processes at a time; default all cores.")] = None
+    gpus: Annotated[float, typer.Option(min=0, help="For ray: GPUs of each process that encodes.")] = 0.0
+    retries: Annotated[int, typer.Option(min=0, help="For ray: further tries of a part whose process died.")] = 3
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="Of ray: use a cluster on a network without token authentication.")
+        bool, typer.Option("--insecure", help="For ray: use a cluster on a network without token authentication.")
     ] = False
 
     @contextmanager

@@ -38,7 +38,7 @@ from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.engines.index_folder import index_manifest
 from lexvl_anserini.explain import to_text
 from lexvl_anserini.ground.errors import MissingExtra
-from lexvl_anserini.ground.files import disk_errors, exclusive, make_folder
+from lexvl_anserini.ground.files import exclusive
 from lexvl_anserini.ground.progress import Progress
 from lexvl_anserini.queries.query_source import topic_source
 from lexvl_anserini.runs.trec import ensure_run
@@ -287,8 +287,6 @@ def command(options: DemoOptions, verbose: Verbose = False) -> None:
     """
     started = time.perf_counter()
     todo = list(steps())
-    with disk_errors(options.output):
-        make_folder(options.output)
     with exclusive(options.output):
         texts = [done(step, number, len(todo), options) for number, step in enumerate(todo, start=1)]
     for text in filter(None, texts):

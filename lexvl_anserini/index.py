@@ -78,15 +78,15 @@ class BuildOptions:
             "vectors), bm25 (for texts); of a URL its store."
         ),
     ] = None
-    text: Annotated[bool, typer.Option("--text", help="Of impacts: index the texts too, for BM25.")] = False
-    store_text: Annotated[bool, typer.Option("--store-text", help="Of impacts: store the texts.")] = False
-    term_vectors: Annotated[bool, typer.Option("--term-vectors", help="Of impacts: store documents' vectors.")] = False
-    metadata: Annotated[bool, typer.Option("--metadata/--no-metadata", help="Of impacts: index metadata.")] = True
+    text: Annotated[bool, typer.Option("--text", help="For impacts: index the texts too, for BM25.")] = False
+    store_text: Annotated[bool, typer.Option("--store-text", help="For impacts: store the texts.")] = False
+    term_vectors: Annotated[bool, typer.Option("--term-vectors", help="For impacts: store documents' vectors.")] = False
+    metadata: Annotated[bool, typer.Option("--metadata/--no-metadata", help="For impacts: index metadata.")] = True
     threads: Annotated[
-        int | None, typer.Option(min=1, help="Of Lucene and BM25, default all cores; FAISS uses one.")
+        int | None, typer.Option(min=1, help="For Lucene and BM25, default all cores; FAISS uses one.")
     ] = None
     faiss: Annotated[
-        str | None, typer.Option(help="Of dense vectors: flat (exact, default), hnsw, ivfpq, sq8 or binary.")
+        str | None, typer.Option(help="For dense vectors: flat (exact, default), hnsw, ivfpq, sq8 or binary.")
     ] = None
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="An option of the engine, KEY=VALUE (m=16); repeatable.")

@@ -29,7 +29,7 @@ from lexvl_anserini.encoders.cards import default_encoder, direction_option
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.engines.index_folder import index_manifest
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.ground.files import disk_errors, exclusive, make_folder
+from lexvl_anserini.ground.files import exclusive
 from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.searching.following import Album, Differences, Followed, compare, follow
 from lexvl_anserini.searching.index import Index
@@ -159,8 +159,6 @@ def command(
     dataset = pictures_in(pictures)
     name, for_photos = default_encoder(dataset.name, DIRECTION)
     model = load_encoder(name, checkpoint or for_photos, device=device, **direction_option(name, DIRECTION))
-    with disk_errors(album.path):
-        make_folder(album.path)
     with exclusive(album.path):
         for line in changes_made(updated(dataset, model, album), album):
             typer.echo(line)

@@ -214,7 +214,7 @@ class ListOptions:
         typer.Option("--strict-scores", help="Lower tied scores by an ulp, for evaluators that order ties themselves."),
     ] = False
     texts: Annotated[
-        bool, typer.Option("--texts", help="Of one query: print each hit's text, from the index or its corpus.")
+        bool, typer.Option("--texts", help="For one query: print each hit's text, from the index or its corpus.")
     ] = False
 
 

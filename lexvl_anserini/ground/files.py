@@ -149,11 +149,13 @@ def make_folder(folder: Path) -> None:
 
 @contextmanager
 def exclusive(folder: Path, wait: bool = False) -> Iterator[None]:
-    """Locks an existing folder for this process until the block ends, or the process, even a killed one.
+    """Makes a folder if there is none, and locks it until the block or the process ends, even by a kill.
 
     Args:
         wait: wait for another process that has the lock, instead of raising an ArtefactError.
     """
+    with disk_errors(folder):
+        make_folder(folder)
     handle = os.open(folder, os.O_RDONLY)
     try:
         _lock(handle, folder, wait)

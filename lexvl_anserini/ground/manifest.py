@@ -285,10 +285,10 @@ class Manifest(ManifestFile):
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], where: str = "manifest") -> Self:
-        """As of every manifest; also the names of the shards.
+        """Checks the names of the shards besides.
 
         Raises:
-            ArtefactError: a shard is no file in `docs/`, or as of every manifest.
+            ArtefactError: a shard is no file in `docs/`, or the manifest is not as `ManifestFile` expects.
         """
         manifest = super().from_json(data, where)
         for name in (shard["name"] for shard in manifest.shards):
