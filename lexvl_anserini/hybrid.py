@@ -12,7 +12,7 @@ import typer
 
 from lexvl_anserini.cli import BatchSize, DataDir, Device, Overwrite, Style, Verbose, print_rows, run
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.ground.manifest import RunManifest
+from lexvl_anserini.ground.run_manifest import RunManifest
 from lexvl_anserini.runs.trec import DEFAULT_HITS, ensure_run, write_run
 from lexvl_anserini.searching.rescoring import (
     CANDIDATES,

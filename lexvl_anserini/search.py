@@ -18,8 +18,9 @@ from lexvl_anserini.engines.index_folder import BuiltIndex, index_manifest, read
 from lexvl_anserini.engines.opening import index_path
 from lexvl_anserini.ground.errors import LexvlError, UsageError
 from lexvl_anserini.ground.files import file_sha256
-from lexvl_anserini.ground.manifest import Manifest, RunManifest
+from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.records import ScoredDoc
+from lexvl_anserini.ground.run_manifest import RunManifest
 from lexvl_anserini.queries.clauses import All, Clause, Not, Term
 from lexvl_anserini.queries.feedback import Feedback
 from lexvl_anserini.queries.parser import parse

@@ -18,8 +18,9 @@ from lexvl_anserini.encoders.encoder import read_image_of, read_topic
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError, UsageError
 from lexvl_anserini.ground.files import packed, read_json, write_json
-from lexvl_anserini.ground.manifest import Manifest, manifest_path, read_run_manifest
+from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.records import DenseQuery, ImpactQuery, ScoredDoc, Topic
+from lexvl_anserini.ground.run_manifest import manifest_path, read_run_manifest
 from lexvl_anserini.ground.vocabulary import Vocabulary
 from lexvl_anserini.queries.clauses import Term, TreeQuery
 from lexvl_anserini.queries.query_source import TopicSource
