@@ -53,21 +53,12 @@ CAPTION_HITS = 100
 
 
 def measure_retrieval(part: RowPart, place: Workplace) -> Finding:
-    """Runs the line of a part, or finds its result.
-
-    Raises:
-        CheckpointError, DataError: weights or corpus are not here and cannot be fetched.
-        LexvlError: a step fails.
-    """
+    """Runs the line of a part, or finds its result."""
     return found_or_made(part, place, run_line)
 
 
 def run_line(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
-    """Encodes, indexes, searches and measures; each step is skipped where it is finished.
-
-    Raises:
-        LexvlError: a step fails.
-    """
+    """Encodes, indexes, searches and measures; each step is skipped where it is finished."""
     dataset = dataset_of(work.corpus)
     with disk_errors(place.output):
         make_folder(place.output / "runs")
@@ -189,10 +180,6 @@ def found_or_made(
         part: of a row.
         place: where results are.
         make: returns `values` by measure, whether the vectors are `quantised`, and what else is worth keeping.
-
-    Raises:
-        CheckpointError: the weights are not published, or cannot be had.
-        LexvlError: `make` fails.
     """
     work = prepare(part, place)
     if work is None:
@@ -213,11 +200,7 @@ def found_or_made(
 
 
 def request_of(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
-    """What decides the values of a part.
-
-    Raises:
-        CheckpointError: the weights cannot be had.
-    """
+    """What decides the values of a part."""
     reference, options, _ = work.weights
     checkpoint = find_checkpoint(reference) if reference else None
     return {

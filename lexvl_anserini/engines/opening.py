@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 from lexvl_anserini.engines.engine import ChangingEngine, Engine, ImpactEngine
 from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.ground.errors import ArtefactError, UnknownName, UsageError
-from lexvl_anserini.ground.manifest import Manifest, read_manifest
+from lexvl_anserini.ground.manifest import Manifest, expect_lexical, read_manifest
 from lexvl_anserini.ground.places import fetched, place, refreshed
 from lexvl_anserini.ground.registry import DEFAULT_ENGINES, DOORS_HOME, ENGINES, door, resolve
 
@@ -76,8 +76,7 @@ def open_impact_index(index: Path, manifest: Manifest) -> ImpactEngine:
     Raises:
         UsageError: it is of another kind.
     """
-    if manifest.kind != "impact":
-        raise UsageError(f"{index} is {manifest.kind}; expected an impact index")
+    expect_lexical(index, manifest.kind, "expected an impact index")
     return cast(ImpactEngine, open_index(index, manifest))
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
-from lexvl_anserini.ground.errors import ArtefactError
+from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import read_json
 from lexvl_anserini.ground.typed import Entry, Key, check
 
@@ -334,6 +334,12 @@ class Manifest(ManifestFile):
             "vocabulary": dict(self.vocabulary),
             "quantiser": {name: side.effect() for name, side in QuantiserEntry(self.quantiser).sides().items()},
         }
+
+
+def expect_lexical(what: object, kind: str, why: str) -> None:
+    """Refuses shards, an index or an encoder whose kind is another than "impact"; `why` ends the message."""
+    if kind != "impact":
+        raise UsageError(f"{what} is {kind}; {why}")
 
 
 def read_manifest(folder: Path) -> Manifest:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lexvl_anserini.encoders.cards import card_of
+from lexvl_anserini.encoders.encoder import encode_inputs
 from lexvl_anserini.encoders.loading import load_encoder_of
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.files import file_sha256
@@ -129,8 +130,7 @@ def vectors(tower: Any, inputs: Iterable[Any], batch_size: int) -> Any:
     """
     if tower.kind == "text":
         raise UsageError("bm25 has no vectors to score with; mix its run with python -m lexvl_anserini.fuse")
-    encode = tower.vectors if tower.kind == "dense" else tower.weights
-    return encode(list(inputs), batch_size)
+    return encode_inputs(tower, list(inputs), batch_size)
 
 
 def products(documents: Any, query: Any) -> np.ndarray:

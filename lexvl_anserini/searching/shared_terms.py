@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lexvl_anserini.engines.index_folder import BuiltIndex
 from lexvl_anserini.engines.opening import open_impact_index, verified
-from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
-from lexvl_anserini.ground.manifest import Manifest
+from lexvl_anserini.ground.errors import ArtefactError, DataError
+from lexvl_anserini.ground.manifest import Manifest, expect_lexical
 from lexvl_anserini.ground.records import ImpactQuery, Topic
 from lexvl_anserini.ground.run_manifest import RunManifest
 from lexvl_anserini.ground.typed import check_count
@@ -87,8 +87,7 @@ def explain(
     """
     check_count("hits", hits)
     path, about = located(index, manifest)
-    if about.kind != "impact":
-        raise UsageError(f"{path} is {about.kind}; only the score of an impact index is a sum over terms")
+    expect_lexical(path, about.kind, "only the score of an impact index is a sum over terms")
     given = Topic(TYPED, query) if isinstance(query, str) else query
     if isinstance(given, Topic):
         given = encoded(given, model or EncoderChanges(device=device).load(about), about)

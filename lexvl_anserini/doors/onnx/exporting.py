@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from lexvl_anserini.doors.onnx.export_folder import EXPORT, IMAGES, PASSAGES, SIDES, TEXTS, Export, SideOfExport
-from lexvl_anserini.encoders.encoder import Encoder, Tower, as_lexical
+from lexvl_anserini.encoders.encoder import Encoder, Tower
 from lexvl_anserini.encoders.families.sentence import SentenceTower
 from lexvl_anserini.encoders.parts.dense import DenseTower, Texts
 from lexvl_anserini.encoders.parts.images.crops import described
@@ -78,8 +78,7 @@ def export(model: Encoder, folder: Path) -> Export:
         files: dict[str, str] = {}
         query, document = (SideOfExport(write_side(part, name, side, files)) for name, side in sides.items())
         if model.kind == "impact":
-            terms = as_lexical(model.document).vocabulary
-            write(part, VOCABULARY, "".join(f"{term}\n" for term in terms).encode(), files)
+            write(part, VOCABULARY, "".join(f"{term}\n" for term in model.vocabulary).encode(), files)
         made = Export(model.identity(), model.kind, query, document, files, versions_of(MADE_WITH))
         write_json(part / EXPORT, made.to_json())
     return made

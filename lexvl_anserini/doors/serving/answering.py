@@ -23,8 +23,9 @@ from lexvl_anserini.doors.serving.messages import (
     Timing,
 )
 from lexvl_anserini.doors.serving.products import changed, has_text, products_of, reweighted
-from lexvl_anserini.encoders.encoder import OtherModality, as_dense, as_lexical
+from lexvl_anserini.encoders.encoder import OtherModality
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
+from lexvl_anserini.ground.manifest import expect_lexical
 from lexvl_anserini.ground.records import DenseQuery, ImpactQuery, ScoredDoc, Topic
 from lexvl_anserini.queries.clauses import (
     All,
@@ -42,7 +43,7 @@ from lexvl_anserini.queries.clauses import (
 )
 from lexvl_anserini.queries.parser import parse, tokens_of
 from lexvl_anserini.queries.query_source import TYPED, check_known, check_readable
-from lexvl_anserini.queries.query_vectors import encode_queries
+from lexvl_anserini.queries.query_vectors import encode_queries, queries_of
 from lexvl_anserini.searching.refine import heaviest
 
 if TYPE_CHECKING:
@@ -221,8 +222,7 @@ def words_of(text: str) -> str:
 
 def read_expression(index: LiveIndex, text: str, weights: Mapping[str, int]) -> ReadQuery:
     """An expression as a query tree, with the user's weights."""
-    if index.manifest.kind != "impact":
-        raise UsageError(f"index {index.served.name!r} is {index.manifest.kind}; expressions are for impact indexes")
+    expect_lexical(f"index {index.served.name!r}", index.manifest.kind, "expressions are for impact indexes")
     clause = parse(text)
     refuse_unknown(index, clause)
     given: dict[str, float] = {}
@@ -263,23 +263,23 @@ def encode_document(index: LiveIndex, doc_id: str) -> Any:
         index.model.query.read_topic(topic)
     except OtherModality as error:
         raise UsageError(f"document {doc_id[:80]!r} is a text, and queries of this index are pictures") from error
-    query = next(encode_queries(index.model, [topic], index.manifest))
-    if isinstance(query, ImpactQuery):
-        return query._replace(vector=heaviest(query.vector, limits.PICTURE_TERMS))
-    return query
+    return _readable(next(encode_queries(index.model, [topic], index.manifest)))
 
 
-def _quantised(index: LiveIndex, tower: Any, item: Any) -> ImpactQuery | DenseQuery:
+def _quantised(index: LiveIndex, tower: Any, item: Any) -> Any:
     """The vector of one item as a query of the index."""
     from lexvl_anserini.ground.quantise import Quantiser
 
-    if index.manifest.kind == "dense":
-        return DenseQuery(TYPED, as_dense(tower).vectors([item])[0])
-    side = as_lexical(tower)
     quantiser = Quantiser.from_json(index.manifest.quantiser) if index.manifest.quantiser else Quantiser()
-    impacts = quantiser.queries(side.weights([item]), index.manifest.counts.max_impact)
-    [vector] = impacts.by_term(side.vocabulary.terms)
-    return ImpactQuery(TYPED, heaviest(vector, limits.PICTURE_TERMS))
+    [query] = queries_of(tower, [TYPED], [item], quantiser, index.manifest.counts.max_impact)
+    return _readable(query)
+
+
+def _readable(query: Any) -> Any:
+    """A lexical query cut to the terms that the page shows; other queries as they are."""
+    if isinstance(query, ImpactQuery):
+        return query._replace(vector=heaviest(query.vector, limits.PICTURE_TERMS))
+    return query
 
 
 def conditions(index: LiveIndex, question: Question) -> Clause | None:

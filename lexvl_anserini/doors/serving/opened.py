@@ -21,7 +21,7 @@ from lexvl_anserini.encoders.loading import TORCH
 from lexvl_anserini.engines.index_folder import IndexState, index_manifest, read_report, state_of_index
 from lexvl_anserini.engines.opening import index_name, index_path
 from lexvl_anserini.ground.errors import DataError, LexvlError, UnknownName, UsageError
-from lexvl_anserini.ground.manifest import Manifest
+from lexvl_anserini.ground.manifest import Manifest, expect_lexical
 from lexvl_anserini.ground.records import Document
 from lexvl_anserini.queries.query_source import known_terms, vocabulary_file
 from lexvl_anserini.searching.index import Index
@@ -97,8 +97,7 @@ class LiveIndex:
     @property
     def impacts(self) -> ImpactEngine:
         """The engine of an impact index."""
-        if self.manifest.kind != "impact":
-            raise UsageError(f"index {self.served.name!r} is {self.manifest.kind}; only an impact index has terms")
+        expect_lexical(f"index {self.served.name!r}", self.manifest.kind, "only an impact index has terms")
         return cast("ImpactEngine", self.engine)
 
     @cached_property
