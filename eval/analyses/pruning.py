@@ -23,7 +23,14 @@ from lexvl_anserini.cli import DataDir, Verbose, run
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.records import ImpactQuery, Qrel, ScoredDoc
 from lexvl_anserini.queries.feedback import Feedback
-from lexvl_anserini.searching.refine import RefinedQuery, Refinement, TwoPhase, refined_queries, search_refined
+from lexvl_anserini.searching.refine import (
+    RefinedQuery,
+    Refinement,
+    SearchSettings,
+    TwoPhase,
+    refined_queries,
+    search_refined,
+)
 from lexvl_anserini.shards.pruning import Pruning
 
 from .. import options
@@ -141,7 +148,9 @@ class OpenIndex:
         for query in queries:
             started = time.perf_counter()
             [cut] = refined_queries([query], refinement)
-            lists += search_refined(self.engine, [RefinedQuery(cut)], refinement, hits, vector_of=self.vector_of)
+            lists += search_refined(
+                self.engine, [RefinedQuery(cut)], SearchSettings(refinement=refinement), hits, self.vector_of
+            )
             ms.append((time.perf_counter() - started) * 1000)
             terms += len(cut.vector)
         return Measured(lists, ms, self.postings, terms / len(queries))

@@ -31,6 +31,7 @@ from lexvl_anserini.ground.run_manifest import RunManifest
 from lexvl_anserini.queries.query_source import TopicSource
 from lexvl_anserini.runs.trec import DEFAULT_HITS, ensure_run, lists_of, write_run
 from lexvl_anserini.searching.building import build_index
+from lexvl_anserini.searching.refine import SearchSettings
 from lexvl_anserini.searching.rescoring import manifest_of_run, rerank_lists, reranked_manifest, reranking_encoder
 from lexvl_anserini.searching.retrieval import IndexSearch
 from lexvl_anserini.searching.searcher import EncoderChanges
@@ -103,7 +104,9 @@ def searched(index: Index, work: Prepared, dataset: Dataset, place: Workplace) -
     """The run of all topics."""
     kept = document_options(work.system.encoder, work.weights.options)
     changes = {name: value for name, value in work.weights.options.items() if name not in kept}
-    search = IndexSearch(index, EncoderChanges(options=changes, device=place.device), batch_size=place.batch_size)
+    search = IndexSearch(
+        index, EncoderChanges(options=changes, device=place.device), SearchSettings(batch_size=place.batch_size)
+    )
     source = TopicSource.of(dataset)
     hits = DEFAULT_HITS if dataset.direction == "text-to-text" else CAPTION_HITS
     wanted = search.run_manifest(source, hits, source.remove_query, strict_scores=False, output_format="trec")

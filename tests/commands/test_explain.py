@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import lexvl_anserini.searching.shared_terms
 from lexvl_anserini.engines.index_folder import index_manifest
-from lexvl_anserini.engines.lucene import LuceneEngine
+from lexvl_anserini.engines.lucene.engine import LuceneEngine
 from lexvl_anserini.explain import command
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.records import ImpactQuery, ScoredDoc, Topic
