@@ -54,7 +54,7 @@ SPLIT = "test"
 HITS = 100
 # Documents and topics of a scene, which has one image and five captions.
 PER_SCENE = {"text-to-image": (1, 5), "image-to-text": (5, 1), "text-to-text": (1, 1)}
-# For each explained query: documents, and terms of each document.
+# Documents of each explained query, and terms of each document.
 EXPLAINED_HITS = 3
 EXPLAINED_TERMS = 6
 

@@ -59,7 +59,7 @@ def disk_errors(path: Path, needed: int | None = None) -> Iterator[None]:
     except LexvlError:
         raise
     except Exception as error:
-        # A copy or a new name has two files, and the second is the one that is written.
+        # A copy or a new name writes the second file.
         named = getattr(error, "filename2", None) or getattr(error, "filename", None)
         where = path if named is None or _is_of(named, path) else named
         number = _system_number(error)

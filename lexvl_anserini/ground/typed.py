@@ -30,7 +30,7 @@ T = TypeVar("T")
 # JSON's name of each type.
 NAMES = {str: "a text", bool: "true or false", int: "an integer", float: "a number", NoneType: "null"}
 
-# The largest integer of Java and of 32 bits.
+# The largest int of Java and numpy.
 MOST = 2**31 - 1
 
 # More threads than any machine has processors.

@@ -26,7 +26,7 @@ from lexvl_anserini.runs.trec import DEFAULT_HITS, in_rank_order, read_run
 
 log = logging.getLogger(__name__)
 
-# Of the published RRF (Cormack et al., SIGIR 2009).
+# The constant of the published RRF (Cormack et al., SIGIR 2009).
 RRF_K = 60
 
 # Weights, and scores of runs, are far below; their squares and sums must stay numbers.
