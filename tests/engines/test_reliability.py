@@ -20,6 +20,7 @@ from lexvl_anserini.ground.vocabulary import Vocabulary
 from lexvl_anserini.queries.clauses import Impacts
 from lexvl_anserini.searching.building import append_index, build_index, check_index, delete_documents
 from lexvl_anserini.searching.shared_terms import explained
+from tests.engines.test_lucene import ranked
 from tests.engines.test_updating import TERMS, expect, held, shards
 from tests.shards.test_reading import Documents, write_shards
 
@@ -273,11 +274,6 @@ def opened(folder: Path, *documents: Documents, **options: Any) -> LuceneEngine:
     manifest = write_shards(folder / "shards", *documents, **options)
     build_index(folder / "shards", folder / "index")
     return LuceneEngine(folder / "index", manifest)
-
-
-def ranked(engine: LuceneEngine, vector: dict[str, int], hits: int = 10) -> list[tuple[str, float]]:
-    [found] = engine.search([ImpactQuery("q", vector)], hits)
-    return [(hit.doc_id, hit.score) for hit in found]
 
 
 def test_a_query_of_100_000_terms(tmp_path: Path) -> None:

@@ -389,10 +389,6 @@ def test_many_changes_and_the_oracle_agree(documents: Any, steps: Any, queries: 
     run_through(documents, steps, queries, hits, suffix)
 
 
-def test_index_json_is_plain_json(index: Path) -> None:
-    assert json.loads((index / "index.json").read_bytes())["changed"] is False
-
-
 def test_a_scale_found_and_the_same_scale_given_are_one(tmp_path: Path) -> None:
     query = SideQuantiser("peak", 8)
     manifest = read_manifest(shards(tmp_path / "one", FIRST))
