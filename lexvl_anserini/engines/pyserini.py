@@ -43,7 +43,7 @@ class GivenVectors:
     """The query encoder of `LuceneImpactSearcher`: a query is its vector as JSON."""
 
     def encode(self, text: str, **_: Any) -> dict[str, int]:
-        """The vector."""
+        """The vector that a text holds."""
         vector: dict[str, int] = orjson.loads(text)
         return vector
 
