@@ -302,24 +302,8 @@ def test_weights_and_impacts_of_every_size(tmp_path: Path, weight: int) -> None:
     engine.close()
 
 
-STRANGE = [
-    "x" * 300,
-    "ж" * 300,
-    "x" * 299 + "y",
-    "日本",
-    "😀",
-    "é",
-    "e\u0301",
-    "|",
-    "a|b",
-    "^",
-    '"',
-    "\\",
-    "'",
-    "a:b",
-    "+",
-    "AND",
-]
+STRANGE = ["x" * 300, "ж" * 300, "x" * 299 + "y", "日本", "😀", "é", "e\u0301"]
+STRANGE += ["|", "a|b", "^", '"', "\\", "'", "a:b", "+", "AND"]
 
 
 def test_terms_long_foreign_and_full_of_signs(tmp_path: Path) -> None:
@@ -338,23 +322,8 @@ def test_terms_that_an_index_would_split_are_refused_before_encoding(term: str) 
     assert f"term {term[:80]!r} " in str(caught.value) and "rename the term" in str(caught.value)
 
 
-IDS = [
-    "a/b/c.jpg",
-    "http://x.y/z?q=1&r=2#s",
-    '"q"',
-    "'",
-    "\\",
-    "{}",
-    "😀",
-    "é",
-    "e\u0301",
-    "..",
-    "%20",
-    "a,b",
-    "Q0",
-    "日本",
-    "#",
-]
+IDS = ["a/b/c.jpg", "http://x.y/z?q=1&r=2#s", '"q"', "'", "\\", "{}", "😀", "é", "e\u0301"]
+IDS += ["..", "%20", "a,b", "Q0", "日本", "#"]
 
 
 def test_ids_with_slashes_quotes_and_emoji(tmp_path: Path) -> None:
