@@ -234,7 +234,7 @@ def test_folders_that_do_not_go_together(tmp_path: Path, index: Path) -> None:
     assert not (tmp_path / "merged").exists() and not (tmp_path / "merged.part").exists()
 
 
-def described(folder: Path, documents: Sequence[Doc]) -> Path:
+def described(folder: Path, documents: Sequence[Doc], terms: Sequence[str] = TERMS) -> Path:
     """Shards with texts and metadata."""
     (folder / "docs").mkdir(parents=True)
     name = "docs/shard-00000.jsonl"
@@ -247,7 +247,7 @@ def described(folder: Path, documents: Sequence[Doc]) -> Path:
         "postings": sum(len(d.vector) for d in documents),
         "max_impact": max(i for d in documents for i in d.vector.values()),
     }
-    publish_shards(folder, "impact", [entry], Vocabulary(TERMS))
+    publish_shards(folder, "impact", [entry], Vocabulary(terms))
     return folder
 
 
