@@ -65,7 +65,7 @@ class HeadBase(Protocol):
 
     @property
     def tokenizer(self) -> Any:
-        """Of the captions."""
+        """The tokenizer of the captions."""
         ...
 
     @property
@@ -129,7 +129,7 @@ class PairBase:
         return Start(width, word_embeddings(self.pair)[self.columns.tokens], layers=layers)
 
     def digest(self) -> str:
-        """Of the pair."""
+        """The digest of the pair."""
         return self.pair.digest()
 
     def features(self, device: torch.device) -> TextAndImage:
@@ -189,7 +189,7 @@ class VectorBase:
         return cls(words, tokenizer, columns_of_head(tokenizer, len(embeddings), specials=True), start)
 
     def digest(self) -> str:
-        """Of the checkpoint."""
+        """The digest of the checkpoint."""
         return self.words.digest()
 
     def features(self, device: torch.device) -> TextAndImage:
