@@ -22,14 +22,12 @@ from lexvl_anserini.encoders.loading import choose_device
 from lexvl_anserini.ground.files import disk_errors, make_folder, new_folder, write_json
 from lexvl_anserini.ground.installed import versions_of
 from lexvl_anserini.ground.registry import require
-from lexvl_anserini.training.common.curve import draw_curve
 from lexvl_anserini.training.common.learner import Learner, NotFinite
-from lexvl_anserini.training.common.optimiser import is_out_of_memory, keep_freed_memory, out_of_memory
+from lexvl_anserini.training.common.processes import Processes, is_out_of_memory, keep_freed_memory, out_of_memory
 from lexvl_anserini.training.common.tower_pair import TowerPair
 from lexvl_anserini.training.images.dense_heads import HeadMaterial
-from lexvl_anserini.training.images.material import Material, read_material
+from lexvl_anserini.training.images.material import Material
 from lexvl_anserini.training.model_settings import HeadSettings, ImagePairSettings, ModelSettings, TextPairSettings
-from lexvl_anserini.training.processes import Processes
 from lexvl_anserini.training.recipe import Recipe
 from lexvl_anserini.training.run_folder import (
     BEST,
@@ -49,14 +47,14 @@ from lexvl_anserini.training.run_folder import (
 )
 from lexvl_anserini.training.splits import TRAINING, Sources
 from lexvl_anserini.training.texts.material import TextMaterial
-from lexvl_anserini.training.watching import Watch, best_of
+from lexvl_anserini.training.watching import Watch, best_of, draw_curve
 
 log = logging.getLogger(__name__)
 
 # What a run reads and writes, by the settings of its model.
 AnyMaterial = Material | HeadMaterial | TextMaterial
 READERS: Mapping[type, Callable[[Recipe, Path, Sources], AnyMaterial]] = {
-    ModelSettings: read_material,
+    ModelSettings: Material.read,
     HeadSettings: HeadMaterial.read,
     TextPairSettings: TextMaterial.read,
 }
@@ -222,7 +220,7 @@ class Training:
         with Watch.opened(recipe, number, first, self.own, self.terms, inputs) as watch:
             for step in range(progress.step, last):
                 try:
-                    taken = learner.step(recipe, stage, inputs, step, step - first)
+                    taken = learner.step(recipe, stage, inputs.batches, step, step - first)
                 except NotFinite as error:
                     raise watch.failed(error, learner, step, self.material.listed) from error
                 except (MemoryError, RuntimeError) as error:

@@ -31,16 +31,22 @@ from statistics import fmean
 from typing import Any
 
 import orjson
+import torch
 import yaml
+from safetensors.torch import save_file
+from torch import Tensor
 
 from lexvl_anserini.ground.claims import Claim, claim
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError, reason_of
 from lexvl_anserini.ground.files import atomic_write, disk_errors, publish, read_json, sync_tree, write_json
-from lexvl_anserini.training.common.stores import STORED
 from lexvl_anserini.training.recipe import Recipe, read_recipe
 
 log = logging.getLogger(__name__)
 
+# Names of arrays that are computed once; `images/stores.py` fills in what they are.
+STORED = "stored-*.npy"
+# The folder of a checkpoint with the tokenizer and the configuration of a text network.
+TEXT_FOLDER = "text"
 RECIPE, DATA, LOG, WORDS = "recipe.yaml", "data.json", "log.jsonl", "words"
 STATE, OLD_STATE, MODEL, BEST = "state", "state.old", "model", "best"
 EXAMPLES, CURVE, BEST_WEIGHTS, FAILED = "examples.jsonl", "curve.png", "best.safetensors", "failed-batch.json"
@@ -225,6 +231,14 @@ def rewind(output: Path, step: int) -> None:
         cut_log(output / lines, step)
     if not step:
         (output / BEST_WEIGHTS).unlink(missing_ok=True)
+
+
+def write_weights(state: Mapping[str, Tensor], folder: Path, kind: torch.dtype) -> None:
+    """Writes model.safetensors with numbers of a type."""
+    saved = {
+        key: (value.to(kind) if value.is_floating_point() else value).contiguous().cpu() for key, value in state.items()
+    }
+    save_file(saved, folder / "model.safetensors", metadata={"format": "pt"})
 
 
 def step_of(state: Path) -> int:

@@ -14,9 +14,9 @@ from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
 from lexvl_anserini.encoders.loading import choose_device
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.training.common.optimiser import OPTIMISERS
-from lexvl_anserini.training.common.stores import Cache
 from lexvl_anserini.training.images.captioned import CaptionedImages, read_captioned
-from lexvl_anserini.training.images.pretrained_sides import network_digests
+from lexvl_anserini.training.images.networks import network_digests
+from lexvl_anserini.training.images.stores import Cache
 from lexvl_anserini.training.model_settings import HeadSettings, TextPairSettings, TowerSettings
 from lexvl_anserini.training.recipe import Recipe
 from lexvl_anserini.training.texts.query_passages import QueriesWithPassages, join, read_query_passages

@@ -19,7 +19,7 @@ from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
 from lexvl_anserini.training.common.tower_pair import TowerPair, as_encoded
 from lexvl_anserini.training.images.captioned import CaptionedImages, read_captioned
-from lexvl_anserini.training.images.measuring import Validation
+from lexvl_anserini.training.images.material import Validation
 from lexvl_anserini.training.loop import train
 from lexvl_anserini.training.recipe import Recipe, checked, read_recipe
 

@@ -12,7 +12,7 @@ from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.training.common.learner import Learner
 from lexvl_anserini.training.common.pieces import Pieces
 from lexvl_anserini.training.common.tower_pair import TowerPair
-from lexvl_anserini.training.images.material import read_material
+from lexvl_anserini.training.images.material import Material
 from lexvl_anserini.training.loop import train
 from lexvl_anserini.training.recipe import Recipe, checked
 from lexvl_anserini.training.splits import Sources
@@ -30,7 +30,7 @@ def gradients(recipe: Recipe, folder: Path, **plan: Any) -> dict[str, torch.Tens
     content = recipe.model_dump(mode="json")
     content["stages"][0]["optimisation"].update({"clip": 1e9, **plan})
     recipe = checked(content, "tiny.yaml")
-    read = TextMaterial.read if recipe.model.of_texts else read_material
+    read = TextMaterial.read if recipe.model.of_texts else Material.read
     material = read(recipe, folder, Sources.read(recipe, None, folder))
     pair = material.make_pair(recipe, CPU)
     learner = Learner.of(recipe.stages[0], pair, CPU, recipe.precision)
@@ -43,7 +43,7 @@ def gradients(recipe: Recipe, folder: Path, **plan: Any) -> dict[str, torch.Tens
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(learner.optimiser, "step", lambda: keep(pair))
         pair.train()
-        learner.step(recipe, recipe.stages[0], inputs, 0, 0)
+        learner.step(recipe, recipe.stages[0], inputs.batches, 0, 0)
     assert found
     return found
 

@@ -15,8 +15,8 @@ import torch
 from safetensors.torch import load_file
 
 from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.training.common.processes import Processes
 from lexvl_anserini.training.loop import train
-from lexvl_anserini.training.processes import Processes
 from lexvl_anserini.training.recipe import Recipe, read_recipe
 from tests.training.test_pieces import assert_same, gradients, image_recipe, of_texts
 from tests.training.test_run_folder import corpus as images  # noqa: F401

@@ -14,8 +14,9 @@ import torch
 from tiny_training import write_corpus
 
 from lexvl_anserini.ground.errors import LexvlError, UsageError
-from lexvl_anserini.training.common import loss
-from lexvl_anserini.training.common.optimiser import OPTIMISERS, is_out_of_memory
+from lexvl_anserini.training.common import learner as loss
+from lexvl_anserini.training.common.optimiser import OPTIMISERS
+from lexvl_anserini.training.common.processes import is_out_of_memory
 from lexvl_anserini.training.loop import train
 from lexvl_anserini.training.objectives.contrastive import Encoded
 from lexvl_anserini.training.recipe import Optimisation, Recipe, checked
@@ -144,7 +145,7 @@ def test_out_of_memory_says_which_keys_need_less(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for table in ("lexvl_anserini.training.common.loss", "lexvl_anserini.training.recipe"):
+    for table in ("lexvl_anserini.training.common.learner", "lexvl_anserini.training.recipe"):
         monkeypatch.setattr(f"{table}.OBJECTIVES", {**loss.OBJECTIVES, "greedy": greedy})
     keys = "set optimisation.piece below 3, or set optimisation.checkpointing, or lower max_length of the model"
     with pytest.raises(
@@ -166,7 +167,7 @@ def test_freed_memory_stays_with_the_process() -> None:
     """
     lines = [
         "import resource",
-        "from lexvl_anserini.training.common.optimiser import keep_freed_memory",
+        "from lexvl_anserini.training.common.processes import keep_freed_memory",
         "kept = keep_freed_memory()",
         "faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt",
         "for round in range(7):",

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
-from lexvl_anserini.training.common.optimiser import make_accelerator
+from lexvl_anserini.training.common.processes import make_accelerator
 from lexvl_anserini.training.images.captioned import CaptionedImages, read_captioned
 from lexvl_anserini.training.loop import train
 from lexvl_anserini.training.recipe import Recipe, checked

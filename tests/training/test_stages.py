@@ -17,13 +17,13 @@ from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.images.image_backbones import load_image_backbone
 from lexvl_anserini.encoders.parts.pretrained import Standard
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
-from lexvl_anserini.training.common.inputs import ImageBatch, TextBatch
-from lexvl_anserini.training.common.stores import weights_digest
+from lexvl_anserini.training.common.batches import ImageBatch, TextBatch
 from lexvl_anserini.training.images.captioned import read_captioned
+from lexvl_anserini.training.images.checkpoints import with_rows
 from lexvl_anserini.training.images.class_words import LIGHTER, weigh
-from lexvl_anserini.training.images.measuring import hit_rates
-from lexvl_anserini.training.images.pretrained_sides import VdrImageOver, VdrTextOver
-from lexvl_anserini.training.images.starting import with_rows
+from lexvl_anserini.training.images.material import hit_rates
+from lexvl_anserini.training.images.sides import VdrImageOver, VdrTextOver
+from lexvl_anserini.training.images.stores import weights_digest
 from lexvl_anserini.training.loop import train
 from lexvl_anserini.training.objectives.contrastive import Encoded
 from lexvl_anserini.training.objectives.ranking_losses import distil

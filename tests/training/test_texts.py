@@ -18,12 +18,12 @@ from lexvl_anserini.encoders.encoder import as_dense, as_lexical
 from lexvl_anserini.encoders.loading import Source, choose_device, load_encoder
 from lexvl_anserini.ground.errors import CheckpointError, LexvlError, UsageError
 from lexvl_anserini.ground.records import Document
+from lexvl_anserini.training.common.batches import TextStore
 from lexvl_anserini.training.loop import train
 from lexvl_anserini.training.recipe import Recipe, checked
 from lexvl_anserini.training.splits import Sources, check, read_splits
-from lexvl_anserini.training.texts.batches import QueryBatches, TextStore
 from lexvl_anserini.training.texts.material import TextMaterial, TextValidation, ndcg
-from lexvl_anserini.training.texts.query_passages import QueriesWithPassages, join, read_query_passages
+from lexvl_anserini.training.texts.query_passages import QueriesWithPassages, QueryBatches, join, read_query_passages
 from lexvl_anserini.training.texts.sides import load_vdr_sides
 
 COLOURS = ("red", "green", "blue", "white", "black", "grey")

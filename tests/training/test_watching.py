@@ -15,14 +15,15 @@ from safetensors.torch import load_model
 
 from lexvl_anserini.encoders.encoder import as_lexical
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.training.common import curve, loss
-from lexvl_anserini.training.common.active import alike, collapses, profile
+from lexvl_anserini.training import watching as curve
+from lexvl_anserini.training.common import learner as loss
+from lexvl_anserini.training.common.batches import TextStore
+from lexvl_anserini.training.common.evaluation import alike, collapses, profile
 from lexvl_anserini.training.loop import train
 from lexvl_anserini.training.objectives.contrastive import Encoded
 from lexvl_anserini.training.recipe import checked
 from lexvl_anserini.training.run_folder import TrainingState
 from lexvl_anserini.training.splits import Sources
-from lexvl_anserini.training.texts.batches import TextStore
 from lexvl_anserini.training.texts.material import TextMaterial, TextValidation
 from lexvl_anserini.training.watching import best_of
 from tests.training.test_run_folder import corpus as images  # noqa: F401
@@ -168,7 +169,7 @@ def test_a_loss_of_no_number_stops_with_the_batch(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for table in ("lexvl_anserini.training.common.loss", "lexvl_anserini.training.recipe"):
+    for table in ("lexvl_anserini.training.common.learner", "lexvl_anserini.training.recipe"):
         monkeypatch.setattr(f"{table}.OBJECTIVES", {**loss.OBJECTIVES, "failing": failing})
     recipe = recipe_of(texts, "dpr", objective={"name": "failing", "options": options})
     with pytest.raises(

@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from lexvl_anserini.encoders.parts.texts.class_words import word_rows
-from lexvl_anserini.training.common.batches import CaptionStore
-from lexvl_anserini.training.common.stores import ImageStore
+from lexvl_anserini.training.common.batches import TextStore
 from lexvl_anserini.training.common.tower_pair import project_max
-from lexvl_anserini.training.images.pretrained_sides import VdrImageOver, VdrTextOver
+from lexvl_anserini.training.images.sides import VdrImageOver, VdrTextOver
+from lexvl_anserini.training.images.stores import ImageStore
 
 # Images, or texts, of one forward pass, and the largest number of texts.
 BATCH, TEXTS = 64, 6000
@@ -43,7 +43,7 @@ class ClassWordWeights(NamedTuple):
 def weigh(
     text: VdrTextOver,
     image: VdrImageOver,
-    texts: CaptionStore,
+    texts: TextStore,
     images: ImageStore,
     classifier: Tensor,
     words: Mapping[str, list[int]],

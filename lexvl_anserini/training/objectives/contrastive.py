@@ -10,6 +10,12 @@ The objective of STAIR (Chen et al., EMNLP 2023), from the paper; there is no pu
 Three stages: 1. `masked: true`, both encoders; 2. the image encoder frozen, without mask; 3. nothing frozen. All with
 the regulariser `flops` on both sides, weight 1e-3 each, quadratic. The paper leaves open the temperature, whether the
 loss has both directions, and whether the mask has [CLS] and [SEP].
+
+The objective of FDT (Chen et al., CVPR 2023; code yuxiaochen1103/FDT, commit ccf6983). Vectors are weights over the
+rows of a codebook C [16384, 512], which both modalities share. The objective sees features only: no term of it makes
+weights sparse, sparsemax does.
+
+    f = w C of unit length, S = F_text F_image^T, loss = 1/2 [CE(scale S) + CE(scale S^T)], scale = min(e^s, 100)
 """
 
 from __future__ import annotations
@@ -20,6 +26,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
+from lexvl_anserini.encoders.parts.pooling import decayed
 from lexvl_anserini.encoders.parts.sparsify import top_mask
 
 # Dimensions that the loss keeps of a masked vector; the reference uses this number and ignores its configuration.
@@ -282,3 +289,45 @@ def stair(encoded: Encoded, temperature: Temperature = 0.07, masked: bool = Fals
     query, document = normalize(query, dim=1), normalize(encoded.document, dim=1)
     loss = contrastive(query, document, temperature, symmetric)
     return loss / 2 if symmetric else loss
+
+
+# Added to the norms of features of FDT.
+EPS = 1e-10
+# The least temperature of a forward pass of FDT, a scale of 100. Beyond it, the temperature gets no gradient.
+LEAST = 0.01
+
+
+def fdt(encoded: Encoded, temperature: Temperature = 0.07) -> Tensor:
+    """Symmetric InfoNCE of the cosines of features, the mean of the two directions.
+
+    Args:
+        encoded: weights [N, K] of both sides, with the codebook.
+        temperature: 1 / scale.
+    """
+    if encoded.codebook is None:
+        raise ValueError("fdt needs the codebook of its weights")
+    query, document = (features(weights, encoded.codebook) for weights in (encoded.query, encoded.document))
+    return contrastive(query, document, torch.as_tensor(temperature).clamp(min=LEAST)) / 2
+
+
+def features(weights: Tensor, codebook: Tensor) -> Tensor:
+    """The rows of the codebook [K, D], averaged by weights [N, K], of unit length: [N, D]."""
+    sums = weights @ codebook
+    return sums / (sums.norm(dim=1, keepdim=True) + EPS)
+
+
+def relevance_temperature(
+    done: float, first: float = 1000.0, decay: float = 1.0, every: int = 2700, least: float = 0.01
+) -> float:
+    """T, by which relevances are divided before sparsemax or softmax: max(first decay^(done // every), least).
+
+    A high T spreads the weights over many terms. The published run on CC3M has decay 1; the default of the code is 0.3.
+
+    Args:
+        done: steps done.
+        first: T of the first steps.
+        decay: factor per `every` steps.
+        every: steps of a period.
+        least: lower limit.
+    """
+    return decayed(first, decay, done // every, least)

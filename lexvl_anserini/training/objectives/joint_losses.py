@@ -30,7 +30,6 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, softmax
 
 from lexvl_anserini.training.objectives.contrastive import Dense, Encoded, Temperature, present
-from lexvl_anserini.training.objectives.regularisers import l1, ramp
 
 # Limits of the temperature in each forward pass.
 LOWEST, HIGHEST = 0.001, 0.5
@@ -138,8 +137,6 @@ def halves(
 
 # The authors' temperature of the teacher; the scores of the student are not divided.
 TEMPERATURE = 0.001
-# Share of all steps during which the regularisers and the learning rate grow.
-WARM_UP = 0.2
 # Share of the epochs after which every text is expanded.
 EXPANDED_AFTER = 0.95
 
@@ -187,29 +184,9 @@ def dense_of(encoded: Encoded) -> Dense:
     return encoded.dense
 
 
-def d2s_regulariser(sparse_texts: Tensor, sparse_images: Tensor, text_weight: float, image_weight: float) -> Tensor:
-    """The L1 norms of both sides times their weights at this step (see `regulariser_weight`), halved."""
-    return (text_weight * l1(sparse_texts) + image_weight * l1(sparse_images)) / 2
-
-
-def regulariser_weight(weight: float, done: int, warm_up: int) -> float:
-    """A regulariser's weight after `done` steps: quadratic up to `warm_up`, 0 in the very first step."""
-    return weight * ramp(done, warm_up)
-
-
-def warm_up_steps(steps: int) -> int:
-    """The number of warm-up steps; at least one."""
-    return max(1, int(WARM_UP * steps))
-
-
 def mask_probability(epoch: int, epochs: int) -> float:
     """Probabilistic expansion control: the probability that the texts of a batch are masked, by epoch from 1.
 
     It falls linearly from 1 in the first epoch to 0 at 95 percent of the epochs.
     """
     return max(0.0, 1.0 - (epoch - 1) / (EXPANDED_AFTER * epochs))
-
-
-def draw_masked(epoch: int, epochs: int, generator: torch.Generator | None = None) -> bool:
-    """Whether the texts of one batch are masked: one draw for the whole batch. Images are never masked."""
-    return bool(torch.rand((), generator=generator) < mask_probability(epoch, epochs))

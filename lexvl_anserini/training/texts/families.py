@@ -26,17 +26,15 @@ from lexvl_anserini.encoders.parts.pretrained import bert_weights
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import write_json
 from lexvl_anserini.training.model_settings import AnyTower, TextPairSettings, TextSettings
-from lexvl_anserini.training.saving import TEXT_FOLDER, write_weights
-from lexvl_anserini.training.texts.dense_sides import (
+from lexvl_anserini.training.run_folder import TEXT_FOLDER, write_weights
+from lexvl_anserini.training.texts.sides import (
     TrainableDpr,
     TrainableSentence,
-    load_dpr_sides,
-    load_sentence_sides,
-)
-from lexvl_anserini.training.texts.sides import (
     TrainableSplade,
     TrainableText,
     TrainableVdr,
+    load_dpr_sides,
+    load_sentence_sides,
     load_splade_sides,
     load_vdr_sides,
 )
@@ -81,10 +79,10 @@ def make_text_sides(model: TextPairSettings, texts: Texts, folder: Path) -> tupl
     sides = []
     for role, settings in zip(ROLES, model.towers, strict=False):
         checkpoint = tower_checkpoint(settings, texts, folder / role)
-        found = load(Source(checkpoint, torch.device("cpu")), settings.max_length)
-        for side in found:
+        both = load(Source(checkpoint, torch.device("cpu")), settings.max_length)
+        for side in both:
             set_dropout(side, settings.dropout)
-        sides.append(found)
+        sides.append(both)
     query, document = sides[0][0], sides[-1][1]
     if model.lexical and query.columns.vocabulary.digest != document.columns.vocabulary.digest:
         raise UsageError(f"kind {model.kind}: query and document have different vocabularies; name one tokenizer's")
