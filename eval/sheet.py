@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lexvl_anserini.cli import DataDir, Style, Verbose, check_style, print_rows, run
+from lexvl_anserini.cli import DataDir, Style, Verbose, print_rows, run
 from lexvl_anserini.encoders.loading import load_encoder_of
 from lexvl_anserini.engines.index_folder import index_manifest
 from lexvl_anserini.engines.opening import index_path
@@ -98,7 +98,6 @@ def command(
 
     Example: python -m eval.sheet --query "two dogs on the beach" --index indexes/demo --output sheet.png
     """
-    check_style(style)
     index = index_path(index)
     about = index_manifest(index)
     if about.kind != "impact":

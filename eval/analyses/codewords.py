@@ -24,7 +24,6 @@ from lexvl_anserini.cli import (
     DataDir,
     Style,
     Verbose,
-    check_style,
     corpus_names,
     expanded,
     print_rows,
@@ -61,7 +60,6 @@ def command(
 
     Example: python -m eval.analyses.codewords --term dog --term red --corpus flickr8k/val
     """
-    check_style(style)
     from lexvl_anserini.data.dataset import load_dataset
 
     dataset = load_dataset(corpus, data_dir=data_dir, direction="text-to-image")

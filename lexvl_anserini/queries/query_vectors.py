@@ -36,10 +36,6 @@ def encode_queries(
     """Topics -> queries for an engine of the model's kind, in order, with flat memory.
 
     Lexical queries are quantised by the manifest's quantiser, bounded by the largest impact in the manifest's counts.
-
-    Raises:
-        UsageError: a topic has no text.
-        LexvlError: a query's score could reach 2^24 whatever its bits.
     """
     from lexvl_anserini.ground.quantise import Quantiser
 

@@ -104,11 +104,7 @@ class EncoderChanges:
     device: str = "auto"
 
     def load(self, manifest: Manifest) -> Encoder:
-        """The encoder of an index, with the changes.
-
-        Raises:
-            ArtefactError: the checkpoint or its vocabulary is not the one that made the index.
-        """
+        """The encoder of an index, with the changes."""
         if remark := remark_on(manifest.encoder.checkpoint, manifest.corpus.name):
             log_once(remark, logging.WARNING)
         return load_encoder_of(
@@ -123,11 +119,7 @@ class EncoderChanges:
 
 
 def located(index: BuiltIndex | Path | str, manifest: Path | str | None = None) -> tuple[Path, Manifest]:
-    """The folder of an index and its manifest.
-
-    Raises:
-        ArtefactError: not an index.
-    """
+    """The folder of an index and its manifest."""
     if isinstance(index, BuiltIndex):
         return index.path, index.manifest
     folder = index_path(index)
@@ -365,11 +357,7 @@ def refuse_other_kinds(manifest: Manifest, index: Path) -> None:
 
 
 def _refuse_other_vocabulary(model: Encoder, manifest: Manifest, index: Path) -> None:
-    """Refuses a model whose dimensions are not the index's.
-
-    Raises:
-        ArtefactError: the model's vocabulary or kind differs.
-    """
+    """Refuses a model whose dimensions are not the index's."""
     if model.kind != manifest.kind:
         raise ArtefactError(f"encoder {model.name!r} is {model.kind}, {index} is {manifest.kind}")
     vocabulary = as_lexical(model.query).vocabulary.digest if model.kind == "impact" else None
@@ -381,11 +369,7 @@ def _refuse_other_vocabulary(model: Encoder, manifest: Manifest, index: Path) ->
 
 
 def _of_kind(queries: Iterable[Query], kind: str) -> Iterator[Query]:
-    """The queries, each checked to be one that an index of `kind` answers.
-
-    Raises:
-        UsageError: one is not.
-    """
+    """The queries, each checked to be one that an index of `kind` answers."""
     expected: tuple[type, ...] = {"impact": (ImpactQuery, TreeQuery), "dense": (DenseQuery,), "text": (Topic,)}[kind]
     for query in queries:
         if not isinstance(query, expected):

@@ -98,11 +98,7 @@ def explain(
 
 
 def encoded(topic: Topic, model: Encoder, manifest: Manifest) -> ImpactQuery:
-    """One topic as an encoded query.
-
-    Raises:
-        UsageError: the encoder's query side does not read such a topic.
-    """
+    """One topic as an encoded query."""
     check_readable(topic, model)
     query = next(encode_queries(model, [topic], manifest))
     assert isinstance(query, ImpactQuery)

@@ -308,7 +308,7 @@ def test_what_is_not_ours_stays(url_of: UrlOf, shards: Path) -> None:
     where = url_of("foreign")
     build_index(shards, url_of("beside"))
     with opened(where) as store:
-        if hasattr(store, "served") and store.served is None:  # a folder that nobody made
+        if hasattr(store, "_serve") and store.served is None:  # a folder that nobody made
             store._serve()  # type: ignore[attr-defined]
         make_foreign(store, store.place.name)
         before = tables_of(store)

@@ -30,11 +30,7 @@ if TYPE_CHECKING:
 
 
 def as_sparse_encoder(model: Encoder) -> SparseEncoder:
-    """A SparseEncoder that gives the vectors of an encoder.
-
-    Raises:
-        UsageError: the encoder is not lexical.
-    """
+    """A SparseEncoder that gives the vectors of an encoder."""
     from sentence_transformers import SparseEncoder
 
     return SparseEncoder(modules=[LexicalModule(model)], similarity_fn_name="dot", device=model.device or "cpu")
@@ -96,11 +92,7 @@ class LexicalModule(InputModule):
         return {"inputs": [prompt + item if prompt and isinstance(item, str) else item for item in inputs]}
 
     def forward(self, features: dict[str, Any], task: str | None = None, **options: Any) -> dict[str, Any]:
-        """Adds `sentence_embedding`, float32 [B, V].
-
-        Raises:
-            UsageError: texts and images in one batch, or what no side reads.
-        """
+        """Adds `sentence_embedding`, float32 [B, V]."""
         inputs = features["inputs"]
         weights = self.side_of(inputs, task).weights(inputs, batch_size=max(1, len(inputs)))
         return {**features, "sentence_embedding": torch.from_numpy(weights.toarray()).to(self.place.device)}
