@@ -156,11 +156,7 @@ def report(lines: BinaryIO, row: Mapping[str, Any]) -> None:
 
 
 def keep_best(pair: TowerPair, output: Path, step: int, score: float) -> None:
-    """Writes the weights of a pair unless those that are there validated as well.
-
-    Raises:
-        ArtefactError: the disk is full.
-    """
+    """Writes the weights of a pair unless those that are there validated as well."""
     path = output / BEST_WEIGHTS
     if best_of(output)[1] >= score:
         return

@@ -14,7 +14,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import torch
-from tiny_training import weights_of, write_corpus
+from tiny_training import COLOURS, weights_of, write_squares
 
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.texts.tokens import columns_ascii
@@ -32,7 +32,6 @@ from lexvl_anserini.training.objectives.contrastive import Encoded
 from lexvl_anserini.training.recipe import Augmentation, ModelSettings, Recipe, checked, read_recipe
 from lexvl_anserini.training.words import FIRST_TOKEN_ID, FIRST_WORD_ID, learn_words, save_tokenizer
 
-COLOURS = {"red": (220, 30, 30), "green": (30, 200, 30), "blue": (30, 30, 220), "white": (250, 250, 250)}
 RECIPES = Path(__file__).parents[2] / "runs" / "recipes"
 ASSETS = Path(__file__).parents[2] / "lexvl_anserini" / "assets"
 
@@ -40,15 +39,7 @@ ASSETS = Path(__file__).parents[2] / "lexvl_anserini" / "assets"
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A Karpathy corpus of coloured images: 12 for training, 4 for validation, two captions each."""
-    folder = tmp_path_factory.mktemp("corpus")
-    images, captions = [], []
-    for number in range(16):
-        colour = list(COLOURS)[number % 4]
-        pixels = np.full((20, 20, 3), COLOURS[colour], dtype=np.uint8)
-        pixels[number : number + 4, 4:16] = 90
-        images.append(pixels)
-        captions.append([f"a {colour} square", f"the square is {colour} with a grey bar"])
-    return write_corpus(folder, images, captions, train=12)
+    return write_squares(tmp_path_factory.mktemp("corpus"), train=12, word="square")
 
 
 def recipe_of(corpus: str, **changes: Any) -> Recipe:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny_training import write_corpus
+from tiny_training import write_corpus, write_plain_squares
 
 from lexvl_anserini.ground.errors import LexvlError, UsageError
 from lexvl_anserini.training.common import learner as loss
@@ -21,10 +21,7 @@ from lexvl_anserini.training.loop import train
 from lexvl_anserini.training.objectives.contrastive import Encoded
 from lexvl_anserini.training.recipe import Optimisation, Recipe, checked
 from lexvl_anserini.training.splits import check
-from tests.training.test_run_folder import corpus as images  # noqa: F401
-from tests.training.test_run_folder import make_corpus
 from tests.training.test_run_folder import recipe_of as recipe_of_images
-from tests.training.test_texts import corpus as texts  # noqa: F401
 from tests.training.test_texts import recipe_of, weights
 
 FRESH = {"words": 200, "width": 16, "layers": 1, "heads": 2, "max_length": 16, "dropout": 0.1}
@@ -47,7 +44,7 @@ def in_stages(corpus: str) -> Recipe:
     return checked({**content, "stages": stages, "validate_every": 1, "log_every": 2}, "tiny.yaml")
 
 
-def test_a_run_that_stops_after_every_step_ends_the_same(texts: str, tmp_path: Path) -> None:  # noqa: F811
+def test_a_run_that_stops_after_every_step_ends_the_same(texts: str, tmp_path: Path) -> None:
     """In and between stages, with pieces, averages, frozen sides, ramps; the log and the best checkpoint too."""
     recipe = in_stages(texts)
     whole = train(recipe, tmp_path / "whole", device="cpu")
@@ -92,7 +89,7 @@ def test_one_pair_trains(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("caption", ["", "   ", "!?"])
 def test_an_empty_caption_trains_as_a_text_without_words(caption: str, tmp_path: Path) -> None:
-    recipe = recipe_of_images(make_corpus(tmp_path / "corpus", last=caption))
+    recipe = recipe_of_images(write_plain_squares(tmp_path / "corpus", last=caption))
     assert train(recipe, tmp_path / "run", device="cpu").is_dir()
 
 
@@ -104,7 +101,7 @@ def test_an_empty_query_or_passage_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_missing_image_is_named(tmp_path: Path) -> None:
-    corpus = make_corpus(tmp_path / "corpus")
+    corpus = write_plain_squares(tmp_path / "corpus")
     (tmp_path / "corpus/2.png").unlink()
     with pytest.raises(LexvlError, match="2.png") as error:
         train(recipe_of_images(corpus), tmp_path / "run", device="cpu")
@@ -112,7 +109,7 @@ def test_a_missing_image_is_named(tmp_path: Path) -> None:
 
 
 def test_a_damaged_image_is_named(tmp_path: Path) -> None:
-    corpus = make_corpus(tmp_path / "corpus")
+    corpus = write_plain_squares(tmp_path / "corpus")
     (tmp_path / "corpus/2.png").write_bytes(b"\x89PNG nothing")
     with pytest.raises(LexvlError, match="2.png") as error:
         train(recipe_of_images(corpus), tmp_path / "run", device="cpu")
@@ -123,11 +120,7 @@ def test_a_damaged_image_is_named(tmp_path: Path) -> None:
     ("kind", "checkpoint"), [("dpr", "vdr/text-tiny"), ("splade", "vdr/text-tiny"), ("sentence", "vdr/text-tiny")]
 )
 def test_a_checkpoint_of_another_family_is_refused(
-    kind: str,
-    checkpoint: str,
-    texts: str,  # noqa: F811
-    golden: Path,
-    tmp_path: Path,
+    kind: str, checkpoint: str, texts: str, golden: Path, tmp_path: Path
 ) -> None:
     recipe = recipe_of(texts, kind, {"query": {"checkpoint": str(golden / checkpoint)}})
     with pytest.raises(LexvlError, match="text-tiny") as error:
@@ -140,11 +133,7 @@ def greedy(encoded: Encoded) -> torch.Tensor:
     return encoded.query.new_empty(1 << 60).sum()
 
 
-def test_out_of_memory_says_which_keys_need_less(
-    texts: str,  # noqa: F811
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_out_of_memory_says_which_keys_need_less(texts: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for table in ("lexvl_anserini.training.common.learner", "lexvl_anserini.training.recipe"):
         monkeypatch.setattr(f"{table}.OBJECTIVES", {**loss.OBJECTIVES, "greedy": greedy})
     keys = "set optimisation.piece below 3, or set optimisation.checkpointing, or lower max_length of the model"
@@ -203,9 +192,7 @@ def test_lamb_follows_its_equation() -> None:
 
 
 def test_lamb_without_timm_ends_before_the_data_are_read(
-    texts: str,  # noqa: F811
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    texts: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "timm.optim", None)
     plan = {"steps": 2, "batch_size": 2, "optimiser": "lamb"}

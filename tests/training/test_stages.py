@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from pretrained_networks import tiny_vit
-from tiny_training import weights_of, write_corpus
+from tiny_training import weights_of, write_squares
 
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.encoders.loading import load_encoder
@@ -31,20 +31,13 @@ from lexvl_anserini.training.recipe import Recipe, checked
 from lexvl_anserini.training.splits import read_splits
 from lexvl_anserini.training.words import learn_terms, read_class_names, words_of_classes
 
-COLOURS = {"red": (220, 30, 30), "green": (30, 200, 30), "blue": (30, 30, 220), "white": (250, 250, 250)}
 HEADS = ["encoder_?.head.*", "encoder_?.bias", "encoder_p.proj"]
 
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Twelve coloured squares for training and four for validation, two captions each."""
-    folder = tmp_path_factory.mktemp("corpus")
-    names = [list(COLOURS)[number % 4] for number in range(16)]
-    images = [np.full((20, 20, 3), COLOURS[name], dtype=np.uint8) for name in names]
-    for number, pixels in enumerate(images):
-        pixels[number : number + 4, 4:16] = 90
-    captions = [[f"a {name} squareling", f"the squareling is {name} with a grey bar"] for name in names]
-    return write_corpus(folder, images, captions, train=12)
+    return write_squares(tmp_path_factory.mktemp("corpus"), train=12)
 
 
 @pytest.fixture(scope="module")

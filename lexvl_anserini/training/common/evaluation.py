@@ -54,13 +54,7 @@ class Examples(NamedTuple):
     def rows(
         self, pair: TowerPair, model: ImagePairSettings | TextPairSettings, terms: Sequence[str]
     ) -> Iterator[dict[str, Any]]:
-        """One row per example: its side and name, the number of its active terms, the heaviest with their weights.
-
-        Args:
-            pair: in evaluation mode.
-            model: of the pair.
-            terms: of the dimensions that search uses.
-        """
+        """One row per example: its side and name, the number of its active terms, the heaviest with their weights."""
         encoded = Encoded(pair.encoder_q(self.queries), pair.encoder_p(self.documents), self.queries.bag)
         vectors = searched(encoded, model)
         for side, names in (("query", self.query_names), ("document", self.document_names)):
@@ -151,11 +145,7 @@ def collapses(
 ) -> dict[str, str]:
     """What is wrong with the vectors of a profile: lines by side and kind.
 
-    Args:
-        figures: of `profile`.
-        terms: number of all terms.
-        model: of the pair.
-        settled: whether warm-up and ramps are over; before, vectors may be dense and alike.
+    Before warm-up and ramps are over (`settled`), vectors may be dense and alike.
     """
     limits: tuple[int | None, int | None]
     if isinstance(model, TextPairSettings):

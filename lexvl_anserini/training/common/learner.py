@@ -81,11 +81,7 @@ class Learner:
         return pair
 
     def step(self, recipe: Recipe, stage: StageSettings, batches: AnyBatches, step: int, done: int) -> Taken:
-        """Changes the weights by the gradients of a step's loss, of which steps `done` were done in this stage.
-
-        Raises:
-            NotFinite: loss or gradients are not finite; the weights did not change.
-        """
+        """Changes the weights by the gradients of a step's loss, of which steps `done` were done in this stage."""
         seed, plan = recipe.seed * 1_000_003 + step, stage.optimisation
         torch.manual_seed(seed)  # dropout, a function of the step alone
         batch, pieces = batches[step], Pieces(self.accelerator, plan.piece, seed)
@@ -128,11 +124,7 @@ class Learner:
 
 
 def recompute(pair: TowerPair, enabled: bool) -> None:
-    """Lets the trained networks of transformers compute the states of their layers again for gradients, or not.
-
-    Raises:
-        UsageError: it is enabled, and no network that changes can do it.
-    """
+    """Lets the trained networks of transformers compute the states of their layers again for gradients, or not."""
     networks: list[Any] = [
         module
         for module in pair.modules()
@@ -204,11 +196,7 @@ class Loss(NamedTuple):
 
 
 def objective(stage: StageSettings, model: AnyModel, rounds: Sequence[Encoded], temperatures: Temperatures) -> Loss:
-    """The mean of the stage's objective over the rounds, plus the weighted auxiliary objectives.
-
-    Raises:
-        UsageError: options or data do not fit a function.
-    """
+    """The mean of the stage's objective over the rounds, plus the weighted auxiliary objectives."""
     known = {
         "temperature": temperatures.scores,
         "model_temperature": temperatures.scores,
@@ -237,11 +225,7 @@ def objective(stage: StageSettings, model: AnyModel, rounds: Sequence[Encoded], 
 
 
 def penalty(stage: StageSettings, rounds: Sequence[Encoded], step: int) -> Loss:
-    """The weighted regularisers of a step, counted from 0 in its stage.
-
-    Raises:
-        UsageError: a regulariser's side is empty.
-    """
+    """The weighted regularisers of a step, counted from 0 in its stage."""
 
     def term(regulariser: Regulariser) -> Tensor:
         function, share = REGULARISERS[regulariser.name], RAMPS[regulariser.ramp](step, regulariser.ramp_steps)

@@ -71,11 +71,7 @@ def make_optimiser(pair: TowerPair, plan: Optimisation) -> tuple[torch.optim.Opt
 
 
 def parameter_groups(pair: TowerPair, plan: Optimisation) -> list[dict[str, Any]]:
-    """Matrices decay; biases, norms and the temperature do not. Weights of other learning rates have their own groups.
-
-    Raises:
-        UsageError: no weight that changes has a name that matches a pattern of `learning_rates`.
-    """
+    """Groups of weights by learning rate and decay: matrices decay; biases, norms and the temperature do not."""
     trained = [(name, parameter) for name, parameter in pair.named_parameters() if parameter.requires_grad]
     for pattern in plan.learning_rates:
         if not any(fnmatch(name, pattern) for name, _ in trained):

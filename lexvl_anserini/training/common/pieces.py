@@ -36,13 +36,7 @@ class Passed(NamedTuple):
 
 
 class Pieces:
-    """Encodes the batches of one step.
-
-    Args:
-        accelerator: of the learner.
-        size: the largest number of rows that pass a side together with a graph; 0 for all.
-        seed: of dropout.
-    """
+    """Encodes the batches of one step; at most `size` rows pass a side together with a graph, 0 for all."""
 
     def __init__(self, accelerator: Any, size: int, seed: int):
         self.accelerator, self.size = accelerator, size

@@ -76,11 +76,7 @@ class Processes:
 
     @contextmanager
     def folder(self, output: Path) -> Iterator[Path]:
-        """Where this process writes: the first one into the folder of the run, which it locks; others into their own.
-
-        Raises:
-            ArtefactError: another run writes into the folder.
-        """
+        """Where this process writes: the first one into the folder of the run, locked; others into their own."""
         if self.first:
             with exclusive(output):
                 yield output
@@ -94,11 +90,7 @@ class Processes:
             copytree(folder, own)
 
     def check(self, recipe: Recipe) -> None:
-        """Checks that all processes can have as many rows of each batch, and that all objectives can be shared out.
-
-        Raises:
-            UsageError: a batch size is no multiple of their number, or an objective sees the rows of one process alone.
-        """
+        """Checks that all processes can have as many rows of each batch, and that all objectives can be shared out."""
         count = self.state.num_processes
         for stage in recipe.stages:
             if count > 1 and (alone := [name for name in stage.names if name in ALONE]):
@@ -108,11 +100,7 @@ class Processes:
 
 
 def make_accelerator(device: torch.device, precision: str) -> Any:
-    """An accelerator on this device.
-
-    Raises:
-        UsageError: the device does not compute in this precision, or the environment configures accelerate otherwise.
-    """
+    """An accelerator on this device."""
     from accelerate import Accelerator, DataLoaderConfiguration
     from accelerate.state import AcceleratorState
 

@@ -185,12 +185,6 @@ def project_max(features: Tensor, matrix: Tensor, masked: Tensor | None = None) 
 
 
 def max_logits(head: Head, states: Tensor, left_out: Tensor | None = None) -> Tensor:
-    """The logits of an encoder's head, [B, V], each at its best position: max_i <transform(h_i), E_v> + b_v.
-
-    Args:
-        head: of the encoder.
-        states: of all positions, [B, L, D].
-        left_out: bool [B, L], see `project_max`.
-    """
+    """The logits of an encoder's head, [B, V], each at its best position: max_i <transform(h_i), E_v> + b_v."""
     logits = project_max(head.transform(states), head.matrix, left_out)
     return logits if head.bias is None else logits + head.bias

@@ -85,11 +85,7 @@ def caption_of(topic: Topic) -> str:
 
 
 def read_captioned(dataset: Dataset, limit: int | None = None) -> CaptionedImages:
-    """The images of a dataset (direction text-to-image) that have captions, in the order of the dataset.
-
-    Raises:
-        DataError: a document has no image, or no image has a caption.
-    """
+    """The images of a dataset (direction text-to-image) that have captions, in the order of the dataset."""
     texts = {topic.query_id: caption_of(topic) for topic in dataset.topics()}
     captions: dict[str, list[str]] = {}
     for qrel in dataset.qrels():
@@ -189,19 +185,8 @@ class Taught:
 class Batches:
     """Draws batches of images with captions.
 
-    Args:
-        images: of a split.
-        captions: of these images.
-        first: image i has the captions first[i] to first[i + 1] - 1.
-        size: images per batch; the remainder of an epoch is skipped.
-        rounds: number of captions drawn per image and batch.
-        seed: of all draws.
-        expansion: whether the texts of a batch are expanded.
-        terms: of the captions; None where no objective reads them.
-        taught: of a teacher; None where there is none.
-
-    Raises:
-        UsageError: the split has fewer images than one batch.
+    Image i has the captions first[i] to first[i + 1] - 1, of which a batch draws `rounds`. `size` is the images per
+    batch; the remainder of an epoch is skipped.
     """
 
     def __init__(

@@ -21,7 +21,7 @@ from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
 from lexvl_anserini.encoders.checkpoints.hub import names_in
 from lexvl_anserini.encoders.checkpoints.saved import about
 from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_weights
-from lexvl_anserini.encoders.parts.images.image_backbones import PUBLISHED, ImageBackbone, load_image_backbone
+from lexvl_anserini.encoders.parts.images.image_backbones import PUBLISHED, load_image_backbone
 from lexvl_anserini.encoders.parts.network_pair import IMAGE, TEXT, types_of
 from lexvl_anserini.encoders.parts.pretrained import ADDED, bert_weights, check_digest, named_backbone
 from lexvl_anserini.encoders.parts.texts.tokens import load_tokenizer
@@ -30,7 +30,7 @@ from lexvl_anserini.ground.files import write_json
 from lexvl_anserini.ground.vocabulary import Vocabulary
 from lexvl_anserini.training.common.tower_pair import TowerPair
 from lexvl_anserini.training.images.class_words import ClassWordWeights
-from lexvl_anserini.training.images.networks import Networks, TextNetwork, cells_settings
+from lexvl_anserini.training.images.networks import Networks, cells_settings
 from lexvl_anserini.training.images.sides import FdtImage
 from lexvl_anserini.training.model_settings import OWN_TOWERS, ImageSettings, ModelSettings, PretrainedImage
 from lexvl_anserini.training.recipe import Recipe
@@ -52,62 +52,72 @@ def save_pair(
     networks: Networks | None,
     class_words: ClassWordWeights | None = None,
 ) -> None:
-    """Writes a pair into an empty folder.
+    """Writes a pair into an empty folder; `networks` and `class_words` are None where it has none.
 
     Of the dimensions of a fresh lexical pair, only words are saved (see `words`). Of pretrained networks, only what was
     added or changed is saved, and those that no package installs are copied; new networks are saved whole.
-
-    Args:
-        pair: to save.
-        recipe: of the run.
-        model: of the recipe.
-        tokenizer: of the texts.
-        folder: of the checkpoint.
-        networks: of the pair; None for a pair with towers of its own.
-        class_words: of a pretrained lexical pair; None if it has none.
     """
-    types = types_of(model.kind)
     tokenizer.save_pretrained(str(folder / TEXT_FOLDER))
     config: Any = pair.encoder_q.config
     config.save_pretrained(str(folder / TEXT_FOLDER))
-    text: dict[str, Any] = {"type": types[TEXT], "model_id": TEXT_FOLDER, "max_len": model.text.max_length}
-    image: dict[str, Any] = {"type": types[IMAGE]}
-    if model.kind in OWN_TOWERS:
-        text["padding"] = "none"
     state = {key: value for key, value in pair.state_dict().items() if not key.startswith(OF_TRAINING)}
-    if networks is None:
-        if model.lexical:
-            text["first_word_id"] = FIRST_WORD_ID
-            state["encoder_p.proj"] = state["encoder_p.proj"][model.registers :]
-    else:
+    text, image = text_entry(recipe, model, networks, folder), image_entry(pair, model, networks, folder)
+    if networks is not None:
         state = added_or_changed(state, networks)
-        text |= named_text(networks.text, folder)
-        image["grid"] = cells_settings(model.image).grid
-        if model.lexical:
-            text["terms"] = TERMS
-            terms = [*networks.text.columns.vocabulary, *(networks.text.classes if class_words else ())]
-            Vocabulary(terms, "the terms of the captions and the classes").write(folder / TERMS)
+    elif model.lexical:
+        state["encoder_p.proj"] = state["encoder_p.proj"][model.registers :]
+    if networks is not None and model.lexical:
+        terms = [*networks.text.columns.vocabulary, *(networks.text.classes if class_words else ())]
+        Vocabulary(terms, "the terms of the captions and the classes").write(folder / TERMS)
         if class_words is not None:
             write_json(folder / CLASSES, dict(networks.text.classes))
             state = with_class_words(state, class_words)
             text["unit_terms"] = len(networks.text.columns.vocabulary)
-    if isinstance(model.image, ImageSettings):
-        image |= model.image.shape
-    else:
-        assert networks is not None
-        image |= named_images(networks.image, folder)
-    if class_words is not None:
-        image |= {"classes": CLASSES, "unit_terms": text["unit_terms"]}
-    options = recipe.stages[-1].objective.options
-    if model.kind == "stair" and (options.get("masked") or options.get("queries", "vectors") != "vectors"):
-        text["text_mask"] = "own"  # texts without their own tokens alone never trained
-    if isinstance(pair.encoder_p, FdtImage):
-        codebook = pair.encoder_p.codebook
-        image |= {"attention": codebook.settings.attention, "temperature": codebook.temperature}
+            image |= {"classes": CLASSES, "unit_terms": text["unit_terms"]}
     if model.family.cut:
         text["topk"], image["topk"] = model.kept_of_texts, model.topk
     write_weights(state, folder, getattr(torch, recipe.weights))
     write_json(folder / "config.json", {TEXT: text, IMAGE: image})
+
+
+def text_entry(recipe: Recipe, model: ModelSettings, networks: Networks | None, folder: Path) -> dict[str, Any]:
+    """The entry of the texts in config.json; copies a network that no package installs."""
+    entry: dict[str, Any] = {"type": types_of(model.kind)[TEXT], "model_id": TEXT_FOLDER}
+    entry["max_len"] = model.text.max_length
+    if model.kind in OWN_TOWERS:
+        entry["padding"] = "none"
+    if networks is not None and networks.text.checkpoint is not None:
+        name = networks.text.checkpoint.reference
+        if name not in PACKAGED:
+            name = copied(networks.text.checkpoint.folder, folder / TEXT_NETWORK)
+        entry["backbone"] = {"checkpoint": name, "digest": networks.text.digest}
+    if model.lexical:
+        entry |= {"first_word_id": FIRST_WORD_ID} if networks is None else {"terms": TERMS}
+    options = recipe.stages[-1].objective.options
+    if model.kind == "stair" and (options.get("masked") or options.get("queries", "vectors") != "vectors"):
+        entry["text_mask"] = "own"  # texts without their own tokens alone never trained
+    return entry
+
+
+def image_entry(pair: TowerPair, model: ModelSettings, networks: Networks | None, folder: Path) -> dict[str, Any]:
+    """The entry of the images in config.json; copies a network that no package installs."""
+    entry: dict[str, Any] = {"type": types_of(model.kind)[IMAGE]}
+    if networks is not None:
+        entry["grid"] = cells_settings(model.image).grid
+    if isinstance(model.image, ImageSettings):
+        entry |= model.image.shape
+    else:
+        assert networks is not None
+        backbone = networks.image
+        name = backbone.reference
+        if name not in PUBLISHED:
+            assert backbone.folder is not None
+            name = copied(backbone.folder, folder / IMAGE_NETWORK)
+        entry["backbone"] = {"checkpoint": name, "digest": backbone.digest}
+    if isinstance(pair.encoder_p, FdtImage):
+        codebook = pair.encoder_p.codebook
+        entry |= {"attention": codebook.settings.attention, "temperature": codebook.temperature}
+    return entry
 
 
 def with_class_words(state: Mapping[str, Tensor], words: ClassWordWeights) -> dict[str, Tensor]:
@@ -118,25 +128,6 @@ def with_class_words(state: Mapping[str, Tensor], words: ClassWordWeights) -> di
         **{key: torch.cat([state[key], more.to(state[key].device)]) for key, more in longer.items()},
         "encoder_p.class_scale": words.scale,
     }
-
-
-def named_text(text: TextNetwork, folder: Path) -> dict[str, Any]:
-    """The entry `backbone` of texts; copies a network that no package installs; empty for one with random weights."""
-    if text.checkpoint is None:
-        return {}
-    name = text.checkpoint.reference
-    if name not in PACKAGED:
-        name = copied(text.checkpoint.folder, folder / TEXT_NETWORK)
-    return {"backbone": {"checkpoint": name, "digest": text.digest}}
-
-
-def named_images(image: ImageBackbone, folder: Path) -> dict[str, Any]:
-    """The entry `backbone` of images; copies a network that no package installs."""
-    name = image.reference
-    if name not in PUBLISHED:
-        assert image.folder is not None
-        name = copied(image.folder, folder / IMAGE_NETWORK)
-    return {"backbone": {"checkpoint": name, "digest": image.digest}}
 
 
 def copied(network: Path, target: Path) -> str:
@@ -184,9 +175,6 @@ def begin_with(pair: TowerPair, reference: str, model: ModelSettings, networks: 
 
     Terms and added tokens are matched by their text; those that only the pair has keep their first weights, and those
     that only the checkpoint has are left out, class words among them. Temperatures are no part of a checkpoint.
-
-    Raises:
-        UsageError: its image side reads another grid.
     """
     checkpoint = find_checkpoint(reference)
     config, types = checkpoint.config(), types_of(model.kind)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from lexvl_anserini.encoders.parts.texts.tokens import TokenColumns, token_strings
+from lexvl_anserini.encoders.parts.texts.tokens import token_strings
 from lexvl_anserini.training.common.batches import Details, TextBatch, TrainingBatch
 from lexvl_anserini.training.common.tower_pair import TrainingPart
 from lexvl_anserini.training.images.networks import TextNetwork
@@ -61,7 +61,7 @@ class MaskedWords(TrainingPart):
         continues = torch.tensor([token.startswith("##") for token in token_strings(tokenizer)])
         special = torch.zeros(self.size, dtype=torch.bool)
         special[list(tokenizer.all_special_ids)] = True
-        self.register_buffer("dimension", dimensions_of(text.columns), persistent=False)
+        self.register_buffer("dimension", torch.from_numpy(text.columns.of_token).clone(), persistent=False)
         self.register_buffer("continues", continues, persistent=False)
         self.register_buffer("special", special, persistent=False)
 
@@ -101,11 +101,6 @@ class MaskedWords(TrainingPart):
         labels = labels.to(texts.ids.device)
         terms = torch.where(labels == IGNORED, -1, self.dimension[labels.clamp(min=0)])
         return ids.to(texts.ids.device), terms.masked_fill(terms < 0, IGNORED)
-
-
-def dimensions_of(columns: TokenColumns) -> Tensor:
-    """The dimension of each token, int64 [tokens], -1 for none."""
-    return torch.from_numpy(columns.of_token).clone()
 
 
 class MomentumKeys(TrainingPart):

@@ -339,11 +339,7 @@ def backward_rates(scores: Tensor, owner: Tensor) -> dict[int, float]:
 
 
 def ranks(scores: Tensor, place: Tensor) -> Tensor:
-    """The number of columns before column `place` [N] in each row of scores [N, M]; equal scores keep their order.
-
-    Raises:
-        UsageError: a score is not finite.
-    """
+    """The number of columns before column `place` [N] in each row of scores [N, M]; equal scores keep their order."""
     if not torch.isfinite(scores).all():
         raise UsageError("validation: scores that are no numbers; lower the learning rate or the clip")
     own = scores.gather(1, place[:, None])

@@ -47,12 +47,7 @@ class Cache:
     ) -> np.ndarray:
         """An array that is mapped into memory from its file, which `pieces` fill in order unless it exists.
 
-        Args:
-            what: begins the name of the file.
-            made_of: all that decides the content: digests, settings, seeds.
-            shape: of the array.
-            kind: of its numbers.
-            pieces: along its first dimension.
+        `made_of` has all that decides the content: digests, settings, seeds.
         """
         digest = sha256(orjson.dumps([*made_of, shape, kind.str], default=str)).hexdigest()[:16]
         return stored(self.folder / STORED.replace("*", f"{what}-{digest}"), shape, kind, pieces)
@@ -73,11 +68,7 @@ def augment(
 ) -> Tensor:
     """A random view of each image [B, 3, R, R]: a crop, shifted and mirrored; bilinear, the border is repeated.
 
-    Args:
-        pixels: of the images.
-        augmentation: bounds of the views.
-        draws: random numbers.
-        mirrored: bool [B], which images to mirror; None draws them if the augmentation mirrors.
+    `mirrored`, bool [B], are the images to mirror; None draws them if the augmentation mirrors.
     """
     if augmentation == Augmentation():
         return pixels

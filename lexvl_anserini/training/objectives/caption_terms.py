@@ -33,9 +33,6 @@ def naming(encoded: Encoded, temperature: Temperature = 0.05, prior: float = 1.0
     frequency is a prior (Menon et al., ICLR 2021): w_v / temperature tends to the pointwise mutual information of term
     and image, as in the contrastive losses, and common words do not become heavy. With a
     `prior` below 1 they become heavier, and the first terms of an image are more often words of its captions.
-
-    Raises:
-        ValueError: the batch has no terms of captions.
     """
     named, frequency = encoded.named, encoded.frequency
     if named is None or frequency is None:
@@ -60,9 +57,6 @@ def v_splade(
         encoded: queries and documents.
         temperature: divides scores.
         queries: their vectors as they are; own (learned weights of their own words only); or bag (all weights are 1).
-
-    Raises:
-        ValueError: the queries have no bags, and `queries` needs them.
     """
     query = encoded.query
     if queries != "vectors":
@@ -89,9 +83,6 @@ def caption_gated(
         alpha: share of the mean weight that every term gets.
         target: what the caption raises: log sigmoid of the logits, logits, or weights.
         focus: temperature of o; below 1, fewer terms count.
-
-    Raises:
-        ValueError: the batch has no captions, or no logits where `target` needs them.
     """
     if encoded.caption is None:
         raise ValueError("caption_gated needs lexical vectors of captions")

@@ -100,11 +100,7 @@ class Encoded(NamedTuple):
 
     @property
     def judged(self) -> Tensor:
-        """The teacher's scores of each query's own documents [N, 1 + K]: its positive, then its hard negatives.
-
-        Raises:
-            ValueError: there is no teacher, or there are no hard negatives.
-        """
+        """The teacher's scores of each query's own documents [N, 1 + K]: its positive, then its hard negatives."""
         if self.taught is None:
             raise ValueError(
                 "this objective needs the scores of a teacher; files of `mine`, and of DPR with `score`, have them"
@@ -121,11 +117,7 @@ class Encoded(NamedTuple):
 
     @property
     def negatives(self) -> Tensor:
-        """The hard negatives of all queries, [N K, V]; the view [N, K, V] has those of each query.
-
-        Raises:
-            ValueError: there are none, or not as many for each query.
-        """
+        """The hard negatives of all queries, [N K, V]; the view [N, K, V] has those of each query."""
         rows, others = len(self.query), self.document[len(self.query) :]
         if not len(others) or len(others) % rows:
             raise ValueError(f"{len(others)} hard negatives of {rows} queries, expected as many for each, at least one")
@@ -265,11 +257,7 @@ def without_own(weights: Tensor, mask: Tensor) -> Tensor:
 
 
 def present(bag: Tensor | None) -> Tensor:
-    """The bag, bool [n, V].
-
-    Raises:
-        ValueError: the side has no texts.
-    """
+    """The bag, bool [n, V]."""
     if bag is None:
         raise ValueError("this objective needs the own tokens of both sides, and one side has no texts")
     return bag
@@ -322,12 +310,5 @@ def relevance_temperature(
     """T, by which relevances are divided before sparsemax or softmax: max(first decay^(done // every), least).
 
     A high T spreads the weights over many terms. The published run on CC3M has decay 1; the default of the code is 0.3.
-
-    Args:
-        done: steps done.
-        first: T of the first steps.
-        decay: factor per `every` steps.
-        every: steps of a period.
-        least: lower limit.
     """
     return decayed(first, decay, done // every, least)

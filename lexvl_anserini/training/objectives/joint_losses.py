@@ -75,7 +75,7 @@ def nce(scores: Tensor) -> Tensor:
 
 def distillation(scores: Tensor, teacher: Tensor, transposed: Tensor) -> Tensor:
     """The mean of both directions' cross entropy; `teacher` for the scores' rows, `transposed` for their columns."""
-    return (soft_cross_entropy(scores, teacher) + soft_cross_entropy(scores.T, transposed)) / 2
+    return (cross_entropy(scores, teacher) + cross_entropy(scores.T, transposed)) / 2
 
 
 def clamped(temperature: Temperature) -> Tensor:
@@ -84,11 +84,7 @@ def clamped(temperature: Temperature) -> Tensor:
 
 
 def mix_of(name: str | Sequence[float]) -> Mix:
-    """The weights of a published configuration, or of four numbers: w1, w2, lam1, lam2.
-
-    Raises:
-        ValueError: another name, or not four numbers.
-    """
+    """The weights of a published configuration, or of four numbers: w1, w2, lam1, lam2."""
     if isinstance(name, str) and name in MIXES:
         return MIXES[name]
     if isinstance(name, str) or len(name) != len(Mix._fields):
@@ -103,11 +99,7 @@ def joint(
     transposed: bool = False,
     stop_gradient: bool = False,
 ) -> Tensor:
-    """The mean of both halves of the loss (see `halves`), with the temperature within its limits.
-
-    Raises:
-        ValueError: the batch has no dense vectors, or `mix` is none.
-    """
+    """The mean of both halves of the loss (see `halves`), with the temperature within its limits."""
     return halves(encoded, clamped(temperature), mix_of(mix), transposed, stop_gradient).total
 
 
@@ -141,11 +133,6 @@ TEMPERATURE = 0.001
 EXPANDED_AFTER = 0.95
 
 
-def soft_cross_entropy(scores: Tensor, teacher: Tensor) -> Tensor:
-    """Mean over rows of the cross entropy between the teacher's distribution [N, M] and softmax_rows(scores)."""
-    return cross_entropy(scores, teacher)
-
-
 def d2s(encoded: Encoded, teacher_temperature: float = TEMPERATURE, published: bool = False) -> Tensor:
     """The mean of both directions of distillation; the teacher gets no gradient.
 
@@ -154,16 +141,13 @@ def d2s(encoded: Encoded, teacher_temperature: float = TEMPERATURE, published: b
             texts keep only their own tokens.
         teacher_temperature: divides the dense scores; the lexical ones are not divided.
         published: repeat the error of the published code, whose expanded texts are the images of the batch.
-
-    Raises:
-        ValueError: the batch has no dense vectors, or no tokens of texts where it needs them.
     """
     dense = dense_of(encoded)
     scores = encoded.document @ texts_of(encoded, published).T  # [images, texts]
     with torch.no_grad():
         teacher = dense.document @ dense.query.T / teacher_temperature
-    there = soft_cross_entropy(scores, softmax(teacher, dim=1))
-    return (there + soft_cross_entropy(scores.T, softmax(teacher.T, dim=1))) / 2
+    there = cross_entropy(scores, softmax(teacher, dim=1))
+    return (there + cross_entropy(scores.T, softmax(teacher.T, dim=1))) / 2
 
 
 def texts_of(encoded: Encoded, published: bool = False) -> Tensor:
@@ -174,11 +158,7 @@ def texts_of(encoded: Encoded, published: bool = False) -> Tensor:
 
 
 def dense_of(encoded: Encoded) -> Dense:
-    """The dense vectors of a batch.
-
-    Raises:
-        ValueError: it has none.
-    """
+    """The dense vectors of a batch."""
     if encoded.dense is None:
         raise ValueError("this objective needs the dense vectors of both sides")
     return encoded.dense

@@ -35,9 +35,6 @@ def lexlip_momentum(encoded: Encoded, temperature: Temperature = TEMPERATURE) ->
 
     For a text q_i with the key k_i of its image: -log softmax_0(<q_i, k_i> / t, <q_i, queue> / t), where the queue has
     image keys of earlier batches; for an image likewise with keys of texts.
-
-    Raises:
-        ValueError: the batch has no keys.
     """
     if encoded.keys is None:
         raise ValueError("lexlip_momentum needs the keys of momentum encoders")
@@ -58,9 +55,6 @@ def enqueued(queue: Tensor, place: int, keys: Tensor) -> tuple[Tensor, int]:
     """The queue [Q, V] with keys [N, V] written from a place on, and the next place. Its oldest keys go.
 
     The reference drops keys that do not fit at the end of the queue; here they go to its beginning.
-
-    Raises:
-        ValueError: more keys than the queue has rows.
     """
     size, count = len(queue), len(keys)
     if count > size:
@@ -73,9 +67,6 @@ def masked_words(encoded: Encoded) -> Tensor:
     """The sum over all predictions of the mean cross entropy of masked words (phase 1).
 
     In the reference: of the encoder, of the decoder after the text's bottleneck, and after the image's.
-
-    Raises:
-        ValueError: the batch has no predictions.
     """
     if not encoded.predicted:
         raise ValueError("masked_words needs predictions of masked words")

@@ -64,16 +64,8 @@ class Family(NamedTuple):
 def make_text_sides(model: TextPairSettings, texts: Texts, folder: Path) -> tuple[TrainableText, TrainableText]:
     """The sides of queries and of documents, which are one object where a model has one network.
 
-    New weights are drawn from the random state of torch.
-
-    Args:
-        model: of the recipe.
-        texts: starts a stream of the texts that the vocabulary of a fresh network is learned from.
-        folder: gets fresh networks before they are trained.
-
-    Raises:
-        CheckpointError: a checkpoint cannot be loaded, or is of another family.
-        UsageError: the two towers of a lexical model have different vocabularies, or dense ones different widths.
+    New weights are drawn from the random state of torch, the vocabulary of a fresh network is learned from `texts`, and
+    `folder` gets fresh networks before they are trained.
     """
     load = FAMILIES[model.kind].load
     sides = []
@@ -138,12 +130,12 @@ def save_vdr(
             "topk": topk,
         }
         if not (shared and state):
-            own, about = changed(side, model, prefix) if model.saved == "changed" else (side.state_dict(), {})
-            config[prefix] |= about
-            state |= {f"{prefix}.{key}": value for key, value in own.items()}
+            weights, entry = changed(side, model, prefix) if model.saved == "changed" else (side.state_dict(), {})
+            config[prefix] |= entry
+            state |= {f"{prefix}.{key}": value for key, value in weights.items()}
     write_weights(state, folder, kind)
-    kept = {DOCUMENT_TOPK: model.kept[1]} if shared and model.kept[0] != model.kept[1] else {}
-    write_json(folder / "config.json", {"shared_encoder": shared, **kept, **config})
+    cut = {DOCUMENT_TOPK: model.kept[1]} if shared and model.kept[0] != model.kept[1] else {}
+    write_json(folder / "config.json", {"shared_encoder": shared, **cut, **config})
 
 
 def changed(side: TrainableVdr, model: TextPairSettings, prefix: str) -> tuple[dict[str, Tensor], dict[str, Any]]:

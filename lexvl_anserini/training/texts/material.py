@@ -186,9 +186,6 @@ class TextValidation:
         """Means over queries, from scores [Q, n]; equal scores in the order of the passages' ids.
 
         A passage whose id is the query's does not count, as in BEIR.
-
-        Raises:
-            UsageError: a score is not finite.
         """
         if not torch.isfinite(scores).all():
             raise UsageError("validation: scores that are no numbers; lower the learning rate or the clip")

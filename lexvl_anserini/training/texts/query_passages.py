@@ -79,9 +79,6 @@ def read_query_passages(dataset: Dataset, others: int = 0) -> QueriesWithPassage
     Args:
         dataset: of direction text-to-text; documents of relevance 0 or less are hard negatives of their topic.
         others: the number of documents without judgement to keep, chosen by the digests of their ids.
-
-    Raises:
-        DataError: no topic has a relevant document, a text is empty, or a judged document does not exist.
     """
     name = f"{dataset.name}/{dataset.split}"
     relevance: dict[str, dict[str, int]] = {}
@@ -151,11 +148,7 @@ def join(parts: Sequence[QueriesWithPassages]) -> QueriesWithPassages:
 
 
 def read_passages(dataset: Dataset, needed: set[str], others: int) -> Iterator[Document]:
-    """The needed documents of a dataset, then `others` of the remaining ones: those whose ids have the least digests.
-
-    Raises:
-        DataError: a needed document has no text, or an id occurs twice.
-    """
+    """The needed documents of a dataset, then `others` of the rest: those whose ids have the least digests."""
     least: list[tuple[int, str, Document]] = []  # a heap of the negated digests: the largest digest is first
     seen: set[str] = set()
     for document in dataset.documents():
@@ -182,18 +175,8 @@ class QueryBatches:
 
     A positive of one query is not drawn for another query to which it is relevant too, as long as the epoch has other
     queries left: it would count as wrong there. A query without enough hard negatives gets random passages besides.
-    The queries of a batch have one corpus: passages of another one are no negatives to learn from.
-
-    Args:
-        data: of a split.
-        queries, passages: its tokenised texts.
-        size: queries per batch; the remainder of an epoch is skipped.
-        negatives: hard negatives per query.
-        seed: of all draws.
-        bucket: batches whose queries are sorted by the lengths of their positives before they are divided.
-
-    Raises:
-        UsageError: a corpus has fewer queries than one batch, or there are too few passages for the negatives.
+    The queries of a batch have one corpus: passages of another one are no negatives to learn from. With a `bucket`
+    above 1, so many batches of queries are sorted by the lengths of their positives before they are divided.
     """
 
     def __init__(
