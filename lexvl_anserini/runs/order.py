@@ -7,14 +7,18 @@ Lucene and Java follow the same rule by sorting on the field `id`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from heapq import merge
-from itertools import islice
+from itertools import islice, repeat
 from typing import TYPE_CHECKING
 
 from lexvl_anserini.ground.records import ScoredDoc
 
 if TYPE_CHECKING:
     import numpy as np
+
+# NamedTuple's own constructor without its Python frame.
+_scored = partial(tuple.__new__, ScoredDoc)
 
 
 def ranked(query_id: str, scored: Iterable[tuple[str, float]], hits: int | None = None) -> list[ScoredDoc]:
@@ -61,3 +65,10 @@ def top_positions(scores: np.ndarray, hits: int) -> np.ndarray:
 def with_ranks(documents: Iterable[ScoredDoc], start: int = 1) -> list[ScoredDoc]:
     """The documents in the given order, with ranks that count from `start`."""
     return [document._replace(rank=rank) for rank, document in enumerate(documents, start=start)]
+
+
+def hit_list(query_id: str, lines: bytes, scores: np.ndarray) -> list[ScoredDoc]:
+    """The list of a query, from its ids (UTF-8, a line feed after each) and their scores, the best first."""
+    # The last line ends with a line feed too, so the split has one more, empty id.
+    ids = lines.decode().split("\n")
+    return list(map(_scored, zip(repeat(query_id), ids, range(1, len(ids)), scores.tolist(), strict=False)))

@@ -49,7 +49,7 @@ class LexicalModule(InputModule):
     def __init__(self, model: Encoder):
         super().__init__()
         self._model = model
-        terms: Any = Terms(as_lexical(model.document).vocabulary.terms)
+        terms: Any = Terms(model.vocabulary.terms)
         self.tokenizer = terms  # of `SparseEncoder.decode`
         # Moves with `SparseEncoder.to`.
         self.register_buffer("place", torch.empty(0, device=model.device or "cpu"), persistent=False)
@@ -76,7 +76,7 @@ class LexicalModule(InputModule):
 
     def get_embedding_dimension(self) -> int:
         """The number of terms."""
-        return len(as_lexical(self._model.document).vocabulary)
+        return len(self._model.vocabulary)
 
     def preprocess(self, inputs: Sequence[Any], prompt: str | None = None, **options: Any) -> dict[str, Any]:
         """Passes texts, paths of pictures and PIL images on.
