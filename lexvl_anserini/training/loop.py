@@ -117,8 +117,7 @@ def train(
             material: AnyMaterial = READERS[type(recipe.model)](recipe, own, sources)
         pair = material.make_pair(recipe, chosen)
         run = Training(recipe, (output, own), processes, chosen, material, pair)
-        deadline = math.inf if hours is None else time.monotonic() + 3600 * hours
-        if run.all_stages(stop_after or recipe.steps, deadline) < recipe.steps:
+        if run.all_stages(stop_after or recipe.steps, hours) < recipe.steps:
             return output / STATE
         return save(recipe, output, material, pair, sources.digests) if processes.first else output / MODEL
 
@@ -138,8 +137,9 @@ class Training:
         self.recipe, self.processes, self.device, self.material, self.pair = recipe, processes, device, material, pair
         self.output, self.own = folders
 
-    def all_stages(self, last: int, deadline: float) -> int:
-        """Runs the stages from the last state on up to a step or a time, and returns the steps done."""
+    def all_stages(self, last: int, hours: float | None) -> int:
+        """Runs the stages from the last state on up to a step or for some hours, and returns the steps done."""
+        deadline = math.inf if hours is None else time.monotonic() + 3600 * hours
         resumed: list[Learner] = []
 
         def accelerator_at(step: int) -> Any:

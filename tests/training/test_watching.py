@@ -27,7 +27,7 @@ from lexvl_anserini.training.splits import Sources
 from lexvl_anserini.training.texts.material import TextMaterial, TextValidation
 from lexvl_anserini.training.watching import best_of
 from tests.training.test_run_folder import recipe_of as recipe_of_images
-from tests.training.test_texts import loaded, recipe_of, weights
+from tests.training.test_texts import loaded, recipe_of
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:
@@ -213,12 +213,3 @@ def test_a_collapse_is_one_warning(
         train(recipe_of_images(images, log_every=1), tmp_path, device="cpu")
     found = [record.message for record in caplog.records if "vectors of" in record.message]
     assert found == ["step 1: vectors of queries are zero; lower the weights of regularisers, or the learning rate"]
-
-
-def test_a_resumed_run_has_the_same_examples_and_best_weights(texts: str, tmp_path: Path) -> None:
-    recipe = regularised(texts)
-    whole = train(recipe, tmp_path / "whole", device="cpu")
-    train(recipe, tmp_path / "part", device="cpu", stop_after=2)
-    assert weights(train(recipe, tmp_path / "part", device="cpu")) == weights(whole)
-    assert (tmp_path / "part/examples.jsonl").read_bytes() == (tmp_path / "whole/examples.jsonl").read_bytes()
-    assert (tmp_path / "part/best").exists() == (tmp_path / "whole/best").exists()
