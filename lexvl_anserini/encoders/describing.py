@@ -100,12 +100,7 @@ def printed(name: str) -> dict[str, Any]:
 
 
 def describe(name: str) -> dict[str, Any]:
-    """Everything about an encoder: its card, equation, options and an example.
-
-    Raises:
-        UnknownName: no such encoder.
-        InstallationError: torch or transformers is missing, or in a version that does not work.
-    """
+    """Everything about an encoder: its card, equation, options and an example."""
     fields = printed(name)
     check_model_libraries()
     about = inspect.getdoc(import_module(ENCODERS[name].partition(":")[0])) or ""

@@ -17,7 +17,7 @@ import torch
 from tiny_training import COLOURS, weights_of, write_squares
 
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.encoders.parts.texts.tokens import columns_ascii
+from lexvl_anserini.encoders.parts.tokens import columns_ascii
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.train import planned, read_changes
 from lexvl_anserini.training.common.batches import ImageBatch, TextStore, of_one_part
@@ -292,7 +292,7 @@ def test_the_vocabulary_is_the_words_by_frequency(tmp_path: Path) -> None:
 def test_batches_are_a_function_of_seed_and_step(corpus: str, tmp_path: Path) -> None:
     from lexvl_anserini.data.dataset import load_dataset
     from lexvl_anserini.encoders.parts.images.pixels import Pixels
-    from lexvl_anserini.encoders.parts.texts.tokens import TextReader
+    from lexvl_anserini.encoders.parts.tokens import TextReader
 
     captioned = read_captioned(load_dataset(corpus, "train", None, direction="text-to-image"))
     tokenizer = save_tokenizer(learn_words(captioned.texts, 2000), tmp_path / "words", 12)

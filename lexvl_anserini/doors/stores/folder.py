@@ -44,6 +44,9 @@ MOST_BYTES = 1 << 30
 # Characters of a note; Milvus holds 65,535 bytes.
 PIECE = 60_000
 
+# Seconds to wait for another process that writes the same local folder.
+PATIENCE_S = 10.0
+
 
 class Notes(NamedTuple):
     """What the notes of an index say.
@@ -100,10 +103,6 @@ def _unpacked(text: str) -> bytes:
     if not unpacking.eof:
         raise ValueError("cut short, or too long")
     return content
-
-
-# Seconds to wait for another process that writes the same local folder.
-PATIENCE_S = 10.0
 
 
 def folder_of(place: StorePlace) -> Path:

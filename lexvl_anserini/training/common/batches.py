@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lexvl_anserini.encoders.parts.texts.tokens import TokenColumns
+from lexvl_anserini.encoders.parts.tokens import TokenColumns
 
 # Token ids and token types of a text.
 Tokenised = tuple[list[int], list[int]]

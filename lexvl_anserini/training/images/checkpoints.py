@@ -24,7 +24,7 @@ from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_weig
 from lexvl_anserini.encoders.parts.images.image_backbones import PUBLISHED, load_image_backbone
 from lexvl_anserini.encoders.parts.network_pair import IMAGE, TEXT, types_of
 from lexvl_anserini.encoders.parts.pretrained import ADDED, bert_weights, check_digest, named_backbone
-from lexvl_anserini.encoders.parts.texts.tokens import load_tokenizer
+from lexvl_anserini.encoders.parts.tokens import load_tokenizer
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import write_json
 from lexvl_anserini.ground.vocabulary import Vocabulary

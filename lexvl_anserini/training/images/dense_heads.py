@@ -23,7 +23,7 @@ from lexvl_anserini.encoders.cards import PACKAGED
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
 from lexvl_anserini.encoders.checkpoints.weights import read_weights
 from lexvl_anserini.encoders.families.d2s import D2SHead
-from lexvl_anserini.encoders.families.dense_crossmodal import (
+from lexvl_anserini.encoders.families.dense.dense_crossmodal import (
     HeadOf,
     hidden_of,
     last_layers,
@@ -34,7 +34,6 @@ from lexvl_anserini.encoders.families.dense_crossmodal import (
 )
 from lexvl_anserini.encoders.families.joint import JointHead
 from lexvl_anserini.encoders.loading import Source
-from lexvl_anserini.encoders.parts.dense import DenseTower
 from lexvl_anserini.encoders.parts.features import (
     MASK_LENGTH,
     Features,
@@ -44,7 +43,8 @@ from lexvl_anserini.encoders.parts.features import (
     tokenizer_of,
 )
 from lexvl_anserini.encoders.parts.pooling import log1p_relu
-from lexvl_anserini.encoders.parts.texts.tokens import TextReader, TokenColumns, columns_of_terms, load_tokenizer
+from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, columns_of_terms, load_tokenizer
+from lexvl_anserini.encoders.parts.towers import DenseTower
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
 from lexvl_anserini.ground.files import write_json
 from lexvl_anserini.ground.vocabulary import Vocabulary

@@ -15,7 +15,7 @@ from lexvl_anserini.encoders.parts.images.image_backbones import ImageBackbone, 
 from lexvl_anserini.encoders.parts.images.vision import PatchTransformer
 from lexvl_anserini.encoders.parts.network_pair import fresh_image_backbone
 from lexvl_anserini.encoders.parts.pretrained import bert_weights
-from lexvl_anserini.encoders.parts.texts.tokens import TokenColumns, columns_ascii, columns_of_terms, load_tokenizer
+from lexvl_anserini.encoders.parts.tokens import TokenColumns, columns_ascii, columns_of_terms, load_tokenizer
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import file_sha256
 from lexvl_anserini.ground.vocabulary import Vocabulary

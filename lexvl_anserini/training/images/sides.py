@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout, normalize
 
-from lexvl_anserini.encoders.families.dense_crossmodal import mean_state
+from lexvl_anserini.encoders.families.dense.dense_crossmodal import mean_state
 from lexvl_anserini.encoders.families.fdt import ATTENTIONS, QueryMap
 from lexvl_anserini.encoders.families.vdr import HEAD_EPS as VDR_EPS
 from lexvl_anserini.encoders.parts.images.image_backbones import ImageBackbone
@@ -32,7 +32,7 @@ from lexvl_anserini.encoders.parts.pretrained import (
     layers_of,
 )
 from lexvl_anserini.encoders.parts.stair_network import TokenHead
-from lexvl_anserini.encoders.parts.texts.tokens import TokenColumns
+from lexvl_anserini.encoders.parts.tokens import TokenColumns
 from lexvl_anserini.training.common.batches import Details, ImageBatch, TextBatch
 from lexvl_anserini.training.common.tower_pair import DetailedSide, max_logits
 from lexvl_anserini.training.images.networks import INITIAL_STD, Networks, TextNetwork, bert_config, cells_settings

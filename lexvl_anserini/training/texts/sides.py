@@ -20,8 +20,8 @@ from torch.nn.functional import normalize
 
 from lexvl_anserini.encoders.checkpoints.weights import complain
 from lexvl_anserini.encoders.encoder import read_document
-from lexvl_anserini.encoders.families.dpr import CONTEXT, QUESTION, read_network
-from lexvl_anserini.encoders.families.sentence import load_sentence
+from lexvl_anserini.encoders.families.dense.dpr import CONTEXT, QUESTION, read_network
+from lexvl_anserini.encoders.families.dense.sentence import load_sentence
 from lexvl_anserini.encoders.families.splade import fits
 from lexvl_anserini.encoders.families.vdr import (
     PUBLISHED_JOINER,
@@ -41,10 +41,9 @@ from lexvl_anserini.encoders.parts.backbones import (
     quietly,
     read_config,
 )
+from lexvl_anserini.encoders.parts.batches import PassageReader, by_length, read_passage
 from lexvl_anserini.encoders.parts.pooling import Head, elu1p, log1p_relu, masked_max
-from lexvl_anserini.encoders.parts.texts.padding import by_length
-from lexvl_anserini.encoders.parts.texts.passages import PassageReader, read_passage
-from lexvl_anserini.encoders.parts.texts.tokens import TextReader, TokenColumns, columns_of_all, load_tokenizer
+from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, columns_of_all, load_tokenizer
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
 from lexvl_anserini.ground.records import Document
 from lexvl_anserini.training.common.batches import TextBatch, Tokenised, of_one_part
