@@ -38,7 +38,7 @@ FORMAT = "lexvl-store/1"
 GREATEST = "greatest.txt"
 FILES = frozenset({MANIFEST, REPORT, VOCABULARY, GREATEST})
 
-# Of all notes, unpacked: a manifest of some million shards.
+# The limit of all notes, unpacked: a manifest of some million shards.
 MOST_BYTES = 1 << 30
 
 # Characters of a note; Milvus holds 65,535 bytes.

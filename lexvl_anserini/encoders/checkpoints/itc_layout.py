@@ -69,7 +69,7 @@ def interpolated(positions: Tensor, before: int, after: int) -> Tensor:
 VISION_EPS = 1e-6
 # BERT's.
 TEXT_EPS = 1e-12
-# Of ViT-B, ViT-L and BERT-base. The weights do not contain the number of heads.
+# The width of a head of ViT-B, ViT-L and BERT-base. The weights do not contain the number of heads.
 HEAD_WIDTH = 64
 
 # LAVIS' names -> Hugging Face's, in this order.

@@ -17,7 +17,7 @@ from lexvl_anserini.ground.files import atomic_write, read_json, write_json
 
 MODULES_FILE = "modules.json"
 ABOUT_FILE = "config_sentence_transformers.json"
-# Of the module after the network of a SPLADE folder.
+# The module after the network of a SPLADE folder.
 POOLING_FOLDER = "1_SpladePooling"
 ROUTER = "Router"
 # Modules that are a model of transformers, in a folder of its own.

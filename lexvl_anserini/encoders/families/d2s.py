@@ -30,7 +30,7 @@ from lexvl_anserini.encoders.parts.pretrained import over_dense
 from lexvl_anserini.encoders.parts.towers import Direction, in_direction, with_topk
 from lexvl_anserini.ground.errors import CheckpointError
 
-# Of DistilBERT, whose LayerNorm the head uses.
+# The epsilon of DistilBERT, whose LayerNorm the head uses.
 HEAD_EPS = 1e-12
 # The authors' tokenizer, if config.json does not name one in `mlm_head`.
 TOKENIZER = "distilbert-base-uncased"

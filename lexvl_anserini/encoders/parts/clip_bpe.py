@@ -22,7 +22,7 @@ START, END, MASK = "<|startoftext|>", "<|endoftext|>", "<|mask|>"
 
 # The first line of the file is a header; lines after this number are not used.
 LAST_LINE = 49152 - 256 - 2 + 1
-# Of the unpacked file; OpenAI's, the longest, has 3.2 MB.
+# The limit of the unpacked file; OpenAI's, the longest, has 3.2 MB.
 MOST_BYTES = 1 << 26
 
 # Characters of a line that ftfy repairs at once; its own default.

@@ -34,7 +34,7 @@ from lexvl_anserini.ground.vocabulary import Vocabulary
 TEXT, IMAGE = "encoder_q", "encoder_p"
 # The weights of a side that are its network's, by the beginning of their keys.
 NETWORKS = (f"{TEXT}.bert_model.", f"{IMAGE}.backbone.", f"{IMAGE}.standard.")
-# Of the layer before the vocabulary, as in BERT's head.
+# The epsilon of the layer before the vocabulary, as in BERT's head.
 HEAD_EPS = 1e-12
 
 

@@ -171,7 +171,7 @@ def whole_encodings(tokenizer: Any, texts: Sequence[str]) -> Sequence[Any]:
 
 
 def readable(tokenizer: Any, texts: Sequence[str], tokens: int) -> list[str]:
-    """Of each text a start with the same first `tokens` tokens; whole texts where a tokenizer cuts their start."""
+    """The start of each text that has its first `tokens` tokens; whole texts where a tokenizer cuts their start."""
     if tokenizer.truncation_side != "right":
         return list(texts)
     return starts(texts, tokens, partial(whole_encodings, tokenizer))
@@ -306,7 +306,7 @@ def characters(text: str, length: int) -> str:
 def starts(
     texts: Sequence[str], tokens: int, encode: Callable[[list[str]], Sequence[Any]], start: Start = characters
 ) -> list[str]:
-    """Of each text a start with the same first `tokens` tokens.
+    """The start of each text that has its first `tokens` tokens.
 
     Args:
         encode: texts -> their `tokenizers.Encoding`, without special tokens and not truncated.

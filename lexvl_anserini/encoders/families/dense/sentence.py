@@ -65,7 +65,7 @@ class SentenceTower:
         return cut(np.concatenate(pieces), self.dimensions, self.normalise and self.dimensions is not None)
 
     def readable(self, texts: list[str]) -> list[str]:
-        """Of each text as much as the model reads, or a little more; the prompt that it adds leaves less room."""
+        """As much of each text as the model reads, or a little more; the prompt that it adds leaves less room."""
         tokenizer, limit = self.model.tokenizer, self.model.max_seq_length
         return readable(tokenizer, texts, limit) if limit and is_fast(tokenizer) else texts
 
