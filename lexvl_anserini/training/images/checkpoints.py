@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Mapping
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,7 +29,6 @@ from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import write_json
 from lexvl_anserini.ground.vocabulary import Vocabulary
 from lexvl_anserini.training.common.tower_pair import TowerPair
-from lexvl_anserini.training.images.class_words import ClassWordWeights
 from lexvl_anserini.training.images.networks import Networks, cells_settings
 from lexvl_anserini.training.images.sides import FdtImage
 from lexvl_anserini.training.model_settings import OWN_TOWERS, ImageSettings, ModelSettings, PretrainedImage
@@ -41,6 +40,21 @@ from lexvl_anserini.training.words import FIRST_WORD_ID
 TERMS, CLASSES, TEXT_NETWORK, IMAGE_NETWORK = "terms.txt", "classes.json", "text_network", "image_network"
 # Parts of a pair that no encoder reads.
 OF_TRAINING = ("log_", "parts.", "encoder_p.codebook.done")
+
+
+class ClassWordWeights(NamedTuple):
+    """What a checkpoint stores of class words, each [W] but for `rows`.
+
+    scale       a_w of the images' logits
+    image_bias  b_w
+    rows        [W, width], of the texts' logits
+    text_bias   of the texts' logits
+    """
+
+    scale: Tensor
+    image_bias: Tensor
+    rows: Tensor
+    text_bias: Tensor
 
 
 def save_pair(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from torch.nn.functional import normalize
 from lexvl_anserini.encoders.families.vdr_crossmodal import word_rows
 from lexvl_anserini.training.common.batches import TextStore
 from lexvl_anserini.training.common.tower_pair import project_max
+from lexvl_anserini.training.images.checkpoints import ClassWordWeights
 from lexvl_anserini.training.images.sides import VdrImageOver, VdrTextOver
 from lexvl_anserini.training.images.stores import ImageStore
 
@@ -22,21 +23,6 @@ BATCH, TEXTS = 64, 6000
 # Standard deviations by which a class word is lighter in images than a term of captions with the same logit. Captions
 # rarely name what a class word says of such photos, and most class words that are heavy without this are wrong.
 LIGHTER = 4.0
-
-
-class ClassWordWeights(NamedTuple):
-    """What a checkpoint stores of class words, each [W] but for `rows`.
-
-    scale       a_w of the images' logits
-    image_bias  b_w
-    rows        [W, width], of the texts' logits
-    text_bias   of the texts' logits
-    """
-
-    scale: Tensor
-    image_bias: Tensor
-    rows: Tensor
-    text_bias: Tensor
 
 
 @torch.inference_mode()

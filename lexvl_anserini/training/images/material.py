@@ -28,8 +28,8 @@ from lexvl_anserini.training.common.batches import TextStore, TrainingBatch, of_
 from lexvl_anserini.training.common.evaluation import Examples, StageInputs, named, spread
 from lexvl_anserini.training.common.tower_pair import TowerPair, as_encoded
 from lexvl_anserini.training.images.captioned import Batches, CaptionedImages, CaptionTerms, Expansion, Taught
-from lexvl_anserini.training.images.checkpoints import begin_with, save_pair
-from lexvl_anserini.training.images.class_words import ClassWordWeights, weigh
+from lexvl_anserini.training.images.checkpoints import ClassWordWeights, begin_with, save_pair
+from lexvl_anserini.training.images.class_words import weigh
 from lexvl_anserini.training.images.lexlip_parts import parts_of
 from lexvl_anserini.training.images.networks import Networks, load_networks
 from lexvl_anserini.training.images.sides import SIDES, ImageOver, TextOver, VdrImageOver, VdrTextOver
