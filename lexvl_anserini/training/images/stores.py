@@ -9,7 +9,7 @@ from hashlib import sha256
 from itertools import islice
 from math import prod
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import orjson
@@ -21,9 +21,11 @@ from lexvl_anserini.encoders.parts.images.pixels import Pixels
 from lexvl_anserini.encoders.parts.pretrained import PIECE
 from lexvl_anserini.ground.files import atomic_write, disk_errors, reserve
 from lexvl_anserini.training.common.batches import ImageBatch, StateStore, TextStore
-from lexvl_anserini.training.images.sides import ImageOver, TextOver
 from lexvl_anserini.training.recipe import Augmentation
 from lexvl_anserini.training.run_folder import STORED
+
+if TYPE_CHECKING:
+    from lexvl_anserini.training.images.sides import ImageOver, TextOver
 
 log = logging.getLogger(__name__)
 
