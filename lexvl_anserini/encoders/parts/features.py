@@ -328,7 +328,7 @@ def head_tower(
     device: torch.device,
 ) -> HeadTower:
     """One side: its vectors through a head that has one dimension per token (and may have BLIP's two), or per term."""
-    # Of a masked vector the own tokens are kept, of others every positive weight or the k largest.
+    # A masked vector keeps its own tokens, another one every positive weight or the k largest.
     sparsifier = positive_or_top(topk) if expansion == "expanded" else own_tokens()
     composition = Composition(one_position, head, log1p_relu, masked_max, sparsifier)
     tokenizer, terms = inputs.tokenizer, inputs.terms
