@@ -99,11 +99,7 @@ def read_lines(path: Path) -> Iterator[Line]:
 
 
 def read_placed_lines(path: Path, place: LinePlace = LinePlace()) -> Iterator[tuple[LinePlace, Line]]:
-    """The lines of a plain file from a place on, as `read_lines`, each with its place.
-
-    Raises:
-        DataError: the file cannot be opened.
-    """
+    """The lines of a plain file from a place on, as `read_lines`, each with its place."""
     number, offset = place
     try:
         with open(path, "rb") as source:
@@ -119,11 +115,7 @@ def read_placed_lines(path: Path, place: LinePlace = LinePlace()) -> Iterator[tu
 
 
 def decode(line: Line) -> str:
-    """The line as text.
-
-    Raises:
-        DataError: the bytes are not UTF-8.
-    """
+    """The line as text."""
     try:
         return line.data.decode("utf-8")
     except UnicodeDecodeError as problem:

@@ -129,11 +129,7 @@ def _is_header(columns: list[str]) -> bool:
 
 
 def _layout(columns: list[str], where: str) -> tuple[int, int, int]:
-    """The positions of query id, document id and relevance, from the columns of a file's first line.
-
-    Raises:
-        DataError: no layout has such columns.
-    """
+    """The positions of query id, document id and relevance, from the columns of a file's first line."""
     if len(columns) == 3:
         return 0, 1, 2
     if len(columns) == 4:

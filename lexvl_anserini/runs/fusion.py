@@ -123,23 +123,14 @@ def fuse_lists(query_id: str, rankings: Sequence[Ranking], fusion: Fusion, hits:
 
 
 def fuse_runs(runs: Sequence[Path], fusion: Fusion, hits: int = DEFAULT_HITS) -> Iterator[list[ScoredDoc]]:
-    """The fused lists of all topics, in the order in which the runs first name them.
-
-    Raises:
-        DataError: a run cannot be read.
-        UsageError: weights that do not fit the runs.
-    """
+    """The fused lists of all topics, in the order in which the runs first name them."""
     check_count("hits", hits)
     fusion.of_runs(len(runs))
     yield from fuse_rankings(read_rankings(runs), fusion, hits)
 
 
 def read_rankings(runs: Sequence[Path]) -> list[dict[str, list[ScoredDoc]]]:
-    """Per run the ranked list of each topic.
-
-    Raises:
-        DataError: a run cannot be read.
-    """
+    """Per run the ranked list of each topic."""
     rankings: list[dict[str, list[ScoredDoc]]] = []
     for path in runs:
         lists: dict[str, list[ScoredDoc]] = {}

@@ -51,11 +51,7 @@ class EncodedCollection(NamedTuple):
 
     @classmethod
     def read(cls, folder: Path) -> EncodedCollection:
-        """The collection of a folder.
-
-        Raises:
-            ArtefactError: none, or not of this version.
-        """
+        """The collection of a folder."""
         path = folder / COLLECTION
         content = read_json(path, "collection")
         try:
@@ -126,11 +122,7 @@ def _same_scale(manifest: Manifest) -> str:
 
 
 def combined(manifests: Sequence[Manifest], folders: Sequence[Path]) -> Manifest:
-    """The manifest of several corpora in one index, in their order.
-
-    Raises:
-        ArtefactError: as `check_same_meaning`, or the same shards are given twice.
-    """
+    """The manifest of several corpora in one index, in their order."""
     first = manifests[0]
     digests: dict[str, Path] = {}
     for manifest, folder in zip(manifests, folders, strict=True):

@@ -51,11 +51,7 @@ class CorpusReading(Protocol):
         ...
 
     def check(self, covered: Covered) -> CheckedCorpus:
-        """The first read.
-
-        Raises:
-            DataError: a document cannot be read, there is none, an id occurs twice, or metadata cannot be stored.
-        """
+        """The first read."""
         ...
 
     def settled(self, request: Manifest, output: Path) -> Manifest:

@@ -36,11 +36,7 @@ class Covered:
     files: FileDigests
 
     def fields(self, document: Document) -> tuple[str | None, str | None]:
-        """SHA-256 (hex) of the picture, or of the table of the vector; the metadata as JSON; None for what is not read.
-
-        Raises:
-            DataError: the metadata cannot be stored as JSON.
-        """
+        """SHA-256 (hex) of the picture or of the vector's table, and the metadata as JSON; None for what is not read."""
         reference = self._reference(document)
         picture = None if reference is None else self.files.of(reference) or UNREADABLE
         return picture, _json(document) if self.metadata else None
@@ -78,11 +74,7 @@ class CoveredDigest:
 
 
 def _json(document: Document) -> str:
-    """A document's metadata as the shards store it.
-
-    Raises:
-        DataError: it cannot be stored: nested too deep, or with a value or a key that JSON does not have.
-    """
+    """A document's metadata as the shards store it."""
     try:
         return orjson.dumps(dict(document.metadata)).decode()
     except (TypeError, ValueError, RecursionError) as problem:

@@ -83,10 +83,6 @@ def load_captions(ref: CorpusRef) -> Dataset:
 
     Splits are `test` (default), `val`, `train` (with COCO's `restval`), `train-only`, `restval`; the default direction
     is text-to-image.
-
-    Raises:
-        UsageError: two different splits, or no such direction.
-        DataError: files are missing or malformed, or the split is not there; says what to put where.
     """
     name, _, split_in_name = ref.name.partition("/")
     split = checked_split(ref, split_in_name)
@@ -102,12 +98,7 @@ def load_captions(ref: CorpusRef) -> Dataset:
 
 
 def load_karpathy(ref: CorpusRef) -> Dataset:
-    """Loads `karpathy:<json>` or `karpathy:<json>,<images folder or tar>`; without the latter, images beside the JSON.
-
-    Raises:
-        UsageError: no path, or no such direction.
-        DataError: files are missing or malformed, or the split is not there.
-    """
+    """Loads `karpathy:<json>` (with the images beside it) or `karpathy:<json>,<images folder or tar>`."""
     rest = ref.name.partition(":")[2]
     if not rest:
         raise UsageError(f"{ref.name!r} names no file; expected karpathy:<json>[,<images folder or tar>]")
@@ -146,11 +137,7 @@ def _dataset(ref: CorpusRef, path: Path, gallery: Gallery) -> Dataset:
 
 
 def captioned_images(path: Path, split: str, escape_ids: bool = False) -> tuple[CaptionedImage, ...]:
-    """The images of a split, in file order.
-
-    Raises:
-        DataError: not there or malformed, ids that come twice, or no such split; names those there.
-    """
+    """The images of a split, in file order."""
     return _read(path.absolute(), split, escape_ids, state_of(path))
 
 

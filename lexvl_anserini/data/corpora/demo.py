@@ -25,13 +25,7 @@ PICTURES = "images-v3-64px-{split}.tar"
 
 
 def load_demo(ref: CorpusRef) -> Dataset:
-    """Loads `demo` or `demo/<split>`: test (the default), train or val.
-
-    Raises:
-        UnknownName: no such split or direction.
-        UsageError: two different splits.
-        DataError: the split is not drawn yet.
-    """
+    """Loads `demo` or `demo/<split>`: test (the default), train or val."""
     split = checked_split(ref, ref.name.removeprefix("demo").removeprefix("/")) or "test"
     if split not in SPLITS:
         raise UnknownName("split of demo", split, SPLITS)

@@ -64,11 +64,7 @@ def read_dpr(path: Path, escape_ids: bool = False) -> Iterator[Example]:
 
 
 def dpr_records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The entries of a JSON array or of JSON lines, each with its place.
-
-    Raises:
-        DataError: neither, or damaged.
-    """
+    """The entries of a JSON array or of JSON lines, each with its place."""
     if plain_suffix(path) == ".jsonl":
         for line in read_lines(path):
             yield line.where, parse_object(line)
@@ -90,11 +86,7 @@ def dpr_records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def passages(record: Mapping[str, Any], key: str, where: str, escape_ids: bool) -> list[tuple[Document, float | None]]:
-    """The passages of one list of an entry, each with its score if it has one; an absent list has none.
-
-    Raises:
-        DataError: not a list of objects with a text, or a score is no number.
-    """
+    """The passages of one list of an entry, each with its score if it has one; an absent list has none."""
     listed = record.get(key) or []
     if not isinstance(listed, list):
         raise DataError(f"{where}: {key!r} is not a list of passages")

@@ -80,10 +80,6 @@ def load_embeddings(ref: CorpusRef) -> Dataset:
     Splits are those of dataset_meta.json: `test` (default), `val`, `train` (with COCO's `restval`), ... A folder
     without that file has documents (every row of the image or text table) but neither topics nor judgements. The
     direction is text-to-image (default) or image-to-text.
-
-    Raises:
-        UsageError: the name has no folder, or the direction is another one.
-        DataError: no such folder or table, or dataset_meta.json is malformed or lacks the split.
     """
     where, _, features = ref.name.partition(":")[2].partition(",")
     if not where:
@@ -146,11 +142,7 @@ def _without_captions(folder: Path, what: str) -> NoReturn:
 
 
 def _folder(where: str) -> Path:
-    """The folder of that name, else the dataset of that hub id.
-
-    Raises:
-        DataError: neither exists, or the download fails.
-    """
+    """The folder of that name, else the dataset of that hub id."""
     folder = Path(where).expanduser()
     if folder.is_dir():
         return folder
@@ -220,11 +212,7 @@ def _table(path: Path) -> EmbeddingTable:
 
 @lru_cache(maxsize=TABLES_HELD)
 def _read_table(path: Path, state: FileState) -> EmbeddingTable:
-    """Decodes a table, once for all batches that read its rows.
-
-    Raises:
-        DataError: not parquet, without the two columns, ids that repeat, vectors of unequal length or not finite.
-    """
+    """Decodes a table, once for all batches that read its rows."""
     import numpy as np
 
     with parquet_errors(path, Failure()):

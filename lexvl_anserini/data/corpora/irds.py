@@ -40,10 +40,6 @@ def load_irds(ref: CorpusRef) -> Dataset:
     Files are fetched when a part is read. Where documents have a title and a text, these are kept apart and other plain
     fields are metadata; of all other documents and of queries the text is ir_datasets' `default_text`. The document
     whose id is the topic's is removed for BEIR's datasets.
-
-    Raises:
-        UsageError: no id, or another direction than text-to-text.
-        DataError: ir_datasets knows no such id.
     """
     name = ref.name.removeprefix("irds").removeprefix(":")
     if not ref.name.startswith("irds:") or not name:
@@ -61,11 +57,7 @@ def load_irds(ref: CorpusRef) -> Dataset:
 
 
 def _source(dataset_id: str) -> Source:
-    """A dataset of ir_datasets, before anything is fetched.
-
-    Raises:
-        DataError: there is none of that id; the message names ids that are near.
-    """
+    """A dataset of ir_datasets, before anything is fetched."""
     if not sys.stderr.isatty():
         os.environ.setdefault("IR_DATASETS_DL_DISABLE_PBAR", "true")
     import ir_datasets
@@ -80,11 +72,7 @@ def _source(dataset_id: str) -> Source:
 
 
 def _records(source: Source, dataset_id: str, part: str) -> Iterator[Any]:
-    """The records of a part, as ir_datasets has them.
-
-    Raises:
-        DataError: the dataset lacks the part, or ir_datasets cannot fetch or read it.
-    """
+    """The records of a part, as ir_datasets has them."""
     if not source.has(part):
         import ir_datasets
 
@@ -136,11 +124,7 @@ def _qrels(source: Source, dataset_id: str, escape_ids: bool) -> Iterator[Qrel]:
 
 
 def _text(record: Any, where: str) -> str:
-    """What ir_datasets calls a record's default text.
-
-    Raises:
-        DataError: it has none.
-    """
+    """What ir_datasets calls a record's default text."""
     if not hasattr(record, "default_text"):
         raise DataError(f"{where}: no text; its fields are {', '.join(record._fields)}")
     return str(record.default_text())

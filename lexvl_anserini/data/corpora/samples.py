@@ -71,12 +71,7 @@ SAMPLES = (
 
 
 def load_samples(ref: CorpusRef) -> Dataset:
-    """Loads `samples`: those of the pictures that are installed, without captions.
-
-    Raises:
-        UsageError: another direction than text-to-image.
-        DataError: another name or a split, or none of the pictures is installed.
-    """
+    """Loads `samples`: those of the pictures that are installed, without captions."""
     if ref.name != "samples" or ref.split:
         raise DataError(f"{ref.name!r}, split {ref.split!r}: the sample photos have one name, samples, and no splits")
     direction = checked_direction(ref, ("text-to-image",), "text-to-image")
@@ -85,11 +80,7 @@ def load_samples(ref: CorpusRef) -> Dataset:
 
 
 def sample_documents() -> Iterator[Document]:
-    """The installed pictures in the order of their ids; the metadata has licence and credit.
-
-    Raises:
-        DataError: none is installed.
-    """
+    """The installed pictures in the order of their ids; the metadata has licence and credit."""
     count = 0
     left_out = []
     for sample in SAMPLES:

@@ -28,10 +28,6 @@ def load_dpr_file(ref: CorpusRef) -> Dataset:
 
     Hard negatives are `hard_negative_ctxs`, or where there are none `negative_ctxs`, as in DPR. Entries without a
     positive are left out, as in DPR.
-
-    Raises:
-        UsageError: another split or direction.
-        DataError: the file is absent.
     """
     return dataset_of_examples(ref, partial(read_dpr, path_of(ref), ref.escape_ids))
 
@@ -40,10 +36,6 @@ def load_pairs(ref: CorpusRef) -> Dataset:
     """Loads `pairs:<path>`: lines of query, tab, positive, and further tabs with one hard negative after each.
 
     Texts have no ids; the same text is the same query or passage on every line.
-
-    Raises:
-        UsageError: another split or direction.
-        DataError: the file is absent.
     """
     return dataset_of_examples(ref, partial(read_pairs, path_of(ref)))
 
@@ -53,10 +45,6 @@ def load_triples(ref: CorpusRef) -> Dataset:
 
     The folder has the texts: `corpus.jsonl` and `queries.jsonl` (BEIR), or `collection.tsv` and `queries.train.tsv`
     (MS MARCO).
-
-    Raises:
-        UsageError: no folder is named, or another split or direction.
-        DataError: the file, or a file of the folder, is absent.
     """
     path, comma, folder = ref.name.removeprefix("triples:").rpartition(",")
     if not comma:
@@ -79,11 +67,7 @@ def one_split(
     topics: Callable[[], Iterator[Topic]],
     qrels: Callable[[], Iterator[Qrel]],
 ) -> Dataset:
-    """A dataset of texts with the split `train` alone.
-
-    Raises:
-        UsageError: the reference has another split or direction.
-    """
+    """A dataset of texts with the split `train` alone."""
     if ref.split not in (None, SPLIT):
         raise UsageError(f"{ref.name} has no split {ref.split!r}; a file of training pairs has the split {SPLIT} alone")
     direction = checked_direction(ref, ("text-to-text",), "text-to-text")
@@ -96,22 +80,14 @@ def path_of(ref: CorpusRef) -> Path:
 
 
 def existing(path: Path) -> Path:
-    """The path, after checking that it is a file.
-
-    Raises:
-        DataError: it is not.
-    """
+    """The path, after checking that it is a file."""
     if not path.is_file():
         raise DataError(f"{path}: {'a folder, expected a file' if path.is_dir() else 'no such file'} of training pairs")
     return path
 
 
 def documents_of(examples: Callable[[], Iterator[Example]]) -> Iterator[Document]:
-    """Every passage once, in the order of the file.
-
-    Raises:
-        DataError: an id has two texts.
-    """
+    """Every passage once, in the order of the file."""
     digests: dict[str, str] = {}
     for example in examples():
         for document in (*example.positives, *example.negatives):
@@ -126,11 +102,7 @@ def documents_of(examples: Callable[[], Iterator[Example]]) -> Iterator[Document
 
 
 def topics_of(examples: Callable[[], Iterator[Example]]) -> Iterator[Topic]:
-    """Every query once, in the order of the file.
-
-    Raises:
-        DataError: an id has two texts.
-    """
+    """Every query once, in the order of the file."""
     texts: dict[str, str] = {}
     for example in examples():
         query_id, text = example.query.query_id, example.query.text or ""
@@ -157,11 +129,7 @@ def scores_of(examples: Callable[[], Iterator[Example]]) -> Iterator[TeacherScor
 
 
 def read_pairs(path: Path) -> Iterator[Example]:
-    """The lines of a file of texts.
-
-    Raises:
-        DataError: fewer than two columns, another number than in the first line, an empty text, or no line at all.
-    """
+    """The lines of a file of texts."""
     for where, columns in table(path, "query, positive and optional negatives"):
         query, positive, *negatives = columns
         yield Example(where, Topic(digest_of(query), query), (of_text(positive),), tuple(map(of_text, negatives)))
@@ -173,11 +141,7 @@ def of_text(text: str) -> Document:
 
 
 def read_triples(path: Path, escape_ids: bool = False) -> Iterator[Qrel]:
-    """The judgements of a file of ids.
-
-    Raises:
-        DataError: as `read_pairs`, or an id that a run file cannot hold.
-    """
+    """The judgements of a file of ids."""
     for where, columns in table(path, "query id, positive id and optional negatives' ids"):
         query_id, *doc_ids = (checked_id(column, where, escape_ids) for column in columns)
         for number, doc_id in enumerate(doc_ids):
@@ -222,11 +186,7 @@ def texts_of(folder: Path, escape_ids: bool) -> tuple[Callable[[], Iterator[Docu
 
 
 def read_collection(path: Path, escape_ids: bool = False) -> Iterator[Document]:
-    """The passages of MS MARCO's `collection.tsv`: id, tab, text.
-
-    Raises:
-        DataError: a line has another form.
-    """
+    """The passages of MS MARCO's `collection.tsv`: id, tab, text."""
     for line in read_lines(path):
         doc_id, tab, text = decode(line).partition("\t")
         if not tab:

@@ -96,9 +96,6 @@ class OnError:
 
     policy   "fail": the first such image raises; "skip": such images are skipped and listed
     skipped  the skipped images, in the order of their positions
-
-    Raises:
-        UsageError: another policy.
     """
 
     policy: str = "fail"
@@ -113,11 +110,7 @@ class OnError:
         return OnError(self.policy)
 
     def unreadable(self, position: int, reference: Reference, problem: DataError) -> None:
-        """Raises the problem, or lists the image.
-
-        Raises:
-            UnreadableImage: the policy is "fail".
-        """
+        """Raises the problem, or lists the image."""
         if self.policy == "fail":
             raise UnreadableImage(str(problem)) from problem
         self.skipped.append(Skipped(position, str(reference), str(problem)))
@@ -139,9 +132,6 @@ def open_image(
 
     Returns:
         An upright PIL image, mode RGB.
-
-    Raises:
-        DataError: no such file, not an image, cut off, or too large; names the file.
     """
     import PIL.Image
 
@@ -264,9 +254,6 @@ def read_images(
 
     Returns:
         An iterator of `ReadImage(position, value)` with `read` and `skipped`.
-
-    Raises:
-        DataError: (while iterating) an unreadable image, if the policy is "fail".
     """
     return ImageReader(references, workers, on_error, prepare)
 
