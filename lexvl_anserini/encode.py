@@ -445,7 +445,7 @@ def encode_corpus(
     part: Part | None,
 ) -> dict[str, Any]:
     """Encodes a corpus or a part of it, and returns the rows of the command."""
-    from lexvl_anserini.shards.resuming import SKIPPED
+    from lexvl_anserini.shards.request import SKIPPED
     from lexvl_anserini.shards.writing import write_impacts
 
     started, corpus_plan = time.perf_counter(), parts.corpus_plan()

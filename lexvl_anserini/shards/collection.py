@@ -24,6 +24,17 @@ from lexvl_anserini.ground.manifest import Counts, EncodedCorpus, Manifest
 from lexvl_anserini.ground.places import fetched_file
 from lexvl_anserini.shards.layout import Part
 
+log = logging.getLogger(__name__)
+
+# Missing parts that a warning names.
+NAMED = 5
+
+# Counts of a manifest that add up.
+SUMMED = ("documents", "skipped", "empty", "postings", "clipped", "dropped")
+
+# Keys of a corpus that distinguish it from another.
+IDENTITY = ("name", "split", "direction", "documents", "digest", "contents", "part")
+
 COLLECTION = "collection.json"
 FORMAT = "lexvl-collection/1"
 
@@ -79,18 +90,6 @@ def part_folders(folder: Path) -> list[Path]:
     if next(folder.glob("part-*-of-*"), None) is not None:
         raise ArtefactError(f"{folder}: parts that are not all encoded; run the same encode command again")
     return [folder]
-
-
-log = logging.getLogger(__name__)
-
-# Missing parts that a warning names.
-NAMED = 5
-
-# Counts of a manifest that add up.
-SUMMED = ("documents", "skipped", "empty", "postings", "clipped", "dropped")
-
-# Keys of a corpus that distinguish it from another.
-IDENTITY = ("name", "split", "direction", "documents", "digest", "contents", "part")
 
 
 def source_digest(manifest: Manifest) -> str:

@@ -1,4 +1,4 @@
-"""Images with captions (COCO, Flickr30k, Flickr8k, any Karpathy file) as corpora, in three directions (see `views`).
+"""Images with captions (COCO, Flickr30k, Flickr8k, any Karpathy file) as corpora, in three directions (see `karpathy`).
 
 An image's id is its `imgid`, a caption's its `sentid`; the two may collide. Some images of COCO have more than five
 captions: all of them count where captions are topics or documents.
@@ -22,11 +22,10 @@ from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
-from lexvl_anserini.data.corpora.karpathy import CaptionedImage, read_karpathy
+from lexvl_anserini.data.corpora.karpathy import CaptionedImage, read_karpathy, viewed
 from lexvl_anserini.data.dataset import DIRECTIONS, Dataset, checked_direction, checked_split, data_root
 from lexvl_anserini.data.file_state import FileState, state_of
 from lexvl_anserini.data.pictures.archives import open_archive
-from lexvl_anserini.data.views import viewed
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.manifest import CorpusRef
 

@@ -27,8 +27,7 @@ from lexvl_anserini.ground.places import fetched_file
 from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.ground.records import Document
 from lexvl_anserini.ground.typed import check_count
-from lexvl_anserini.shards.corpus_reading import CheckedCorpus, exhaust
-from lexvl_anserini.shards.covered import Covered, CoveredDigest
+from lexvl_anserini.shards.corpus_reading import CheckedCorpus, Covered, CoveredDigest, exhaust
 from lexvl_anserini.shards.encoding import calibrated
 from lexvl_anserini.shards.layout import Layout, Part
 from lexvl_anserini.shards.request import requested
