@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from lexvl_anserini.data.checks import checked_id, shown
-from lexvl_anserini.data.left_out import log_once
+from lexvl_anserini.data.entries import log_once
 from lexvl_anserini.data.lines import PACKED, Line, decode, parse_object, plain_suffix, read_lines, string_field
 from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.records import Qrel, Topic

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from lexvl_anserini.data.dataset import Dataset, load_dataset
 from lexvl_anserini.data.lines import LinePlace, read_lines, read_placed_lines
-from lexvl_anserini.data.listing import read_listing
-from lexvl_anserini.doors.cluster.plans import CorpusPlan, plan_corpus
+from lexvl_anserini.doors.cluster.plans import CorpusPlan, plan_corpus, read_listing
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.shards.layout import Layout, Part
 from lexvl_anserini.shards.writing import UnfinishedShards, write_impacts

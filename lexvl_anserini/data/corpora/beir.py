@@ -11,8 +11,8 @@ from typing import Any
 
 from lexvl_anserini.data.checks import checked_id
 from lexvl_anserini.data.dataset import Dataset, checked_direction, checked_split, data_root
+from lexvl_anserini.data.entries import log_once
 from lexvl_anserini.data.fetch import BEIR_ARCHIVES, fetch_beir
-from lexvl_anserini.data.left_out import log_once
 from lexvl_anserini.data.lines import PACKED, Line, LinePlace, parse_object, read_lines, read_placed_lines, string_field
 from lexvl_anserini.data.topics import read_qrels, read_topics
 from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from lexvl_anserini.data.corpora.karpathy import CaptionedImage, read_karpathy, viewed
 from lexvl_anserini.data.dataset import DIRECTIONS, Dataset, checked_direction, checked_split, data_root
-from lexvl_anserini.data.file_state import FileState, state_of
+from lexvl_anserini.data.entries import FileState, state_of
 from lexvl_anserini.data.pictures.archives import open_archive
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.manifest import CorpusRef

@@ -20,7 +20,7 @@ from lexvl_anserini.data.checks import checked_id, unescape_id
 from lexvl_anserini.data.corpora.captioned import DEFAULT_DIRECTION, DEFAULT_SPLIT, captioned_images
 from lexvl_anserini.data.corpora.karpathy import CaptionedImage, viewed
 from lexvl_anserini.data.dataset import Dataset, checked_direction
-from lexvl_anserini.data.file_state import FileState, state_of
+from lexvl_anserini.data.entries import FileState, state_of
 from lexvl_anserini.data.parquet import Failure, any_type, parquet_errors, read_batches
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.manifest import CorpusRef

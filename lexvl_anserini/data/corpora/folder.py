@@ -14,7 +14,7 @@ from typing import NamedTuple, NoReturn
 from lexvl_anserini.data.checks import checked_id
 from lexvl_anserini.data.corpora.beir import corpus_file, folder_and_split, load_beir_folder
 from lexvl_anserini.data.dataset import DIRECTIONS, Dataset, checked_direction, checked_split
-from lexvl_anserini.data.left_out import HIDDEN, LeftOut, log_once
+from lexvl_anserini.data.entries import HIDDEN, LeftOut, log_once
 from lexvl_anserini.data.pictures.archives import open_archive
 from lexvl_anserini.data.pictures.images import HEIC_REMEDY, HEIC_SUFFIXES, image_suffixes
 from lexvl_anserini.ground.errors import DataError, UsageError

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from lexvl_anserini.data.dataset import Dataset, checked_direction
-from lexvl_anserini.data.left_out import log_once
+from lexvl_anserini.data.entries import log_once
 from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.files import file_sha256
 from lexvl_anserini.ground.installed import package_folder

@@ -16,8 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from lexvl_anserini.data.file_state import FileState, state_of
-from lexvl_anserini.data.left_out import LeftOut, printable
+from lexvl_anserini.data.entries import FileState, LeftOut, printable, state_of
 from lexvl_anserini.ground.errors import DataError
 
 # A reference to a member.
